@@ -1,0 +1,35 @@
+"""Names of what Kafka stores: topic ids and their partitions."""
+
+import base64
+from typing import NamedTuple, NewType
+
+TopicId = NewType("TopicId", bytes)
+"""A topic's 16-byte UUID, as it stands in Fetch frames and in partition.metadata."""
+
+TOPIC_ID_BYTES = 16
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition of one incarnation of a topic: a topic made again under the same name has another id."""
+
+    topic_id: TopicId
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{topic_id_to_text(self.topic_id)}-{self.partition}"
+
+
+def topic_id_to_text(topic_id: TopicId) -> str:
+    """Kafka's text form of a UUID: URL-safe base64 without padding (org.apache.kafka.common.Uuid)."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode("ascii")
+
+
+def topic_id_from_text(text: str) -> TopicId:
+    """The inverse of `topic_id_to_text`.
+
+    Raises ValueError when the text is not the base64 form of 16 bytes.
+    """
+    raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    if len(raw) != TOPIC_ID_BYTES:
+        raise ValueError(f"a topic id has {TOPIC_ID_BYTES} bytes, {text!r} has {len(raw)}")
+    return TopicId(raw)

@@ -1,0 +1,109 @@
+"""The seam to remote storage: KIP-1176's RemoteWalStorageManager in Python's naming."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteWalCombinedLogSegmentMetadata,
+    RemoteWalCombinedLogSegmentMetadataUpdate,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSegment:
+    """An object as the store lists it, metadata or not."""
+
+    combined_segment_id: CombinedSegmentId
+    key: str
+    size_bytes: int
+    last_modified_ms: int
+    """The store's own clock, not the writer's."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageContext:
+    """What every backend is told about its user, beside its own settings."""
+
+    cluster_id: str
+    """Kafka's cluster id; it is part of every key, so that clusters may share a bucket."""
+    broker_id: int
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    """Requests sent to the store, each attempt counted, and the bytes of record data that they moved."""
+
+    put: int = 0
+    get: int = 0
+    head: int = 0
+    delete: int = 0
+    list: int = 0
+    put_bytes: int = 0
+    get_bytes: int = 0
+
+
+class RemoteWalStorageManager(ABC):
+    """Stores combined segments. Methods block, and are called from many threads at once.
+
+    Errors are `plugin.errors.RemoteStorageError` and its kinds, nothing else. Every method keeps its own deadlines,
+    per attempt and in total, so none blocks for ever.
+    """
+
+    @abstractmethod
+    def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
+        """Take the settings under `remote.log.wal.storage.manager.impl.prefix`, prefix removed. Called once.
+
+        Checks that the store keeps what the system relies on (a conditional PUT above all).
+        Raises RemoteStorageConfigError naming the key that is wrong.
+        """
+
+    @abstractmethod
+    def copy_log_segment_data(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        """Write one combined segment; `records_list[i]` are the batches of `metadata.entries[i]`.
+
+        When it returns, the object is durable and readable. Idempotent: calling again with the same metadata and
+        bytes succeeds, whether or not an earlier call took effect. Where the KIP would overwrite, other bytes
+        under the same id raise RemoteSegmentConflictError: objects are immutable.
+        """
+
+    @abstractmethod
+    def fetch_log_segment(
+        self, combined_segment_id: CombinedSegmentId, start_position: int, end_position: int,
+        custom_metadata: bytes = b"",
+    ) -> bytes:
+        """The bytes [start_position, end_position) of an object (the KIP's end is inclusive, ours is not).
+
+        Raises RemoteResourceNotFoundError when the object is gone, RemoteSegmentCorruptError when it is shorter
+        than asked. The caller checks the bytes' checksum.
+        """
+
+    @abstractmethod
+    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+        """The metadata that the object's own footer holds, for recovery without the metadata topic.
+
+        Raises RemoteSegmentCorruptError when header, footer or their checksums are wrong.
+        """
+
+    @abstractmethod
+    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+        """Remove an object. Idempotent: deleting what is not there succeeds."""
+
+    @abstractmethod
+    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
+        """All objects of this cluster (or of one broker), in any order (S3 Express lists unsorted).
+
+        Objects that are not ours are passed over and counted, never touched.
+        """
+
+    @property
+    @abstractmethod
+    def request_counts(self) -> RequestCounts:
+        """Counters since `configure`; read by metrics and by the cost policy."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release connections. Calls under way may finish or fail. Idempotent."""

@@ -1,0 +1,111 @@
+"""What is known of a combined segment and of the partitions' records in it (the types of KIP-1176).
+
+A combined segment is one immutable object that holds record batches of many partitions. The types carry the KIP's
+names in Python's spelling: `combined_segment_id` is combinedSegmentId, and so on. Positions are bytes from the
+object's first byte, and ranges are half open: [start_file_position, end_file_position).
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, Self
+
+from kafka_log.topic_partition import TopicIdPartition
+
+UNKNOWN_POSITION = -1
+"""The position of an entry in a segment that is not written yet (KIP-1176: -1 in the STARTED event)."""
+
+
+class RemoteLogSegmentState(IntEnum):
+    """The states of a remote segment, with KIP-405's names and ids."""
+
+    COPY_SEGMENT_STARTED = 0
+    COPY_SEGMENT_FINISHED = 1
+    DELETE_SEGMENT_STARTED = 2
+    DELETE_SEGMENT_FINISHED = 3
+
+
+class CombinedSegmentId(NamedTuple):
+    """combinedSegmentId: who wrote the object, and the how manieth of that agent process it is.
+
+    The KIP takes a random UUID. These are 128 bits as well, but they also tell the object's key and its owner, and an
+    agent that starts anew (another incarnation) can never meet a key of its predecessor.
+    """
+
+    broker_id: int
+    """The writing agent's broker, 0 to 2**31 - 1."""
+    incarnation: int
+    """One start of that agent, 48 bits, growing from start to start."""
+    sequence: int
+    """Counts the objects of one incarnation from 0, 48 bits."""
+
+    def to_bytes(self) -> bytes:
+        """16 bytes, big endian, so that their order is the order of (broker, incarnation, sequence)."""
+        return struct.pack(">IHIHI", self.broker_id, self.incarnation >> 32, self.incarnation & 0xFFFFFFFF,
+                           self.sequence >> 32, self.sequence & 0xFFFFFFFF)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        """The inverse of `to_bytes`. Raises ValueError when `raw` is not 16 bytes."""
+        if len(raw) != 16:
+            raise ValueError(f"a combined segment id has 16 bytes, not {len(raw)}")
+        broker_id, incarnation_high, incarnation_low, sequence_high, sequence_low = struct.unpack(">IHIHI", raw)
+        return cls(broker_id, incarnation_high << 32 | incarnation_low, sequence_high << 32 | sequence_low)
+
+    def __str__(self) -> str:
+        return f"{self.broker_id}-{self.incarnation:012x}-{self.sequence:012x}"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogSegmentMetadataEntry:
+    """One partition's run of record batches, all of one leader epoch, inside a combined segment.
+
+    In a compacted log the run may have holes, so the next run's first offset can be any that is higher.
+    """
+
+    topic_id_partition: TopicIdPartition
+    leader_epoch: int
+    first_offset: int
+    last_offset: int
+    """Inclusive."""
+    start_file_position: int
+    end_file_position: int
+    crc32c: int
+    """CRC32C of the bytes [start_file_position, end_file_position)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteWalCombinedLogSegmentMetadata:
+    """A combined segment in one of its states. Every record is whole: a reader needs no predecessor."""
+
+    combined_segment_id: CombinedSegmentId
+    entries: tuple[RemoteLogSegmentMetadataEntry, ...]
+    """Empty in COPY_SEGMENT_STARTED as published; in DELETE states, empty means all of the object's entries."""
+    state: RemoteLogSegmentState
+    event_timestamp_ms: int
+    """The writing agent's wall clock, milliseconds since 1970."""
+    size_bytes: int = UNKNOWN_POSITION
+    """The whole object's size; unknown until written."""
+    custom_metadata: bytes = b""
+    """Opaque to all but the backend (the KIP's customMetadata: for instance a bucket's name)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteWalCombinedLogSegmentMetadataUpdate:
+    """What `copy_log_segment_data` learned: every entry's positions, the size, and the backend's own metadata."""
+
+    combined_segment_id: CombinedSegmentId
+    entries: tuple[RemoteLogSegmentMetadataEntry, ...]
+    size_bytes: int
+    custom_metadata: bytes
+    state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteWalLogSegmentMetadata:
+    """One partition's view of a combined segment: the entry, and where it is."""
+
+    combined_segment_id: CombinedSegmentId
+    entry: RemoteLogSegmentMetadataEntry
+    state: RemoteLogSegmentState
+    custom_metadata: bytes = b""
