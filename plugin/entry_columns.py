@@ -1,0 +1,281 @@
+"""A combined segment's entries as columns, for its footer and for the records of the metadata topic.
+
+The block is little endian throughout; docs/object-format.md has the byte tables. Each column is stored with
+frame of reference: its minimum as i64 in the block's head, then one unsigned delta for every entry, 1, 2, 4
+or 8 bytes wide. So a column is one contiguous array that numpy.frombuffer or an Arrow buffer takes as it
+is. Constant columns have width 1 too: as every entry then costs at least one byte per column, the bytes
+left bound the count before anything is allocated, whatever a damaged or hostile count says.
+
+Start positions are not stored where the entries follow one another, as a combined segment lays them out:
+they follow from the first position and the lengths. A subset of a segment's entries (dead ones, in a DELETE
+record) carries one more column instead.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_log.topic_partition import TOPIC_ID_BYTES, TopicId, TopicIdPartition
+from plugin.segment_metadata import UNKNOWN_POSITION, RemoteLogSegmentMetadataEntry
+
+FORMAT_VERSION: Final = 1
+
+_POSITIONS_FOLLOW: Final = 0
+_POSITIONS_STORED: Final = 1
+_POSITIONS_UNKNOWN: Final = 2
+
+_HEAD: Final = struct.Struct("<BBHIIq")
+_COLUMN_HEAD: Final = struct.Struct("<qB")
+_CODE_OF_WIDTH: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_DTYPE_OF_WIDTH: Final = {width: np.dtype(f"<u{width}") for width in _CODE_OF_WIDTH}
+_HIGHEST_OFFSET: Final = 2**62
+"""Half of what Kafka's int64 could hold: no log gets there, and no sum of two columns can overflow."""
+MAX_ENTRIES: Final = 2**24
+
+
+class _Column(NamedTuple):
+    name: str
+    lowest: int
+    highest: int
+
+
+_COLUMNS: Final = (
+    _Column("topic_index", 0, 2**32 - 1),
+    _Column("partition", 0, 2**31 - 1),
+    _Column("leader_epoch", -1, 2**31 - 1),
+    _Column("first_offset", 0, _HIGHEST_OFFSET),
+    _Column("last_offset_delta", 0, 2**32 - 1),
+    _Column("byte_length", 0, 2**32 - 1),
+    _Column("crc32c", 0, 2**32 - 1),
+)
+_START_POSITION: Final = _Column("start_file_position", 0, _HIGHEST_OFFSET)
+
+
+def encode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> bytes:
+    """The entries as one block, in their order.
+
+    Either all entries have positions or none has (both UNKNOWN_POSITION). Raises ValueError when they are
+    mixed, or a value is outside what Kafka can hold.
+    """
+    if len(entries) > MAX_ENTRIES:
+        raise ValueError(f"{len(entries)} entries; a block holds {MAX_ENTRIES}")
+    indexes: dict[TopicId, int] = {}
+    topic_index = [indexes.setdefault(entry.topic_id_partition.topic_id, len(indexes)) for entry in entries]
+    positions, first_position = _position_mode(entries)
+    columns = [
+        topic_index,
+        [entry.topic_id_partition.partition for entry in entries],
+        [entry.leader_epoch for entry in entries],
+        [entry.first_offset for entry in entries],
+        [entry.last_offset - entry.first_offset for entry in entries],
+        [entry.end_file_position - entry.start_file_position for entry in entries],
+        [entry.crc32c for entry in entries],
+    ]
+    specs: tuple[_Column, ...] = _COLUMNS
+    if positions == _POSITIONS_STORED:
+        columns.append([entry.start_file_position for entry in entries])
+        specs = (*_COLUMNS, _START_POSITION)
+    if any(len(topic_id) != TOPIC_ID_BYTES for topic_id in indexes):
+        raise ValueError(f"a topic id has {TOPIC_ID_BYTES} bytes")
+    heads = [_HEAD.pack(FORMAT_VERSION, positions, 0, len(entries), len(indexes), first_position)]
+    bodies = list[bytes](indexes)
+    for spec, values in zip(specs, columns, strict=True):
+        head, body = _encode_column(spec, values)
+        heads.append(head)
+        bodies.append(body)
+    return b"".join(heads + bodies)
+
+
+def decode(block: bytes | memoryview) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
+    """The inverse of `encode`. Raises ValueError, naming the byte, for what cannot be decoded."""
+    layout = _read_layout(block)
+    columns = {spec.name: _python_column(block, layout, index) for index, spec in enumerate(layout.specs)}
+    topics = [
+        TopicId(bytes(block[start : start + TOPIC_ID_BYTES]))
+        for start in range(layout.topics_start, layout.topics_end, TOPIC_ID_BYTES)
+    ]
+    starts = _python_starts(layout, columns)
+    known = layout.positions != _POSITIONS_UNKNOWN
+    return tuple(
+        RemoteLogSegmentMetadataEntry(
+            TopicIdPartition(topics[topic], partition),
+            epoch,
+            first,
+            first + delta,
+            start,
+            start + length if known else UNKNOWN_POSITION,
+            crc,
+        )
+        for topic, partition, epoch, first, delta, length, crc, start in zip(
+            columns["topic_index"],
+            columns["partition"],
+            columns["leader_epoch"],
+            columns["first_offset"],
+            columns["last_offset_delta"],
+            columns["byte_length"],
+            columns["crc32c"],
+            starts,
+            strict=True,
+        )
+    )
+
+
+def decode_columns(block: bytes | memoryview) -> dict[str, NDArray[np.int64] | NDArray[np.void]]:
+    """The block as arrays, without a loop over entries.
+
+    Keys: `topic_ids` (one 16-byte void per topic), and for every entry, int64: `topic_index` (into
+    topic_ids), `partition`, `leader_epoch`, `first_offset`, `last_offset`, `start_file_position`,
+    `end_file_position`, `crc32c`. Raises ValueError as `decode` does.
+    """
+    layout = _read_layout(block)
+    raw = {spec.name: _numpy_column(block, layout, index) for index, spec in enumerate(layout.specs)}
+    length, delta = raw.pop("byte_length"), raw.pop("last_offset_delta")
+    if layout.positions == _POSITIONS_FOLLOW:
+        start = layout.first_position + np.cumsum(length) - length
+    elif layout.positions == _POSITIONS_STORED:
+        start = raw.pop("start_file_position")
+    else:
+        start = np.full(layout.entry_count, UNKNOWN_POSITION, dtype=np.int64)
+    topic_ids = np.frombuffer(
+        block, dtype=np.dtype((np.void, TOPIC_ID_BYTES)), count=layout.topic_count, offset=layout.topics_start
+    )
+    return {
+        "topic_ids": topic_ids,
+        **raw,
+        "last_offset": raw["first_offset"] + delta,
+        "start_file_position": start,
+        "end_file_position": start + length if layout.positions != _POSITIONS_UNKNOWN else start,
+    }
+
+
+def _position_mode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> tuple[int, int]:
+    """How the block tells the positions, and the first one."""
+    if not entries:
+        return _POSITIONS_FOLLOW, 0
+    first = expected = entries[0].start_file_position
+    if first == UNKNOWN_POSITION:
+        if any(
+            e.start_file_position != UNKNOWN_POSITION or e.end_file_position != UNKNOWN_POSITION
+            for e in entries
+        ):
+            raise ValueError("entries with and without positions cannot stand in one block")
+        return _POSITIONS_UNKNOWN, 0
+    for entry in entries:
+        if entry.start_file_position != expected:
+            return _POSITIONS_STORED, 0
+        expected = entry.end_file_position
+    if not 0 <= first <= _START_POSITION.highest:
+        raise ValueError(f"start_file_position {first} is out of range")
+    return _POSITIONS_FOLLOW, first
+
+
+def _encode_column(spec: _Column, values: list[int]) -> tuple[bytes, bytes]:
+    lowest, highest = (min(values), max(values)) if values else (spec.lowest, spec.lowest)
+    if lowest < spec.lowest or highest > spec.highest:
+        raise ValueError(
+            f"{spec.name} must lie between {spec.lowest} and {spec.highest}, not {lowest}..{highest}"
+        )
+    span = highest - lowest
+    width = 1 if span < 0x100 else 2 if span < 0x10000 else 4 if span < 0x100000000 else 8
+    deltas = [value - lowest for value in values] if lowest else values
+    return _COLUMN_HEAD.pack(lowest, width), struct.pack(f"<{len(values)}{_CODE_OF_WIDTH[width]}", *deltas)
+
+
+class _Layout(NamedTuple):
+    positions: int
+    entry_count: int
+    topic_count: int
+    first_position: int
+    topics_start: int
+    topics_end: int
+    specs: tuple[_Column, ...]
+    minima: tuple[int, ...]
+    widths: tuple[int, ...]
+    starts: tuple[int, ...]
+
+
+def _read_layout(block: bytes | memoryview) -> _Layout:
+    """Where everything stands; checked against the bytes there are before anything is allocated."""
+    if len(block) < _HEAD.size:
+        raise ValueError(f"entry columns end at byte {len(block)}, inside the head of {_HEAD.size} bytes")
+    version, positions, reserved, count, topic_count, first_position = _HEAD.unpack_from(block)
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"entry columns have version {version} at byte 0; this reader knows {FORMAT_VERSION}"
+        )
+    if positions > _POSITIONS_UNKNOWN or reserved:
+        raise ValueError(
+            f"entry columns have position mode {positions} and reserved bits {reserved:#x} at byte 1"
+        )
+    if topic_count > count or count > MAX_ENTRIES:
+        raise ValueError(f"entry columns name {topic_count} topics for {count} entries at byte 4")
+    if not 0 <= first_position <= _START_POSITION.highest:
+        raise ValueError(f"entry columns start at position {first_position}, at byte 12")
+    specs = (*_COLUMNS, _START_POSITION) if positions == _POSITIONS_STORED else _COLUMNS
+    topics_start = _HEAD.size + len(specs) * _COLUMN_HEAD.size
+    if len(block) < topics_start:
+        raise ValueError(f"entry columns end at byte {len(block)}, inside the column heads")
+    heads = list(_COLUMN_HEAD.iter_unpack(block[_HEAD.size : topics_start]))
+    minima, widths = zip(*heads, strict=True)
+    topics_end = cursor = topics_start + topic_count * TOPIC_ID_BYTES
+    starts = []
+    for index, (spec, width) in enumerate(zip(specs, widths, strict=True)):
+        if width not in _CODE_OF_WIDTH:
+            at = _HEAD.size + (index + 1) * _COLUMN_HEAD.size - 1
+            raise ValueError(f"column {spec.name} has width {width} at byte {at}")
+        starts.append(cursor)
+        cursor += count * width
+    if cursor != len(block):
+        raise ValueError(f"entry columns need {cursor} bytes for {count} entries, there are {len(block)}")
+    return _Layout(
+        positions,
+        count,
+        topic_count,
+        first_position,
+        topics_start,
+        topics_end,
+        specs,
+        minima,
+        widths,
+        tuple(starts),
+    )
+
+
+def _check_range(layout: _Layout, index: int, highest_delta: int) -> None:
+    spec, minimum = layout.specs[index], layout.minima[index]
+    highest = min(spec.highest, layout.topic_count - 1) if spec.name == "topic_index" else spec.highest
+    if layout.entry_count and (minimum < spec.lowest or minimum + highest_delta > highest):
+        raise ValueError(
+            f"column {spec.name} at byte {layout.starts[index]} holds {minimum}..{minimum + highest_delta}, "
+            f"outside {spec.lowest}..{highest}"
+        )
+
+
+def _python_column(block: bytes | memoryview, layout: _Layout, index: int) -> list[int]:
+    code = _CODE_OF_WIDTH[layout.widths[index]]
+    deltas: tuple[int, ...] = struct.unpack_from(f"<{layout.entry_count}{code}", block, layout.starts[index])
+    _check_range(layout, index, max(deltas, default=0))
+    minimum = layout.minima[index]
+    return [minimum + delta for delta in deltas] if minimum else list(deltas)
+
+
+def _numpy_column(block: bytes | memoryview, layout: _Layout, index: int) -> NDArray[np.int64]:
+    dtype = _DTYPE_OF_WIDTH[layout.widths[index]]
+    deltas = np.frombuffer(block, dtype=dtype, count=layout.entry_count, offset=layout.starts[index])
+    _check_range(layout, index, int(deltas.max(initial=0)))
+    return deltas.astype(np.int64) + layout.minima[index]
+
+
+def _python_starts(layout: _Layout, columns: dict[str, list[int]]) -> Iterable[int]:
+    if layout.positions == _POSITIONS_STORED:
+        return columns["start_file_position"]
+    if layout.positions == _POSITIONS_UNKNOWN:
+        return [UNKNOWN_POSITION] * layout.entry_count
+    starts, position = [], layout.first_position
+    for length in columns["byte_length"]:
+        starts.append(position)
+        position += length
+    return starts
