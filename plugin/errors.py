@@ -1,19 +1,27 @@
-"""Errors of remote storage. The type says whether trying again helps (KIP-405 and KIP-1176 name the first two)."""
+"""Errors of remote storage. The type says whether trying again helps (KIP-405 names the first two).
+
+`label` is the kind in a word, for counters: it comes from a small fixed set, never from a message.
+"""
 
 
 class RemoteStorageError(Exception):
     """Remote storage did not do what was asked. KIP-405's RemoteStorageException.
 
-    `operation` and `key` name what failed; `retriable` says whether the same call may succeed later.
+    `operation` and `key` name what failed; `retriable` says whether the same call may succeed later;
+    `retry_limit` says how often a backend tries again by itself, None for as long as its deadline allows.
     """
 
     retriable = True
+    retry_limit: int | None = None
+    label = "error"
 
-    def __init__(self, operation: str, key: str, reason: str, hint: str = "") -> None:
+    def __init__(self, operation: str, key: str, reason: str, hint: str = "", label: str = "") -> None:
         self.operation = operation
         self.key = key
         self.reason = reason
         self.hint = hint
+        if label:
+            self.label = label
         super().__init__(f"{operation} {key}: {reason}" + (f" ({hint})" if hint else ""))
 
 
@@ -21,33 +29,61 @@ class RemoteResourceNotFoundError(RemoteStorageError):
     """The object is not there. KIP-405's RemoteResourceNotFoundException. Trying again does not help."""
 
     retriable = False
+    label = "not_found"
 
 
 class RemoteStorageThrottledError(RemoteStorageError):
     """The store asks for fewer requests (503 SlowDown)."""
 
+    label = "throttled"
+
 
 class RemoteStorageTimeoutError(RemoteStorageError):
     """No answer within the deadline. Whether a write took effect is not known."""
 
+    label = "timeout"
+
+
+class RemoteStorageUnreachableError(RemoteStorageError):
+    """No usable connection: name lookup, TLS, a cut connection, a used-up pool; the label tells.
+
+    Whether a write took effect is not known.
+    """
+
+    label = "connection"
+
 
 class RemoteStorageAccessError(RemoteStorageError):
-    """Credentials are missing, expired or lack a permission; the hint names it. Trying again does not help."""
+    """Credentials are missing or lack a permission; the hint names it. Trying again does not help."""
 
     retriable = False
+    label = "access"
+
+
+class RemoteStorageSessionExpiredError(RemoteStorageAccessError):
+    """The store no longer takes this session or token. A backend gets a new one and tries once more."""
+
+    retriable = True
+    retry_limit = 1
+    label = "session_expired"
 
 
 class RemoteSegmentConflictError(RemoteStorageError):
     """The key holds other bytes already. Objects are immutable, so the caller must take a new key."""
 
     retriable = False
+    label = "conflict"
 
 
 class RemoteSegmentCorruptError(RemoteStorageError):
     """The object's bytes do not agree with its checksums or its format; nothing of it may be used."""
 
+    retry_limit = 1
+    label = "corrupt"
+
 
 class RemoteStorageConfigError(RemoteStorageError):
-    """A setting is missing or wrong, or the store lacks what the system relies on; the message names the key."""
+    """A setting is wrong, or the store lacks what the system relies on; the message names the key."""
 
     retriable = False
+    label = "config"

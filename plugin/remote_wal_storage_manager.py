@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -33,7 +33,7 @@ class StorageContext:
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Requests sent to the store, each attempt counted, and the bytes of record data that they moved."""
+    """Requests sent to the store, each attempt counted, and the bytes of objects that they moved."""
 
     put: int = 0
     get: int = 0
@@ -42,13 +42,18 @@ class RequestCounts:
     list: int = 0
     put_bytes: int = 0
     get_bytes: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+    """Failed attempts by `RemoteStorageError.label`."""
+    foreign_objects: int = 0
+    """Objects passed over in listings because their keys are not ours."""
 
 
 class RemoteWalStorageManager(ABC):
     """Stores combined segments. Methods block, and are called from many threads at once.
 
-    Errors are `plugin.errors.RemoteStorageError` and its kinds, nothing else. Every method keeps its own deadlines,
-    per attempt and in total, so none blocks for ever.
+    Errors are `plugin.errors.RemoteStorageError` and its kinds, nothing else (a broken precondition, a bug of the
+    caller, is a ValueError). Every method keeps its own deadlines, per attempt and in total, so none blocks for
+    ever.
     """
 
     @abstractmethod
@@ -65,20 +70,23 @@ class RemoteWalStorageManager(ABC):
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         """Write one combined segment; `records_list[i]` are the batches of `metadata.entries[i]`.
 
-        When it returns, the object is durable and readable. Idempotent: calling again with the same metadata and
-        bytes succeeds, whether or not an earlier call took effect. Where the KIP would overwrite, other bytes
-        under the same id raise RemoteSegmentConflictError: objects are immutable.
+        When it returns, the object is durable and readable. Idempotent: calling again with the same
+        metadata and bytes succeeds, whether or not an earlier call took effect. Where the KIP would
+        overwrite, other bytes under the same id raise RemoteSegmentConflictError: objects are immutable.
         """
 
     @abstractmethod
     def fetch_log_segment(
-        self, combined_segment_id: CombinedSegmentId, start_position: int, end_position: int,
+        self,
+        combined_segment_id: CombinedSegmentId,
+        start_position: int,
+        end_position: int,
         custom_metadata: bytes = b"",
     ) -> bytes:
         """The bytes [start_position, end_position) of an object (the KIP's end is inclusive, ours is not).
 
-        Raises RemoteResourceNotFoundError when the object is gone, RemoteSegmentCorruptError when it is shorter
-        than asked. The caller checks the bytes' checksum.
+        Raises RemoteResourceNotFoundError when the object is gone, RemoteSegmentCorruptError when it is
+        shorter than asked. The caller checks the bytes' checksum.
         """
 
     @abstractmethod
@@ -89,7 +97,9 @@ class RemoteWalStorageManager(ABC):
         """
 
     @abstractmethod
-    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+    def delete_log_segment_data(
+        self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
+    ) -> None:
         """Remove an object. Idempotent: deleting what is not there succeeds."""
 
     @abstractmethod

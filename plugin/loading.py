@@ -1,0 +1,95 @@
+"""A storage manager from its dotted class name, as the broker's server.properties names it."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from plugin.errors import RemoteStorageConfigError
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
+
+CLASS_NAME_KEY: Final = "remote.log.wal.storage.manager.class.name"
+CLASS_PATH_KEY: Final = "remote.log.wal.storage.manager.class.path"
+IMPL_PREFIX_KEY: Final = "remote.log.wal.storage.manager.impl.prefix"
+
+DEFAULT_CLASS_NAME: Final = "plugin.local_directory.LocalWalStorageManager"
+DEFAULT_IMPL_PREFIX: Final = "rsm.wal.config."
+
+
+def settings_under_prefix(
+    properties: Mapping[str, str], impl_prefix: str = DEFAULT_IMPL_PREFIX
+) -> dict[str, str]:
+    """The storage manager's own settings out of all properties, prefix removed."""
+    return {
+        key.removeprefix(impl_prefix): value
+        for key, value in properties.items()
+        if key.startswith(impl_prefix)
+    }
+
+
+def load_storage_manager(
+    class_name: str,
+    class_path: str | None,
+    settings: Mapping[str, str],
+    context: StorageContext,
+    impl_prefix: str = DEFAULT_IMPL_PREFIX,
+) -> RemoteWalStorageManager:
+    """A configured storage manager. `settings` come without their prefix, which is for messages only.
+
+    `class_path` is a directory that is added to the import path, behind what is there, so that it cannot replace
+    our own modules. Raises RemoteStorageConfigError naming the Kafka key that is wrong, or another
+    RemoteStorageError when the store does not answer.
+    """
+    if class_path:
+        _add_to_import_path(class_path)
+    manager_class = _find_class(class_name)
+    try:
+        manager = manager_class()
+    except TypeError as error:
+        raise RemoteStorageConfigError(
+            "load", CLASS_NAME_KEY, f"{class_name} cannot be made without arguments: {error}"
+        ) from error
+    try:
+        manager.configure(settings, context)
+    except RemoteStorageConfigError as error:
+        manager.close()
+        raise RemoteStorageConfigError(
+            error.operation, impl_prefix + error.key, error.reason, error.hint
+        ) from error
+    except BaseException:
+        manager.close()
+        raise
+    return manager
+
+
+def _add_to_import_path(class_path: str) -> None:
+    directory = Path(class_path)
+    if not directory.is_absolute() or not directory.is_dir():
+        raise RemoteStorageConfigError(
+            "load", CLASS_PATH_KEY, f"{class_path} is no directory", "give an absolute path"
+        )
+    if str(directory) not in sys.path:
+        sys.path.append(str(directory))
+
+
+def _find_class(class_name: str) -> type[RemoteWalStorageManager]:
+    module_name, _, name = class_name.rpartition(".")
+    if not module_name or not name:
+        raise RemoteStorageConfigError(
+            "load", CLASS_NAME_KEY, f"{class_name!r} is no dotted class name", f"such as {DEFAULT_CLASS_NAME}"
+        )
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise RemoteStorageConfigError(
+            "load", CLASS_NAME_KEY, f"cannot import {class_name}: {error}", f"see also {CLASS_PATH_KEY}"
+        ) from error
+    if not (inspect.isclass(found) and issubclass(found, RemoteWalStorageManager)):
+        raise RemoteStorageConfigError(
+            "load", CLASS_NAME_KEY, f"{class_name} is no subclass of RemoteWalStorageManager"
+        )
+    if inspect.isabstract(found):
+        raise RemoteStorageConfigError("load", CLASS_NAME_KEY, f"{class_name} leaves methods abstract")
+    return found

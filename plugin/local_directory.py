@@ -1,0 +1,221 @@
+"""The backend on a directory: the KIP's LocalWalStorageManager, for tests, demos and shared file systems.
+
+A write goes to a temporary name in the final directory and is then linked to its key, which the file system
+does at once and only if the key is free. A process that is killed between the two leaves the temporary
+file, at most one per upload under way; its name starts with a dot, so no listing takes it for an object.
+"""
+
+import errno
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field
+
+from kafka_log.crc32c import crc32c
+from plugin.backend_settings import ObjectBackendSettings
+from plugin.errors import (
+    RemoteResourceNotFoundError,
+    RemoteStorageAccessError,
+    RemoteStorageConfigError,
+    RemoteStorageError,
+)
+from plugin.object_store import ListedObject, ListPage, ObjectExistsError, ObjectHead, ObjectStore
+from plugin.object_wal_storage_manager import ObjectWalStorageManager
+
+_CHUNKS_PER_WRITE: Final = 1000
+"""Below IOV_MAX, which is 1024 on Linux."""
+_BLOCK_BYTES: Final = 1024 * 1024
+_ACCESS_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_LABELS: Final = {
+    errno.ENOSPC: "disk_full",
+    errno.EDQUOT: "disk_full",
+    errno.EMFILE: "file_descriptors",
+    errno.ENFILE: "file_descriptors",
+}
+
+
+class LocalDirectorySettings(ObjectBackendSettings):
+    """Settings of LocalWalStorageManager."""
+
+    directory: Path = Field(description="Where the objects are stored; made if it is not there.")
+    put_latency_ms: float = Field(
+        default=0.0, ge=0, description="Added to every write, to stand for an object store's latency."
+    )
+    get_latency_ms: float = Field(default=0.0, ge=0, description="Added to every read.")
+    fsync: bool = Field(
+        default=False,
+        description="Flush file and directory before a write counts as done. Without it a write survives the "
+        "process, not a power cut.",
+    )
+
+
+class LocalWalStorageManager(ObjectWalStorageManager):
+    """Combined segments as files in a directory."""
+
+    settings_model = LocalDirectorySettings
+
+    def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
+        assert isinstance(settings, LocalDirectorySettings)  # noqa: S101 - narrows what settings_model made
+        try:
+            settings.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RemoteStorageConfigError(
+                "configure", "directory", f"cannot make {settings.directory}: {error.strerror}"
+            ) from error
+        return DirectoryStore(
+            settings.directory.resolve(),
+            settings.put_latency_ms / 1000,
+            settings.get_latency_ms / 1000,
+            settings.fsync,
+            self._sleep,
+        )
+
+
+class DirectoryStore:
+    """An ObjectStore whose keys are paths below one directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        put_latency: float,
+        get_latency: float,
+        fsync: bool,
+        sleep: Callable[[float], None],
+    ) -> None:
+        """Latencies in seconds."""
+        self._directory = str(directory)
+        self._put_latency = put_latency
+        self._get_latency = get_latency
+        self._fsync = fsync
+        self._sleep = sleep
+        self._temporary_numbers = itertools.count()
+
+    def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
+        path = self._path_of(key)
+        if self._put_latency:
+            self._sleep(self._put_latency)
+        with _as_storage_errors("put", key):
+            directory = os.path.dirname(path)  # noqa: PTH120 - Path objects would double the cost of a put
+            temporary = f"{directory}/.{os.getpid()}-{threading.get_ident()}-{next(self._temporary_numbers)}"
+            file = _create(temporary, directory)
+            try:
+                try:
+                    _write_all(file, chunks)
+                    if self._fsync:
+                        os.fsync(file)
+                finally:
+                    os.close(file)
+                os.link(temporary, path)
+            finally:
+                os.unlink(temporary)  # noqa: PTH108
+            if self._fsync:
+                _fsync_directory(directory)
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        if self._get_latency:
+            self._sleep(self._get_latency)
+        with _as_storage_errors("get", key):
+            file = os.open(self._path_of(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                return os.pread(file, end - start, start)
+            finally:
+                os.close(file)
+
+    def head(self, key: str) -> ObjectHead:
+        with _as_storage_errors("head", key), open(self._path_of(key), "rb") as file:
+            size = checksum = 0
+            while block := file.read(_BLOCK_BYTES):
+                size += len(block)
+                checksum = crc32c(block, checksum)
+            return ObjectHead(size, checksum)
+
+    def delete(self, key: str) -> None:
+        with _as_storage_errors("delete", key):
+            try:
+                os.unlink(self._path_of(key))  # noqa: PTH108
+            except (FileNotFoundError, NotADirectoryError):
+                return
+
+    def list_page(self, prefix: str, page: str | None) -> ListPage:
+        """All at once: there is one page."""
+        with _as_storage_errors("list", prefix):
+            return ListPage(list(self._walk(prefix)), None)
+
+    def close(self) -> None:
+        """Nothing is held open between calls."""
+
+    def _path_of(self, key: str) -> str:
+        """Raises RemoteStorageError for a key that would leave the directory."""
+        if "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
+            raise RemoteStorageAccessError("open", repr(key), "the key would leave the directory")
+        return f"{self._directory}/{key}"
+
+    def _walk(self, prefix: str) -> Iterator[ListedObject]:
+        pending = [prefix.rstrip("/")]
+        while pending:
+            parent = pending.pop()
+            try:
+                scan = os.scandir(self._path_of(parent))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            with scan:
+                for item in scan:
+                    key = f"{parent}/{item.name}"
+                    if item.is_dir(follow_symlinks=False):
+                        pending.append(key)
+                    elif item.is_file(follow_symlinks=False) and not item.name.startswith("."):
+                        try:
+                            found = item.stat(follow_symlinks=False)
+                        except FileNotFoundError:
+                            continue  # deleted since
+                        yield ListedObject(key, found.st_size, found.st_mtime_ns // 1_000_000)
+
+
+def _create(path: str, directory: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags, 0o640)
+    except FileNotFoundError:
+        os.makedirs(directory, exist_ok=True)  # noqa: PTH103
+        return os.open(path, flags, 0o640)
+
+
+def _write_all(file: int, chunks: Sequence[bytes | memoryview]) -> None:
+    for first in range(0, len(chunks), _CHUNKS_PER_WRITE):
+        pending = chunks[first : first + _CHUNKS_PER_WRITE]
+        left = sum(map(len, pending)) - os.writev(file, pending)
+        while left:  # a write may stop anywhere; that is rare, so the rest may cost a copy
+            rest = b"".join(pending)[-left:]
+            left -= os.write(file, rest)
+
+
+def _fsync_directory(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _as_storage_errors(operation: str, key: str) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError as error:
+        raise ObjectExistsError(operation, key, "the key is taken") from error
+    except FileNotFoundError as error:
+        raise RemoteResourceNotFoundError(operation, key, "there is no such object") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _ACCESS_ERRNOS:
+            raise RemoteStorageAccessError(
+                operation, key, reason, "see the directory's permissions"
+            ) from error
+        raise RemoteStorageError(
+            operation, key, reason, label=_LABELS.get(error.errno or 0, "input_output")
+        ) from error

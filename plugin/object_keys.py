@@ -1,0 +1,69 @@
+"""The keys of combined segments, built and parsed here and nowhere else.
+
+`{prefix}{cluster id}/{broker id}/{incarnation:012x}/{sequence:012x}.rwal`
+
+A key holds nothing that a user of Kafka can choose: the prefix and the cluster id are checked once, the
+rest are integers. Every prefix that is listed ends in "/", as S3 Express asks.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+
+from plugin.segment_metadata import CombinedSegmentId
+
+_CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
+_PREFIX_PART: Final = re.compile(r"[A-Za-z0-9!_.*'()=-]{1,255}", re.ASCII)
+_SEGMENT: Final = re.compile(r"(0|[1-9][0-9]{0,9})/([0-9a-f]{12})/([0-9a-f]{12})\.rwal", re.ASCII)
+_MAX_PREFIX_CHARACTERS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectKeyFactory:
+    """Builds and parses the keys of one cluster. Make it with `of`, which checks the parts."""
+
+    prefix: str
+    cluster_id: str
+
+    @classmethod
+    def of(cls, prefix: str, cluster_id: str) -> Self:
+        """`prefix` may be empty; a missing "/" at its end is added.
+
+        Raises ValueError when a part could leave its place in the store: absolute, `..`, NUL, control
+        characters.
+        """
+        if not _CLUSTER_ID.fullmatch(cluster_id):
+            raise ValueError(
+                f"cluster id {cluster_id!r} is not 1 to 64 of A-Z a-z 0-9 . _ - (no dot in front)"
+            )
+        if prefix and not prefix.endswith("/"):
+            prefix += "/"
+        parts = prefix.split("/")[:-1]
+        if len(prefix) > _MAX_PREFIX_CHARACTERS or any(
+            part in (".", "..") or not _PREFIX_PART.fullmatch(part) for part in parts
+        ):
+            raise ValueError(f"prefix {prefix!r} is not made of plain names with / between them")
+        return cls(prefix, cluster_id)
+
+    def key_of(self, combined_segment_id: CombinedSegmentId) -> str:
+        """The key of one combined segment."""
+        broker_id, incarnation, sequence = combined_segment_id
+        return f"{self.prefix}{self.cluster_id}/{broker_id}/{incarnation:012x}/{sequence:012x}.rwal"
+
+    def parse(self, key: str) -> CombinedSegmentId | None:
+        """The inverse of `key_of`; None when the key is not one that `key_of` builds for this cluster."""
+        start = self.list_prefix()
+        if not key.startswith(start):
+            return None
+        match = _SEGMENT.fullmatch(key, len(start))
+        if match is None or int(match[1]) >= 2**31:
+            return None
+        return CombinedSegmentId(int(match[1]), int(match[2], 16), int(match[3], 16))
+
+    def list_prefix(self, broker_id: int | None = None) -> str:
+        """What all keys of the cluster, or of one broker, start with."""
+        return f"{self.prefix}{self.cluster_id}/" + ("" if broker_id is None else f"{broker_id}/")
+
+    def probe_key(self, broker_id: int, probe_id: str) -> str:
+        """Where the start-up self-test writes; `parse` never takes it for a segment."""
+        return f"{self.list_prefix(broker_id)}probe-{probe_id}"

@@ -1,0 +1,73 @@
+"""What the storage manager asks of an object store: a few requests, each one attempt.
+
+Retries, deadlines in total, keys and the object format are the manager's. A store makes one request per
+call, keeps the deadline per attempt, and turns whatever its client library raises into `plugin.errors`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from plugin.errors import RemoteStorageError
+
+
+class ObjectExistsError(RemoteStorageError):
+    """A conditional PUT found the key taken. Never leaves the manager, which looks whose bytes are there."""
+
+    retriable = False
+    label = "exists"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectHead:
+    """What the store knows of an object without reading it."""
+
+    size_bytes: int
+    crc32c: int | None
+    """Of the whole object; None when the writer gave none, so it was not us."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """One object in a listing."""
+
+    key: str
+    size_bytes: int
+    last_modified_ms: int
+    """The store's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """A part of a listing, in any order; `next_page` asks for the following part, None ends it."""
+
+    objects: Sequence[ListedObject]
+    next_page: str | None
+
+
+class ObjectStore(Protocol):
+    """One attempt at each request; called from many threads at once.
+
+    Every method raises RemoteStorageError or one of its kinds, nothing else.
+    """
+
+    def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
+        """Write an object whose bytes are the chunks one after the other; durable and readable on return.
+
+        Raises ObjectExistsError when the key is taken, and never alters what is there.
+        """
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """The bytes [start, end), fewer where the object ends before. Raises RemoteResourceNotFoundError."""
+
+    def head(self, key: str) -> ObjectHead:
+        """Size and checksum. Raises RemoteResourceNotFoundError."""
+
+    def delete(self, key: str) -> None:
+        """Remove the object; succeeds when there is none."""
+
+    def list_page(self, prefix: str, page: str | None) -> ListPage:
+        """Objects whose key starts with `prefix`, which ends in "/"; `page` comes from the part before."""
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""
