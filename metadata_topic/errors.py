@@ -1,0 +1,43 @@
+"""Errors of the metadata topics. Each names the operation, the key it was about, and what may help."""
+
+
+class MetadataTopicError(Exception):
+    """A metadata topic could not be made, read or written; `retriable` says whether trying again may help."""
+
+    retriable = True
+
+    def __init__(self, operation: str, key: str, reason: str, hint: str = "") -> None:
+        self.operation = operation
+        self.key = key
+        self.reason = reason
+        self.hint = hint
+        super().__init__(f"{operation} {key}: {reason}" + (f" ({hint})" if hint else ""))
+
+
+class PublicationBacklogFullError(MetadataTopicError):
+    """So much metadata waits to be published that no more is taken.
+
+    The caller must stop uploading until it drains: an object whose metadata is lost would be an orphan.
+    """
+
+
+class MetadataRecordTooLargeError(MetadataTopicError):
+    """The record can never be published: it is above the cap. Nothing was queued."""
+
+    retriable = False
+
+
+class TopicSetupError(MetadataTopicError):
+    """A metadata topic cannot be made as configured; `key` is the setting to change."""
+
+
+class ClientPropertyError(MetadataTopicError):
+    """A property of a Java client has no counterpart in librdkafka; `key` names it."""
+
+    retriable = False
+
+
+class TopicSettingsError(MetadataTopicError):
+    """A topic's settings are not acceptable, for instance because the topic is Kafka's own."""
+
+    retriable = False

@@ -1,0 +1,28 @@
+"""The set of deleted sequences stays small and exact."""
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata_topic.sequence_set import SequenceSet
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 40)))
+def test_it_holds_what_was_added(numbers: list[int]) -> None:
+    kept, plain = SequenceSet(), set[int]()
+    for number in numbers:
+        assert kept.add(number) == (number not in plain)
+        plain.add(number)
+        assert len(kept) == len(plain)
+    assert {number for number in range(-1, 43) if number in kept} == plain
+    ends = kept.intervals
+    assert all(before[1] < after[0] for before, after in pairwise(ends))
+
+
+def test_dense_numbers_are_one_interval() -> None:
+    kept = SequenceSet()
+    for number in [*range(0, 1000, 2), *range(1, 1000, 2)]:
+        kept.add(number)
+    assert kept.intervals == [(0, 1000)]

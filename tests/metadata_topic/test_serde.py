@@ -1,0 +1,106 @@
+"""The records' bytes: what is written is read again, and nothing else is."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metadata_strategies import (
+    DELETED,
+    ORDERS,
+    PAYMENTS,
+    STARTED,
+    dead,
+    dead_entries,
+    entry,
+    segment,
+    segments,
+)
+
+from metadata_topic import serde
+from metadata_topic.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate, UnknownRecord
+from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
+
+
+@settings(max_examples=50)
+@given(segments)
+def test_a_segments_record_is_read_as_it_was_written(record: RemoteWalCombinedLogSegmentMetadata) -> None:
+    read = serde.decode(serde.encode_key(record.combined_segment_id), serde.encode(record))
+    assert isinstance(read, PublishedSegment)
+    assert read.metadata == record
+    assert serde.decode_entries(read.entry_block) == record.entries
+
+
+@settings(max_examples=50)
+@given(dead_entries())
+def test_dead_entries_are_read_as_they_were_written(record: RemoteWalLogSegmentMetadataUpdate) -> None:
+    assert serde.decode(serde.encode_key(record.combined_segment_id), serde.encode(record)) == record
+
+
+def test_a_started_record_has_37_bytes() -> None:
+    started = RemoteWalCombinedLogSegmentMetadata(segment(1).combined_segment_id, (), STARTED, 1)
+    assert len(serde.encode(started)) == 37
+
+
+@pytest.mark.parametrize(
+    "record", [segment(1, entry(0, 9), entry(3, 5, partition=PAYMENTS)), dead(1, entry(0, 9))]
+)
+def test_no_truncated_record_is_taken_for_a_whole_one(
+    record: RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate,
+) -> None:
+    key, value = serde.encode_key(record.combined_segment_id), serde.encode(record)
+    for length in range(len(value)):
+        try:
+            read = serde.decode(key, value[:length])
+        except serde.UndecodableRecordError:
+            continue
+        # Cut exactly before the entries, a segment's record is one without entries: legal, and of no harm.
+        assert isinstance(read, PublishedSegment)
+        assert read.metadata.entries == ()
+        assert length == len(value) - len(serde.encode_entries(record.entries))
+
+
+def test_each_fault_has_its_own_reason() -> None:
+    record = segment(1, entry(0, 9))
+    key, value = serde.encode_key(record.combined_segment_id), serde.encode(record)
+    other_key = serde.encode_key(segment(2).combined_segment_id)
+    faults = {
+        "foreign_key": (b"orders", value),
+        "no_value": (key, None),
+        "truncated": (key, b""),
+        "version": (key, b"\x02" + value[1:]),
+        "record_type": (key, value[:1] + b"\x63" + value[2:]),
+        "key_mismatch": (other_key, value),
+        "state": (key, value[:26] + b"\x09" + value[27:]),
+        "entries": (key, value + b"!"),
+    }
+    for reason, (bad_key, bad_value) in faults.items():
+        kept_out = serde.decode_or_keep_out(bad_key, bad_value)
+        assert isinstance(kept_out, UnknownRecord)
+        assert kept_out.reason == reason
+
+
+@settings(max_examples=100)
+@given(st.none() | st.binary(max_size=20), st.none() | st.binary(max_size=120))
+def test_arbitrary_bytes_are_kept_out_without_a_crash(key: bytes | None, value: bytes | None) -> None:
+    assert isinstance(serde.decode_or_keep_out(key, value), UnknownRecord)
+
+
+@settings(max_examples=100)
+@given(segments, st.data())
+def test_a_flipped_byte_never_crashes_the_reader(
+    record: RemoteWalCombinedLogSegmentMetadata, data: st.DataObject
+) -> None:
+    value = bytearray(serde.encode(record))
+    value[data.draw(st.integers(0, len(value) - 1))] ^= data.draw(st.integers(1, 255))
+    serde.decode_or_keep_out(serde.encode_key(record.combined_segment_id), bytes(value))
+
+
+def test_too_much_custom_metadata_is_refused() -> None:
+    record = segment(1)
+    too_long = RemoteWalCombinedLogSegmentMetadata(record.combined_segment_id, (), DELETED, 1, 1, b"x" * 1025)
+    with pytest.raises(ValueError, match="1024"):
+        serde.encode(too_long)
+
+
+def test_dead_entries_of_two_partitions_are_refused() -> None:
+    with pytest.raises(ValueError, match="one partition"):
+        serde.encode(dead(1, entry(0, 9, partition=ORDERS), entry(0, 9, partition=PAYMENTS)))

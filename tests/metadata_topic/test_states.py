@@ -1,0 +1,37 @@
+"""The life cycle's table."""
+
+from itertools import permutations, product
+
+from metadata_strategies import DELETED, DELETING, FINISHED, STARTED
+
+from metadata_topic.states import TRANSITIONS, Step, furthest, step
+
+
+def test_the_table_is_that_of_kip_405() -> None:
+    moves = {(before, after) for before, afters in TRANSITIONS.items() for after in afters if before != after}
+    assert moves == {
+        (STARTED, FINISHED), (STARTED, DELETING), (FINISHED, DELETING), (DELETING, DELETED)
+    }  # fmt: skip
+
+
+def test_every_state_may_be_published_again() -> None:
+    assert all(step(state, state) is Step.REPEATED for state in TRANSITIONS)
+
+
+def test_steps() -> None:
+    assert step(None, DELETING) is Step.FIRST
+    assert step(STARTED, FINISHED) is Step.NEXT
+    assert step(FINISHED, DELETED) is Step.SKIPPED_AHEAD
+    assert step(FINISHED, STARTED) is Step.REGRESSION
+    assert step(DELETED, FINISHED) is Step.REGRESSION
+
+
+def test_the_furthest_state_does_not_depend_on_the_order() -> None:
+    for history in product(TRANSITIONS, repeat=3):
+        outcomes = set()
+        for order in permutations(history):
+            state = None
+            for arriving in order:
+                state = furthest(state, arriving)
+            outcomes.add(state)
+        assert outcomes == {max(history)}

@@ -1,0 +1,253 @@
+"""What the store answers, and that the order of the records does not matter."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metadata_strategies import (
+    DELETED,
+    DELETING,
+    FINISHED,
+    ORDERS,
+    PAYMENTS,
+    STARTED,
+    dead,
+    entry,
+    segment,
+    segment_id,
+)  # fmt: skip
+
+from metadata_topic import serde
+from metadata_topic.leader_epochs import LeaderEpochChain
+from metadata_topic.records import MetadataRecord, UnknownRecord
+from metadata_topic.store import RemoteWalMetadataStore, StateTotals
+from plugin.segment_metadata import RemoteLogSegmentState
+
+
+def store_of(*records: MetadataRecord) -> RemoteWalMetadataStore:
+    store = RemoteWalMetadataStore()
+    for record in records:
+        store.apply(record)
+    return store
+
+
+def sequences(store: RemoteWalMetadataStore, offset: int, chain: LeaderEpochChain | None = None) -> list[int]:
+    return [found.combined_segment_id.sequence for found in store.entries_covering(ORDERS, offset, chain)]
+
+
+def test_only_finished_segments_are_found() -> None:
+    store = store_of(segment(1, entry(0, 9), state=STARTED))
+    assert sequences(store, 5) == []
+    store.apply(segment(1, entry(0, 9)))
+    assert sequences(store, 5) == [1]
+    store.apply(segment(1, state=DELETING))
+    assert sequences(store, 5) == []
+
+
+def test_a_found_entry_tells_where_it_is() -> None:
+    there = entry(10, 19, start=500)
+    found = store_of(segment(3, entry(0, 9, partition=PAYMENTS), there)).entries_covering(ORDERS, 19)
+    assert [(f.entry, f.combined_segment_id, f.custom_metadata) for f in found] == [
+        (there, segment_id(3), b"bucket-1")
+    ]
+
+
+def test_overlapping_runs_are_all_found_the_furthest_reaching_first() -> None:
+    store = store_of(segment(1, entry(0, 99)), segment(2, entry(10, 19)), segment(3, entry(15, 120)))
+    assert sequences(store, 15) == [3, 1, 2]
+    assert sequences(store, 60) == [3, 1]
+    assert sequences(store, 121) == []
+
+
+def test_a_stale_leaders_run_is_not_found_by_a_newer_chain() -> None:
+    store = store_of(segment(1, entry(0, 10, epoch=0)), segment(2, entry(6, 12, epoch=1), broker_id=2))
+    chain = LeaderEpochChain([(0, 0), (1, 6)])
+    assert sequences(store, 5, chain) == [1]
+    assert sequences(store, 8, chain) == [2]
+    assert sequences(store, 8) == [2, 1]
+
+
+def test_the_kips_failover_example() -> None:
+    """Leader 1 uploaded up to offset 10; leader 2, elected with 5, publishes 6 to 10 as dead."""
+    store = store_of(segment(1, entry(0, 5)), segment(2, entry(6, 10)))
+    chain = LeaderEpochChain([(0, 0), (1, 6)])
+    assert [(run.combined_segment_id.sequence, at) for run, at in store.outside_of(ORDERS, chain)] == [(2, 6)]
+    store.apply(dead(2, entry(6, 10), leader_epoch=1))
+    assert sequences(store, 5) == [1]
+    assert sequences(store, 6) == []
+    assert store.outside_of(ORDERS, chain) == []
+    assert store.living_entries(segment_id(2)) == ()
+    assert store.last_uploaded_offset(ORDERS, chain) == 5
+
+
+def test_a_run_across_the_divergence_lives_up_to_it() -> None:
+    store = store_of(segment(1, entry(3, 10)))
+    chain = LeaderEpochChain([(0, 0), (1, 6)])
+    [(run, dead_from)] = store.outside_of(ORDERS, chain)
+    assert dead_from == 6
+    store.apply(dead(1, entry(dead_from, run.entry.last_offset), leader_epoch=1))
+    assert sequences(store, 5) == [1]
+    assert sequences(store, 6) == []
+    assert len(store.living_entries(segment_id(1))) == 1
+    assert store.outside_of(ORDERS, chain) == []
+
+
+def test_a_stale_chain_declares_nothing_newer_dead() -> None:
+    store = store_of(segment(1, entry(20, 29, epoch=5)))
+    assert store.outside_of(ORDERS, LeaderEpochChain([(0, 0), (4, 10)])) == []
+
+
+def test_a_fenced_leader_cannot_declare_entries_dead() -> None:
+    store = store_of(segment(1, entry(0, 9, epoch=4)), dead(1, entry(0, 9, epoch=4), leader_epoch=4))
+    assert sequences(store, 5) == [1]
+    assert store.counters["dead_entries_refused"] == 1
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [([(0, 0)], 30), ([(0, 0), (1, 25)], 24), ([(0, 0), (1, 25), (2, 40)], 49), ([(3, 0)], -1), ([], -1)],
+)
+def test_the_last_uploaded_offset_is_that_of_the_chain(chain: list[tuple[int, int]], expected: int) -> None:
+    store = store_of(
+        segment(1, entry(0, 30)), segment(2, entry(10, 12)), segment(3, entry(40, 49, epoch=2)),
+        segment(4, entry(60, 69, epoch=7)),
+    )  # fmt: skip
+    assert store.last_uploaded_offset(ORDERS, LeaderEpochChain(chain)) == expected
+
+
+def test_a_deleted_segment_is_never_brought_back() -> None:
+    store = store_of(segment(1, state=DELETED), segment(1, entry(0, 9)), segment(1, state=STARTED))
+    assert store.state_of(segment_id(1)) is DELETED
+    assert sequences(store, 5) == []
+    assert store.counters["after_deletion"] == 2
+
+
+def test_a_late_started_record_is_counted_and_changes_nothing() -> None:
+    store = store_of(segment(1, entry(0, 9)), segment(1, state=STARTED, size_bytes=-1))
+    assert store.state_of(segment_id(1)) is FINISHED
+    assert store.counters["step_regression"] == 1
+    assert sequences(store, 5) == [1]
+
+
+def test_totals_count_every_object_in_exactly_one_state() -> None:
+    store = store_of(
+        segment(1, state=STARTED, size_bytes=-1), segment(1, entry(0, 9)), segment(2, entry(10, 19)),
+        segment(2, state=DELETING), segment(3, state=DELETED), segment(4, state=STARTED, size_bytes=-1),
+    )  # fmt: skip
+    assert store.totals() == {
+        STARTED: StateTotals(1, 0), FINISHED: StateTotals(1, 1000),
+        DELETING: StateTotals(1, 1000), DELETED: StateTotals(1, 0),
+    }  # fmt: skip
+    assert [found.combined_segment_id.sequence for found in store.segments(FINISHED)] == [1]
+    assert list(store.segments(broker_id=2)) == []
+
+
+def test_an_undecodable_record_advances_the_progress_and_is_counted() -> None:
+    store = RemoteWalMetadataStore()
+    store.apply_all([(UnknownRecord("version", ""), (3, 41)), (segment(1, entry(0, 9)), (3, 42))])
+    assert store.progress == {3: 43}
+    assert store.counters["unknown_version"] == 1
+
+
+def test_deleting_everything_leaves_no_index_behind() -> None:
+    store = store_of(*(segment(n, entry(n * 10, n * 10 + 9)) for n in range(500)))
+    order = list(range(500))
+    random.Random(7).shuffle(order)
+    for count, n in enumerate(order):
+        store.apply(segment(n, state=DELETING))
+        store.apply(segment(n, state=DELETED))
+        assert sequences(store, n * 10 + 3) == []
+        last = order[-1]
+        if count < 499:
+            assert sequences(store, last * 10 + 3) == [last]
+    assert store.topic_id_partitions() == []
+    assert store.totals()[DELETED] == StateTotals(500)
+
+
+def picture(store: RemoteWalMetadataStore) -> object:
+    """All that the store answers."""
+    chain = LeaderEpochChain([(0, 0), (1, 12), (3, 30)])
+    return (
+        sorted(store.segments(), key=lambda found: found.combined_segment_id),
+        store.totals(),
+        [store.state_of(segment_id(n)) for n in range(6)],
+        [store.living_entries(segment_id(n)) for n in range(6)],
+        [store.entries_covering(ORDERS, offset, c) for offset in range(50) for c in (None, chain)],
+        [store.entries_covering(PAYMENTS, offset, c) for offset in range(50) for c in (None, chain)],
+        [store.last_uploaded_offset(p, chain) for p in (ORDERS, PAYMENTS)],
+        [sorted(store.outside_of(p, chain), key=repr) for p in (ORDERS, PAYMENTS)],
+    )  # fmt: skip
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[MetadataRecord]:
+    """Legal histories of up to five segments, with retried deletions and dead entries."""
+    records: list[MetadataRecord] = []
+    for n in range(draw(st.integers(1, 5))):
+        runs = tuple(
+            entry(first, first + draw(st.integers(0, 12)), epoch=draw(st.integers(0, 3)), partition=partition)
+            for partition in (ORDERS, PAYMENTS)
+            for first in draw(st.lists(st.integers(0, 40), max_size=2, unique=True))
+        )
+        states = draw(
+            st.sampled_from(
+                [(STARTED,), (STARTED, FINISHED), (FINISHED,), (STARTED, DELETING),
+                 (STARTED, FINISHED, DELETING), (FINISHED, DELETING, DELETED),
+                 (STARTED, FINISHED, DELETING, DELETED)]
+            )
+        )  # fmt: skip
+        for state in states:
+            for timestamp_ms in range(draw(st.integers(1, 2))):
+                known = state is FINISHED
+                records.append(segment(n, *(runs if known else ()), state=state, timestamp_ms=timestamp_ms,
+                                       size_bytes=500 if known else -1))  # fmt: skip
+        for run in runs:
+            if draw(st.booleans()):
+                records.append(dead(n, run, leader_epoch=draw(st.integers(1, 4))))
+    return records
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories(), st.randoms(use_true_random=False))
+def test_any_order_and_repetition_gives_the_same_end_state(
+    history: list[MetadataRecord], rng: random.Random
+) -> None:
+    shuffled = history + [record for record in history if rng.random() < 0.5]
+    rng.shuffle(shuffled)
+    assert picture(store_of(*shuffled)) == picture(store_of(*history))
+
+
+@settings(max_examples=40, deadline=None)
+@given(histories())
+def test_a_store_fed_through_the_topics_bytes_answers_the_same(history: list[MetadataRecord]) -> None:
+    through_bytes = [
+        serde.decode_or_keep_out(serde.encode_key(record.combined_segment_id), serde.encode(record))
+        for record in history
+        if not isinstance(record, UnknownRecord) and not isinstance(record, serde.PublishedSegment)
+    ]
+    assert picture(store_of(*through_bytes)) == picture(store_of(*history))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(0, 10), st.integers(0, 2), st.booleans()), max_size=15
+    ),
+    st.integers(0, 45),
+)
+def test_lookups_agree_with_a_plain_search(runs: list[tuple[int, int, int, bool]], offset: int) -> None:
+    records: list[MetadataRecord] = []
+    for n, (first, length, epoch, deleted) in enumerate(runs):
+        records.append(segment(n, entry(first, first + length, epoch=epoch)))
+        if deleted:
+            records.append(segment(n, state=RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+    living = [(n, *run[:3]) for n, run in enumerate(runs) if not run[3]]
+    store = store_of(*records)
+    assert sorted(sequences(store, offset)) == [
+        n for n, first, length, _ in living if first <= offset <= first + length
+    ]
+    chain = LeaderEpochChain([(0, 0), (2, 20)])
+    valid = [min(first + length, 19 if epoch == 0 else 99) for _, first, length, epoch in living
+             if epoch != 1 and (epoch == 2 or first < 20)]  # fmt: skip
+    assert store.last_uploaded_offset(ORDERS, chain) == max(valid, default=-1)
