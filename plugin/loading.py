@@ -38,8 +38,8 @@ def load_storage_manager(
 ) -> RemoteWalStorageManager:
     """A configured storage manager. `settings` come without their prefix, which is for messages only.
 
-    `class_path` is a directory that is added to the import path, behind what is there, so that it cannot replace
-    our own modules. Raises RemoteStorageConfigError naming the Kafka key that is wrong, or another
+    `class_path` is a directory that is added to the import path, behind what is there, so that it cannot
+    replace our own modules. Raises RemoteStorageConfigError naming the Kafka key that is wrong, or another
     RemoteStorageError when the store does not answer.
     """
     if class_path:

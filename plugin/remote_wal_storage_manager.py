@@ -51,9 +51,9 @@ class RequestCounts:
 class RemoteWalStorageManager(ABC):
     """Stores combined segments. Methods block, and are called from many threads at once.
 
-    Errors are `plugin.errors.RemoteStorageError` and its kinds, nothing else (a broken precondition, a bug of the
-    caller, is a ValueError). Every method keeps its own deadlines, per attempt and in total, so none blocks for
-    ever.
+    Errors are `plugin.errors.RemoteStorageError` and its kinds, nothing else (a broken precondition, a bug of
+    the caller, is a ValueError). Every method keeps its own deadlines, per attempt and in total, so none
+    blocks for ever.
     """
 
     @abstractmethod

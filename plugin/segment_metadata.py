@@ -1,8 +1,8 @@
 """What is known of a combined segment and of the partitions' records in it (the types of KIP-1176).
 
-A combined segment is one immutable object that holds record batches of many partitions. The types carry the KIP's
-names in Python's spelling: `combined_segment_id` is combinedSegmentId, and so on. Positions are bytes from the
-object's first byte, and ranges are half open: [start_file_position, end_file_position).
+A combined segment is one immutable object that holds record batches of many partitions. The types carry the
+KIP's names in Python's spelling: `combined_segment_id` is combinedSegmentId, and so on. Positions are bytes
+from the object's first byte, and ranges are half open: [start_file_position, end_file_position).
 """
 
 import struct
@@ -28,8 +28,8 @@ class RemoteLogSegmentState(IntEnum):
 class CombinedSegmentId(NamedTuple):
     """combinedSegmentId: who wrote the object, and the how manieth of that agent process it is.
 
-    The KIP takes a random UUID. These are 128 bits as well, but they also tell the object's key and its owner, and an
-    agent that starts anew (another incarnation) can never meet a key of its predecessor.
+    The KIP takes a random UUID. These are 128 bits as well, but they also tell the object's key and its
+    owner, and an agent that starts anew (another incarnation) can never meet a key of its predecessor.
     """
 
     broker_id: int
@@ -41,15 +41,23 @@ class CombinedSegmentId(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """16 bytes, big endian, so that their order is the order of (broker, incarnation, sequence)."""
-        return struct.pack(">IHIHI", self.broker_id, self.incarnation >> 32, self.incarnation & 0xFFFFFFFF,
-                           self.sequence >> 32, self.sequence & 0xFFFFFFFF)
+        return struct.pack(
+            ">IHIHI",
+            self.broker_id,
+            self.incarnation >> 32,
+            self.incarnation & 0xFFFFFFFF,
+            self.sequence >> 32,
+            self.sequence & 0xFFFFFFFF,
+        )
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
         """The inverse of `to_bytes`. Raises ValueError when `raw` is not 16 bytes."""
         if len(raw) != 16:
             raise ValueError(f"a combined segment id has 16 bytes, not {len(raw)}")
-        broker_id, incarnation_high, incarnation_low, sequence_high, sequence_low = struct.unpack(">IHIHI", raw)
+        broker_id, incarnation_high, incarnation_low, sequence_high, sequence_low = struct.unpack(
+            ">IHIHI", raw
+        )
         return cls(broker_id, incarnation_high << 32 | incarnation_low, sequence_high << 32 | sequence_low)
 
     def __str__(self) -> str:
@@ -80,7 +88,7 @@ class RemoteWalCombinedLogSegmentMetadata:
 
     combined_segment_id: CombinedSegmentId
     entries: tuple[RemoteLogSegmentMetadataEntry, ...]
-    """Empty in COPY_SEGMENT_STARTED as published; in DELETE states, empty means all of the object's entries."""
+    """Empty in COPY_SEGMENT_STARTED as published; in DELETE states, empty means all of the object's."""
     state: RemoteLogSegmentState
     event_timestamp_ms: int
     """The writing agent's wall clock, milliseconds since 1970."""
@@ -92,7 +100,7 @@ class RemoteWalCombinedLogSegmentMetadata:
 
 @dataclass(frozen=True, slots=True)
 class RemoteWalCombinedLogSegmentMetadataUpdate:
-    """What `copy_log_segment_data` learned: every entry's positions, the size, and the backend's own metadata."""
+    """What `copy_log_segment_data` learned: the entries' positions, the size, and the backend's metadata."""
 
     combined_segment_id: CombinedSegmentId
     entries: tuple[RemoteLogSegmentMetadataEntry, ...]
