@@ -1,0 +1,137 @@
+"""What a broker of the local cluster reads: server.properties and its JVM's hosts file.
+
+The agent of a broker reads the same server.properties; Kafka passes over the keys that it does not know.
+"""
+
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import javaproperties
+
+from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
+from local_cluster.store_spec import LocalDirectoryStore, StoreSpec
+
+BACKEND_PREFIX = "rsm.wal.config."
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsMode:
+    """Every broker has an agent beside it."""
+
+    store: StoreSpec = field(default_factory=LocalDirectoryStore)
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the agents, laid over those that the layout gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """How the cluster is configured; the data in its directory survive a change."""
+
+    agents: AgentsMode | None = None
+    """None: a stock cluster, the control."""
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Kafka's keys, for all brokers."""
+    broker_overrides: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """Kafka's keys by broker, laid over `overrides`."""
+    heap_mb: int = 512
+    tiered_storage: bool = False
+    """Put LocalTieredStorage on the brokers' class path."""
+
+
+def replica_host(broker_id: int) -> str:
+    """The host name that the broker advertises to other brokers."""
+    return f"replica-{broker_id}.{REPLICA_DOMAIN}"
+
+
+def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSettings) -> dict[str, str]:
+    """All keys of one broker's server.properties."""
+    properties = {**_listener_properties(layout, broker_id), **_SMALL_CLUSTER}
+    replicas = str(min(3, len(layout.brokers)))
+    properties |= {
+        "broker.rack": f"az{broker_id}",
+        "log.dirs": str(layout.log_directory(broker_id)),
+        "default.replication.factor": replicas,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "min.insync.replicas": str(min(2, len(layout.brokers))),
+        "transaction.state.log.min.isr": str(min(2, len(layout.brokers))),
+        "share.coordinator.state.topic.min.isr": str(min(2, len(layout.brokers))),
+    }
+    if settings.agents is not None:
+        properties |= _agent_properties(layout, broker_id, settings.agents)
+    return {**properties, **settings.overrides, **settings.broker_overrides.get(broker_id, {})}
+
+
+def hosts_file(
+    layout: ClusterLayout, broker_id: int, *, agents: bool, machine_names: Iterable[str] | None = None
+) -> str:
+    """The names that the broker's JVM can resolve; it asks no one else, so the machine's own is there."""
+    names = [socket.gethostname()] if machine_names is None else machine_names
+    dialled = layout.agent_replica_host(broker_id) if agents else "127.0.0.1"
+    lines = ["127.0.0.1 localhost", *(f"127.0.0.1 {name}" for name in names if name and name != "localhost")]
+    lines += [f"{dialled} {replica_host(other)}" for other in layout.broker_ids]
+    return "\n".join(lines) + "\n"
+
+
+def write_configuration(layout: ClusterLayout, settings: ClusterSettings) -> None:
+    """Write every broker's server.properties and hosts file anew. Brokers see it at their next start."""
+    for broker_id in layout.broker_ids:
+        layout.broker_directory(broker_id).mkdir(parents=True, exist_ok=True)
+        properties = server_properties(layout, broker_id, settings)
+        layout.server_properties(broker_id).write_text(javaproperties.dumps(properties, timestamp=False))
+        hosts = hosts_file(layout, broker_id, agents=settings.agents is not None)
+        layout.hosts_file(broker_id).write_text(hosts)
+        if settings.agents is not None:
+            layout.agent_directory(broker_id).mkdir(parents=True, exist_ok=True)
+
+
+_SMALL_CLUSTER: Mapping[str, str] = {
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    # By default 128 MB of heap, which a small JVM does not have to spare.
+    "log.cleaner.dedupe.buffer.size": "16777216",
+}
+
+
+def _listener_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
+    ports = layout.ports(broker_id)
+    client = f"CLIENT://127.0.0.1:{ports.client}"
+    replica_port = layout.replica_port(broker_id)
+    voters = ",".join(f"{broker.broker_id}@127.0.0.1:{broker.controller}" for broker in layout.brokers)
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(broker_id),
+        "controller.quorum.voters": voters,
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "REPLICATION",
+        "listeners": f"{client},REPLICATION://127.0.0.1:{replica_port},CONTROLLER://127.0.0.1:{ports.controller}",
+        "advertised.listeners": f"{client},REPLICATION://{replica_host(broker_id)}:{replica_port}",
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,REPLICATION:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
+
+
+def _agent_properties(layout: ClusterLayout, broker_id: int, agents: AgentsMode) -> dict[str, str]:
+    own_first = [broker_id, *(other for other in layout.broker_ids if other != broker_id)]
+    peers = ",".join(f"{other}@{layout.peer_address(other)}" for other in layout.broker_ids)
+    properties = {
+        "remote.log.wal.storage.system.enable": "true",
+        "remote.log.wal.storage.manager.class.name": agents.store.class_name,
+        "remote.log.wal.storage.manager.impl.prefix": BACKEND_PREFIX,
+        "remote.wal.agent.peer.listener": layout.peer_address(broker_id),
+        "remote.wal.agent.peers": peers,
+        "remote.wal.agent.replica.listen.host": layout.agent_replica_host(broker_id),
+        "remote.wal.agent.replica.port.base": str(layout.replica_port_base),
+        "remote.wal.agent.http.listener": layout.agent_http_address(broker_id),
+        "remote.wal.agent.bootstrap.servers": ",".join(map(layout.client_address, own_first)),
+        "remote.wal.agent.state.directory": str(layout.agent_directory(broker_id)),
+    }
+    backend = agents.store.settings(layout.object_store_directory)
+    properties |= {BACKEND_PREFIX + key: value for key, value in backend.items()}
+    return {**properties, **agents.overrides}

@@ -1,0 +1,247 @@
+"""Questions and orders to a running cluster, over the protocol's own client, with deadlines.
+
+Every wait is for what a broker says, never for time to pass.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from local_cluster.cluster_status import ReplicaSummary
+from local_cluster.polling import WaitTimeoutError, wait_until
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+REQUEST_TIMEOUT_S = 15.0
+
+CLIENT_CONFIG: Mapping[str, object] = {
+    # Brokers come and go here on purpose: reconnect at once, and do not print each refused connection.
+    "log_level": 0,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 500,
+}
+
+
+class ClusterAdminError(Exception):
+    """The cluster refused an order; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition as a broker's metadata has it. `leader` is -1 when there is none."""
+
+    topic: str
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+class ClusterAdmin:
+    """An admin client that knows what a local cluster's user asks for. Thread safe."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._client: AdminClient | None = None
+
+    @property
+    def client(self) -> "AdminClient":
+        """confluent_kafka's own, for what has no method here."""
+        if self._client is None:
+            from confluent_kafka.admin import AdminClient
+
+            self._client = AdminClient({"bootstrap.servers": self.bootstrap_servers, **CLIENT_CONFIG})
+        return self._client
+
+    def registered_brokers(self, timeout_s: float = REQUEST_TIMEOUT_S) -> frozenset[int]:
+        """The brokers that are registered and not fenced; empty when none answers."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return frozenset(self.client.list_topics(timeout=timeout_s).brokers)
+        except KafkaException:
+            return frozenset()
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int = 3,
+        config: Mapping[str, str] | None = None,
+        *,
+        assignment: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        """Create a topic, and wait until every partition has a leader and all its replicas are in sync.
+
+        `assignment[p]` are partition p's replicas, the preferred leader first; it overrides the two numbers.
+        Raises ClusterAdminError, WaitTimeoutError.
+        """
+        from confluent_kafka.admin import NewTopic
+
+        count = len(assignment) if assignment is not None else partitions
+        if assignment is None:
+            topic = NewTopic(name, count, replication_factor, config=dict(config or {}))
+        else:
+            replicas = [list(brokers) for brokers in assignment]
+            topic = NewTopic(name, count, replica_assignment=replicas, config=dict(config or {}))
+        self._settle(self.client.create_topics([topic]), f"create topic {name}")
+        self.wait_for_full_isr(name, partitions=count)
+
+    def delete_topic(self, name: str) -> None:
+        """Raises ClusterAdminError."""
+        self._settle(self.client.delete_topics([name]), f"delete topic {name}")
+
+    def partitions(self, topic: str) -> tuple[PartitionState, ...]:
+        """The topic's partitions in order; empty when the topic is not known (yet), or no broker answers."""
+        from confluent_kafka import KafkaException
+
+        try:
+            known = self.client.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics.get(topic)
+        except KafkaException:
+            return ()
+        if known is None or known.error is not None:
+            return ()
+        return tuple(
+            PartitionState(topic, number, state.leader, tuple(state.replicas), tuple(sorted(state.isrs)))
+            for number, state in sorted(known.partitions.items())
+        )
+
+    def replica_summary(self) -> ReplicaSummary | None:
+        """Counts over all topics; None when no broker answers."""
+        from confluent_kafka import KafkaException
+
+        try:
+            topics = self.client.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        except KafkaException:
+            return None
+        states = [state for topic in topics.values() for state in topic.partitions.values()]
+        return ReplicaSummary(
+            len(topics),
+            len(states),
+            sum(len(state.isrs) < len(state.replicas) for state in states),
+            sum(state.leader < 0 for state in states),
+        )
+
+    def in_sync_replicas(self, topic: str) -> dict[int, tuple[int, ...]]:
+        """Broker ids in sync, by partition."""
+        return {state.partition: state.in_sync for state in self.partitions(topic)}
+
+    def leader_of(self, topic: str, partition: int = 0) -> int | None:
+        """The leader's broker id; None when the partition has none now."""
+        for state in self.partitions(topic):
+            if state.partition == partition and state.leader >= 0:
+                return state.leader
+        return None
+
+    def wait_for_leader(
+        self,
+        topic: str,
+        partition: int = 0,
+        *,
+        other_than: int | None = None,
+        expected: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> int:
+        """The leader's id once there is one that fits. Raises WaitTimeoutError."""
+
+        def fitting_leader() -> PartitionState | None:
+            for state in self.partitions(topic):
+                if state.partition == partition and state.leader >= 0 and state.leader != other_than:
+                    return state if expected in (None, state.leader) else None
+            return None
+
+        wanted = f"broker {expected}" if expected is not None else f"a broker other than {other_than}"
+        return wait_until(fitting_leader, f"{wanted} leads {topic}-{partition}", timeout_s).leader
+
+    def wait_for_full_isr(
+        self, topic: str, *, partitions: int | None = None, timeout_s: float = 60.0
+    ) -> tuple[PartitionState, ...]:
+        """The partitions once all have a leader and all replicas in sync. Raises WaitTimeoutError."""
+
+        def full() -> tuple[PartitionState, ...]:
+            states = self.partitions(topic)
+            if partitions is not None and len(states) != partitions:
+                return ()
+            whole = all(len(state.in_sync) == len(state.replicas) and state.leader >= 0 for state in states)
+            return states if whole else ()
+
+        try:
+            return wait_until(full, f"all replicas of {topic} are in sync", timeout_s)
+        except WaitTimeoutError as error:
+            raise WaitTimeoutError(f"{error}; the partitions are {self.partitions(topic)}") from None
+
+    def wait_for_isr(
+        self, topic: str, broker_ids: Sequence[int], *, partition: int = 0, timeout_s: float = 60.0
+    ) -> None:
+        """Wait until exactly these brokers are in sync. Raises WaitTimeoutError."""
+        wanted = tuple(sorted(broker_ids))
+        wait_until(
+            lambda: self.in_sync_replicas(topic).get(partition) == wanted,
+            f"the ISR of {topic}-{partition} is {wanted}",
+            timeout_s,
+        )
+
+    def elect_preferred_leaders(self, topic: str) -> None:
+        """Make each partition's first replica its leader again. Raises ClusterAdminError."""
+        from confluent_kafka import ElectionType, KafkaError, TopicPartition
+
+        partitions = [TopicPartition(topic, state.partition) for state in self.partitions(topic)]
+        done = self.client.elect_leaders(ElectionType.PREFERRED, partitions).result(REQUEST_TIMEOUT_S)
+        for partition, error in done.items():
+            if error is not None and error.code() != KafkaError.ELECTION_NOT_NEEDED:
+                raise ClusterAdminError(f"elect the leader of {topic}-{partition.partition}: {error}")
+
+    def reassign(self, topic: str, replicas: Mapping[int, Sequence[int]], timeout_s: float = 120.0) -> None:
+        """Give partitions other replicas (partition to broker ids), and wait until they are the only ones.
+
+        Raises ClusterAdminError, WaitTimeoutError.
+        """
+        from kafka import TopicPartition
+        from kafka.admin import KafkaAdminClient
+        from kafka.errors import KafkaError
+
+        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))
+        try:
+            admin.alter_partition_reassignments(
+                {TopicPartition(topic, number): list(brokers) for number, brokers in replicas.items()}
+            )
+        except KafkaError as error:
+            raise ClusterAdminError(f"reassign {topic}: {error}") from error
+        finally:
+            admin.close()
+        wanted = {number: tuple(brokers) for number, brokers in replicas.items()}
+
+        def moved() -> bool:
+            now = {state.partition: state for state in self.partitions(topic)}
+            return all(
+                number in now
+                and now[number].replicas == brokers
+                and now[number].in_sync == tuple(sorted(brokers))
+                for number, brokers in wanted.items()
+            )
+
+        wait_until(moved, f"{topic} is on {wanted}", timeout_s)
+
+    def move_leader(self, topic: str, partition: int, broker_id: int, timeout_s: float = 60.0) -> None:
+        """Make an in-sync replica the preferred leader, and the leader.
+
+        Raises ClusterAdminError, WaitTimeoutError.
+        """
+        replicas = {state.partition: state.replicas for state in self.partitions(topic)}[partition]
+        self.reassign(
+            topic, {partition: [broker_id, *(other for other in replicas if other != broker_id)]}, timeout_s
+        )
+        self.elect_preferred_leaders(topic)
+        self.wait_for_leader(topic, partition, expected=broker_id, timeout_s=timeout_s)
+
+    def _settle(self, futures: Mapping[str, object], order: str) -> None:
+        from confluent_kafka import KafkaException
+
+        for future in futures.values():
+            try:
+                future.result(REQUEST_TIMEOUT_S)  # type: ignore[attr-defined]
+            except KafkaException as error:
+                raise ClusterAdminError(f"{order}: {error.args[0].str()}") from error
+            except TimeoutError as error:
+                raise ClusterAdminError(f"{order}: no answer within {REQUEST_TIMEOUT_S:g} s") from error

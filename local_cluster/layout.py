@@ -1,0 +1,186 @@
+"""Where a local cluster's parts are: directories, addresses, ports. Chosen once, kept in `cluster.json`.
+
+Addresses are loopback ones, told apart by their third and fourth number, for broker b:
+
+- 127.0.0.1: the broker's own listeners, and its agent's HTTP endpoints
+- 127.0.1.b: where b's agent poses as every other broker, one port each (`replica_port`)
+- 127.0.2.b: where b's agent listens for the other agents
+
+Broker x listens for replicas on 127.0.0.1 at the very port number at which the agents pose as x. So it can
+advertise one host name and port for good, and the hosts file that broker b's JVM is given decides alone
+whether b dials x directly or by way of its agent.
+"""
+
+import base64
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from local_cluster.port_block import free_port_block
+
+LAYOUT_FILE = "cluster.json"
+LAYOUT_VERSION = 1
+REPLICA_DOMAIN = "remote-wal.internal"
+_PORTS_PER_BROKER = 5
+
+
+class LayoutError(Exception):
+    """`cluster.json` is absent or cannot be understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPorts:
+    """One broker's ports, and its agent's."""
+
+    broker_id: int
+    client: int
+    controller: int
+    peer: int
+    agent_http: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLayout:
+    """A cluster's directory, id and addresses. Brokers are numbered from 1; each is a controller too."""
+
+    directory: Path
+    cluster_id: str
+    """Kafka's cluster id: 16 bytes in URL-safe base64."""
+    brokers: tuple[BrokerPorts, ...]
+    replica_port_base: int
+
+    @classmethod
+    def plan(cls, directory: Path, broker_count: int = 3, chooser: random.Random | None = None) -> Self:
+        """A new layout on ports that are free now. Raises NoFreePortsError."""
+        chooser = chooser or random.SystemRandom()
+        ports = free_port_block(broker_count * _PORTS_PER_BROKER + 1, chooser)
+        own = iter(ports[broker_count + 1 :])
+        brokers = tuple(
+            BrokerPorts(broker_id, next(own), next(own), next(own), next(own))
+            for broker_id in range(1, broker_count + 1)
+        )
+        return cls(directory.absolute(), _new_cluster_id(chooser), brokers, ports[0])
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        return tuple(broker.broker_id for broker in self.brokers)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(self.client_address(broker_id) for broker_id in self.broker_ids)
+
+    @property
+    def object_store_directory(self) -> Path:
+        return self.directory / "object-store"
+
+    def ports(self, broker_id: int) -> BrokerPorts:
+        """Raises KeyError when there is no such broker."""
+        for broker in self.brokers:
+            if broker.broker_id == broker_id:
+                return broker
+        raise KeyError(f"there is no broker {broker_id}, only {', '.join(map(str, self.broker_ids))}")
+
+    def client_address(self, broker_id: int) -> str:
+        return f"127.0.0.1:{self.ports(broker_id).client}"
+
+    def replica_port(self, broker_id: int) -> int:
+        """The port of broker `broker_id`'s REPLICATION listener, and of every agent that poses as it."""
+        return self.replica_port_base + broker_id
+
+    def peer_address(self, broker_id: int) -> str:
+        """Where the broker's agent listens for other agents."""
+        return f"127.0.2.{broker_id}:{self.ports(broker_id).peer}"
+
+    def agent_http_address(self, broker_id: int) -> str:
+        return f"127.0.0.1:{self.ports(broker_id).agent_http}"
+
+    def agent_replica_host(self, broker_id: int) -> str:
+        """The address on which the broker's agent poses as the other brokers."""
+        return f"127.0.1.{broker_id}"
+
+    def broker_directory(self, broker_id: int) -> Path:
+        return self.directory / f"broker-{broker_id}"
+
+    def server_properties(self, broker_id: int) -> Path:
+        return self.broker_directory(broker_id) / "server.properties"
+
+    def hosts_file(self, broker_id: int) -> Path:
+        return self.broker_directory(broker_id) / "hosts"
+
+    def log_directory(self, broker_id: int) -> Path:
+        """The directory of the broker's partitions, unless an override of log.dirs says otherwise."""
+        return self.broker_directory(broker_id) / "log"
+
+    def agent_directory(self, broker_id: int) -> Path:
+        return self.directory / f"agent-{broker_id}"
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "version": LAYOUT_VERSION,
+            "cluster_id": self.cluster_id,
+            "replica_port_base": self.replica_port_base,
+            "brokers": [
+                {
+                    "broker_id": broker.broker_id,
+                    "client": broker.client,
+                    "controller": broker.controller,
+                    "peer": broker.peer,
+                    "agent_http": broker.agent_http,
+                }
+                for broker in self.brokers
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, directory: Path, document: Mapping[str, object]) -> Self:
+        """The inverse of `to_json`; the directory is where the file was found. Raises LayoutError."""
+        try:
+            if document["version"] != LAYOUT_VERSION:
+                raise LayoutError(f"version {document['version']!r} is not {LAYOUT_VERSION}")
+            brokers = document["brokers"]
+            base = document["replica_port_base"]
+            if not isinstance(brokers, list) or not isinstance(base, int):
+                raise LayoutError("brokers or replica_port_base has the wrong type")
+            return cls(
+                directory.absolute(),
+                str(document["cluster_id"]),
+                tuple(BrokerPorts(**{key: int(port) for key, port in broker.items()}) for broker in brokers),
+                base,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise LayoutError(f"it was not written by this program: {error!r}") from error
+
+    def save(self) -> None:
+        """Write `cluster.json`; it appears whole or not at all."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        unfinished = self.directory / f"{LAYOUT_FILE}.new"
+        unfinished.write_text(json.dumps(self.to_json(), indent=2) + "\n")
+        unfinished.replace(self.directory / LAYOUT_FILE)
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """Raises LayoutError when the directory holds no cluster."""
+        path = directory / LAYOUT_FILE
+        try:
+            document = json.loads(path.read_text())
+        except FileNotFoundError as error:
+            raise LayoutError(f"there is no cluster in {directory}: {LAYOUT_FILE} is missing") from error
+        except ValueError as error:
+            raise LayoutError(f"cannot read {path}: {error}") from error
+        if not isinstance(document, dict):
+            raise LayoutError(f"cannot read {path}: it holds no object")
+        try:
+            return cls.from_json(directory, document)
+        except LayoutError as error:
+            raise LayoutError(f"cannot read {path}: {error}") from error
+
+
+def _new_cluster_id(chooser: random.Random) -> str:
+    """A Kafka UUID in text. Kafka's tools take a leading dash for an option, so there is none."""
+    while True:
+        text = base64.urlsafe_b64encode(chooser.randbytes(16)).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text

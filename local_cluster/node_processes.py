@@ -1,0 +1,103 @@
+"""The command lines of a local cluster: a broker's JVM, an agent, the formatting of a log directory."""
+
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+from local_cluster.broker_config import ClusterSettings
+from local_cluster.java import Java
+from local_cluster.kafka_distribution import KafkaDistribution
+from local_cluster.layout import ClusterLayout
+from local_cluster.processes import ManagedProcess, ProcessSpec, ProcessStartError
+
+_CHECKOUT = Path(__file__).resolve().parent.parent
+_FORMAT_TIMEOUT_S = 120.0
+
+
+def broker_process(
+    layout: ClusterLayout, broker_id: int, settings: ClusterSettings, java: Java, kafka: KafkaDistribution
+) -> ManagedProcess:
+    """The broker's JVM. Its log is `kafka.log`; `stdout.log` has what it says before logging starts, and
+    crashes.
+    """
+    directory = layout.broker_directory(broker_id)
+    command = (
+        str(java.executable),
+        f"-Xmx{settings.heap_mb}m",
+        f"-Xms{settings.heap_mb // 2}m",
+        # Several brokers share few cores here: the serial collector needs the least of them.
+        "-XX:+UseSerialGC",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Djava.awt.headless=true",
+        f"-Djdk.net.hosts.file={layout.hosts_file(broker_id)}",
+        *_logging_options(directory / "kafka.log"),
+        "-cp",
+        kafka.class_path,
+        "kafka.Kafka",
+        str(layout.server_properties(broker_id)),
+    )
+    return ManagedProcess(
+        ProcessSpec(f"broker {broker_id}", command, directory / "stdout.log", directory / "pid", directory)
+    )
+
+
+def known_broker_process(layout: ClusterLayout, broker_id: int) -> ManagedProcess:
+    """The broker as it can be looked at and ended without knowing how it was started."""
+    directory = layout.broker_directory(broker_id)
+    return ManagedProcess(
+        ProcessSpec(f"broker {broker_id}", (), directory / "stdout.log", directory / "pid", directory)
+    )
+
+
+def agent_process(layout: ClusterLayout, broker_id: int, settings: ClusterSettings) -> ManagedProcess:
+    """The agent beside the broker, on this very Python."""
+    directory = layout.agent_directory(broker_id)
+    properties = str(layout.server_properties(broker_id))
+    return ManagedProcess(
+        ProcessSpec(
+            f"agent {broker_id}",
+            (sys.executable, "-m", "cli.main", "agent", "--broker-config", properties),
+            directory / "agent.log",
+            directory / "pid",
+            _CHECKOUT,
+            settings.agents.store.environment() if settings.agents else {},
+        )
+    )
+
+
+def format_log_directory(layout: ClusterLayout, broker_id: int, java: Java, kafka: KafkaDistribution) -> None:
+    """Give the broker's log directories their identity (Kafka's StorageTool). Nothing happens to formatted
+    ones.
+
+    Raises ProcessStartError.
+    """
+    directory = layout.broker_directory(broker_id)
+    command = [
+        str(java.executable),
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        *_logging_options(directory / "format.log"),
+        "-cp",
+        kafka.class_path,
+        "kafka.tools.StorageTool",
+        "format",
+        "--ignore-formatted",
+        "--cluster-id",
+        layout.cluster_id,
+        "--config",
+        str(layout.server_properties(broker_id)),
+    ]
+    answer = subprocess.run(
+        command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False, cwd=directory
+    )
+    if answer.returncode:
+        reason = (answer.stderr or answer.stdout).strip().splitlines()[-5:]
+        raise ProcessStartError(
+            f"cannot format the log directory of broker {broker_id}: {' / '.join(reason)}"
+        )
+
+
+def _logging_options(log_path: Path) -> tuple[str, ...]:
+    configuration = resources.files("local_cluster") / "log4j2.properties"
+    return (f"-Dlog4j2.configurationFile={configuration}", f"-Dkafka.log.file={log_path}")

@@ -1,0 +1,147 @@
+"""Child processes that outlive the program that started them: pid file, log file, signals.
+
+A pid alone does not name a process, as the kernel gives it to another one later; a pid file therefore holds
+the process's start time too. Each child leads its own session, so that an interrupt typed at the terminal
+does not reach it, and signals go to its whole process group.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from local_cluster.polling import WaitTimeoutError, wait_until
+
+KILL_TIMEOUT_S = 20.0
+
+
+class ProcessStartError(Exception):
+    """A child could not be started, or ended at once; the message has the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """What to run, and where its output and its pid go."""
+
+    name: str
+    command: tuple[str, ...]
+    log_path: Path
+    pid_path: Path
+    working_directory: Path
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Laid over this process's own environment."""
+
+
+class ManagedProcess:
+    """One child process, perhaps started by an earlier program; the pid file is the truth."""
+
+    def __init__(self, spec: ProcessSpec) -> None:
+        self.spec = spec
+        self._started: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Raises ProcessStartError when it runs already or cannot be executed."""
+        if self.is_alive():
+            raise ProcessStartError(f"{self.spec.name} runs already, as process {self.pid}")
+        self.spec.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.spec.log_path.open("ab") as log:
+            try:
+                self._started = subprocess.Popen(
+                    self.spec.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    cwd=self.spec.working_directory,
+                    env={**os.environ, **self.spec.environment},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise ProcessStartError(f"cannot start {self.spec.name}: {error}") from error
+        pid = self._started.pid
+        self.spec.pid_path.write_text(f"{pid} {_start_ticks(pid) or 0}\n")
+
+    @property
+    def pid(self) -> int | None:
+        """The living process's id; None when there is none."""
+        if self._started is not None:
+            self._started.poll()  # lets the kernel forget a child that has ended
+        try:
+            pid_text, ticks_text = self.spec.pid_path.read_text().split()
+            pid, ticks = int(pid_text), int(ticks_text)
+        except (OSError, ValueError):
+            return None
+        return pid if _start_ticks(pid) == ticks else None
+
+    def is_alive(self) -> bool:
+        """Whether it runs (a paused process counts as running)."""
+        return self.pid is not None
+
+    def send_signal(self, number: signal.Signals) -> bool:
+        """Send to the whole group; false when there is no such process."""
+        pid = self.pid
+        if pid is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, number)
+            return True
+        return False
+
+    def pause(self) -> bool:
+        return self.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> bool:
+        return self.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone. Nothing happens when it is gone already."""
+        if self.send_signal(signal.SIGKILL):
+            self.wait_for_exit(KILL_TIMEOUT_S)
+        self.spec.pid_path.unlink(missing_ok=True)
+
+    def terminate(self, grace_s: float) -> bool:
+        """SIGTERM, then SIGKILL after `grace_s`; true when the process ended by itself."""
+        self.request_exit()
+        return self.finish_exit(grace_s)
+
+    def request_exit(self) -> None:
+        """SIGTERM without waiting; a paused process is woken so that it can obey."""
+        if self.send_signal(signal.SIGTERM):
+            self.resume()
+
+    def finish_exit(self, grace_s: float) -> bool:
+        """Wait for a process that was asked to end; kill it after `grace_s`. True when it ended by itself."""
+        try:
+            self.wait_for_exit(grace_s)
+        except WaitTimeoutError:
+            self.kill()
+            return False
+        self.spec.pid_path.unlink(missing_ok=True)
+        return True
+
+    def wait_for_exit(self, timeout_s: float) -> None:
+        """Raises WaitTimeoutError."""
+        wait_until(lambda: not self.is_alive(), f"{self.spec.name} ends", timeout_s, interval_s=0.02)
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The last lines that the process printed."""
+        try:
+            text = self.spec.log_path.read_text(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot; None: no such process, or a zombie.
+
+    Source: proc(5), /proc/pid/stat, fields 3 and 22. The second field, the command's name, may hold anything.
+    """
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    state, ticks = after_name[0], after_name[19]
+    return None if state in ("Z", "X") else int(ticks)

@@ -1,0 +1,72 @@
+"""Which object store the agents of a local cluster use, as settings of the storage plugin."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+
+class StoreSpec(Protocol):
+    """What the agents are told about their object store."""
+
+    @property
+    def class_name(self) -> str:
+        """Value of remote.log.wal.storage.manager.class.name."""
+
+    def settings(self, default_directory: Path) -> dict[str, str]:
+        """The backend's settings, without prefix. `default_directory`: the cluster's place for objects."""
+
+    def environment(self) -> dict[str, str]:
+        """Environment variables of the agent process: credentials go here, never into a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDirectoryStore:
+    """Objects are files of a directory; the latencies imitate a store in the same zone."""
+
+    put_latency_ms: int = 5
+    get_latency_ms: int = 5
+    directory: Path | None = None
+
+    @property
+    def class_name(self) -> str:
+        return "plugin.local_directory.LocalWalStorageManager"
+
+    def settings(self, default_directory: Path) -> dict[str, str]:
+        return {
+            "directory": str(self.directory or default_directory),
+            "put.latency.ms": str(self.put_latency_ms),
+            "get.latency.ms": str(self.get_latency_ms),
+        }
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class S3Store:
+    """A bucket behind an S3 endpoint of this machine. The default credentials are those of test servers."""
+
+    endpoint_url: str
+    bucket: str
+    region: str = "us-east-1"
+    access_key_id: str = field(default="local", repr=False)
+    secret_access_key: str = field(default="local", repr=False)
+    backend: str = "plugin.s3.S3WalStorageManager"
+    more_settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def class_name(self) -> str:
+        return self.backend
+
+    def settings(self, default_directory: Path) -> dict[str, str]:
+        return {
+            "bucket": self.bucket,
+            "endpoint.url": self.endpoint_url,
+            "region": self.region,
+            "allow.http": str(self.endpoint_url.startswith("http://")).lower(),
+            **self.more_settings,
+        }
+
+    def environment(self) -> dict[str, str]:
+        return {"AWS_ACCESS_KEY_ID": self.access_key_id, "AWS_SECRET_ACCESS_KEY": self.secret_access_key}
