@@ -25,7 +25,7 @@ from local_cluster.cluster_admin import ClusterAdmin
 from local_cluster.cluster_status import AgentStatus, BrokerStatus, ClusterStatus
 from local_cluster.java import Java, find_java
 from local_cluster.kafka_distribution import KafkaDistribution, Progress, resolve_kafka
-from local_cluster.layout import ClusterLayout
+from local_cluster.layout import ClusterLayout, LayoutError
 from local_cluster.node_processes import (
     agent_process,
     broker_process,
@@ -66,9 +66,9 @@ class LocalCluster:
         settings: ClusterSettings | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """A new cluster in an empty or absent directory; nothing is started. Raises FileExistsError."""
+        """A new cluster in an empty or absent directory; nothing is started. Raises LayoutError."""
         if directory.exists() and any(directory.iterdir()):
-            raise FileExistsError(f"{directory} is not empty: a new cluster needs a directory of its own")
+            raise LayoutError(f"{directory} is not empty: a new cluster needs a directory of its own")
         layout = ClusterLayout.plan(directory, brokers)
         layout.save()
         cluster = cls(layout, settings, progress)

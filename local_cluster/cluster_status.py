@@ -48,9 +48,7 @@ class ClusterStatus:
     replicas: ReplicaSummary | None
 
     @property
-    def running(self) -> bool:
-        """Whether any process of the cluster runs."""
-        return any(
-            pid is not None
-            for pid in [part.pid for part in self.brokers] + [part.pid for part in self.agents]
-        )
+    def healthy(self) -> bool:
+        """Whether every broker is registered, every agent ready, and every partition has its leader."""
+        parts = [broker.registered for broker in self.brokers] + [agent.ready for agent in self.agents]
+        return all(parts) and self.replicas is not None and self.replicas.without_leader == 0

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from local_cluster.java import Java, trust_store_options
+from local_cluster.java import Java, JavaNotFoundError, find_java, trust_store_options
 
 KAFKA_VERSION = "4.3.0"
 LOG4J_VERSION = "2.25.4"
@@ -65,11 +66,15 @@ def kafka_home(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def resolve_kafka(
-    java: Java, *, tiered_storage: bool = False, home: Path | None = None, progress: Progress | None = None
+    java: Java | None = None,
+    *,
+    tiered_storage: bool = False,
+    home: Path | None = None,
+    progress: Progress | None = None,
 ) -> KafkaDistribution:
     """Kafka's jars, fetched first if they are not there. Takes about a minute the first time, then no time.
 
-    Raises KafkaDistributionError.
+    Java is looked for only if there is something to fetch. Raises KafkaDistributionError, JavaNotFoundError.
     """
     home = home or kafka_home()
     tell = progress or (lambda _line: None)
@@ -78,7 +83,7 @@ def resolve_kafka(
     return KafkaDistribution(libs, tiered)
 
 
-def _resolved(java: Java, home: Path, configuration: str, tell: Progress) -> Path:
+def _resolved(java: Java | None, home: Path, configuration: str, tell: Progress) -> Path:
     target = home / configuration
     if target.is_dir():
         if not any(target.glob("kafka-clients-*.jar")):
@@ -90,7 +95,7 @@ def _resolved(java: Java, home: Path, configuration: str, tell: Progress) -> Pat
     with _exclusive(home / "resolve.lock"):
         if not target.is_dir():
             tell(f"fetching Kafka {KAFKA_VERSION} ({configuration})")
-            _resolve(java, home, configuration, tell)
+            _resolve(java or find_java(), home, configuration, tell)
     return target
 
 
@@ -174,3 +179,27 @@ def _exclusive(path: Path) -> Iterator[None]:
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def main() -> int:
+    """Fetch Kafka now, for the script that sets everything up; progress on standard error."""
+    try:
+        resolve_kafka(progress=_show)
+    except (KafkaDistributionError, JavaNotFoundError) as error:
+        sys.stderr.write(f"\n{error}\n")
+        return 1
+    return 0
+
+
+def _show(line: str) -> None:
+    """Fleeting lines on a terminal; elsewhere only those that say something new."""
+    if sys.stderr.isatty():
+        sys.stderr.write(
+            f"\r\033[K{line}" if line.startswith(("found", "downloading")) else f"\r\033[K{line}\n"
+        )
+    elif not line.startswith(("found", "downloading")):
+        sys.stderr.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+S3_BACKEND = "plugin.s3.S3WalStorageManager"
+S3_EXPRESS_BACKEND = "plugin.s3_express.S3ExpressWalStorageManager"
+
 
 class StoreSpec(Protocol):
     """What the agents are told about their object store."""
@@ -52,7 +55,7 @@ class S3Store:
     region: str = "us-east-1"
     access_key_id: str = field(default="local", repr=False)
     secret_access_key: str = field(default="local", repr=False)
-    backend: str = "plugin.s3.S3WalStorageManager"
+    backend: str = S3_BACKEND
     more_settings: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -1,0 +1,148 @@
+"""`remote-wal cluster`: a real Kafka cluster on this machine."""
+
+import dataclasses
+import enum
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from local_cluster.broker_config import ClusterSettings
+    from local_cluster.cluster_status import ClusterStatus
+
+app = typer.Typer(help="A real Kafka cluster on this machine, with or without agents.", no_args_is_help=True)
+
+DEFAULT_DIRECTORY = Path(".remote-wal-cluster")
+
+
+class Store(enum.StrEnum):
+    """Object stores that a local cluster's agents can use."""
+
+    LOCAL = "local"
+    S3 = "s3"
+    S3_EXPRESS = "s3express"
+
+
+class StoreOptionError(Exception):
+    """The options for the object store do not fit together."""
+
+
+DirectoryOption = Annotated[
+    Path,
+    typer.Option("--directory", "-d", help="Where configuration, data and logs are kept.", file_okay=False),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@app.command()
+def up(
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    agents: Annotated[bool, typer.Option(help="Put an agent beside every broker.")] = True,
+    store: Annotated[Store, typer.Option(help="The agents' object store.")] = Store.LOCAL,
+    endpoint_url: Annotated[str, typer.Option(help="With s3 and s3express: the store's address.")] = "",
+    bucket: Annotated[str, typer.Option(help="With s3 and s3express.")] = "remote-wal",
+    brokers: Annotated[int, typer.Option(min=1, max=9, help="For a new cluster.")] = 3,
+    as_json: JsonOption = False,
+) -> None:
+    """Start the cluster of a directory, made first if there is none. It runs until `cluster down`."""
+    from rich.console import Console
+
+    from local_cluster.cluster import LocalCluster
+    from local_cluster.layout import LAYOUT_FILE
+
+    settings = _settings(agents, store, endpoint_url, bucket)
+    console = Console(stderr=True)
+    with console.status("preparing") as line:
+        if (directory / LAYOUT_FILE).exists():
+            cluster = LocalCluster.open(directory, settings=settings, progress=line.update)
+        else:
+            cluster = LocalCluster.create(directory, brokers=brokers, settings=settings, progress=line.update)
+        cluster.start()
+        status = cluster.status()
+    _show(status, as_json)
+
+
+@app.command()
+def down(
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the directory with all data too.")] = False,
+) -> None:
+    """End the cluster's processes. The data stay, unless --remove is given."""
+    from rich.console import Console
+
+    from local_cluster.cluster import LocalCluster
+
+    cluster = LocalCluster.open(directory)
+    with Console(stderr=True).status("ending brokers and agents"):
+        if remove:
+            cluster.destroy()
+        else:
+            cluster.stop()
+
+
+@app.command()
+def status(directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: JsonOption = False) -> None:
+    """Show what runs, where it listens, and which replicas are behind. Exits with 1 if a part is down."""
+    from local_cluster.cluster import LocalCluster
+
+    found = LocalCluster.open(directory).status()
+    _show(found, as_json)
+    if not found.healthy:
+        raise typer.Exit(1)
+
+
+def _settings(agents: bool, store: Store, endpoint_url: str, bucket: str) -> "ClusterSettings":
+    from local_cluster.broker_config import AgentsMode, ClusterSettings
+    from local_cluster.store_spec import S3_BACKEND, S3_EXPRESS_BACKEND, LocalDirectoryStore, S3Store
+
+    if not agents:
+        return ClusterSettings()
+    if store is Store.LOCAL:
+        return ClusterSettings(AgentsMode(LocalDirectoryStore()))
+    if not endpoint_url:
+        raise StoreOptionError(f"--store {store} needs --endpoint-url")
+    backend = S3_EXPRESS_BACKEND if store is Store.S3_EXPRESS else S3_BACKEND
+    return ClusterSettings(AgentsMode(S3Store(endpoint_url, bucket, backend=backend)))
+
+
+def _show(status: "ClusterStatus", as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({**dataclasses.asdict(status), "healthy": status.healthy}, indent=2))
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.print(_table(status))
+    console.print(f"bootstrap servers  {status.bootstrap_servers}", highlight=False, soft_wrap=True)
+    console.print(f"directory          {status.directory}", highlight=False, soft_wrap=True)
+    if status.replicas is None:
+        console.print("replicas           no broker answers", highlight=False)
+    else:
+        replicas = status.replicas
+        console.print(
+            f"replicas           {replicas.partitions} partitions of {replicas.topics} topics: "
+            f"{replicas.under_replicated} under-replicated, {replicas.without_leader} without a leader",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _table(status: "ClusterStatus") -> "Table":
+    from rich.table import Table
+
+    table = Table("part", "process", "state", "listens for", "at")
+    for broker in status.brokers:
+        state = "registered" if broker.registered else "not registered" if broker.pid else "not running"
+        table.add_row(
+            f"broker {broker.broker_id}", str(broker.pid or "-"), state, "clients", broker.client_listener
+        )
+        table.add_row("", "", "", "replicas", broker.replication_listener)
+    for agent in status.agents:
+        state = "ready" if agent.ready else "not ready" if agent.pid else "not running"
+        table.add_row(f"agent {agent.broker_id}", str(agent.pid or "-"), state, "agents", agent.peer_listener)
+        table.add_row("", "", "", "HTTP", agent.http_listener)
+    return table

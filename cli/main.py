@@ -1,0 +1,104 @@
+"""The command `remote-wal`. Each sub-command is a module of this package, so that `ls` lists them.
+
+The module `cli/<name>.py` has either `app`, a typer group of commands, or a function `<name>`, one command.
+It imports what is heavy inside its functions: all modules are imported for each `--help`.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from typing import Annotated, Final
+
+import typer
+
+COMMANDS: Final = (
+    "demo",
+    "cluster",
+    "agent",
+    "topics",
+    "describe",
+    "doctor",
+    "verify",
+    "recover",
+    "reassign",
+    "report",
+)
+"""In the order of the help; those without a module are passed over."""
+
+OWN_ROOMS: Final = frozenset(
+    {
+        "kafka_log",
+        "plugin",
+        "metadata_topic",
+        "rlm",
+        "replication",
+        "agent",
+        "local_cluster",
+        "demo",
+        "perf",
+        "cli",
+    }
+)
+"""Errors defined here are written for people: one line of text says all."""
+
+TRACEBACK_VARIABLE: Final = "REMOTE_WAL_TRACEBACK"
+
+
+def build_app() -> typer.Typer:
+    """All commands whose modules exist."""
+    app = typer.Typer(
+        name="remote-wal",
+        help="Replicate unmodified Apache Kafka across zones through object storage.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_global_options)
+    for name in COMMANDS:
+        if importlib.util.find_spec(f"cli.{name}") is None:
+            continue
+        module = importlib.import_module(f"cli.{name}")
+        group = getattr(module, "app", None)
+        if isinstance(group, typer.Typer):
+            app.add_typer(group, name=name)
+        else:
+            app.command(name)(getattr(module, name))
+    return app
+
+
+def main() -> None:
+    """Run the command line. Exits with 1 when the work failed, with 2 when the command was wrong."""
+    try:
+        build_app()()
+    except Exception as error:
+        if not is_own_error(error) or os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        sys.stderr.write(f"remote-wal: {error}\n")
+        sys.exit(1)
+
+
+def is_own_error(error: BaseException) -> bool:
+    """Whether the error's type is defined in one of our rooms."""
+    return type(error).__module__.partition(".")[0] in OWN_ROOMS
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(version("remote-wal"))
+        raise typer.Exit
+
+
+def _global_options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version, and end."),
+    ] = False,
+) -> None:
+    """Replicate unmodified Apache Kafka across zones through object storage."""
+
+
+if __name__ == "__main__":
+    main()
