@@ -1,0 +1,83 @@
+"""Which leader wrote what a tail has already handed on, to find out where the log has since become another
+one.
+
+A follower that truncates and then copies the new leader's batches may end with a longer file than before, so
+sizes and positions do not show it. The leader epochs do: an offset has had one writer per epoch, so the log
+is the same up to the first offset whose epoch differs.
+"""
+
+from typing import NamedTuple
+
+from kafka_log.leader_epoch_checkpoint import UNKNOWN_EPOCH, LeaderEpochs
+
+MAX_RUNS = 64
+"""Older runs are forgotten: no truncation reaches back over that many elections unnoticed."""
+
+
+class EpochRun(NamedTuple):
+    """Consecutive batches of one leader."""
+
+    leader_epoch: int
+    first_offset: int
+    end_offset: int
+    """Behind the last batch."""
+
+
+class DeliveredEpochs:
+    """Runs of batches in the order of delivery."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: list[EpochRun] = []
+
+    @property
+    def last_epoch(self) -> int:
+        return self._runs[-1].leader_epoch if self._runs else UNKNOWN_EPOCH
+
+    @property
+    def last_run(self) -> EpochRun | None:
+        return self._runs[-1] if self._runs else None
+
+    def add(self, leader_epoch: int, first_offset: int, end_offset: int) -> None:
+        """Take note of [first_offset, end_offset), which lies behind everything before."""
+        if self._runs and self._runs[-1].leader_epoch == leader_epoch:
+            self._runs[-1] = EpochRun(leader_epoch, self._runs[-1].first_offset, end_offset)
+            return
+        self._runs.append(EpochRun(leader_epoch, first_offset, end_offset))
+        if len(self._runs) > MAX_RUNS:
+            del self._runs[0]
+
+    def cut(self, offset: int) -> None:
+        """Forget everything from `offset` on."""
+        while self._runs and self._runs[-1].first_offset >= offset:
+            self._runs.pop()
+        if self._runs and self._runs[-1].end_offset > offset:
+            self._runs[-1] = self._runs[-1]._replace(end_offset=offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch under which `offset` was handed on; UNKNOWN_EPOCH when it was not."""
+        for epoch, first, end in reversed(self._runs):
+            if first <= offset < end:
+                return epoch
+        return UNKNOWN_EPOCH
+
+    def diverges_at(self, epochs: LeaderEpochs) -> int | None:
+        """The first delivered offset that `epochs` ascribes to another leader, or None.
+
+        What lies before the first entry has been removed by retention, and is not judged.
+        """
+        if not epochs.entries:
+            return None
+        first_known = epochs.entries[0][1]
+        for epoch, first, end in self._runs:
+            if end <= first_known:
+                continue
+            known_first = max(first, first_known)
+            start = epochs.start_offset(epoch)
+            if start is None or start > known_first:
+                return known_first
+            epoch_end = epochs.end_offset_for(epoch)
+            if epoch_end is not None and epoch_end < end:
+                return max(epoch_end, known_first)
+        return None

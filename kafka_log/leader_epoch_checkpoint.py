@@ -1,0 +1,105 @@
+"""`leader-epoch-checkpoint`: where each leader epoch of a partition begins, as Kafka keeps it beside the
+segments.
+
+Kafka replaces the file by renaming a new one over it, and does so before it appends the first batch of a new
+epoch. After a truncation it may lag for a moment.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from pathlib import Path
+
+FILE_NAME = "leader-epoch-checkpoint"
+UNKNOWN_EPOCH = -1
+
+
+class MalformedFileError(Exception):
+    """A file of Kafka's cannot be understood; names the file and the line, counted from 1."""
+
+    def __init__(self, path: Path, line: int, reason: str) -> None:
+        self.path = path
+        self.line = line
+        self.reason = reason
+        super().__init__(f"{path}, line {line}: {reason}")
+
+
+class LeaderEpochs:
+    """Pairs of (leader epoch, its first offset), both growing. Immutable."""
+
+    __slots__ = ("_epochs", "_starts", "entries")
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        """Raises ValueError when epochs do not grow, or start offsets shrink."""
+        self.entries = tuple(entries)
+        self._epochs = [epoch for epoch, _ in self.entries]
+        self._starts = [start for _, start in self.entries]
+        for (epoch, start), (next_epoch, next_start) in zip(self.entries, self.entries[1:], strict=False):
+            if next_epoch <= epoch or next_start < start:
+                raise ValueError(f"epoch {next_epoch} at offset {next_start} after epoch {epoch} at {start}")
+
+    def epoch_for(self, offset: int) -> int:
+        """The epoch whose leader wrote `offset`; UNKNOWN_EPOCH when that is before the first entry."""
+        index = bisect_right(self._starts, offset) - 1
+        return self._epochs[index] if index >= 0 else UNKNOWN_EPOCH
+
+    def start_offset(self, epoch: int) -> int | None:
+        """The first offset of `epoch`, or None when that epoch is not in the chain."""
+        index = bisect_right(self._epochs, epoch) - 1
+        return self._starts[index] if index >= 0 and self._epochs[index] == epoch else None
+
+    def end_offset_for(self, epoch: int) -> int | None:
+        """Where the next higher epoch begins (so exclusive); None when there is none: the log end is the
+        end."""
+        index = bisect_right(self._epochs, epoch)
+        return self._starts[index] if index < len(self._starts) else None
+
+    @property
+    def latest_epoch(self) -> int:
+        return self._epochs[-1] if self._epochs else UNKNOWN_EPOCH
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LeaderEpochs) and self.entries == other.entries
+
+    def __hash__(self) -> int:
+        return hash(self.entries)
+
+    def __repr__(self) -> str:
+        return f"LeaderEpochs({self.entries!r})"
+
+
+def parse_leader_epochs(text: str, path: Path) -> LeaderEpochs:
+    """The content of a checkpoint: version 0, the number of entries, a line "epoch startOffset" for each.
+
+    Raises MalformedFileError.
+    """
+    lines = text.splitlines()
+    if not lines or lines[0].strip() != "0":
+        raise MalformedFileError(path, 1, f"version {lines[0] if lines else ''!r}, expected 0")
+    count_text = lines[1].strip() if len(lines) > 1 else ""
+    if not count_text.isascii() or not count_text.isdigit():
+        raise MalformedFileError(path, 2, f"{count_text!r} is no number of entries")
+    body = [line for line in lines[2:] if line.strip()]
+    if len(body) != int(count_text):
+        raise MalformedFileError(path, len(body) + 2, f"{len(body)} entries, line 2 says {count_text}")
+    entries: list[tuple[int, int]] = []
+    for number, line in enumerate(body, start=3):
+        try:
+            epoch_text, start_text = line.split()
+            entries.append((int(epoch_text), int(start_text)))
+            LeaderEpochs(entries[-2:])
+        except ValueError as error:
+            raise MalformedFileError(path, number, f"{line!r}: {error}") from error
+    return LeaderEpochs(entries)
+
+
+def read_leader_epochs(partition_dir: Path) -> LeaderEpochs:
+    """The checkpoint of a partition directory; empty when there is no file yet.
+
+    Raises MalformedFileError, or OSError when the file cannot be read.
+    """
+    path = partition_dir / FILE_NAME
+    try:
+        text = path.read_text("ascii", errors="replace")
+    except FileNotFoundError:
+        return LeaderEpochs()
+    return parse_leader_epochs(text, path)

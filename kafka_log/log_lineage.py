@@ -1,0 +1,81 @@
+"""Whether a log on disk is still the one that was handed on, and if not, from which offset on it differs."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kafka_log.delivered_epochs import DeliveredEpochs
+from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.segment_directory import SegmentDirectory
+from kafka_log.segment_files import locate, walk_batches
+
+
+class LogLineage:
+    """Compares the epochs of what was delivered with a partition directory."""
+
+    __slots__ = ("_directory", "delivered")
+
+    def __init__(self, directory: SegmentDirectory) -> None:
+        self._directory = directory
+        self.delivered = DeliveredEpochs()
+
+    def divergence_by_checkpoint(self) -> int | None:
+        """The first delivered offset that another leader has written since, as far as the checkpoint knows.
+
+        Its word is checked against the log. None: no difference. Raises MalformedFileError, OSError.
+        """
+        divergence = self.delivered.diverges_at(read_leader_epochs(self._directory.path))
+        return divergence if divergence is not None and self._has_another_writer(divergence) else None
+
+    def divergence_before(self, new_epoch: int) -> int | None:
+        """As `divergence_by_checkpoint`, now that a batch of `new_epoch` follows what was delivered.
+
+        Where the checkpoint does not know that epoch yet, or the log seems to go back to an older one, the
+        batch headers of the last epoch's run are looked at as well.
+        """
+        divergence = self.divergence_by_checkpoint()
+        if divergence is not None:
+            return divergence
+        epochs = read_leader_epochs(self._directory.path)
+        if new_epoch > self.delivered.last_epoch and epochs.start_offset(new_epoch) is not None:
+            return None
+        return self._walk_last_run()
+
+    def _has_another_writer(self, offset: int) -> bool:
+        base = self._directory.holding(offset)
+        if base is None:
+            return True
+        try:
+            with self._opened(base) as fd:
+                batch = locate(fd, self._directory.file_path(base), base, offset).batch
+        except FileNotFoundError:
+            return True
+        return batch is None or batch.leader_epoch != self.delivered.epoch_at(offset)
+
+    def _walk_last_run(self) -> int | None:
+        """The first offset within the last delivered run whose batch carries another epoch."""
+        run = self.delivered.last_run
+        if run is None:
+            return None
+        base = self._directory.holding(run.first_offset)
+        while base is not None and base < run.end_offset:
+            try:
+                with self._opened(base) as fd:
+                    start = locate(fd, self._directory.file_path(base), base, run.first_offset).position
+                    for batch in walk_batches(fd, start, base):
+                        if batch.base_offset >= run.end_offset:
+                            return None
+                        if batch.leader_epoch != run.leader_epoch:
+                            return max(batch.base_offset, run.first_offset)
+            except FileNotFoundError:
+                return None
+            base = self._directory.after(base)
+        return None
+
+    @contextmanager
+    def _opened(self, base_offset: int) -> Iterator[int]:
+        fd = os.open(self._directory.file_path(base_offset), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)

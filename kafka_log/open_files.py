@@ -1,0 +1,105 @@
+"""A bounded number of open file descriptors for any number of files that are read again and again.
+
+An OpenFiles may be shared by threads. A file is pinned while it is read, so that nobody closes its
+descriptor, and with it perhaps gives the number to another file, in the middle of a read. Each LogFile
+belongs to one reader, who uses it from one thread at a time. When all files are pinned, the bound is
+exceeded for that while.
+"""
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+from threading import Lock
+
+DEFAULT_LIMIT = 1024
+
+
+class FileReplacedError(Exception):
+    """The path leads to another file than when it was first opened."""
+
+
+class LogFile:
+    """A file by path, and by identity (device and inode) once it has been opened."""
+
+    __slots__ = ("fd", "identity", "path", "pins")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = -1
+        self.identity: tuple[int, int] | None = None
+        self.pins = 0
+
+
+class OpenFiles:
+    """Opens files on demand, and closes those not used for longest when there are more than `limit`."""
+
+    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
+        self._limit = limit
+        self._lock = Lock()
+        self._open: OrderedDict[LogFile, None] = OrderedDict()
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    def pin(self, file: LogFile) -> int:
+        """The file's descriptor, which stays open until `unpin`.
+
+        Raises FileReplacedError when the path leads to another file now, and OSError.
+        """
+        with self._lock:
+            if file.fd >= 0:
+                file.pins += 1
+                self._open.move_to_end(file)
+                return file.fd
+        fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        status = os.fstat(fd)
+        identity = (status.st_dev, status.st_ino)
+        if file.identity is not None and file.identity != identity:
+            os.close(fd)
+            raise FileReplacedError(str(file.path))
+        file.identity = identity
+        with self._lock:
+            file.fd = fd
+            file.pins = 1
+            self._open[file] = None
+            self._close_surplus()
+        return fd
+
+    def unpin(self, file: LogFile) -> None:
+        """The counterpart of `pin`."""
+        with self._lock:
+            file.pins -= 1
+            if len(self._open) > self._limit:
+                self._close_surplus()
+
+    def status(self, file: LogFile) -> os.stat_result:
+        """The file's status, without opening it when it is closed.
+
+        Raises FileReplacedError when the path leads to another file now, and OSError.
+        """
+        with self._lock:
+            if file.fd >= 0:
+                return os.fstat(file.fd)
+        status = file.path.stat()
+        if file.identity is not None and file.identity != (status.st_dev, status.st_ino):
+            raise FileReplacedError(str(file.path))
+        return status
+
+    def close(self, file: LogFile) -> None:
+        """Give up the file's descriptor. Idempotent."""
+        with self._lock:
+            if file.fd >= 0:
+                self._open.pop(file, None)
+                os.close(file.fd)
+                file.fd = -1
+                file.pins = 0
+
+    def _close_surplus(self) -> None:
+        surplus = len(self._open) - self._limit
+        if surplus <= 0:
+            return
+        for file in [file for file in self._open if not file.pins][:surplus]:
+            del self._open[file]
+            os.close(file.fd)
+            file.fd = -1

@@ -1,0 +1,96 @@
+"""What segments a partition directory holds, known again at the price of one or two stats while nothing
+changes.
+
+The directory's modification time says whether to list it again. Before Linux 6.13 that time advances in
+ticks of some milliseconds, so a second change within a tick does not show. Two things make up for it: after
+a change the directory is listed a few times more, and the one file name that a roll is sure to create, the
+log end offset's, is asked for by itself.
+"""
+
+import os
+from bisect import bisect_right
+from pathlib import Path
+
+from kafka_log.segment_files import list_segments, log_file_name
+
+_LISTINGS_AFTER_A_CHANGE = 3
+
+
+class SegmentDirectory:
+    """The live segments of one partition directory, as of the last look."""
+
+    __slots__ = ("_identity", "_mtime_ns", "_unsettled", "bases", "is_gone", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bases: list[int] = []
+        """Base offsets, ascending."""
+        self.is_gone = False
+        """The directory was deleted, renamed, or made anew under its old name. Final."""
+        self._identity: tuple[int, int] | None = None
+        self._mtime_ns = -1
+        self._unsettled = 0
+
+    def look(self, log_end_offset: int | None = None) -> bool:
+        """Whether the directory changed; then `bases` are those of now. Raises OSError.
+
+        `log_end_offset`, where known, is where the next roll must happen.
+        """
+        try:
+            status = self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            self.is_gone = True
+            return True
+        identity = (status.st_dev, status.st_ino)
+        if self._identity is None:
+            self._identity = identity
+        elif self._identity != identity:
+            self.is_gone = True
+            return True
+        is_new_time = status.st_mtime_ns != self._mtime_ns
+        if is_new_time:
+            self._mtime_ns = status.st_mtime_ns
+            self._unsettled = _LISTINGS_AFTER_A_CHANGE
+        elif self._unsettled:
+            self._unsettled -= 1
+        elif log_end_offset is None or not os.access(self.file_path(log_end_offset), os.F_OK):
+            return False
+        return self._list() or is_new_time
+
+    def relook(self) -> bool:
+        """As `look`, without trust in what was known before."""
+        self._mtime_ns = -1
+        return self.look()
+
+    def _list(self) -> bool:
+        try:
+            bases = list_segments(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            self.is_gone = True
+            return True
+        changed = bases != self.bases
+        self.bases = bases
+        return changed
+
+    @property
+    def is_unsettled(self) -> bool:
+        """A change so short ago that another may hide behind it."""
+        return self._unsettled > 0
+
+    @property
+    def mtime_ns(self) -> int:
+        return self._mtime_ns
+
+    def file_path(self, base_offset: int) -> Path:
+        """The segment file that begins with `base_offset`, whether it exists or not."""
+        return self.path / log_file_name(base_offset)
+
+    def holding(self, offset: int) -> int | None:
+        """The base offset of the segment that `offset` belongs to; None when it is before the log's start."""
+        index = bisect_right(self.bases, offset) - 1
+        return self.bases[index] if index >= 0 else None
+
+    def after(self, base_offset: int) -> int | None:
+        """The base offset of the next segment, or None."""
+        index = bisect_right(self.bases, base_offset)
+        return self.bases[index] if index < len(self.bases) else None

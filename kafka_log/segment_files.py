@@ -1,0 +1,152 @@
+"""The segment files of one partition directory: their names, their sparse index, and walks over batch
+headers."""
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from kafka_log.record_batch import (
+    BATCH_OVERHEAD_BYTES,
+    LOG_OVERHEAD_BYTES,
+    BatchSpan,
+    header_fault,
+    verify_batches,
+)
+
+WALK_CHUNK_BYTES = 64 * 1024
+_HEADER = struct.Struct(">qiibI2xi")
+_INDEX_ENTRY = struct.Struct(">II")
+
+
+def log_file_name(base_offset: int) -> str:
+    """The name of the segment that begins with `base_offset`."""
+    return f"{base_offset:020d}.log"
+
+
+def list_segments(partition_dir: Path) -> list[int]:
+    """The base offsets of the live segments, ascending.
+
+    Files ending in .deleted, .cleaned and .swap are not (or no longer) part of the log. Raises OSError.
+    """
+    bases = []
+    for name in os.listdir(partition_dir):
+        stem, dot, suffix = name.partition(".")
+        if dot and suffix == "log" and len(stem) == 20 and stem.isascii() and stem.isdigit():
+            bases.append(int(stem))
+    bases.sort()
+    return bases
+
+
+class WalkedBatch(NamedTuple):
+    """A batch as its header tells it; its checksum has not been looked at."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    crc: int
+    position: int
+    end_position: int
+
+
+def walk_batches(fd: int, position: int, next_offset: int = 0) -> Iterator[WalkedBatch]:
+    """The whole batches from `position` on, headers only, in bounded reads.
+
+    Ends at the file's end, at a batch that is not whole, and at whatever is no batch.
+    """
+    size = os.fstat(fd).st_size
+    chunk_start, chunk = position, b""
+    while position + BATCH_OVERHEAD_BYTES <= size:
+        within = position - chunk_start
+        if within + BATCH_OVERHEAD_BYTES > len(chunk):
+            chunk_start, within = position, 0
+            chunk = os.pread(fd, WALK_CHUNK_BYTES, position)
+            if len(chunk) < BATCH_OVERHEAD_BYTES:
+                return
+        base_offset, length, leader_epoch, magic, crc, delta = _HEADER.unpack_from(chunk, within)
+        end_position = position + LOG_OVERHEAD_BYTES + length
+        if header_fault(length, magic, base_offset, delta, next_offset) or end_position > size:
+            return
+        yield WalkedBatch(base_offset, base_offset + delta, leader_epoch, crc, position, end_position)
+        next_offset = base_offset + delta + 1
+        position = end_position
+
+
+def is_intact(fd: int, batch: WalkedBatch) -> bool:
+    """Whether the batch has the checksum that its header states."""
+    raw = os.pread(fd, batch.end_position - batch.position, batch.position)
+    span = BatchSpan(
+        batch.base_offset,
+        batch.last_offset,
+        batch.leader_epoch,
+        batch.crc,
+        0,
+        batch.end_position - batch.position,
+    )
+    return len(raw) == span.end and verify_batches(raw, [span]) == 1
+
+
+def indexed_position(fd: int, log_path: Path, base_offset: int, target_offset: int) -> int:
+    """A position in the segment, at or before the batch that holds `target_offset`, where a batch begins; or
+    0.
+
+    Comes from the sparse offset index: pairs of 4 bytes each, an offset relative to the segment's and the
+    position of a batch that begins at or before it. An active segment's index is preallocated, with zeros
+    behind the last entry. What it says is believed only if an intact batch stands there.
+    """
+    try:
+        index_fd = os.open(log_path.with_suffix(".index"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        low, high = 0, os.fstat(index_fd).st_size // _INDEX_ENTRY.size
+        position = 0
+        while low < high:
+            middle = (low + high) // 2
+            raw = os.pread(index_fd, _INDEX_ENTRY.size, middle * _INDEX_ENTRY.size)
+            if len(raw) < _INDEX_ENTRY.size:
+                high = middle
+                continue
+            relative_offset, candidate = _INDEX_ENTRY.unpack(raw)
+            if relative_offset and base_offset + relative_offset <= target_offset:
+                position, low = candidate, middle + 1
+            else:
+                high = middle
+    finally:
+        os.close(index_fd)
+    batch = next(walk_batches(fd, position, base_offset), None)
+    if batch is None or batch.base_offset > target_offset or not is_intact(fd, batch):
+        return 0
+    return position
+
+
+class Located(NamedTuple):
+    """Where an offset is in a segment: the first batch that reaches it, or the end of the segment's whole
+    batches."""
+
+    position: int
+    batch: WalkedBatch | None
+    end_offset: int
+    """Behind the last offset of the batches before `position`; the segment's base offset when there are
+    none."""
+
+
+def locate(fd: int, log_path: Path, base_offset: int, target_offset: int) -> Located:
+    """Find the first batch of the segment whose last offset is at least `target_offset`."""
+    if target_offset > base_offset:
+        position = indexed_position(fd, log_path, base_offset, target_offset)
+        if position:
+            located = _locate_from(fd, position, base_offset, target_offset)
+            if located.batch is not None or located.position > position:
+                return located
+    return _locate_from(fd, 0, base_offset, target_offset)
+
+
+def _locate_from(fd: int, position: int, base_offset: int, target_offset: int) -> Located:
+    end_offset = base_offset
+    for batch in walk_batches(fd, position, base_offset):
+        if batch.last_offset >= target_offset:
+            return Located(batch.position, batch, end_offset)
+        position, end_offset = batch.end_position, batch.last_offset + 1
+    return Located(position, None, end_offset)

@@ -1,0 +1,418 @@
+"""Follows one partition's log on disk, as a running broker writes it, and hands on its batches in order.
+
+Held true: what `read` returns are whole batches with right checksums, in the order of the file, each behind
+the one before; nothing is handed on twice unless a Truncated event says from which offset on. Nothing is
+ever written.
+
+The state is a segment file, a position in it where a batch begins, and the offset expected there. A broker
+may change everything beneath: it appends, rolls, deletes by retention, swaps in compacted segments, and, as
+a follower, truncates and copies another leader's batches. Three observations put the state in doubt, and
+make the tail find its offset anew by walking batch headers (`_align`): the file is shorter than the
+position; what stands at the position is no batch, or one that is too old; the leader epochs of the log are
+no longer those that were handed on.
+
+Descriptors survive renaming and deletion, so a deleted segment is read to its end while its descriptor is
+open. When it had to be closed meanwhile, the missing offsets are reported as a Gap.
+
+One caller at a time. A tail of a compacted topic sees closed segments either as they were or as they are
+after compaction, so offsets may have holes that are no Gap.
+"""
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from kafka_log.leader_epoch_checkpoint import UNKNOWN_EPOCH
+from kafka_log.log_lineage import LogLineage
+from kafka_log.open_files import FileReplacedError, LogFile, OpenFiles
+from kafka_log.record_batch import (
+    BATCH_OVERHEAD_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAX_BATCH_BYTES,
+    BatchSpan,
+    CorruptBatchError,
+    scan_batches,
+    verify_batches,
+)
+from kafka_log.segment_directory import SegmentDirectory
+from kafka_log.segment_files import Located, locate
+
+UNKNOWN_OFFSET = -1
+_MAX_STEPS = 16
+_LENGTH = struct.Struct(">8xi")
+_MAX_RELATIVE_OFFSET = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """The tail went on to the segment that begins with this offset."""
+
+    new_base_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """What was handed on from this offset on is no longer in the log; reading goes on from here."""
+
+    at_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The offsets [from_offset, to_offset) left the log before they were read, or cannot be read any more."""
+
+    from_offset: int
+    to_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogDeleted:
+    """The partition directory is gone, or is another one now. Nothing more will come of this tail."""
+
+
+@dataclass(frozen=True, slots=True)
+class TornTail:
+    """The next batch is incomplete, or its checksum is wrong. The tail waits. Reported once per position."""
+
+
+TailEvent = Rolled | Truncated | Gap | LogDeleted | TornTail
+
+
+class TailRead(NamedTuple):
+    """What one read found. Events come before the records."""
+
+    records: bytes
+    """Whole, verified batches, one after the other, perhaps of several leader epochs. Empty: nothing new."""
+    spans: list[BatchSpan]
+    """The batches of `records`, positions relative to it."""
+    events: tuple[TailEvent, ...]
+
+
+class LogDirectoryError(Exception):
+    """The operating system could not read a partition's files."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"reading {path}: {reason}")
+
+
+class SegmentTail:
+    """The tail of one partition directory, from an offset on."""
+
+    def __init__(
+        self,
+        partition_dir: Path,
+        start_offset: int | None,
+        open_files: OpenFiles | None = None,
+        max_batch_bytes: int = MAX_BATCH_BYTES,
+    ) -> None:
+        """Start at `start_offset`, or with the active segment when it is None.
+
+        Inside a batch, it starts with that batch. Below the log's start, the first read reports a Gap; above
+        the log's end, Truncated. `open_files` bounds the descriptors of all tails that share it. Touches no
+        file.
+        """
+        self._directory = SegmentDirectory(partition_dir)
+        self._files = open_files if open_files is not None else OpenFiles()
+        self._max_batch_bytes = max_batch_bytes
+        self._next_offset = UNKNOWN_OFFSET if start_offset is None else start_offset
+        self._file: LogFile | None = None
+        self._base = UNKNOWN_OFFSET
+        self._position = 0
+        self._lineage = LogLineage(self._directory)
+        self._pending: list[TailEvent] = []
+        self._is_quiet = False
+        """The last read found the file's end, so a look at the sizes comes first."""
+        self._has_zero_tail = False
+        """The last read found nothing but zeros, so a look at the next few bytes comes first."""
+        self._is_last_look = False
+        """A later segment exists, so the current one is complete: what the next look does not find never
+        comes."""
+        self._doubted: tuple[int, int, int, int] | None = None
+        """Base, position, file size and directory time at which unreadable bytes made the tail align itself.
+        """
+        self._torn_at: tuple[int, int] | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """The offset expected next; UNKNOWN_OFFSET as long as a tail without start offset has found no
+        segment."""
+        return self._next_offset
+
+    @property
+    def segment_base_offset(self) -> int:
+        """The base offset of the segment being read; UNKNOWN_OFFSET before the first read."""
+        return self._base
+
+    def read(self, max_bytes: int) -> TailRead:
+        """The next batches, of at most `max_bytes` altogether; one that is larger comes alone.
+
+        Raises LogDirectoryError when files cannot be read, MalformedFileError for a broken
+        leader-epoch-checkpoint. Events that had been found stay for the next read then.
+        """
+        records, spans = b"", list[BatchSpan]()
+        try:
+            for _ in range(_MAX_STEPS):
+                outcome = self._step(max(max_bytes, BATCH_OVERHEAD_BYTES))
+                if outcome is not None:
+                    records, spans = outcome
+                    break
+        except OSError as error:
+            raise LogDirectoryError(self._directory.path, str(error)) from error
+        events = tuple(self._pending)
+        self._pending.clear()
+        return TailRead(records, spans, events)
+
+    def backlog_bytes(self) -> int:
+        """Bytes behind the position, as far as known from the last look at the directory.
+
+        Zeros at the end of a preallocated file count. Raises LogDirectoryError.
+        """
+        try:
+            if self._file is None and not self._align(self._next_offset):
+                return 0
+            if self._file is None:
+                return 0
+            backlog = max(0, self._files.status(self._file).st_size - self._position)
+            return backlog + sum(
+                self._directory.file_path(base).stat().st_size
+                for base in self._directory.bases
+                if base > self._base
+            )
+        except (FileNotFoundError, FileReplacedError):
+            return 0
+        except OSError as error:
+            raise LogDirectoryError(self._directory.path, str(error)) from error
+
+    def close(self) -> None:
+        """Give up the descriptor. A read opens it again."""
+        if self._file is not None:
+            self._files.close(self._file)
+
+    def _step(self, max_bytes: int) -> tuple[bytes, list[BatchSpan]] | None:
+        """What was found, or None when the state changed and another step is to be made."""
+        if self._directory.is_gone:
+            self._pending.append(LogDeleted())
+            return b"", []
+        if self._file is None:
+            is_aligned = self._align(self._next_offset)
+            return None if is_aligned or self._directory.is_gone else (b"", [])
+        try:
+            if self._is_quiet and self._stays_quiet(self._file):
+                return b"", []
+            data = self._read_at_position(self._file, max_bytes)
+        except (FileNotFoundError, FileReplacedError):
+            self._leave_file()
+            return None
+        spans = self._whole_batches(data)
+        if spans:
+            return self._hand_on(data, spans)
+        return self._nothing_whole(self._file, data)
+
+    def _stays_quiet(self, file: LogFile) -> bool:
+        if self._files.status(file).st_size == self._position and not self._look_at_directory():
+            return True
+        self._is_quiet = False
+        return False
+
+    def _read_at_position(self, file: LogFile, max_bytes: int) -> bytes:
+        fd = self._files.pin(file)
+        try:
+            if self._has_zero_tail:
+                zeros = os.pread(fd, BATCH_OVERHEAD_BYTES, self._position)
+                if not any(zeros):
+                    return zeros
+            data = os.pread(fd, max_bytes, self._position)
+            if len(data) == max_bytes:
+                needed = LOG_OVERHEAD_BYTES + _LENGTH.unpack_from(data)[0]
+                if len(data) < needed <= self._max_batch_bytes:
+                    data = os.pread(fd, needed, self._position)
+            return data
+        finally:
+            self._files.unpin(file)
+
+    def _whole_batches(self, data: bytes) -> list[BatchSpan]:
+        try:
+            spans = scan_batches(data, 0, len(data))
+        except CorruptBatchError as error:
+            spans = scan_batches(data, 0, error.position)
+        intact = verify_batches(data, spans)
+        return spans if intact == len(spans) else spans[:intact]
+
+    def _hand_on(self, data: bytes, spans: list[BatchSpan]) -> tuple[bytes, list[BatchSpan]] | None:
+        last = spans[-1]
+        if spans[0].base_offset < self._next_offset or last.last_offset - self._base > _MAX_RELATIVE_OFFSET:
+            self._align(self._next_offset)
+            return None
+        if not self._continues_the_log(spans):
+            return None
+        self._position += last.end
+        self._next_offset = last.last_offset + 1
+        self._is_last_look = False
+        self._torn_at = None
+        return data[: last.end], spans
+
+    def _continues_the_log(self, spans: Sequence[BatchSpan]) -> bool:
+        """Take note of the spans' epochs; False when one of them shows that the log is another one by now."""
+        delivered = self._lineage.delivered
+        epoch = delivered.last_epoch
+        first = 0
+        for index, span in enumerate(spans):
+            if span.leader_epoch == epoch:
+                continue
+            if index > first:
+                delivered.add(epoch, spans[first].base_offset, spans[index - 1].last_offset + 1)
+            if epoch != UNKNOWN_EPOCH:
+                divergence = self._lineage.divergence_before(span.leader_epoch)
+                if divergence is not None:
+                    delivered.cut(self._next_offset)
+                    self._align(min(divergence, self._next_offset))
+                    return False
+            epoch, first = span.leader_epoch, index
+        delivered.add(epoch, spans[first].base_offset, spans[-1].last_offset + 1)
+        return True
+
+    def _nothing_whole(self, file: LogFile, data: bytes) -> tuple[bytes, list[BatchSpan]] | None:
+        """The position is at the file's end, at an incomplete or broken batch, at zeros, or wrong."""
+        size = self._file_size(file)
+        if size < self._position:
+            self._align(self._next_offset)
+            return None
+        is_torn = any(data[:BATCH_OVERHEAD_BYTES])
+        self._has_zero_tail = bool(data) and not is_torn
+        if data:
+            doubted = (self._base, self._position, size, self._directory.mtime_ns)
+            if doubted != self._doubted:
+                self._doubted = doubted
+                before = (self._base, self._position, len(self._pending))
+                self._align(self._next_offset)
+                if before != (self._base, self._position, len(self._pending)):
+                    return None
+        if self._look_at_directory():
+            return None
+        return self._at_the_end(is_torn, is_empty=not data)
+
+    def _file_size(self, file: LogFile) -> int:
+        try:
+            return self._files.status(file).st_size
+        except (FileNotFoundError, FileReplacedError):
+            return self._position  # closed and deleted just now; the look at the directory tells
+
+    def _at_the_end(self, is_torn: bool, is_empty: bool) -> tuple[bytes, list[BatchSpan]] | None:
+        following = self._directory.after(self._base)
+        if following is not None and not self._is_last_look:
+            self._is_last_look = True
+            return None
+        if is_torn and following != self._next_offset and self._torn_at != (self._base, self._position):
+            self._torn_at = (self._base, self._position)
+            self._pending.append(TornTail())
+            return b"", []
+        if following is not None:
+            self._go_on_to(following, is_torn)
+            return None
+        self._is_quiet = is_empty
+        return b"", []
+
+    def _go_on_to(self, following: int, is_torn: bool) -> None:
+        if following < self._next_offset:
+            self._align(self._next_offset)
+            return
+        if is_torn and following > self._next_offset:
+            self._pending.append(Gap(self._next_offset, following))
+        self._enter(following, LogFile(self._directory.file_path(following)), 0)
+        self._next_offset = following
+        self._pending.append(Rolled(following))
+
+    def _look_at_directory(self) -> bool:
+        """Whether something about the directory makes another step necessary."""
+        expected_roll = self._next_offset if self._next_offset != self._base else None
+        has_changed = self._directory.look(expected_roll)
+        if self._directory.is_gone:
+            return True
+        if (has_changed or self._directory.is_unsettled) and not self._is_current_file_live():
+            self._align(self._next_offset)
+            return True
+        if not has_changed:
+            return False
+        divergence = self._lineage.divergence_by_checkpoint()
+        if divergence is not None:
+            self._align(min(divergence, self._next_offset))
+        return True
+
+    def _is_current_file_live(self) -> bool:
+        file = self._file
+        if file is None:
+            return False
+        try:
+            status = file.path.stat()
+        except FileNotFoundError:
+            return False
+        return file.identity in (None, (status.st_dev, status.st_ino))
+
+    def _align(self, target: int) -> bool:
+        """Find the batch that holds `target`, at most the next offset, and report what the log no longer
+        holds.
+
+        False when there is no segment to stand in; then the state is as before.
+        """
+        for _ in range(_MAX_STEPS):
+            self._directory.relook()
+            bases = self._directory.bases
+            if self._directory.is_gone or not bases:
+                return False
+            wanted = bases[-1] if target == UNKNOWN_OFFSET else max(target, bases[0])
+            base = self._directory.holding(wanted) or bases[0]
+            file = LogFile(self._directory.file_path(base))
+            try:
+                fd = self._files.pin(file)
+            except FileNotFoundError:
+                continue
+            try:
+                located = locate(fd, file.path, base, wanted)
+            finally:
+                self._files.unpin(file)
+            resume = _resume_offset(located, wanted, is_last=base == bases[-1])
+            if resume < wanted and self._directory.relook() and self._directory.bases != bases:
+                self._files.close(file)
+                continue
+            self._settle(base, file, located, wanted if target == UNKNOWN_OFFSET else target, resume)
+            return True
+        return False
+
+    def _settle(self, base: int, file: LogFile, located: Located, target: int, resume: int) -> None:
+        is_first = self._base == UNKNOWN_OFFSET
+        starts_inside_a_batch = is_first and located.batch is not None
+        kept = min(target, resume)
+        if kept < self._next_offset and not starts_inside_a_batch:
+            self._pending.append(Truncated(kept))
+            self._lineage.delivered.cut(kept)
+        elif base > self._base and not is_first and resume == self._next_offset:
+            self._pending.append(Rolled(base))
+        if target < resume:
+            self._pending.append(Gap(target, resume))
+        self._enter(base, file, located.position)
+        self._next_offset = resume
+
+    def _enter(self, base: int, file: LogFile, position: int) -> None:
+        self._leave_file()
+        self._file, self._base, self._position = file, base, position
+        self._is_quiet = self._is_last_look = self._has_zero_tail = False
+
+    def _leave_file(self) -> None:
+        if self._file is not None:
+            self._files.close(self._file)
+            self._file = None
+
+
+def _resume_offset(located: Located, wanted: int, is_last: bool) -> int:
+    """Where reading goes on: at `wanted`, at the batch around it, or at the log's end if that is lower.
+
+    A closed segment that ends below `wanted` has a hole there, made by compaction.
+    """
+    if located.batch is not None:
+        return min(wanted, located.batch.base_offset)
+    return min(wanted, located.end_offset) if is_last else wanted
