@@ -1,0 +1,56 @@
+"""Stops using what keeps failing, and tries it again from time to time. Sans-IO."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerLimits:
+    """When to open, and for how long."""
+
+    failures_to_open: int = 3
+    open_s: float = 1.0
+    open_max_s: float = 30.0
+
+
+class CircuitBreaker:
+    """Closed while calls succeed; open after some failures in a row; then one probe at a time until one succeeds."""
+
+    def __init__(self, limits: BreakerLimits) -> None:
+        self._limits = limits
+        self._failures = 0
+        self._open_until_s: float | None = None
+        self._open_s = limits.open_s
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls are to be avoided; a probe may still be due."""
+        return self._open_until_s is not None
+
+    def allows(self, now_s: float) -> bool:
+        """Whether a call may be made. While open, one call each time the wait is over: the probe."""
+        if self._open_until_s is None:
+            return True
+        if now_s < self._open_until_s:
+            return False
+        self._open_until_s = now_s + self._open_s
+        return True
+
+    def succeeded(self) -> bool:
+        """A call succeeded. True when this closed the breaker."""
+        closed = self._open_until_s is not None
+        self._failures = 0
+        self._open_until_s = None
+        self._open_s = self._limits.open_s
+        return closed
+
+    def failed(self, now_s: float) -> bool:
+        """A call failed. True when this opened the breaker."""
+        self._failures += 1
+        if self._open_until_s is not None:
+            self._open_s = min(2 * self._open_s, self._limits.open_max_s)
+            self._open_until_s = now_s + self._open_s
+            return False
+        if self._failures < self._limits.failures_to_open:
+            return False
+        self._open_until_s = now_s + self._open_s
+        return True

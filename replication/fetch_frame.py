@@ -1,0 +1,301 @@
+"""Where the records stand in Kafka's Fetch frames, without decoding them.
+
+A frame here is what follows the four-byte size prefix. Versions 12 to 18 are understood: all are flexible (KIP-482), so
+lengths are unsigned varints that count one more than what they announce, and 0 stands for null. Everything that is not
+a position of records is passed over, never interpreted: the frame is later copied around the records, byte for byte.
+
+Source: Kafka's message definitions RequestHeader, FetchRequest and FetchResponse; KIP-482, KIP-516 and KIP-903.
+
+Input is hostile until proven otherwise. Every length and count is held against the bytes that are left before anything
+is done with it, and what does not fit raises `MalformedFrameError`.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kafka_log.topic_partition import TOPIC_ID_BYTES, TopicId
+
+FETCH_API_KEY = 1
+MIN_FETCH_VERSION = 12
+"""The first flexible version; Kafka 2.7 and newer send it."""
+MAX_FETCH_VERSION = 18
+TOPIC_ID_VERSION = 13
+"""From here on topics are named by id (KIP-516)."""
+REPLICA_STATE_VERSION = 15
+"""From here on the replica's id is a tagged field (KIP-903)."""
+
+CONSUMER_REPLICA_ID = -1
+
+_REQUEST_HEADER = struct.Struct(">hhih")
+_PARTITION_PREFIX = struct.Struct(">ihqqq")  # partition, error, high watermark, last stable offset, log start offset
+_FETCH_PARTITION = struct.Struct(">iiqiqi")  # partition, current leader epoch, fetch offset, last fetched epoch, ...
+_ABORTED_TRANSACTION_BYTES = 16
+_INT32 = struct.Struct(">i")
+
+_REPLICA_STATE_TAG = 1
+_MAX_VARINT_BYTES = 5
+
+Buffer = bytes | bytearray | memoryview
+
+
+class MalformedFrameError(ValueError):
+    """A frame's lengths or counts contradict its size."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        self.position = position
+        self.reason = reason
+        super().__init__(f"malformed frame at byte {position}: {reason}")
+
+
+class RequestHeader(NamedTuple):
+    """The part of a request header that every version has; `body_start` is -1 when the header is not flexible."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+
+
+class RecordsField(NamedTuple):
+    """One partition of a Fetch response, and where its records stand in the frame."""
+
+    topic_id: TopicId | None
+    """None in version 12, which names topics."""
+    topic_name: str | None
+    """None from version 13 on."""
+    partition: int
+    error_code: int
+    high_watermark: int
+    length_start: int
+    """Where the varint with the records' length begins."""
+    records_start: int
+    records_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResponseView:
+    """A Fetch response's records fields, in the order of the frame."""
+
+    correlation_id: int
+    error_code: int
+    session_id: int
+    fields: tuple[RecordsField, ...]
+
+
+class FetchedPartition(NamedTuple):
+    """What a Fetch request asks for in one partition."""
+
+    topic_id: TopicId | None
+    topic_name: str | None
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequestView:
+    """Who fetches (`CONSUMER_REPLICA_ID` for a consumer) and what; partitions unchanged in a session are not listed."""
+
+    replica_id: int
+    partitions: tuple[FetchedPartition, ...]
+
+
+def parse_request_header(frame: Buffer) -> RequestHeader:
+    """The header's fields common to all versions. Raises MalformedFrameError."""
+    if len(frame) < _REQUEST_HEADER.size:
+        raise MalformedFrameError(0, f"{len(frame)} bytes hold no request header")
+    api_key, api_version, correlation_id, client_id_bytes = _REQUEST_HEADER.unpack_from(frame, 0)
+    start = _REQUEST_HEADER.size
+    if client_id_bytes < 0:
+        return RequestHeader(api_key, api_version, correlation_id, "")
+    if client_id_bytes > len(frame) - start:
+        raise MalformedFrameError(start - 2, f"client id of {client_id_bytes} bytes exceeds the frame")
+    client_id = bytes(frame[start : start + client_id_bytes]).decode("utf-8", "replace")
+    return RequestHeader(api_key, api_version, correlation_id, client_id)
+
+
+def understands_fetch(api_version: int) -> bool:
+    """Whether frames of this Fetch version can be scanned; others are passed through untouched."""
+    return MIN_FETCH_VERSION <= api_version <= MAX_FETCH_VERSION
+
+
+def scan_fetch_response(frame: Buffer, api_version: int) -> FetchResponseView:
+    """Find the records in a Fetch response of versions 12 to 18.
+
+    Raises MalformedFrameError when a length or count leads out of the frame or bytes are left over.
+    """
+    cursor = _Cursor(frame)
+    correlation_id = cursor.int32()
+    cursor.skip_tagged_fields()
+    cursor.skip(4)  # throttle time
+    error_code = cursor.int16()
+    session_id = cursor.int32()
+    by_id = api_version >= TOPIC_ID_VERSION
+    fields: list[RecordsField] = []
+    for _ in range(cursor.array_length(min_item_bytes=2)):
+        topic_id = cursor.topic_id() if by_id else None
+        topic_name = None if by_id else cursor.compact_string()
+        for _ in range(cursor.array_length(min_item_bytes=_PARTITION_PREFIX.size + 7)):
+            fields.append(_scan_partition(cursor, topic_id, topic_name))
+        cursor.skip_tagged_fields()
+    cursor.skip_tagged_fields()
+    cursor.expect_end()
+    return FetchResponseView(correlation_id, error_code, session_id, tuple(fields))
+
+
+def _scan_partition(cursor: "_Cursor", topic_id: TopicId | None, topic_name: str | None) -> RecordsField:
+    partition, error_code, high_watermark, _, _ = cursor.unpack(_PARTITION_PREFIX)
+    for _ in range(cursor.array_length(min_item_bytes=_ABORTED_TRANSACTION_BYTES + 1)):
+        cursor.skip(_ABORTED_TRANSACTION_BYTES)
+        cursor.skip_tagged_fields()
+    cursor.skip(4)  # preferred read replica
+    length_start = cursor.position
+    records_bytes = max(cursor.unsigned_varint() - 1, 0)
+    records_start = cursor.position
+    cursor.skip(records_bytes)
+    field = RecordsField(
+        topic_id,
+        topic_name,
+        partition,
+        error_code,
+        high_watermark,
+        length_start,
+        records_start,
+        cursor.position,
+    )
+    cursor.skip_tagged_fields()
+    return field
+
+
+def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
+    """Who asks in a Fetch request of versions 12 to 18, and for what. Raises MalformedFrameError."""
+    cursor = _Cursor(frame)
+    cursor.skip(8)  # api key, version, correlation id
+    cursor.skip(max(cursor.int16(), 0))  # client id
+    cursor.skip_tagged_fields()
+    replica_id = cursor.int32() if api_version < REPLICA_STATE_VERSION else CONSUMER_REPLICA_ID
+    cursor.skip(4 + 4 + 4 + 1 + 4 + 4)  # max wait, min bytes, max bytes, isolation level, session id and epoch
+    by_id = api_version >= TOPIC_ID_VERSION
+    partitions: list[FetchedPartition] = []
+    for _ in range(cursor.array_length(min_item_bytes=2)):
+        topic_id = cursor.topic_id() if by_id else None
+        topic_name = None if by_id else cursor.compact_string()
+        for _ in range(cursor.array_length(min_item_bytes=_FETCH_PARTITION.size + 1)):
+            partition, leader_epoch, fetch_offset, _, _, _ = cursor.unpack(_FETCH_PARTITION)
+            partitions.append(FetchedPartition(topic_id, topic_name, partition, leader_epoch, fetch_offset))
+            cursor.skip_tagged_fields()
+        cursor.skip_tagged_fields()
+    for _ in range(cursor.array_length(min_item_bytes=2)):  # forgotten topics
+        cursor.skip(TOPIC_ID_BYTES) if by_id else cursor.compact_string()
+        cursor.skip(4 * cursor.array_length(min_item_bytes=4))
+        cursor.skip_tagged_fields()
+    cursor.compact_string()  # rack id
+    tagged_replica_id = cursor.replica_id_from_tags()
+    cursor.expect_end()
+    return FetchRequestView(tagged_replica_id if tagged_replica_id is not None else replica_id, tuple(partitions))
+
+
+def encode_unsigned_varint(value: int) -> bytes:
+    """Kafka's unsigned varint: seven bits a byte, least significant first."""
+    if value < 0x80:
+        return bytes((value,))
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+class _Cursor:
+    """A position in a frame that never leaves it."""
+
+    __slots__ = ("_end", "_frame", "position")
+
+    def __init__(self, frame: Buffer) -> None:
+        self._frame = frame
+        self._end = len(frame)
+        self.position = 0
+
+    def skip(self, count: int) -> None:
+        position = self.position + count
+        if count < 0 or position > self._end:
+            raise MalformedFrameError(self.position, f"{count} bytes wanted, {self._end - self.position} left")
+        self.position = position
+
+    def unpack(self, fields: struct.Struct) -> tuple[int, ...]:
+        position = self.position
+        self.skip(fields.size)
+        return fields.unpack_from(self._frame, position)
+
+    def int16(self) -> int:
+        position = self.position
+        self.skip(2)
+        return int.from_bytes(self._frame[position : position + 2], "big", signed=True)
+
+    def int32(self) -> int:
+        value: int = self.unpack(_INT32)[0]
+        return value
+
+    def topic_id(self) -> TopicId:
+        position = self.position
+        self.skip(TOPIC_ID_BYTES)
+        return TopicId(bytes(self._frame[position : position + TOPIC_ID_BYTES]))
+
+    def unsigned_varint(self) -> int:
+        value = shift = 0
+        for position in range(self.position, min(self.position + _MAX_VARINT_BYTES, self._end)):
+            byte = self._frame[position]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                self.position = position + 1
+                return value
+            shift += 7
+        raise MalformedFrameError(self.position, "a varint does not end")
+
+    def array_length(self, min_item_bytes: int) -> int:
+        """A compact array's length, null as 0, held against what its items need at least."""
+        position = self.position
+        length = max(self.unsigned_varint() - 1, 0)
+        if length * min_item_bytes > self._end - self.position:
+            raise MalformedFrameError(position, f"an array of {length} items exceeds the frame")
+        return length
+
+    def compact_string(self) -> str:
+        length = max(self.unsigned_varint() - 1, 0)
+        position = self.position
+        self.skip(length)
+        return bytes(self._frame[position : position + length]).decode("utf-8", "replace")
+
+    def skip_tagged_fields(self) -> None:
+        if self.position < self._end and self._frame[self.position] == 0:  # nearly always
+            self.position += 1
+            return
+        for _ in range(self._tagged_field_count()):
+            self.unsigned_varint()
+            self.skip(self.unsigned_varint())
+
+    def replica_id_from_tags(self) -> int | None:
+        replica_id = None
+        for _ in range(self._tagged_field_count()):
+            tag = self.unsigned_varint()
+            size = self.unsigned_varint()
+            start = self.position
+            self.skip(size)
+            if tag == _REPLICA_STATE_TAG:
+                if size < _INT32.size:
+                    raise MalformedFrameError(start, f"a replica state of {size} bytes")
+                replica_id = _INT32.unpack_from(self._frame, start)[0]
+        return replica_id
+
+    def _tagged_field_count(self) -> int:
+        position = self.position
+        count = self.unsigned_varint()
+        if count * 2 > self._end - self.position:
+            raise MalformedFrameError(position, f"{count} tagged fields exceed the frame")
+        return count
+
+    def expect_end(self) -> None:
+        if self.position != self._end:
+            raise MalformedFrameError(self.position, f"{self._end - self.position} bytes left over")

@@ -1,0 +1,181 @@
+"""Fetches ranges of combined segments for the follower's side, each byte once, ahead of need where announced.
+
+A range that is cached, or on its way, is not fetched again (single flight). Memory is bounded: what is cached and what
+is under way share one budget; announcements beyond it are let go, as they are only hints. A follower's Fetch that waits
+for a range waits here as in KIP-405's purgatory, with the caller's deadline; the retries are the storage manager's.
+
+Used from the event loop alone; the storage manager's calls run in the pool of
+`remote.wal.hydration.thread.pool.size` threads.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from plugin.errors import RemoteStorageError
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.segment_metadata import CombinedSegmentId
+from replication.circuit_breaker import BreakerLimits, CircuitBreaker
+from replication.measures import ReplicationMeasures
+from rlm.measures import StageTimes
+
+
+class HydrationError(Exception):
+    """The bytes could not be had from object storage in time. `reason` labels the counter."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        self.reason = reason
+        super().__init__(detail)
+
+
+@dataclass(frozen=True, slots=True)
+class HydrationLimits:
+    """Threads, and the bytes that are cached or under way."""
+
+    threads: int
+    cache_bytes: int
+    breaker: BreakerLimits = field(default_factory=BreakerLimits)
+
+
+@dataclass(slots=True)
+class _Range:
+    start: int
+    end: int
+    data: asyncio.Future[bytes]
+
+
+@dataclass(slots=True)
+class _CachedSegment:
+    ranges: list[_Range] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class HydrationCache:
+    """Ranges of recent combined segments."""
+
+    def __init__(
+        self,
+        storage: RemoteWalStorageManager,
+        limits: HydrationLimits,
+        stage_times: StageTimes,
+        measures: ReplicationMeasures,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._storage = storage
+        self._limits = limits
+        self._stage_times = stage_times
+        self._measures = measures
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="hydration")
+        self._segments: OrderedDict[CombinedSegmentId, _CachedSegment] = OrderedDict()
+        self._size_bytes = 0
+        self._in_flight_bytes = 0
+        self.breaker = CircuitBreaker(limits.breaker)
+        self.on_breaker_change: list[Callable[[bool], None]] = []
+        """Called with True when object storage is given up for a while, with False when it answers again."""
+
+    def announce(self, segment: CombinedSegmentId, ranges: tuple[tuple[int, int], ...]) -> None:
+        """These ranges will be asked for soon. While storage fails, one of them is the probe."""
+        for start, end in ranges:
+            if self._covering(segment, start, end) is not None:
+                continue
+            if self._in_flight_bytes + end - start > self._limits.cache_bytes // 2:
+                self._measures.fault("announcement_over_budget")
+                return
+            if not self.breaker.allows(self._clock()):
+                return
+            self._fetch(segment, start, end)
+
+    async def fetch(self, segment: CombinedSegmentId, start: int, end: int) -> memoryview:
+        """The bytes [start, end) of a segment. Raises HydrationError."""
+        cached = self._covering(segment, start, end)
+        if cached is None:
+            if not self.breaker.allows(self._clock()):
+                raise HydrationError("breaker_open", "object storage failed repeatedly and is left alone for a while")
+            cached = self._fetch(segment, start, end)
+        try:
+            data = await asyncio.shield(cached.data)
+        except RemoteStorageError as error:
+            raise HydrationError(type(error).__name__, str(error)) from error
+        return memoryview(data)[start - cached.start : end - cached.start]
+
+    def discard(self, segment: CombinedSegmentId) -> None:
+        """Forget a segment whose bytes proved wrong, so that the next fetch reads it anew."""
+        cached = self._segments.pop(segment, None)
+        if cached is not None:
+            self._size_bytes -= cached.size_bytes
+
+    def timed_out(self) -> None:
+        """A caller gave up waiting: as good as a failure."""
+        if self.breaker.failed(self._clock()):
+            self._tell(is_open=True)
+
+    def close(self) -> None:
+        """Fetches under way are abandoned."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _covering(self, segment: CombinedSegmentId, start: int, end: int) -> _Range | None:
+        cached = self._segments.get(segment)
+        if cached is None:
+            return None
+        for candidate in cached.ranges:
+            if candidate.start <= start and end <= candidate.end:
+                return candidate
+        return None
+
+    def _fetch(self, segment: CombinedSegmentId, start: int, end: int) -> _Range:
+        loop = asyncio.get_running_loop()
+        wanted = _Range(start, end, loop.create_future())
+        self._segments.setdefault(segment, _CachedSegment()).ranges.append(wanted)
+        self._in_flight_bytes += end - start
+        fetch = loop.run_in_executor(self._pool, self._storage.fetch_log_segment, segment, start, end)
+        started_s = self._clock()
+
+        def done(future: asyncio.Future[bytes]) -> None:
+            self._in_flight_bytes -= end - start
+            if future.cancelled():
+                wanted.data.cancel()
+            elif (error := future.exception()) is not None:
+                self._failed(segment, wanted, error)
+            else:
+                self._stage_times.observe("fetched", self._clock() - started_s)
+                self._succeeded(segment, wanted, future.result())
+
+        fetch.add_done_callback(done)
+        return wanted
+
+    def _succeeded(self, segment: CombinedSegmentId, wanted: _Range, data: bytes) -> None:
+        wanted.data.set_result(data)
+        cached = self._segments.get(segment)
+        if cached is not None and wanted in cached.ranges:
+            cached.size_bytes += len(data)
+            self._size_bytes += len(data)
+            self._segments.move_to_end(segment)
+            self._evict()
+        if self.breaker.succeeded():
+            self._tell(is_open=False)
+
+    def _failed(self, segment: CombinedSegmentId, wanted: _Range, error: BaseException) -> None:
+        cached = self._segments.get(segment)
+        if cached is not None and wanted in cached.ranges:
+            cached.ranges.remove(wanted)
+            if not cached.ranges:
+                del self._segments[segment]
+        if not wanted.data.done():
+            wanted.data.set_exception(error)
+            wanted.data.exception()  # an announced range may have nobody who waits for it
+        self._measures.fault(f"hydration_{type(error).__name__}")
+        if self.breaker.failed(self._clock()):
+            self._tell(is_open=True)
+
+    def _tell(self, is_open: bool) -> None:
+        for callback in list(self.on_breaker_change):
+            callback(is_open)
+
+    def _evict(self) -> None:
+        while self._size_bytes > self._limits.cache_bytes and len(self._segments) > 1:
+            _, oldest = self._segments.popitem(last=False)
+            self._size_bytes -= oldest.size_bytes

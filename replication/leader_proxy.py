@@ -1,0 +1,413 @@
+"""The leader's side: other agents dial here, and behind it stands the local broker's own listener.
+
+Requests go to the broker untouched. Responses come back untouched, except Fetch responses to a replica on a connection
+that began with a hello: there `LinkPlanner` puts links in the place of record bytes that are in object storage.
+
+Holds true: a link is only ever sent where the peer said that it understands links, for bytes that this very response
+contains. The original of a linked response is kept until the follower's next request, so that it can be sent inline
+when hydration fails. A response is linked only when it is the only one under way on its connection, as is always so
+with Kafka's replica fetchers; so "the next request" means that the response arrived.
+
+A connection without a hello is relayed as it is (a follower without an agent), where that is permitted.
+"""
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from kafka_log.topic_partition import TopicIdPartition
+from replication.fetch_frame import (
+    CONSUMER_REPLICA_ID,
+    FETCH_API_KEY,
+    Buffer,
+    MalformedFrameError,
+    RequestHeader,
+    parse_request_header,
+    scan_fetch_request,
+    scan_fetch_response,
+    understands_fetch,
+)
+from replication.framed_connection import DEFAULT_MAX_FRAME_BYTES, SIZE_PREFIX, FramedConnection
+from replication.link import encode_linked_response
+from replication.link_index import LinkIndex, StoredBatch
+from replication.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
+from replication.measures import PeerByteCount, ReplicationMeasures
+from replication.peer_connection import HELLO_TIMEOUT_S, Address, check_certificate, connect_framed
+from replication.peer_protocol import (
+    Announcement,
+    Hello,
+    MessageKind,
+    PeerRefusedError,
+    agree,
+    coalesce_ranges,
+    decode_inline_request,
+    is_hello,
+)
+from replication.upload_signal import UploadSignal
+from replication.watermarks import WatermarkTimes
+from rlm.combine_task import UploadedSegment
+from rlm.led_views import LedPartitions
+from rlm.measures import StageTimes
+
+log = structlog.get_logger(__name__)
+
+_KAFKA = bytes((MessageKind.KAFKA,))
+_LINKED = bytes((MessageKind.LINKED,))
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderLimits:
+    """In seconds and bytes."""
+
+    link_wait_max_s: float
+    break_even_bytes: int
+    range_gap_bytes: int
+    """Ranges of an announcement that are closer than this are read as one."""
+    stale_after_s: float = 30.0
+    """A response later than this is of no use: the follower's broker has given up (replica.socket.timeout.ms)."""
+    allow_plain_connections: bool = True
+    max_connections: int = 1024
+    max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    frame_timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderContext:
+    """What all relays of one agent share."""
+
+    hello: Hello
+    limits: LeaderLimits
+    broker: Address
+    """The local broker's own inter-broker listener."""
+    led: LedPartitions
+    stage_times: StageTimes
+    measures: ReplicationMeasures
+    clock: Callable[[], float] = time.monotonic
+    index: LinkIndex = field(default_factory=LinkIndex)
+    uploads: UploadSignal = field(default_factory=UploadSignal)
+
+
+class LeaderProxy:
+    """The peer listener. Also an UploadListener: what is stored becomes links and announcements here."""
+
+    def __init__(self, context: LeaderContext) -> None:
+        self._context = context
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._relays: set[_LeaderRelay] = set()
+        self._watermarks = WatermarkTimes(context.stage_times)
+
+    async def start(self, listener: Address, tls: ssl.SSLContext | None) -> None:
+        """Listen for other agents. Raises OSError naming the address."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, listener.host, listener.port, ssl=tls)
+
+    def _accept(self) -> FramedConnection:
+        limits = self._context.limits
+        return FramedConnection(limits.max_frame_bytes, limits.frame_timeout_s, self._connected)
+
+    def _connected(self, connection: FramedConnection) -> None:
+        if len(self._tasks) >= self._context.limits.max_connections:
+            self._context.measures.fault("too_many_connections")
+            connection.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, peer: FramedConnection) -> None:
+        broker = FramedConnection(self._context.limits.max_frame_bytes * 2, self._context.limits.frame_timeout_s)
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                first = await peer.read_frame()
+            if first is None:
+                self._count_refusal(peer)
+                return
+            linking = is_hello(first) and self._greet(peer, first)
+            await connect_framed(self._context.broker, broker)
+            relay = _LeaderRelay(self._context, peer, broker, linking, self._watermarks)
+            self._relays.add(relay)
+            try:
+                await relay.run(None if is_hello(first) else first)
+            finally:
+                self._relays.discard(relay)
+        except (PeerRefusedError, MalformedFrameError) as error:
+            self._context.measures.fault("peer_refused")
+            log.error("peer_refused", error=str(error))
+        except TimeoutError:
+            self._context.measures.fault("peer_silent")
+        except OSError as error:
+            self._context.measures.fault("broker_unreachable")
+            log.warning("broker_unreachable", broker=str(self._context.broker), error=str(error))
+        finally:
+            peer.close()
+            broker.close()
+
+    def _greet(self, peer: FramedConnection, first: Buffer) -> bool:
+        """Answer a hello; whether links may be sent to this peer."""
+        hello = Hello.decode(first)
+        check_certificate(peer, hello)
+        link_version = agree(self._context.hello, hello)
+        peer.write_frame(self._context.hello.encode())
+        log.info("peer_accepted", follower=hello.broker_id, link_version=link_version)
+        return link_version > 0
+
+    def _count_refusal(self, peer: FramedConnection) -> None:
+        reason = getattr(peer.error, "reason", None)
+        if reason is not None:
+            self._context.measures.fault(f"peer_frame_{reason}")
+            log.warning("connection_refused", side="peer", error=str(peer.error))
+
+    async def stop(self) -> None:
+        """Close the listener and all connections."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # UploadListener.
+
+    def segment_uploaded(self, segment: UploadedSegment) -> None:
+        """List the batches, announce the segment to those who follow its partitions, and wake who waits."""
+        for item, entry in zip(segment.items, segment.entries, strict=True):
+            records, start = item.records, entry.start_file_position
+            self._context.index.add(
+                item.topic_id_partition,
+                [
+                    (
+                        batch.base_offset,
+                        StoredBatch(
+                            bytes(records[batch.start : batch.start + 21]),
+                            segment.combined_segment_id,
+                            start + batch.start,
+                            start + batch.end,
+                        ),
+                    )
+                    for batch in item.batches
+                ],
+            )
+            self._watermarks.stored(item.topic_id_partition, item.last_offset + 1, item.seen_s)
+        for relay in self._relays:
+            relay.announce(segment)
+        self._context.uploads.notify()
+        self._context.stage_times.observe("announced", self._context.clock() - segment.stored_s)
+
+    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
+        """Forget what is dead."""
+        self._context.index.drop_from(partition, offset)
+
+    def partition_released(self, partition: TopicIdPartition) -> None:
+        """Forget the partition; whoever waits for its links looks again."""
+        self._context.index.drop(partition)
+        self._watermarks.drop(partition)
+        self._context.uploads.notify()
+
+
+@dataclass(slots=True)
+class _RequestUnderWay:
+    header: RequestHeader
+    received_s: float
+    linkable: bool
+
+
+class _LeaderRelay:
+    """One connection from another agent, and its twin to the local broker."""
+
+    def __init__(
+        self,
+        context: LeaderContext,
+        peer: FramedConnection,
+        broker: FramedConnection,
+        linking: bool,
+        watermarks: WatermarkTimes,
+    ) -> None:
+        self._context = context
+        self._peer = peer
+        self._broker = broker
+        self._has_agent = linking
+        self._linking = linking
+        self._watermarks = watermarks
+        self._under_way: deque[_RequestUnderWay] = deque()
+        self._kept: tuple[int, Buffer] | None = None
+        self._followed: set[TopicIdPartition] = set()
+        limits = context.limits
+        self._planner = LinkPlanner(
+            context.index, context.led.mode_of, PlannerLimits(limits.link_wait_max_s, limits.break_even_bytes)
+        )
+        self._peer_bytes = PeerByteCount(context.measures, "leader", peer)
+
+    async def run(self, first_request: Buffer | None) -> None:
+        """Until either side ends. `first_request` was read already, from a peer without a hello."""
+        if first_request is not None:
+            if not self._context.limits.allow_plain_connections:
+                raise PeerRefusedError("a connection without a hello, where only agents may connect")
+            self._request(first_request)
+        tasks = [asyncio.create_task(self._relay_requests()), asyncio.create_task(self._relay_responses())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                error = task.exception()
+                if error is not None and not isinstance(error, ConnectionError):
+                    raise error
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._peer_bytes.update()
+            self._count_bad_frames()
+
+    def _count_bad_frames(self) -> None:
+        for connection, side in ((self._peer, "peer"), (self._broker, "broker")):
+            reason = getattr(connection.error, "reason", None)
+            if reason is not None:
+                self._context.measures.fault(f"{side}_frame_{reason}")
+                log.warning("connection_refused", side=side, error=str(connection.error))
+
+    def announce(self, segment: UploadedSegment) -> None:
+        """Tell the follower's agent what it will be given links to."""
+        if not self._has_agent:
+            return
+        ranges = [
+            (entry.start_file_position, entry.end_file_position)
+            for entry in segment.entries
+            if entry.topic_id_partition in self._followed
+        ]
+        if ranges:
+            joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
+            self._peer.write_frame(Announcement(segment.combined_segment_id, joined).encode())
+            self._peer_bytes.update()
+            self._context.measures.announcements.inc()
+
+    # Requests, from the follower to the broker.
+
+    async def _relay_requests(self) -> None:
+        while (payload := await self._peer.read_frame()) is not None:
+            self._peer_bytes.update()
+            if not self._has_agent:
+                self._request(payload)
+            elif payload[0] == MessageKind.KAFKA:
+                self._request(memoryview(payload)[1:])
+            else:
+                self._control(payload)
+            await self._broker.drain()
+
+    def _control(self, payload: Buffer) -> None:
+        kind = payload[0]
+        if kind == MessageKind.INLINE_REQUEST:
+            self._send_kept(decode_inline_request(memoryview(payload)[1:]))
+        elif kind in (MessageKind.LINKS_PAUSED, MessageKind.LINKS_RESUMED):
+            self._linking = kind == MessageKind.LINKS_RESUMED
+            self._context.measures.fault("links_paused" if not self._linking else "links_resumed")
+            self._context.uploads.notify()
+        else:
+            raise MalformedFrameError(0, f"unknown kind of message {kind}")
+
+    def _request(self, frame: Buffer) -> None:
+        header = parse_request_header(frame)
+        linkable = False
+        if header.api_key == FETCH_API_KEY and understands_fetch(header.api_version):
+            view = scan_fetch_request(frame, header.api_version)
+            linkable = view.replica_id != CONSUMER_REPLICA_ID
+        self._kept = None
+        self._under_way.append(_RequestUnderWay(header, self._context.clock(), linkable))
+        self._context.measures.stock_bytes.labels("request").inc(SIZE_PREFIX.size + len(frame))
+        self._broker.write_frame(frame)
+
+    # Responses, from the broker to the follower.
+
+    async def _relay_responses(self) -> None:
+        while (frame := await self._broker.read_frame()) is not None:
+            if not self._under_way:
+                raise MalformedFrameError(0, "a response without a request")
+            request = self._under_way.popleft()
+            if request.linkable:
+                await self._fetch_response(request, frame)
+            else:
+                self._send_plain(frame)
+            self._peer_bytes.update()
+            await self._peer.drain()
+
+    async def _fetch_response(self, request: _RequestUnderWay, frame: Buffer) -> None:
+        view = scan_fetch_response(frame, request.header.api_version)
+        for records in view.fields:
+            if records.topic_id is not None and not records.error_code:
+                partition = TopicIdPartition(records.topic_id, records.partition)
+                self._followed.add(partition)
+                self._watermarks.passed(partition, records.high_watermark, self._context.clock())
+        sent: SendLinked | None = None
+        if self._has_agent and not self._under_way:
+            self._planner.begin(frame, view)
+            sent = await self._links()
+        if self._context.clock() - request.received_s > self._context.limits.stale_after_s:
+            self._context.measures.fault("stale_response")
+            raise ConnectionResetError("the follower has given this request up")
+        if sent is None:
+            for records in view.fields:
+                self._count_inline(records.topic_id, records.partition, records.records_end - records.records_start)
+            self._send_plain(frame)
+        else:
+            self._send_linked(request, frame, sent)
+
+    async def _links(self) -> SendLinked | None:
+        """The response with links, waiting for them while that is worth it; None to send it as it is."""
+        context = self._context
+        started_s = context.clock()
+        waited = False
+        while self._linking and not self._peer_is_gone():
+            verdict = self._planner.decide(context.clock())
+            if isinstance(verdict, WaitForUploads):
+                if not waited:
+                    context.led.links_wanted(verdict.partitions)
+                waited = True
+                await context.uploads.wait(verdict.until_s - context.clock())
+                continue
+            if waited:
+                context.stage_times.observe("link_wait", context.clock() - started_s)
+                if isinstance(verdict, PassThrough):
+                    context.measures.fault("link_wait_timeout")
+            return verdict if isinstance(verdict, SendLinked) else None
+        return None
+
+    def _peer_is_gone(self) -> bool:
+        return self._peer.error is not None
+
+    def _send_plain(self, frame: Buffer) -> None:
+        self._context.measures.stock_bytes.labels("response").inc(SIZE_PREFIX.size + len(frame))
+        if self._has_agent:
+            self._peer.write_frame(_KAFKA, frame)
+        else:
+            self._peer.write_frame(frame)
+
+    def _send_linked(self, request: _RequestUnderWay, frame: Buffer, sent: SendLinked) -> None:
+        measures = self._context.measures
+        self._kept = (request.header.correlation_id, frame)
+        self._peer.write_frame(_LINKED, *encode_linked_response(sent.response))
+        measures.responses.labels("linked").inc()
+        delivered = sum(map(len, sent.response.skeleton))
+        for partition, _, size in sent.linked:
+            measures.linked(partition, size)
+            delivered += size
+        for partition, size in sent.inline:
+            measures.inline(partition, size)
+        measures.stock_bytes.labels("response").inc(SIZE_PREFIX.size + delivered)
+
+    def _send_kept(self, correlation_id: int) -> None:
+        """The follower's agent could not hydrate: send the original."""
+        if self._kept is None or self._kept[0] != correlation_id:
+            raise MalformedFrameError(0, f"no response {correlation_id} is kept")
+        self._context.measures.fault("inline_requested_by_follower")
+        frame, self._kept = self._kept[1], None
+        self._peer.write_frame(_KAFKA, frame)
+
+    def _count_inline(self, topic_id: bytes | None, partition: int, size: int) -> None:
+        if size <= 0:
+            return
+        led = self._context.led.find(topic_id, partition)
+        self._context.measures.inline(led, size)
+        self._context.measures.responses.labels("inline").inc()

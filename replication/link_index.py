@@ -1,0 +1,78 @@
+"""Which record batches of the partitions led here are in object storage, and where.
+
+Holds true: a batch is listed only after its object was stored durably, with the first 21 bytes of its header. These
+hold base offset, length, leader epoch, magic and the CRC32C of all that follows, so a batch in a response whose header
+begins alike is the batch that was stored. Anything else (an older leader's version of the same offset, say) differs.
+
+Used from the event loop alone. Bounded: the oldest objects' batches are dropped first; a batch that is not listed goes
+inline, so dropping costs money and never data.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kafka_log.topic_partition import TopicIdPartition
+from plugin.segment_metadata import CombinedSegmentId
+
+DEFAULT_MAX_BATCHES = 250_000
+"""Some 60 MiB: ten minutes of 16 KiB batches at 6 MB/s."""
+
+
+class StoredBatch(NamedTuple):
+    """A record batch in object storage."""
+
+    header_prefix: bytes
+    """The batch header's first 21 bytes (kafka_log.record_batch.HEADER_PREFIX_BYTES)."""
+    combined_segment_id: CombinedSegmentId
+    start_position: int
+    end_position: int
+
+
+class LinkIndex:
+    """Finds a stored batch by partition and base offset."""
+
+    def __init__(self, max_batches: int = DEFAULT_MAX_BATCHES) -> None:
+        self._max_batches = max_batches
+        self._partitions: dict[TopicIdPartition, dict[int, StoredBatch]] = {}
+        self._oldest_first: deque[tuple[TopicIdPartition, Sequence[int]]] = deque()
+        self._listed_batches = 0
+
+    def __len__(self) -> int:
+        """Batches listed, dropped partitions' not yet forgotten ones included."""
+        return self._listed_batches
+
+    def add(self, partition: TopicIdPartition, batches: Iterable[tuple[int, StoredBatch]]) -> None:
+        """List (base offset, batch) pairs of one object that is stored."""
+        by_base_offset = dict(batches)
+        self._partitions.setdefault(partition, {}).update(by_base_offset)
+        self._oldest_first.append((partition, tuple(by_base_offset)))
+        self._listed_batches += len(by_base_offset)
+        while self._listed_batches > self._max_batches:
+            self._forget_oldest()
+
+    def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
+        """The stored batch that begins at this offset; the caller compares the header prefix."""
+        batches = self._partitions.get(partition)
+        return batches.get(base_offset) if batches is not None else None
+
+    def drop(self, partition: TopicIdPartition) -> None:
+        """Forget a partition, as when its leadership is lost or its topic deleted."""
+        self._partitions.pop(partition, None)
+
+    def drop_from(self, partition: TopicIdPartition, offset: int) -> None:
+        """Forget what was stored at `offset` and above, as when the log was truncated there."""
+        batches = self._partitions.get(partition, {})
+        for base_offset in [base for base in batches if base >= offset]:
+            del batches[base_offset]
+
+    def _forget_oldest(self) -> None:
+        partition, base_offsets = self._oldest_first.popleft()
+        self._listed_batches -= len(base_offsets)
+        batches = self._partitions.get(partition)
+        if batches is None:
+            return
+        for base_offset in base_offsets:
+            batches.pop(base_offset, None)
+        if not batches:
+            del self._partitions[partition]

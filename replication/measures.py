@@ -1,0 +1,99 @@
+"""What replication tells of itself: bytes by the way they took, requests to peers, and every fault by its reason."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter
+
+from kafka_log.topic_partition import TopicIdPartition
+
+
+@dataclass(slots=True)
+class PartitionTraffic:
+    """Record bytes of one partition that followers were given, once per follower."""
+
+    linked_bytes: int = 0
+    inline_bytes: int = 0
+
+
+@dataclass(slots=True)
+class ReplicationMeasures:
+    """Counters of both proxies. Bytes between agents are counted at both ends, size prefixes included."""
+
+    registry: CollectorRegistry
+    peer_bytes: Counter = field(init=False)
+    """{direction, role}: bytes on connections between agents; these cross the zone border."""
+    stock_bytes: Counter = field(init=False)
+    """{direction}: what the same frames have without links; stock Kafka would have sent these."""
+    record_bytes: Counter = field(init=False)
+    """{path}: record bytes that followers were given, linked or inline."""
+    responses: Counter = field(init=False)
+    """{path}: Fetch responses with records to followers."""
+    announcements: Counter = field(init=False)
+    faults: Counter = field(init=False)
+    """{reason}: all that was answered by falling back or closing a connection."""
+    traffic: defaultdict[TopicIdPartition, PartitionTraffic] = field(init=False)
+
+    def __post_init__(self) -> None:
+        registry = self.registry
+        self.peer_bytes = Counter(
+            "remote_wal_peer_bytes", "Bytes between agents", ["role", "direction"], registry=registry
+        )
+        self.stock_bytes = Counter(
+            "remote_wal_stock_bytes",
+            "Bytes that the relayed frames have without links",
+            ["direction"],
+            registry=registry,
+        )
+        self.record_bytes = Counter(
+            "remote_wal_replicated_record_bytes",
+            "Record bytes given to followers",
+            ["path"],
+            registry=registry,
+        )
+        self.responses = Counter(
+            "remote_wal_fetch_responses", "Fetch responses with records", ["path"], registry=registry
+        )
+        self.announcements = Counter("remote_wal_announcements", "Announcements sent", registry=registry)
+        self.faults = Counter("remote_wal_faults", "Faults that replication survived", ["reason"], registry=registry)
+        self.traffic = defaultdict(PartitionTraffic)
+
+    def linked(self, partition: TopicIdPartition, size: int) -> None:
+        """So many record bytes were linked for a follower."""
+        self.traffic[partition].linked_bytes += size
+        self.record_bytes.labels("linked").inc(size)
+
+    def inline(self, partition: TopicIdPartition | None, size: int) -> None:
+        """So many record bytes were sent as they are; None for topics without the feature."""
+        if partition is not None:
+            self.traffic[partition].inline_bytes += size
+        self.record_bytes.labels("inline").inc(size)
+
+    def fault(self, reason: str) -> None:
+        """One fault."""
+        self.faults.labels(reason).inc()
+
+
+class CountsBytes(Protocol):
+    """A connection that counts."""
+
+    bytes_received: int
+    bytes_sent: int
+
+
+class PeerByteCount:
+    """Carries what a connection between agents has counted over to the metrics."""
+
+    def __init__(self, measures: ReplicationMeasures, role: str, connection: CountsBytes) -> None:
+        self._connection = connection
+        self._sent = measures.peer_bytes.labels(role, "sent")
+        self._received = measures.peer_bytes.labels(role, "received")
+        self._counted_sent = self._counted_received = 0
+
+    def update(self) -> None:
+        """Count what was added since the last time."""
+        sent, received = self._connection.bytes_sent, self._connection.bytes_received
+        self._sent.inc(sent - self._counted_sent)
+        self._received.inc(received - self._counted_received)
+        self._counted_sent, self._counted_received = sent, received

@@ -1,0 +1,96 @@
+"""Connections between agents: TCP or mutual TLS, and the hellos."""
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from replication.fetch_frame import MalformedFrameError
+from replication.framed_connection import FramedConnection
+from replication.peer_protocol import Hello, PeerRefusedError, agree
+
+HELLO_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where something listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTls:
+    """PEM files for mutual TLS between agents. A certificate must name `broker-<id>`, as DNS name or common name."""
+
+    certificate_file: Path
+    key_file: Path
+    ca_file: Path
+
+    def client_context(self) -> ssl.SSLContext:
+        """For connections to other agents; read anew at each use, so that rotated files take effect."""
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.ca_file))
+        context.check_hostname = False  # the certificate is held against the broker id instead
+        return self._loaded(context)
+
+    def server_context(self) -> ssl.SSLContext:
+        """For the peer listener."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(self.ca_file))
+        context.verify_mode = ssl.CERT_REQUIRED
+        return self._loaded(context)
+
+    def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.certificate_file, self.key_file)
+        return context
+
+
+async def connect_framed(
+    address: Address, connection: FramedConnection, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0
+) -> FramedConnection:
+    """Connect within `timeout_s`. Raises OSError (TimeoutError included) or ssl.SSLError."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(timeout_s):
+        await loop.create_connection(lambda: connection, address.host, address.port, ssl=tls)
+    return connection
+
+
+async def exchange_hellos(connection: FramedConnection, own: Hello, expected_broker_id: int) -> tuple[Hello, int]:
+    """As the side that connected: say hello, and return the answer with the link version (0: no links).
+
+    Raises PeerRefusedError when another broker's agent or another cluster's answers, ConnectionError when none does.
+    """
+    connection.write_frame(own.encode())
+    async with asyncio.timeout(HELLO_TIMEOUT_S):
+        answer = await connection.read_frame()
+    if answer is None:
+        raise ConnectionResetError("the peer closed the connection instead of a hello")
+    try:
+        peer = Hello.decode(answer)
+    except MalformedFrameError as error:
+        raise PeerRefusedError(str(error)) from error
+    if peer.broker_id != expected_broker_id:
+        raise PeerRefusedError(f"broker {peer.broker_id}'s agent answers where broker {expected_broker_id}'s should")
+    check_certificate(connection, peer)
+    return peer, agree(own, peer)
+
+
+def check_certificate(connection: FramedConnection, peer: Hello) -> None:
+    """Under TLS, hold the certificate against the broker id that the peer claims. Raises PeerRefusedError."""
+    certificate = connection.peer_certificate
+    if certificate is None:
+        return
+    if f"broker-{peer.broker_id}" not in _names(certificate):
+        raise PeerRefusedError(f"the certificate does not name broker-{peer.broker_id}")
+
+
+def _names(certificate: dict[str, object]) -> set[str]:
+    alternative = cast(tuple[tuple[str, str], ...], certificate.get("subjectAltName", ()))
+    subject = cast(tuple[tuple[tuple[str, str], ...], ...], certificate.get("subject", ()))
+    names = {value for kind, value in alternative if kind == "DNS"}
+    return names | {value for attribute in subject for key, value in attribute if key == "commonName"}

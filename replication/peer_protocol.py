@@ -1,0 +1,163 @@
+"""What two agents say to each other, sans-IO.
+
+Every message is framed as Kafka frames are: four bytes of size, then the payload. The first message in either direction
+is a hello, told from a Kafka request by its first four bytes (no API has their number); a connection without a hello is
+a plain Kafka connection, whose peer gets no links. After the hellos, a payload's first byte is its kind:
+
+    KAFKA           a Kafka frame, unchanged                                   both ways
+    LINKED          a linked response (`replication.link`)                     leader to follower
+    ANNOUNCE        a combined segment was stored, and which of its bytes      leader to follower
+                    hold partitions that this connection fetches
+    INLINE_REQUEST  the response with this correlation id could not be         follower to leader
+                    hydrated: send the original
+    LINKS_PAUSED    object storage fails here: send everything inline          follower to leader
+    LINKS_RESUMED   it answers again                                           follower to leader
+
+One peer connection stands for one connection of a broker's replica fetcher, so order and closing carry over.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from plugin.segment_metadata import CombinedSegmentId
+from replication.fetch_frame import Buffer, MalformedFrameError
+
+HELLO_MAGIC = b"RWAL"
+LINK_VERSION = 1
+"""The highest version of links and messages spoken here; the lower of two peers' versions is used."""
+MIN_LINK_VERSION = 1
+MAX_HELLO_BYTES = 512
+MAX_ANNOUNCED_RANGES = 256
+
+_HELLO = struct.Struct(">4sHHiQH")  # magic, minimum and maximum version, broker id, incarnation, cluster id's length
+_SEGMENT = struct.Struct(">16sB")
+_RANGE = struct.Struct(">II")
+_CORRELATION = struct.Struct(">i")
+
+
+class MessageKind(IntEnum):
+    """A payload's first byte."""
+
+    KAFKA = 0
+    LINKED = 1
+    ANNOUNCE = 2
+    INLINE_REQUEST = 3
+    LINKS_PAUSED = 4
+    LINKS_RESUMED = 5
+
+
+class PeerRefusedError(Exception):
+    """The other agent is not one to talk to: another cluster, no common version, or not the broker it claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who speaks, and which versions of links it knows."""
+
+    cluster_id: str
+    broker_id: int
+    incarnation: int
+    min_link_version: int = MIN_LINK_VERSION
+    max_link_version: int = LINK_VERSION
+
+    def encode(self) -> bytes:
+        """The hello's payload."""
+        cluster_id = self.cluster_id.encode()
+        return (
+            _HELLO.pack(
+                HELLO_MAGIC,
+                self.min_link_version,
+                self.max_link_version,
+                self.broker_id,
+                self.incarnation,
+                len(cluster_id),
+            )
+            + cluster_id
+        )
+
+    @classmethod
+    def decode(cls, payload: Buffer) -> "Hello":
+        """Raises MalformedFrameError when the payload is no hello."""
+        if len(payload) > MAX_HELLO_BYTES or len(payload) < _HELLO.size:
+            raise MalformedFrameError(0, f"a hello of {len(payload)} bytes")
+        magic, minimum, maximum, broker_id, incarnation, cluster_id_bytes = _HELLO.unpack_from(payload, 0)
+        if magic != HELLO_MAGIC or len(payload) != _HELLO.size + cluster_id_bytes or broker_id < 0:
+            raise MalformedFrameError(0, "not a hello")
+        cluster_id = bytes(payload[_HELLO.size :]).decode("utf-8", "replace")
+        return cls(cluster_id, broker_id, incarnation, minimum, maximum)
+
+
+def is_hello(payload: Buffer) -> bool:
+    """Whether a connection's first frame is a hello rather than a Kafka request."""
+    return bytes(payload[: len(HELLO_MAGIC)]) == HELLO_MAGIC
+
+
+def agree(own: Hello, peer: Hello) -> int:
+    """The link version that both speak, or 0 when there is none: then everything goes inline.
+
+    Raises PeerRefusedError when the peer belongs to another cluster.
+    """
+    if own.cluster_id != peer.cluster_id:
+        raise PeerRefusedError(f"broker {peer.broker_id} belongs to cluster {peer.cluster_id}, not {own.cluster_id}")
+    highest_common = min(own.max_link_version, peer.max_link_version)
+    return highest_common if highest_common >= max(own.min_link_version, peer.min_link_version) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A combined segment that is stored now, and the ranges of it that the follower will be given links to."""
+
+    combined_segment_id: CombinedSegmentId
+    ranges: tuple[tuple[int, int], ...]
+    """[start, end) positions in bytes, ascending and apart."""
+
+    def encode(self) -> bytes:
+        """The message's payload, its kind included."""
+        return b"".join(
+            (
+                bytes((MessageKind.ANNOUNCE,)),
+                _SEGMENT.pack(self.combined_segment_id.to_bytes(), len(self.ranges) - 1),
+                *(_RANGE.pack(start, end) for start, end in self.ranges),
+            )
+        )
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "Announcement":
+        """From a payload without its kind. Raises MalformedFrameError."""
+        if len(body) < _SEGMENT.size:
+            raise MalformedFrameError(0, f"an announcement of {len(body)} bytes")
+        segment, last_range = _SEGMENT.unpack_from(body, 0)
+        if len(body) != _SEGMENT.size + (last_range + 1) * _RANGE.size:
+            raise MalformedFrameError(_SEGMENT.size, f"{last_range + 1} ranges in {len(body)} bytes")
+        ranges = tuple(_RANGE.unpack_from(body, _SEGMENT.size + index * _RANGE.size) for index in range(last_range + 1))
+        if any(start >= end for start, end in ranges):
+            raise MalformedFrameError(_SEGMENT.size, "an empty range")
+        return cls(CombinedSegmentId.from_bytes(segment), ranges)
+
+
+def encode_inline_request(correlation_id: int) -> bytes:
+    """The message's payload, its kind included."""
+    return bytes((MessageKind.INLINE_REQUEST,)) + _CORRELATION.pack(correlation_id)
+
+
+def decode_inline_request(body: Buffer) -> int:
+    """The correlation id, from a payload without its kind. Raises MalformedFrameError."""
+    if len(body) != _CORRELATION.size:
+        raise MalformedFrameError(0, f"an inline request of {len(body)} bytes")
+    correlation_id: int = _CORRELATION.unpack_from(body, 0)[0]
+    return correlation_id
+
+
+def coalesce_ranges(ranges: list[tuple[int, int]], max_gap_bytes: int) -> tuple[tuple[int, int], ...]:
+    """Ascending ranges joined where the bytes between them cost less to read than another request.
+
+    Beyond MAX_ANNOUNCED_RANGES the last range covers the rest.
+    """
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if joined and (start - joined[-1][1] <= max_gap_bytes or len(joined) == MAX_ANNOUNCED_RANGES):
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return tuple(joined)

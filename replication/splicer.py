@@ -1,0 +1,60 @@
+"""Puts a linked response together again, and proves that it is what the leader's broker sent.
+
+Nothing that fails a check here reaches a broker: the caller then asks the leader's agent for the bytes inline.
+"""
+
+from collections.abc import Sequence
+
+from kafka_log.crc32c import crc32c
+from kafka_log.record_batch import CorruptBatchError, scan_batches
+from replication.fetch_frame import Buffer, encode_unsigned_varint
+from replication.link import InlineBytes, LinkedResponse, SegmentLink
+
+
+class SpliceError(Exception):
+    """Bytes from object storage are not those that the link stands for. `link` names them."""
+
+    def __init__(self, link: SegmentLink, reason: str) -> None:
+        self.link = link
+        self.reason = reason
+        super().__init__(f"segment {link.combined_segment_id} [{link.start_position}, {link.end_position}): {reason}")
+
+
+def verify_hydrated(link: SegmentLink, hydrated: Buffer) -> None:
+    """Hold the bytes that were fetched for a link against it: length, CRC32C, and a chain of whole batch headers.
+
+    The CRC32C was taken by the leader's agent over the bytes in its broker's own response, so equality here is
+    equality with those, base offsets and leader epochs included. Raises SpliceError.
+    """
+    if len(hydrated) != link.length:
+        raise SpliceError(link, f"{len(hydrated)} bytes instead of {link.length}")
+    if crc32c(hydrated) != link.crc32c:
+        raise SpliceError(link, "the CRC32C differs")
+    try:
+        batches = scan_batches(hydrated, 0, len(hydrated))
+    except CorruptBatchError as error:
+        raise SpliceError(link, str(error)) from error
+    if not batches or batches[-1].end != len(hydrated):
+        raise SpliceError(link, "the bytes are no whole record batches")
+
+
+def splice(response: LinkedResponse, hydrated: Sequence[Buffer]) -> list[Buffer]:
+    """The response as Kafka's frame, without its size prefix: buffers to be written one after the other.
+
+    `hydrated[i]` are the bytes for `response.links[i]`. Raises SpliceError when any of them is not what it should be.
+    """
+    links = response.links
+    for link, data in zip(links, hydrated, strict=True):
+        verify_hydrated(link, data)
+    remaining = iter(hydrated)
+    skeleton = memoryview(b"".join(response.skeleton))
+    buffers: list[Buffer] = []
+    position = 0
+    for cut in response.cuts:
+        buffers.append(skeleton[position : cut.skeleton_position])
+        position = cut.skeleton_position
+        records = [part.data if isinstance(part, InlineBytes) else next(remaining) for part in cut.parts]
+        buffers.append(encode_unsigned_varint(sum(map(len, records)) + 1))
+        buffers += records
+    buffers.append(skeleton[position:])
+    return buffers

@@ -1,0 +1,20 @@
+"""The read-only view of the led partitions that replication works with."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from kafka_log.topic_partition import TopicIdPartition
+from rlm.link_policy import LinkMode
+
+
+class LedPartitions(Protocol):
+    """What the leader proxy asks of the write path."""
+
+    def mode_of(self, partition: TopicIdPartition, offset: int, size: int) -> LinkMode:
+        """How `size` bytes from `offset` on should travel to a follower that waits for them now."""
+
+    def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Followers wait for these partitions' links: upload now."""
+
+    def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
+        """The partition, if it is led here with the feature on."""

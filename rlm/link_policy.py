@@ -1,0 +1,97 @@
+"""Link or inline: which way the newest bytes of a partition should travel.
+
+An object costs its PUT and its GETs, an inline byte costs the zone border. Below the break-even size (from the price
+table) an object loses money, so with the policy by cost the bytes of small loads go inline, as fast as in stock Kafka,
+and are uploaded for safety at a longer interval. Above it, links are used and everything is done to make them quick.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+
+class LinkMode(Enum):
+    """How the newest bytes of a partition travel now."""
+
+    OFF = "off"
+    """Not ours to decide: the feature is off for the topic, or the partition is not led here."""
+    INLINE = "inline"
+    LINK = "link"
+    """As links; it is worth waiting for the upload."""
+
+
+class LinkPolicy(Enum):
+    """The topic setting `remote.wal.link.policy`."""
+
+    ALWAYS = "always"
+    COST = "cost"
+    LATENCY = "latency"
+    """Links while upload and hydration together stay below `remote.wal.link.latency.bound.ms`."""
+
+
+class RateMeter:
+    """Bytes per second, exponentially averaged: after `time_constant_s` a step has made 63 % of its way."""
+
+    def __init__(self, time_constant_s: float) -> None:
+        self._time_constant_s = time_constant_s
+        self._bytes = 0.0
+        self._at_s = -math.inf
+
+    def add(self, size: int, now_s: float) -> None:
+        """Count so many bytes at this (monotonic) time."""
+        self._decay(now_s)
+        self._bytes += size
+
+    def bytes_per_second(self, now_s: float) -> float:
+        """The rate as of now."""
+        self._decay(now_s)
+        return self._bytes / self._time_constant_s
+
+    def _decay(self, now_s: float) -> None:
+        if now_s > self._at_s:
+            self._bytes *= math.exp((self._at_s - now_s) / self._time_constant_s)
+            self._at_s = now_s
+
+
+@dataclass(frozen=True, slots=True)
+class CostLimits:
+    """What the decision by cost rests on."""
+
+    break_even_bytes: int
+    upload_interval_s: float
+    """How often objects are uploaded while linking."""
+    hold_s: float = 0.5
+    """For how long links stay in use after the last reason for them, so that the mode does not flap."""
+
+
+class LinkDecider:
+    """Decides per agent, as an object combines all partitions that are led here."""
+
+    def __init__(self, limits: CostLimits) -> None:
+        self._limits = limits
+        self._appended = RateMeter(time_constant_s=0.5)
+        self._hold_until_s = -math.inf
+        self._upload_s = 0.0
+
+    def appended(self, size: int, now_s: float) -> None:
+        """So many bytes were read from the active segments of partitions led here."""
+        self._appended.add(size, now_s)
+
+    def uploaded(self, duration_s: float) -> None:
+        """An upload took so long."""
+        self._upload_s += (duration_s - self._upload_s) / 8 if self._upload_s else duration_s
+
+    def mode(self, policy: LinkPolicy, latency_bound_ms: int, pending_bytes: int, now_s: float) -> LinkMode:
+        """The way for `pending_bytes` that a follower waits for."""
+        if policy is LinkPolicy.ALWAYS:
+            return LinkMode.LINK
+        if policy is LinkPolicy.LATENCY:
+            # Reading an object takes about as long as writing it.
+            return LinkMode.LINK if 2 * self._upload_s * 1000 <= latency_bound_ms else LinkMode.INLINE
+        if self._object_pays(pending_bytes, now_s):
+            self._hold_until_s = now_s + self._limits.hold_s
+        return LinkMode.LINK if now_s < self._hold_until_s else LinkMode.INLINE
+
+    def _object_pays(self, pending_bytes: int, now_s: float) -> bool:
+        expected = self._appended.bytes_per_second(now_s) * self._limits.upload_interval_s
+        return max(pending_bytes, expected) >= self._limits.break_even_bytes

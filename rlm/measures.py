@@ -1,0 +1,64 @@
+"""What the write path tells of itself, as Prometheus metrics and as stage times."""
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+STAGE_BUCKETS_S = (
+    0.0002, 0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.0125, 0.015,
+    0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
+)  # fmt: skip
+
+
+class StageTimes:
+    """How long each stage took on a batch's way from the leader's log to the followers'.
+
+    `queued` append seen to queued; `combined` queued to upload begun; `uploaded` the PUT; `announced` stored to told to
+    the followers' agents; `fetched` a range read from object storage; `hydrated` linked response arrived to all its
+    bytes present; `spliced` until written to the follower's broker; `link_wait` a response held back for its links;
+    `high_watermark` append seen to the high watermark passing it.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._histogram = Histogram(
+            "remote_wal_stage_seconds",
+            "Time of each stage of replication through object storage",
+            ["stage"],
+            buckets=STAGE_BUCKETS_S,
+            registry=registry,
+        )
+        self._stages: dict[str, Histogram] = {}
+
+    def observe(self, stage: str, seconds: float) -> None:
+        """One passage through a stage."""
+        histogram = self._stages.get(stage)
+        if histogram is None:
+            histogram = self._stages[stage] = self._histogram.labels(stage)
+        histogram.observe(seconds)
+
+
+class WriteMeasures:
+    """Counters of the write path."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.appended_bytes = Counter(
+            "remote_wal_appended_bytes",
+            "Bytes read from the active segments of led partitions",
+            registry=registry,
+        )
+        self.uploaded_bytes = Counter("remote_wal_uploaded_bytes", "Record bytes uploaded", registry=registry)
+        self.uploaded_segments = Counter("remote_wal_uploaded_segments", "Combined segments stored", registry=registry)
+        self.upload_failures = Counter(
+            "remote_wal_upload_failures",
+            "Uploads given up after their retries",
+            ["reason"],
+            registry=registry,
+        )
+        self.read_failures = Counter(
+            "remote_wal_log_read_failures",
+            "Runs of tasks that failed on the log directory",
+            registry=registry,
+        )
+        self.gap_offsets = Counter(
+            "remote_wal_gap_offsets",
+            "Offsets that retention removed before they were uploaded",
+            registry=registry,
+        )

@@ -1,0 +1,126 @@
+"""When which partition is processed: the list of KIP-405's Remote Log Manager thread pool, sans-IO.
+
+Each partition has a scheduled processing time. A new one is due at once; after success it is due again one process
+interval later, after a remote failure one retry interval later, doubled with each failure in a row. An append wakes it
+at once. A partition that is unassigned while it is processed is removed when that is done.
+
+Idle partitions cost one look per process interval and nothing else.
+"""
+
+import heapq
+from dataclasses import dataclass, field
+from itertools import count
+
+from kafka_log.topic_partition import TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleIntervals:
+    """In seconds."""
+
+    process_s: float
+    retry_s: float
+    retry_max_s: float
+
+
+@dataclass(slots=True)
+class _Scheduled:
+    next_s: float
+    failures: int = 0
+    processing: bool = False
+    woken: bool = False
+    removed: bool = False
+    ticket: int = field(default=0)
+
+
+class PartitionSchedule:
+    """The partitions and their next processing times. All times are monotonic seconds."""
+
+    def __init__(self, intervals: ScheduleIntervals) -> None:
+        self._intervals = intervals
+        self._partitions: dict[TopicIdPartition, _Scheduled] = {}
+        self._queue: list[tuple[float, int, TopicIdPartition]] = []
+        self._tickets = count(1)
+
+    def __contains__(self, partition: TopicIdPartition) -> bool:
+        scheduled = self._partitions.get(partition)
+        return scheduled is not None and not scheduled.removed
+
+    def add(self, partition: TopicIdPartition) -> None:
+        """Take on a partition, due at once."""
+        scheduled = self._partitions.get(partition)
+        if scheduled is not None:
+            scheduled.removed = False
+            return
+        self._partitions[partition] = _Scheduled(0.0)
+        self._push(partition, 0.0)
+
+    def remove(self, partition: TopicIdPartition) -> None:
+        """Let go of a partition; if it is processed just now, when that is done."""
+        scheduled = self._partitions.get(partition)
+        if scheduled is None:
+            return
+        if scheduled.processing:
+            scheduled.removed = True
+        else:
+            del self._partitions[partition]
+
+    def wake(self, partition: TopicIdPartition, now_s: float) -> None:
+        """Something was appended: due now, unless it backs off after a failure."""
+        scheduled = self._partitions.get(partition)
+        if scheduled is None or scheduled.failures:
+            return
+        if scheduled.processing:
+            scheduled.woken = True
+        elif scheduled.next_s > now_s:
+            self._push(partition, now_s)
+
+    def take_due(self, now_s: float, limit: int) -> list[TopicIdPartition]:
+        """At most `limit` partitions that are due; each must come back by `succeeded` or `failed`."""
+        due: list[TopicIdPartition] = []
+        while len(due) < limit and (next_s := self.next_time_s()) is not None and next_s <= now_s:
+            _, _, partition = heapq.heappop(self._queue)
+            self._partitions[partition].processing = True
+            due.append(partition)
+        return due
+
+    def succeeded(self, partition: TopicIdPartition, now_s: float, more: bool = False) -> None:
+        """Processed; `more` says that it is to be processed again at once."""
+        scheduled = self._processed(partition)
+        if scheduled is not None:
+            scheduled.failures = 0
+            again = more or scheduled.woken
+            self._push(partition, now_s if again else now_s + self._intervals.process_s)
+
+    def failed(self, partition: TopicIdPartition, now_s: float) -> None:
+        """Not processed; due again after the retry interval."""
+        scheduled = self._processed(partition)
+        if scheduled is not None:
+            scheduled.failures += 1
+            backoff_s = self._intervals.retry_s * 2 ** min(scheduled.failures - 1, 30)
+            self._push(partition, now_s + min(backoff_s, self._intervals.retry_max_s))
+
+    def next_time_s(self) -> float | None:
+        """When the next partition is due; None when there is none."""
+        while self._queue:
+            next_s, ticket, partition = self._queue[0]
+            scheduled = self._partitions.get(partition)
+            if scheduled is not None and scheduled.ticket == ticket and not scheduled.processing:
+                return next_s
+            heapq.heappop(self._queue)
+        return None
+
+    def _processed(self, partition: TopicIdPartition) -> _Scheduled | None:
+        scheduled = self._partitions[partition]
+        scheduled.processing = False
+        if scheduled.removed:
+            del self._partitions[partition]
+            return None
+        return scheduled
+
+    def _push(self, partition: TopicIdPartition, next_s: float) -> None:
+        scheduled = self._partitions[partition]
+        scheduled.next_s = next_s
+        scheduled.woken = False
+        scheduled.ticket = next(self._tickets)
+        heapq.heappush(self._queue, (next_s, scheduled.ticket, partition))

@@ -1,0 +1,384 @@
+"""RemoteWalLogManager: takes what led partitions append to object storage, and tells others what is there.
+
+The flow, in this order: an append is noticed; the partition is due (`PartitionSchedule`); its RLMWalTask reads whole
+batches in the thread pool; they wait in remoteSegmentQ; RLMWalCombineTask makes one object of them and uploads it; the
+listeners learn of it (links, announcements); metadata is published in the order of the objects' sequence.
+
+Holds true: a partition's batches are uploaded in the order of its log, or anew after a failure; `uploaded_offset` never
+counts a batch that is not stored; tasks do not run while the queue is full. All state belongs to the event loop; the
+thread pools run RLMWalTask.run and RemoteWalStorageManager calls, and nothing else.
+
+It does not decide which partitions it leads: `assign` is told.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+import structlog
+
+from kafka_log.open_files import OpenFiles
+from kafka_log.segment_tail import LogDirectoryError
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from rlm.append_watcher import AppendWatcher
+from rlm.combine_task import RLMWalCombineTask, UploadedSegment
+from rlm.led_partition import Assignment, LedPartition, PartitionStatus
+from rlm.link_policy import LinkDecider, LinkMode
+from rlm.measures import StageTimes, WriteMeasures
+from rlm.partition_schedule import PartitionSchedule, ScheduleIntervals
+from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
+from rlm.upload_pacer import PacerLimits, UploadPacer
+from rlm.wal_task import RLMWalTask, TaskOutcome
+
+log = structlog.get_logger(__name__)
+
+_PARTITIONS_PER_RUN = 256
+"""So many due partitions are handed to the pool at a time."""
+
+
+class UploadListener(Protocol):
+    """Who wants to know what became of the partitions led here."""
+
+    def segment_uploaded(self, segment: UploadedSegment) -> None:
+        """An object is stored."""
+
+    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
+        """What was uploaded from this offset on is dead."""
+
+    def partition_released(self, partition: TopicIdPartition) -> None:
+        """The partition is not led here any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogManagerLimits:
+    """Bounds of the write path."""
+
+    schedule: ScheduleIntervals
+    pacer: PacerLimits
+    task_threads: int
+    queue_items: int
+    queue_bytes: int
+    read_bytes: int
+    """The tasks that run together read at most so much."""
+    link_wait_max_s: float
+    """An upload that takes longer than this counts as failing: links are not waited for."""
+    open_files: int
+
+
+class RemoteWalLogManager:
+    """Owns the led partitions' tasks, the queue and the uploads. Create and use it in the event loop."""
+
+    def __init__(
+        self,
+        limits: LogManagerLimits,
+        combine_task: RLMWalCombineTask,
+        decider: LinkDecider,
+        stage_times: StageTimes,
+        measures: WriteMeasures,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limits = limits
+        self._combine_task = combine_task
+        self._decider = decider
+        self._stage_times = stage_times
+        self._measures = measures
+        self._clock = clock
+        self._listeners: list[UploadListener] = []
+        self._schedule = PartitionSchedule(limits.schedule)
+        self._pacer = UploadPacer(limits.pacer)
+        self._queue = RemoteSegmentQueue(limits.queue_items, limits.queue_bytes)
+        self._partitions: dict[TopicIdPartition, LedPartition] = {}
+        self._watcher = AppendWatcher()
+        self._open_files = OpenFiles(limits.open_files)
+        self._pool = ThreadPoolExecutor(limits.task_threads, thread_name_prefix="rlm-wal-task")
+        self._appended: set[TopicIdPartition] = set()
+        self._wake = asyncio.Event()
+        self._linking_until_s = float("-inf")
+        self._uploads: set[asyncio.Task[None]] = set()
+        self._main: asyncio.Task[None] | None = None
+
+    def add_listener(self, listener: UploadListener) -> None:
+        """Tell this one, too."""
+        self._listeners.append(listener)
+
+    def start(self) -> None:
+        """Begin to process partitions."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._watcher.fileno(), self._watcher.take, self._append_seen)
+        self._main = loop.create_task(self._run(), name="remote-wal-log-manager")
+
+    async def stop(self, flush_timeout_s: float) -> None:
+        """Upload what was read, as far as the time allows, then stop."""
+        if self._main is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._watcher.fileno())
+        self._main.cancel()
+        await asyncio.gather(self._main, return_exceptions=True)
+        while len(self._queue) and self._pacer.in_flight < self._limits.pacer.max_in_flight:
+            self._start_upload(self._clock())
+        if self._uploads:
+            await asyncio.wait(self._uploads, timeout=flush_timeout_s)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for led in self._partitions.values():
+            led.task.close()
+        self._watcher.close()
+
+    # Which partitions.
+
+    def assign(self, assignments: Iterable[Assignment]) -> None:
+        """Take care of exactly these partitions from now on."""
+        wanted = {assignment.topic_id_partition: assignment for assignment in assignments}
+        for partition in [known for known in self._partitions if known not in wanted]:
+            self._release(partition)
+        for partition, assignment in wanted.items():
+            led = self._partitions.get(partition)
+            if led is None or led.assignment.directory != assignment.directory:
+                if led is not None:
+                    self._release(partition)
+                self._take_on(assignment)
+            else:
+                led.assignment = assignment
+        self._wake.set()
+
+    def _take_on(self, assignment: Assignment) -> None:
+        partition = assignment.topic_id_partition
+        try:
+            task = RLMWalTask(partition, assignment.directory, assignment.start_offset, self._open_files)
+        except (LogDirectoryError, FileNotFoundError) as error:
+            self._measures.read_failures.inc()
+            log.warning("partition_not_readable", partition=str(partition), error=str(error))
+            return
+        self._partitions[partition] = LedPartition(assignment, task, start_offset=task.next_offset)
+        self._watcher.watch(partition, assignment.directory)
+        self._schedule.add(partition)
+
+    def _release(self, partition: TopicIdPartition) -> None:
+        led = self._partitions.pop(partition)
+        self._appended.discard(partition)
+        self._schedule.remove(partition)
+        self._watcher.unwatch(partition)
+        self._queue.discard(partition)
+        led.task.close()
+        for listener in self._listeners:
+            listener.partition_released(partition)
+
+    # What others ask.
+
+    def mode_of(self, partition: TopicIdPartition, offset: int, size: int) -> LinkMode:
+        """How `size` bytes from `offset` on should travel to a follower that waits for them now."""
+        led = self._partitions.get(partition)
+        if led is None:
+            return LinkMode.OFF
+        now_s = self._clock()
+        mode = self._decider.mode(led.assignment.link_policy, led.assignment.latency_bound_ms, size, now_s)
+        if mode is LinkMode.LINK and not self._upload_expected(led, offset, now_s):
+            return LinkMode.INLINE
+        return mode
+
+    def _upload_expected(self, led: LedPartition, offset: int, now_s: float) -> bool:
+        """Whether the batch at this offset is about to be stored: not yet stored, not far behind, nothing failing."""
+        return (
+            offset >= led.uploaded_offset
+            and led.backlog_bytes <= 2 * self._limits.pacer.upload_bytes
+            and not self._pacer.failures_in_a_row
+            and self._pacer.oldest_in_flight_s(now_s) < self._limits.link_wait_max_s
+        )
+
+    def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Followers wait for these partitions' links: upload now."""
+        now_s = self._clock()
+        self._linking_until_s = now_s + self._limits.link_wait_max_s
+        for partition in partitions:
+            led = self._partitions.get(partition)
+            if led is not None and not led.first_offsets_in_flight:
+                self._append_seen(partition)
+        self._wake.set()
+
+    def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
+        """The partition, if it is led here with the feature on."""
+        if topic_id is None:
+            return None
+        wanted = TopicIdPartition(TopicId(topic_id), partition)
+        return wanted if wanted in self._partitions else None
+
+    def status(self) -> list[PartitionStatus]:
+        """The led partitions, for `describe`."""
+        now_s = self._clock()
+        return [_status(led, now_s) for led in list(self._partitions.values())]
+
+    @property
+    def backlog_is_full(self) -> bool:
+        """Whether the queue has no room, so that tasks wait."""
+        return not (self._queue.free_items and self._queue.free_bytes)
+
+    # The flow.
+
+    def _append_seen(self, partition: TopicIdPartition) -> None:
+        led = self._partitions.get(partition)
+        if led is None:
+            return
+        now_s = self._clock()
+        if led.append_seen_s is None:
+            led.append_seen_s = now_s
+            self._appended.add(partition)
+        self._schedule.wake(partition, now_s)
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            delay_s = self._delay_s(self._clock())
+            if delay_s is None or delay_s > 0:
+                try:
+                    async with asyncio.timeout(delay_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                continue
+            await self._run_due_tasks()
+            if len(self._queue):
+                self._start_upload(self._clock())
+
+    def _delay_s(self, now_s: float) -> float | None:
+        """Seconds until the next step; None: when woken."""
+        due_s = self._schedule.next_time_s()
+        if not len(self._queue):
+            if due_s is None or self.backlog_is_full:
+                return None
+            if due_s > now_s:
+                return due_s - now_s
+        start_s = self._pacer.next_start_s(self._queue.size_bytes, self._linking(now_s))
+        return None if start_s is None else start_s - now_s
+
+    def _linking(self, now_s: float) -> bool:
+        """Whether uploads are for links now, rather than for the archive alone."""
+        if now_s < self._linking_until_s:
+            return True
+        return any(
+            self._decider.mode(led.assignment.link_policy, led.assignment.latency_bound_ms, 0, now_s) is LinkMode.LINK
+            for partition in islice(self._appended, _PARTITIONS_PER_RUN)
+            if (led := self._partitions.get(partition)) is not None
+        )
+
+    async def _run_due_tasks(self) -> None:
+        now_s = self._clock()
+        due = self._schedule.take_due(now_s, min(_PARTITIONS_PER_RUN, self._queue.free_items))
+        if not due:
+            return
+        runs = []
+        for partition in due:
+            led = self._partitions[partition]
+            runs.append((led.task, now_s if led.append_seen_s is None else led.append_seen_s))
+            led.append_seen_s = None
+            self._appended.discard(partition)
+        budget_bytes = min(self._limits.read_bytes, max(self._queue.free_bytes, 1))
+        outcomes = await asyncio.get_running_loop().run_in_executor(
+            self._pool, _run_tasks, runs, budget_bytes, self._clock
+        )
+        for partition, outcome in zip(due, outcomes, strict=True):
+            self._take_outcome(partition, outcome)
+
+    def _take_outcome(self, partition: TopicIdPartition, outcome: TaskOutcome | LogDirectoryError | None) -> None:
+        now_s = self._clock()
+        led = self._partitions.get(partition)
+        if outcome is None:
+            self._schedule.succeeded(partition, now_s, more=True)
+            return
+        if isinstance(outcome, LogDirectoryError):
+            self._measures.read_failures.inc()
+            log.warning("log_read_failed", partition=str(partition), error=str(outcome))
+            self._schedule.failed(partition, now_s)
+            return
+        self._schedule.succeeded(partition, now_s, outcome.more)
+        if led is None:
+            return
+        led.backlog_bytes = led.task.backlog_bytes() if outcome.more else 0
+        if outcome.truncated_at is not None:
+            self._truncated(led, outcome.truncated_at)
+        for from_offset, to_offset in outcome.gaps:
+            self._measures.gap_offsets.inc(to_offset - from_offset)
+            log.warning("upload_gap", partition=str(partition), from_offset=from_offset, to_offset=to_offset)
+        self._queue.put(outcome.items)
+        for item in outcome.items:
+            led.item_queued(item.first_offset, len(item.records), item.seen_s)
+            self._stage_times.observe("queued", item.queued_s - item.seen_s)
+        self._measures.appended_bytes.inc(outcome.read_bytes)
+        self._decider.appended(outcome.read_bytes, now_s)
+
+    def _truncated(self, led: LedPartition, offset: int) -> None:
+        partition = led.assignment.topic_id_partition
+        log.info("log_truncated", partition=str(partition), offset=offset)
+        self._queue.discard(partition, offset)
+        led.first_offsets_in_flight = [first for first in led.first_offsets_in_flight if first < offset]
+        for listener in self._listeners:
+            listener.partition_truncated(partition, offset)
+
+    def _start_upload(self, now_s: float) -> None:
+        items = self._queue.drain(self._limits.pacer.upload_bytes)
+        self._pacer.started(now_s)
+        upload = asyncio.get_running_loop().create_task(self._upload(items, now_s))
+        self._uploads.add(upload)
+        upload.add_done_callback(self._uploads.discard)
+
+    async def _upload(self, items: list[MetaQueueItem], started_s: float) -> None:
+        for item in items:
+            self._stage_times.observe("combined", started_s - item.queued_s)
+        segment = await self._combine_task.combine(items)
+        now_s = self._clock()
+        if segment is None:
+            self._pacer.failed(started_s, now_s)
+            self._queue.put_back(item for item in items if item.topic_id_partition in self._partitions)
+        else:
+            self._pacer.finished(started_s)
+            self._decider.uploaded(now_s - started_s)
+            self._stored(segment, started_s, now_s)
+        self._wake.set()
+
+    def _stored(self, segment: UploadedSegment, started_s: float, now_s: float) -> None:
+        for item in segment.items:
+            led = self._partitions.get(item.topic_id_partition)
+            if led is not None:
+                led.item_settled(item.first_offset, len(item.records), item.seen_s)
+        self._stage_times.observe("uploaded", now_s - started_s)
+        self._measures.uploaded_segments.inc()
+        self._measures.uploaded_bytes.inc(sum(len(item.records) for item in segment.items))
+        for listener in self._listeners:
+            listener.segment_uploaded(segment)
+
+
+def _run_tasks(
+    runs: list[tuple[RLMWalTask, float]], budget_bytes: int, clock: Callable[[], float]
+) -> list[TaskOutcome | LogDirectoryError | None]:
+    """In a thread of the pool: run the tasks one after the other; None for those that the budget did not reach.
+
+    One that fails does not hold up the others.
+    """
+    outcomes: list[TaskOutcome | LogDirectoryError | None] = []
+    for task, seen_s in runs:
+        if budget_bytes <= 0:
+            outcomes.append(None)
+            continue
+        try:
+            outcome = task.run(budget_bytes, seen_s, clock())
+        except LogDirectoryError as error:
+            outcomes.append(error)
+        else:
+            outcomes.append(outcome)
+            budget_bytes -= outcome.read_bytes
+    return outcomes
+
+
+def _status(led: LedPartition, now_s: float) -> PartitionStatus:
+    oldest_s = led.oldest_unstored_s if led.oldest_unstored_s is not None else led.append_seen_s
+    return PartitionStatus(
+        led.assignment.topic,
+        led.assignment.topic_id_partition.partition,
+        led.task.next_offset,
+        led.uploaded_offset,
+        led.pending_bytes + led.backlog_bytes,
+        0 if oldest_s is None else round((now_s - oldest_s) * 1000),
+    )

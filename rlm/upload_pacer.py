@@ -1,0 +1,73 @@
+"""When to read the active segments and start an upload, sans-IO.
+
+- Nothing in flight: at once. So a lone record waits for nothing.
+- Uploads in flight: one interval after the last start, so that what arrives meanwhile shares an object; or as soon as
+  the queue holds a whole object's bytes.
+- Nobody wants links now (small loads, by cost): at the archive interval, as each object costs a request.
+- After a failure: not before its back-off ended.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PacerLimits:
+    """Intervals in seconds, sizes in bytes."""
+
+    interval_s: float
+    """remote.wal.log.manager.combiner.task.interval.ms"""
+    archive_interval_s: float
+    """remote.wal.archive.interval.ms"""
+    upload_bytes: int
+    """remote.wal.log.manager.combiner.task.upload.bytes"""
+    max_in_flight: int
+    """remote.wal.log.manager.combiner.thread.pool.size"""
+    retry_s: float
+    retry_max_s: float
+
+
+class UploadPacer:
+    """Keeps count of uploads and names the time of the next one. All times are monotonic seconds."""
+
+    def __init__(self, limits: PacerLimits) -> None:
+        self._limits = limits
+        self._last_start_s = float("-inf")
+        self._retry_at_s = float("-inf")
+        self._started_s: list[float] = []
+        self.failures_in_a_row = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Uploads that were started and have neither finished nor failed."""
+        return len(self._started_s)
+
+    def oldest_in_flight_s(self, now_s: float) -> float:
+        """For how long the oldest upload has been under way; 0 when there is none."""
+        return now_s - self._started_s[0] if self._started_s else 0.0
+
+    def next_start_s(self, queued_bytes: int, linking: bool) -> float | None:
+        """From when on an upload may start, given that there is something to upload; None: not before one ends."""
+        if self.in_flight >= self._limits.max_in_flight:
+            return None
+        if queued_bytes >= self._limits.upload_bytes or (linking and not self._started_s):
+            return self._retry_at_s
+        interval_s = self._limits.interval_s if linking else self._limits.archive_interval_s
+        return max(self._last_start_s + interval_s, self._retry_at_s)
+
+    def started(self, now_s: float) -> None:
+        """An upload began."""
+        self._last_start_s = now_s
+        self._started_s.append(now_s)
+
+    def finished(self, started_s: float) -> None:
+        """The upload that began then is stored."""
+        self._started_s.remove(started_s)
+        self.failures_in_a_row = 0
+        self._retry_at_s = float("-inf")
+
+    def failed(self, started_s: float, now_s: float) -> None:
+        """The upload that began then failed for good; its items will be uploaded again."""
+        self._started_s.remove(started_s)
+        self.failures_in_a_row += 1
+        backoff_s = self._limits.retry_s * 2 ** min(self.failures_in_a_row - 1, 30)
+        self._retry_at_s = now_s + min(backoff_s, self._limits.retry_max_s)

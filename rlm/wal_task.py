@@ -1,0 +1,93 @@
+"""RLMWalTask: reads what was appended to one led partition's active segment (KIP-1176)."""
+
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from kafka_log.open_files import OpenFiles
+from kafka_log.record_batch import BatchSpan
+from kafka_log.segment_tail import Gap, LogDeleted, SegmentTail, TailEvent, Truncated
+from kafka_log.topic_partition import TopicIdPartition
+from rlm.segment_queue import MetaQueueItem
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcome:
+    """What one run of a task found."""
+
+    items: tuple[MetaQueueItem, ...]
+    read_bytes: int
+    more: bool
+    """There is more to read now."""
+    truncated_at: int | None
+    """The log was cut at this offset: what was uploaded from there on is dead."""
+    gaps: tuple[tuple[int, int], ...]
+    """[from, to) offsets that retention removed before they were read."""
+    deleted: bool
+
+
+class RLMWalTask:
+    """One led partition's task. Runs in the pool of `remote.wal.log.manager.thread.pool.size`, never twice at once."""
+
+    def __init__(
+        self,
+        partition: TopicIdPartition,
+        directory: Path,
+        start_offset: int | None,
+        open_files: OpenFiles,
+    ) -> None:
+        """`start_offset` is where uploading goes on; None begins with the active segment."""
+        self.topic_id_partition = partition
+        self.directory = directory
+        self._tail = SegmentTail(directory, start_offset, open_files)
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset that was not read yet."""
+        return self._tail.next_offset
+
+    def backlog_bytes(self) -> int:
+        """Bytes in the log that were not read yet."""
+        return self._tail.backlog_bytes()
+
+    def run(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
+        """Read up to `max_bytes` of whole, checked batches, an item for each leader epoch.
+
+        Raises kafka_log.segment_tail.LogDirectoryError when the disk fails.
+        """
+        read = self._tail.read(max_bytes)
+        records = memoryview(read.records)
+        items = tuple(
+            _item(self.topic_id_partition, records, tuple(batches), seen_s, now_s)
+            for _, batches in groupby(read.spans, key=lambda batch: batch.leader_epoch)
+        )
+        return TaskOutcome(
+            items,
+            len(records),
+            more=bool(items) and self._tail.backlog_bytes() > 0,
+            truncated_at=_truncation(read.events),
+            gaps=tuple((event.from_offset, event.to_offset) for event in read.events if isinstance(event, Gap)),
+            deleted=any(isinstance(event, LogDeleted) for event in read.events),
+        )
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._tail.close()
+
+
+def _item(
+    partition: TopicIdPartition,
+    records: memoryview,
+    batches: tuple[BatchSpan, ...],
+    seen_s: float,
+    now_s: float,
+) -> MetaQueueItem:
+    start, end = batches[0].start, batches[-1].end
+    if start:
+        batches = tuple(batch._replace(start=batch.start - start, end=batch.end - start) for batch in batches)
+    return MetaQueueItem(partition, batches, records[start:end], seen_s, now_s)
+
+
+def _truncation(events: tuple[TailEvent, ...]) -> int | None:
+    offsets = [event.at_offset for event in events if isinstance(event, Truncated)]
+    return min(offsets) if offsets else None
