@@ -58,9 +58,7 @@ class BatchSpan(NamedTuple):
     """Exclusive, as all ends of positions here."""
 
 
-def header_fault(
-    length: int, magic: int, base_offset: int, last_offset_delta: int, next_offset: int
-) -> str | None:
+def header_fault(length: int, magic: int, base_offset: int, last_offset_delta: int, next_offset: int) -> str | None:
     """What is wrong with a header whose base offset may not be below `next_offset`, or None."""
     if magic != MAGIC:
         return f"magic {magic}, expected {MAGIC}"

@@ -179,9 +179,7 @@ class SegmentTail:
                 return 0
             backlog = max(0, self._files.status(self._file).st_size - self._position)
             return backlog + sum(
-                self._directory.file_path(base).stat().st_size
-                for base in self._directory.bases
-                if base > self._base
+                self._directory.file_path(base).stat().st_size for base in self._directory.bases if base > self._base
             )
         except (FileNotFoundError, FileReplacedError):
             return 0
@@ -336,12 +334,9 @@ class SegmentTail:
         if (has_changed or self._directory.is_unsettled) and not self._is_current_file_live():
             self._align(self._next_offset)
             return True
-        if not has_changed:
-            return False
-        divergence = self._lineage.divergence_by_checkpoint()
-        if divergence is not None:
-            self._align(min(divergence, self._next_offset))
-        return True
+        if has_changed and self._lineage.divergence_by_checkpoint() is not None:
+            self._align(self._next_offset)
+        return has_changed
 
     def _is_current_file_live(self) -> bool:
         file = self._file
@@ -364,6 +359,9 @@ class SegmentTail:
             bases = self._directory.bases
             if self._directory.is_gone or not bases:
                 return False
+            divergence = self._lineage.divergence_by_checkpoint()
+            if divergence is not None:
+                target = min(target, divergence)
             wanted = bases[-1] if target == UNKNOWN_OFFSET else max(target, bases[0])
             base = self._directory.holding(wanted) or bases[0]
             file = LogFile(self._directory.file_path(base))

@@ -55,10 +55,6 @@ def batch(
     return _BEFORE_CRC.pack(base_offset, 9 + len(after_crc), leader_epoch, 2, crc32c(after_crc)) + after_crc
 
 
-def batches(
-    count: int, base_offset: int = 0, records: int = 1, leader_epoch: int = 0, payload: bytes = b"x"
-) -> bytes:
+def batches(count: int, base_offset: int = 0, records: int = 1, leader_epoch: int = 0, payload: bytes = b"x") -> bytes:
     """`count` such batches one after the other, without holes between their offsets."""
-    return b"".join(
-        batch(base_offset + index * records, records, leader_epoch, payload) for index in range(count)
-    )
+    return b"".join(batch(base_offset + index * records, records, leader_epoch, payload) for index in range(count))

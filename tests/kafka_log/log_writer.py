@@ -1,4 +1,4 @@
-"""Writes a partition directory as a Kafka broker does, and knows what is in it. For the tests of every room."""
+"""Writes a partition directory as a Kafka broker does, and knows what is in it."""
 
 import os
 import struct

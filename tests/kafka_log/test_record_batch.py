@@ -18,9 +18,7 @@ from kafka_log.record_batch import (
 )
 from tests.kafka_log.batches import batch, batches
 
-BATCH_SHAPES = st.lists(
-    st.tuples(st.integers(1, 5), st.integers(0, 9), st.binary(max_size=40)), min_size=1, max_size=6
-)
+BATCH_SHAPES = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9), st.binary(max_size=40)), min_size=1, max_size=6)
 
 
 def build(shapes: list[tuple[int, int, bytes]]) -> list[bytes]:
@@ -45,9 +43,7 @@ def test_the_checksum_is_castagnolis() -> None:
     base=st.integers(0, 2**62),
     payload=st.binary(),
 )
-def test_kafka_python_reads_what_the_builder_wrote(
-    records: int, epoch: int, base: int, payload: bytes
-) -> None:
+def test_kafka_python_reads_what_the_builder_wrote(records: int, epoch: int, base: int, payload: bytes) -> None:
     oracle = DefaultRecordBatch(batch(base, records, epoch, payload))
     assert oracle.validate_crc()
     assert (oracle.base_offset, oracle.leader_epoch, oracle.magic) == (base, epoch, 2)
@@ -118,9 +114,7 @@ def test_zeros_behind_the_last_batch_mean_nothing_more(zeros: int) -> None:
         (0, ">q", -1, "base offset"),
     ],
 )
-def test_what_cannot_be_a_header_is_named_with_its_position(
-    at: int, fmt: str, value: int, reason: str
-) -> None:
+def test_what_cannot_be_a_header_is_named_with_its_position(at: int, fmt: str, value: int, reason: str) -> None:
     first = batch(0, 2)
     raw = bytearray(first + batch(2, 2))
     struct.pack_into(fmt, raw, len(first) + at, value)
