@@ -80,9 +80,7 @@ def from_java_properties(bootstrap_servers: str, java: Mapping[str, str]) -> Kaf
     translated: dict[str, ConfluentValue] = {}
     for key, value in java.items():
         if value.startswith("${"):
-            raise _untranslatable(
-                key, "config providers are not resolved", "put the value itself in the file"
-            )
+            raise _untranslatable(key, "config providers are not resolved", "put the value itself in the file")
         if key in _SAME_NAME:
             translated[key] = value
         elif key in _RENAMED:
@@ -169,12 +167,8 @@ def _translate_jaas(java: Mapping[str, str], translated: dict[str, ConfluentValu
             translated[key] = options[option]
     if module.endswith("OAuthBearerLoginModule"):
         translated["sasl.oauthbearer.method"] = "oidc"
-    elif module.endswith(("PlainLoginModule", "ScramLoginModule")) and not {"username", "password"} <= set(
-        options
-    ):
-        raise _untranslatable(
-            "sasl.jaas.config", "username or password is missing", 'write username="…" password="…";'
-        )
+    elif module.endswith(("PlainLoginModule", "ScramLoginModule")) and not {"username", "password"} <= set(options):
+        raise _untranslatable("sasl.jaas.config", "username or password is missing", 'write username="…" password="…";')
 
 
 _JAAS_MODULES = {

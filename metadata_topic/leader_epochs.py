@@ -19,9 +19,7 @@ class LeaderEpochChain:
         self._starts: list[int] = []
         for epoch, start_offset in epochs_and_start_offsets:
             if self._epochs and (epoch <= self._epochs[-1] or start_offset < self._starts[-1]):
-                raise ValueError(
-                    f"leader epoch {epoch} at offset {start_offset} does not follow its predecessor"
-                )
+                raise ValueError(f"leader epoch {epoch} at offset {start_offset} does not follow its predecessor")
             self._epochs.append(epoch)
             self._starts.append(start_offset)
 

@@ -99,17 +99,13 @@ def decode_entries(entry_block: bytes | memoryview) -> tuple[RemoteLogSegmentMet
 def decode(key: bytes | None, value: bytes | None) -> PublishedSegment | RemoteWalLogSegmentMetadataUpdate:
     """The record that `encode` made. Raises UndecodableRecordError for everything else, and nothing else."""
     if key is None or len(key) != 16:
-        raise UndecodableRecordError(
-            "foreign_key", f"the key is not a combined segment id: {_size(key)} bytes"
-        )
+        raise UndecodableRecordError("foreign_key", f"the key is not a combined segment id: {_size(key)} bytes")
     if value is None:
         raise UndecodableRecordError("no_value", "a tombstone; this topic has none")
     if len(value) < 1:
         raise UndecodableRecordError("truncated", "the value is empty")
     if value[0] != FORMAT_VERSION:
-        raise UndecodableRecordError(
-            "version", f"format version {value[0]}, this reader knows {FORMAT_VERSION}"
-        )
+        raise UndecodableRecordError("version", f"format version {value[0]}, this reader knows {FORMAT_VERSION}")
     if len(value) < _HEAD.size:
         raise UndecodableRecordError("truncated", f"{len(value)} bytes are less than the head's {_HEAD.size}")
     _, record_type, raw_id, event_timestamp_ms = _HEAD.unpack_from(value)
@@ -159,9 +155,7 @@ def _decode_segment(segment_id: CombinedSegmentId, event_timestamp_ms: int, valu
     if custom_length > CUSTOM_METADATA_MAX_BYTES:
         raise UndecodableRecordError("custom_metadata", f"{custom_length} bytes of custom metadata")
     if len(value) < entries_start:
-        raise UndecodableRecordError(
-            "truncated", f"{len(value)} bytes, custom metadata ends at {entries_start}"
-        )
+        raise UndecodableRecordError("truncated", f"{len(value)} bytes, custom metadata ends at {entries_start}")
     if state not in _STATES:
         raise UndecodableRecordError("state", f"state {state} is not known")
     if size_bytes < UNKNOWN_POSITION:

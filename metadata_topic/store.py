@@ -139,9 +139,7 @@ class RemoteWalMetadataStore:
                 found += [self._view(run, key) for run in runs]
             return found
 
-    def last_uploaded_offset(
-        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain
-    ) -> int:
+    def last_uploaded_offset(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain) -> int:
         """The highest offset of this log in a finished object; UNKNOWN_OFFSET when there is none.
 
         Offsets below it may be missing: objects are deleted, and compacted logs have holes.
@@ -151,9 +149,7 @@ class RemoteWalMetadataStore:
             highest = UNKNOWN_OFFSET
             for epoch in leader_epochs.newest_first():
                 if epoch in epochs:
-                    found = self._highest(
-                        (topic_id_partition, epoch), epochs[epoch], leader_epochs.end_of(epoch)
-                    )
+                    found = self._highest((topic_id_partition, epoch), epochs[epoch], leader_epochs.end_of(epoch))
                     highest = max(highest, found)
             return highest
 
@@ -220,14 +216,10 @@ class RemoteWalMetadataStore:
                     known = writer.segments.get(sequence)
                     if known is None or state not in (None, known.state):
                         continue
-                    found = _metadata(
-                        CombinedSegmentId(writer.broker_id, writer.incarnation, sequence), known
-                    )
+                    found = _metadata(CombinedSegmentId(writer.broker_id, writer.incarnation, sequence), known)
                 yield found
 
-    def living_entries(
-        self, combined_segment_id: CombinedSegmentId
-    ) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
+    def living_entries(self, combined_segment_id: CombinedSegmentId) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
         """The segment's entries that are not dead as a whole; none when it is unknown or deleted."""
         with self._lock:
             known = self.segment(combined_segment_id)
@@ -237,8 +229,7 @@ class RemoteWalMetadataStore:
         return tuple(
             entry
             for entry in known.entries
-            if entry.first_offset
-            < dead.get((entry.topic_id_partition, entry.leader_epoch), entry.last_offset + 1)
+            if entry.first_offset < dead.get((entry.topic_id_partition, entry.leader_epoch), entry.last_offset + 1)
         )
 
     # The whole
@@ -247,8 +238,7 @@ class RemoteWalMetadataStore:
         """For each state; the deleted ones as a mere number."""
         with self._lock:
             totals = {
-                state: StateTotals(self._segments_in[state], self._bytes_in[state])
-                for state in RemoteLogSegmentState
+                state: StateTotals(self._segments_in[state], self._bytes_in[state]) for state in RemoteLogSegmentState
             }
             totals[DELETED] = StateTotals(sum(len(writer.deleted) for writer in self._writers))
             return totals

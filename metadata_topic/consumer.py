@@ -1,0 +1,74 @@
+"""Keeping a store up to date with the metadata topic (the ConsumerTask of KIP-405's topic-based manager).
+
+Theory. At start the topic is read from its beginning and the store is rebuilt; from then on the store
+follows. Each batch goes into the store together with the offsets it came from, under the store's lock, so
+what the store knows and how far it has read are one. Records that cannot be decoded are counted by the store
+and passed over: one poison record must not stop the reader, or let it loop.
+
+"Not ready" is a state that passes, to be shown and waited for, never a fatal error (KAFKA-15181).
+"""
+
+from collections.abc import Sequence
+
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.serde import decode_or_keep_out
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.topic_follower import (
+    DEFAULT_SETTINGS,
+    ConsumerFactory,
+    FollowSettings,
+    TopicFollower,
+    TopicRecord,
+    confluent_reader,
+)
+
+
+class RemoteWalMetadataConsumer:
+    """Reads the metadata topic into `store`, on a thread of its own."""
+
+    def __init__(
+        self,
+        client_config: KafkaClientConfig,
+        store: RemoteWalMetadataStore,
+        settings: FollowSettings = DEFAULT_SETTINGS,
+        rack: str | None = None,
+        consumer_factory: ConsumerFactory = confluent_reader,
+    ) -> None:
+        """`rack` is the agent's zone: brokers with a rack-aware replica selector then serve the reads from
+        it.
+        """
+        self._store = store
+        self._follower = TopicFollower(client_config, METADATA_TOPIC, self._take, settings, rack, consumer_factory)
+
+    def start(self) -> None:
+        """Begin rebuilding the store."""
+        self._follower.start()
+
+    @property
+    def ready(self) -> bool:
+        """The store holds all that was in the topic when reading began, and reading goes on."""
+        return self._follower.ready
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        """False when the time ran out first, or the reader died."""
+        return self._follower.wait_until_ready(timeout_s)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the reader for good; None while all is well."""
+        return self._follower.failure
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Of the reading itself; what was read is counted by the store."""
+        return self._follower.counters
+
+    def close(self) -> None:
+        """Stop following. Idempotent."""
+        self._follower.close()
+
+    def _take(self, records: Sequence[TopicRecord]) -> None:
+        self._store.apply_all(
+            (decode_or_keep_out(record.key, record.value), (record.partition, record.offset)) for record in records
+        )

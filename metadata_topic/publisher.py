@@ -1,0 +1,311 @@
+"""Publishing to the metadata topic without ever blocking the caller.
+
+Theory. Every record that is not acknowledged stands in one queue, oldest first: the head part is with
+librdkafka ("sent"), the rest waits. One thread moves records from waiting to sent while librdkafka takes
+them, and acknowledged records leave at the front. Nothing is ever skipped: librdkafka retries for ever and in
+order (idempotent, acks=all, no message time-out), and where it gives up (a fatal error, a topic that is gone
+for now) the producer is thrown away and a new one is given all unacknowledged records again, oldest first,
+after a pause. So a record may be published twice, which readers bear, and a reader sees an agent's records in
+order.
+
+The queue is bounded by records and bytes; over the bound `publish` raises, and the caller stops uploading.
+Loss of the metadata of an object that was uploaded is what must not happen.
+
+`publish` may be called from any thread. Records still in the queue when the process dies are lost; their
+objects are orphans, which reconciliation finds.
+"""
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, cast
+
+import structlog
+
+from metadata_topic import serde
+from metadata_topic.client_config import ConfluentValue, KafkaClientConfig
+from metadata_topic.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
+from metadata_topic.partitioner import metadata_partition
+from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.topic import METADATA_TOPIC
+from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
+
+log = structlog.get_logger(__name__)
+
+
+class ProducerLike(Protocol):
+    """What is used of confluent_kafka.Producer."""
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes,
+        partition: int,
+        on_delivery: Callable[[object | None, object], None],
+    ) -> None:
+        """Raises BufferError when librdkafka's queue is full."""
+
+    def poll(self, timeout: float) -> int: ...
+
+    def purge(self) -> None: ...
+
+    def flush(self, timeout: float) -> int: ...
+
+
+ProducerFactory = Callable[[dict[str, ConfluentValue | logging.Logger]], ProducerLike]
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherSettings:
+    """How much may wait, and how long librdkafka gathers records into one batch."""
+
+    topic: str = METADATA_TOPIC
+    linger_ms: int = 50
+    max_pending_records: int = 100_000
+    max_pending_bytes: int = 64 * 1024 * 1024
+    max_record_bytes: int = 900_000
+    """Below the broker's message.max.bytes (1,048,588), so that no record is ever refused for good."""
+    retry_pause_ms: int = 1000
+
+
+DEFAULT_SETTINGS = PublisherSettings()
+
+
+class _Pending:
+    __slots__ = ("acknowledged", "key", "since_s", "value")
+
+    def __init__(self, key: bytes, value: bytes, since_s: float) -> None:
+        self.key = key
+        self.value = value
+        self.since_s = since_s
+        self.acknowledged = False
+
+
+def confluent_producer(config: dict[str, ConfluentValue | logging.Logger]) -> ProducerLike:
+    """The real producer."""
+    from confluent_kafka import Producer
+
+    return cast(ProducerLike, Producer(config))
+
+
+class RemoteWalMetadataPublisher:
+    """Publishes one agent's records to its partition, in order. See the module's theory."""
+
+    def __init__(
+        self,
+        client_config: KafkaClientConfig,
+        broker_id: int,
+        partition_count: int,
+        clock: Callable[[], float],
+        settings: PublisherSettings = DEFAULT_SETTINGS,
+        producer_factory: ProducerFactory = confluent_producer,
+    ) -> None:
+        """`clock` is monotonic, in seconds. The thread starts with `start`."""
+        self._client_config = client_config
+        self._partition = metadata_partition(broker_id, partition_count)
+        self._client_id = f"remote-wal-agent-{broker_id}-metadata"
+        self._clock = clock
+        self._settings = settings
+        self._producer_factory = producer_factory
+
+        self._changed = threading.Condition()
+        self._waiting: deque[_Pending] = deque()
+        self._sent: deque[_Pending] = deque()
+        self._bytes = 0
+        self._failure: object | None = None
+        self._closing = False
+        self._counters: Counter[str] = Counter()
+        self._thread = threading.Thread(target=self._run, name="metadata-publisher", daemon=True)
+
+    def start(self) -> None:
+        """Begin publishing. What was queued before goes out now."""
+        self._thread.start()
+
+    def publish(self, record: RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate) -> None:
+        """Queue a record; returns at once.
+
+        Raises PublicationBacklogFullError when too much waits already, MetadataRecordTooLargeError when the
+        record is above the cap, ValueError when it cannot be encoded. In each case nothing was queued.
+        """
+        key, value = serde.encode_key(record.combined_segment_id), serde.encode(record)
+        if len(value) > self._settings.max_record_bytes:
+            raise MetadataRecordTooLargeError(
+                "publish metadata",
+                str(record.combined_segment_id),
+                f"{len(value)} bytes, at most {self._settings.max_record_bytes} are taken",
+                "combine fewer partitions' records into one object",
+            )
+        with self._changed:
+            records = len(self._waiting) + len(self._sent)
+            if (
+                records >= self._settings.max_pending_records
+                or self._bytes + len(value) > self._settings.max_pending_bytes
+                or self._closing
+            ):
+                self._counters["refused"] += 1
+                raise PublicationBacklogFullError(
+                    "publish metadata",
+                    str(record.combined_segment_id),
+                    "the publisher is closing"
+                    if self._closing
+                    else f"{records} records with {self._bytes} bytes wait for {self._settings.topic}",
+                    "stop uploading until it drains; has the topic min.insync.replicas brokers in sync?",
+                )
+            self._waiting.append(_Pending(key, value, self._clock()))
+            self._bytes += len(value)
+            self._counters["queued"] += 1
+            self._changed.notify_all()
+
+    @property
+    def pending(self) -> int:
+        """Records that are not acknowledged."""
+        with self._changed:
+            return len(self._waiting) + len(self._sent)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Their values' bytes."""
+        with self._changed:
+            return self._bytes
+
+    def oldest_pending_age_s(self, now: float) -> float:
+        """How long the oldest record has waited, by the clock that was handed in; 0 when none waits."""
+        with self._changed:
+            oldest = self._sent[0] if self._sent else self._waiting[0] if self._waiting else None
+            return 0.0 if oldest is None else max(0.0, now - oldest.since_s)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """`queued`, `refused`, `sent`, `acknowledged`, `delivery_failures`, `producer_restarts`,
+        `queue_full`.
+        """
+        with self._changed:
+            return dict(self._counters)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until nothing is pending. False when the time ran out first."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting and not self._sent, timeout_s)
+
+    def close(self, timeout_s: float = 10.0) -> int:
+        """Publish what can be published in that time, then stop; returns how many records are left.
+        Idempotent.
+        """
+        if self._thread.ident is not None:
+            self.flush(timeout_s)
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+        left = self.pending
+        if left:
+            log.error("metadata_left_unpublished", records=left, topic=self._settings.topic)
+        return left
+
+    # The publishing thread
+
+    def _run(self) -> None:
+        producer = self._new_producer()
+        while not self._closing:
+            if self._failure is not None:
+                producer = self._start_over(producer)
+                continue
+            self._send_waiting(producer)
+            if self._sent:
+                producer.poll(self._settings.linger_ms / 1000)
+            else:
+                with self._changed:
+                    self._changed.wait_for(lambda: bool(self._waiting) or self._closing, timeout=5.0)
+                producer.poll(0)
+        producer.purge()
+        producer.flush(1.0)
+
+    def _send_waiting(self, producer: ProducerLike) -> None:
+        while not self._closing and self._failure is None:
+            with self._changed:
+                if not self._waiting:
+                    return
+                record = self._waiting[0]
+            try:
+                producer.produce(
+                    self._settings.topic,
+                    value=record.value,
+                    key=record.key,
+                    partition=self._partition,
+                    on_delivery=partial(self._delivered, record),
+                )
+            except BufferError:
+                self._counters["queue_full"] += 1
+                return
+            except Exception as error:
+                # KafkaException: the producer is in a fatal state, or the partition does not exist.
+                self._fail(error)
+                return
+            with self._changed:
+                self._sent.append(self._waiting.popleft())
+                self._counters["sent"] += 1
+
+    def _delivered(self, record: _Pending, error: object | None, _message: object) -> None:
+        """librdkafka's report; comes inside `poll` or `flush`, on the publishing thread."""
+        if error is not None:
+            self._counters["delivery_failures"] += 1
+            self._fail(error)
+            return
+        with self._changed:
+            record.acknowledged = True
+            while self._sent and self._sent[0].acknowledged:
+                self._bytes -= len(self._sent.popleft().value)
+                self._counters["acknowledged"] += 1
+            if not self._sent:
+                self._changed.notify_all()
+
+    def _fail(self, error: object) -> None:
+        if self._failure is None:
+            self._failure = error
+
+    def _start_over(self, producer: ProducerLike) -> ProducerLike:
+        """Take back what was sent and not acknowledged, pause, and go on with a new producer."""
+        producer.purge()
+        producer.flush(5.0)
+        log.warning(
+            "metadata_publication_failed",
+            topic=self._settings.topic,
+            partition=self._partition,
+            error=str(self._failure),
+            pending=self.pending,
+            retry_in_ms=self._settings.retry_pause_ms,
+        )
+        with self._changed:
+            unacknowledged = [record for record in self._sent if not record.acknowledged]
+            self._bytes -= sum(len(record.value) for record in self._sent if record.acknowledged)
+            self._counters["acknowledged"] += len(self._sent) - len(unacknowledged)
+            self._sent.clear()
+            self._waiting.extendleft(reversed(unacknowledged))
+            self._counters["producer_restarts"] += 1
+            self._failure = None
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._closing, timeout=self._settings.retry_pause_ms / 1000)
+        return self._new_producer()
+
+    def _new_producer(self) -> ProducerLike:
+        config: dict[str, ConfluentValue | logging.Logger] = {
+            **self._client_config.for_confluent(
+                client_id=self._client_id,
+                acks="all",
+                enable_idempotence=True,
+                enable_gapless_guarantee=True,
+                message_timeout_ms=0,
+                linger_ms=self._settings.linger_ms,
+                compression_type="zstd",
+                queue_buffering_max_messages=10_000,
+                queue_buffering_max_kbytes=16 * 1024,
+                message_max_bytes=1_000_000,
+            ),
+            "logger": logging.getLogger("metadata_topic.librdkafka"),
+        }
+        return self._producer_factory(config)

@@ -1,0 +1,233 @@
+"""The metadata topics themselves: their names, settings and layout, made when they are missing."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, cast
+
+import structlog
+
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.errors import TopicSetupError
+from metadata_topic.partitioner import metadata_partition
+
+log = structlog.get_logger(__name__)
+
+METADATA_TOPIC = "__remote_wal_log_metadata"
+SETTINGS_TOPIC = "__remote_wal_topic_settings"
+
+KEY_PREFIX = "remote.wal.log.metadata.topic."
+PARTITIONS_KEY = KEY_PREFIX + "num.partitions"
+REPLICATION_KEY = KEY_PREFIX + "replication.factor"
+RETENTION_KEY = KEY_PREFIX + "retention.ms"
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataTopicSettings:
+    """How the metadata topics are made. Once they are there, these change nothing."""
+
+    num_partitions: int = 12
+    """`remote.wal.log.metadata.topic.num.partitions`"""
+    replication_factor: int = 3
+    """`remote.wal.log.metadata.topic.replication.factor`; of both topics"""
+    retention_ms: int = 24 * 60 * 60 * 1000
+    """`remote.wal.log.metadata.topic.retention.ms`: longer than any topic's local.retention.ms"""
+
+    @property
+    def min_insync_replicas(self) -> int:
+        """One replica may be missing, where there is one to miss."""
+        return max(1, self.replication_factor - 1)
+
+    def metadata_topic_config(self) -> dict[str, str]:
+        """The metadata topic's own configuration."""
+        return {
+            "cleanup.policy": "delete",
+            "retention.ms": str(self.retention_ms),
+            # Retention removes whole closed segments only, so they must not stay open for long.
+            "segment.ms": str(max(60_000, self.retention_ms // 8)),
+            "compression.type": "producer",
+            "min.insync.replicas": str(self.min_insync_replicas),
+            "unclean.leader.election.enable": "false",
+        }
+
+    def settings_topic_config(self) -> dict[str, str]:
+        """The settings topic's own configuration."""
+        return {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "min.insync.replicas": str(self.min_insync_replicas),
+            "unclean.leader.election.enable": "false",
+        }
+
+
+class Broker(NamedTuple):
+    """A live broker, as the cluster describes it."""
+
+    broker_id: int
+    rack: str | None
+
+
+class AdminLike(Protocol):
+    """What is used of an admin client; `confluent_admin` adapts confluent_kafka's."""
+
+    def brokers(self) -> list[Broker]: ...
+
+    def partition_counts(self) -> dict[str, int]:
+        """Every topic with the number of its partitions."""
+
+    def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> None:
+        """Does nothing when another agent was faster. Raises TopicSetupError."""
+
+    def topic_config(self, topic: str) -> dict[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EnsuredTopics:
+    """What is there now."""
+
+    metadata_partitions: int
+    created: tuple[str, ...]
+    deviations: tuple[str, ...]
+    """Settings of topics that were there before which differ from what was asked for, as "topic: key is a,
+    not b".
+    """
+
+
+def replica_assignment(brokers: Sequence[Broker], partition_count: int, replication_factor: int) -> list[list[int]]:
+    """The replicas of each partition, the preferred leader first.
+
+    Partition p is led by a broker whose agent publishes to p (`metadata_partition`), so that publishing stays
+    inside the zone; where no broker's agent does, the brokers take turns. The other replicas are spread over
+    the other racks first. Raises TopicSetupError when there are too few brokers.
+    """
+    if len(brokers) < replication_factor:
+        raise TopicSetupError(
+            "create metadata topic",
+            REPLICATION_KEY,
+            f"replication factor {replication_factor} needs as many live brokers, there are {len(brokers)}",
+            f"start more brokers, or set {REPLICATION_KEY} to {max(1, len(brokers))}",
+        )
+    ordered = sorted(brokers)
+    leaders: dict[int, Broker] = {}
+    for broker in ordered:
+        leaders.setdefault(metadata_partition(broker.broker_id, partition_count), broker)
+    assignment = []
+    for partition in range(partition_count):
+        leader = leaders.get(partition, ordered[partition % len(ordered)])
+        at = ordered.index(leader)
+        # Take turns among the followers too, or the leader's neighbour would follow everything.
+        turn = at + 1 + partition // len(ordered)
+        others = [b for b in (*ordered[turn % len(ordered) :], *ordered[: turn % len(ordered)]) if b != leader]
+        assignment.append([b.broker_id for b in _spread(leader, others, replication_factor)])
+    return assignment
+
+
+def _spread(leader: Broker, others: list[Broker], replication_factor: int) -> list[Broker]:
+    chosen = [leader]
+    while len(chosen) < replication_factor:
+        uses = {broker: sum(c.rack == broker.rack for c in chosen) for broker in others}
+        chosen.append(min((b for b in others if b not in chosen), key=lambda b: uses[b]))
+    return chosen
+
+
+def ensure_topics(
+    client_config: KafkaClientConfig,
+    settings: MetadataTopicSettings,
+    timeout_s: float = 30.0,
+    admin: AdminLike | None = None,
+) -> EnsuredTopics:
+    """Make the two topics where they are missing, and check them where they are there. Safe to call from many
+    agents.
+
+    Blocks. Raises TopicSetupError, whose `retriable` tells whether waiting (for brokers to come) may help.
+    """
+    admin = admin or confluent_admin(client_config, timeout_s)
+    before = admin.partition_counts()
+    created: list[str] = []
+    deviations: list[str] = []
+    wanted = (
+        (METADATA_TOPIC, settings.num_partitions, settings.metadata_topic_config()),
+        (SETTINGS_TOPIC, 1, settings.settings_topic_config()),
+    )
+    for topic, partition_count, config in wanted:
+        if topic in before:
+            deviations += _deviations(topic, config, admin.topic_config(topic))
+            continue
+        admin.create(topic, replica_assignment(admin.brokers(), partition_count, settings.replication_factor), config)
+        created.append(topic)
+        log.info("metadata_topic_created", topic=topic, partitions=partition_count, **_as_fields(config))
+    counts = before if METADATA_TOPIC in before else {METADATA_TOPIC: settings.num_partitions}
+    if METADATA_TOPIC in before and counts[METADATA_TOPIC] != settings.num_partitions:
+        deviations.append(
+            f"{METADATA_TOPIC}: num.partitions is {counts[METADATA_TOPIC]}, not {settings.num_partitions}"
+        )
+    for deviation in deviations:
+        log.warning("metadata_topic_differs_from_settings", deviation=deviation)
+    return EnsuredTopics(counts[METADATA_TOPIC], tuple(created), tuple(deviations))
+
+
+def _deviations(topic: str, wanted: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
+    return [
+        f"{topic}: {key} is {actual.get(key)}, not {value}" for key, value in wanted.items() if actual.get(key) != value
+    ]
+
+
+def _as_fields(config: Mapping[str, str]) -> dict[str, str]:
+    return {key.replace(".", "_").replace("-", "_"): value for key, value in config.items()}
+
+
+class _ConfluentAdmin:
+    """confluent_kafka's AdminClient with deadlines, and its errors as ours."""
+
+    def __init__(self, client_config: KafkaClientConfig, timeout_s: float) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        self._admin = AdminClient(client_config.for_confluent(client_id="remote-wal-metadata-admin"))
+        self._timeout_s = timeout_s
+
+    def brokers(self) -> list[Broker]:
+        described = self._wait("describe cluster", "", self._admin.describe_cluster())
+        return [Broker(node.id, node.rack or None) for node in described.nodes]
+
+    def partition_counts(self) -> dict[str, int]:
+        from confluent_kafka import KafkaException
+
+        try:
+            topics = self._admin.list_topics(timeout=self._timeout_s).topics
+        except KafkaException as error:
+            raise TopicSetupError("list topics", "bootstrap.servers", str(error)) from error
+        return {name: len(topic.partitions) for name, topic in topics.items()}
+
+    def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> None:
+        from confluent_kafka import KafkaError
+        from confluent_kafka.admin import NewTopic
+
+        new = NewTopic(topic, num_partitions=len(assignment), replica_assignment=assignment, config=dict(config))
+        [future] = self._admin.create_topics([new], operation_timeout=self._timeout_s).values()
+        self._wait("create topic", topic, future, passable=KafkaError.TOPIC_ALREADY_EXISTS)
+
+    def topic_config(self, topic: str) -> dict[str, str]:
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        [future] = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        return {key: entry.value for key, entry in self._wait("describe topic", topic, future).items()}
+
+    def _wait(self, operation: str, key: str, future: "Future[Any]", passable: int | None = None) -> Any:
+        from concurrent.futures import TimeoutError as FutureTimeoutError
+
+        from confluent_kafka import KafkaException
+
+        try:
+            return future.result(timeout=self._timeout_s)
+        except KafkaException as error:
+            kafka_error = error.args[0]
+            if kafka_error.code() == passable:
+                return None
+            raise TopicSetupError(operation, key, kafka_error.str()) from error
+        except FutureTimeoutError as error:
+            raise TopicSetupError(operation, key, f"no answer within {self._timeout_s} s") from error
+
+
+def confluent_admin(client_config: KafkaClientConfig, timeout_s: float) -> AdminLike:
+    """The real admin client."""
+    return cast(AdminLike, _ConfluentAdmin(client_config, timeout_s))

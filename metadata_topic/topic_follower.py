@@ -1,0 +1,276 @@
+"""Following a topic from its beginning: all partitions, no consumer group, one thread.
+
+Theory. The follower owns where it stands (`positions`: the offset to be read next, per partition). Batches
+are handed to `take`, in order per partition, and the positions move when `take` returns; when the consumer
+fails it is made anew and goes on from there. It is caught up when every partition has reached the end that it
+had when the follower began.
+
+It is built to cost next to nothing when idle: brokers hold a fetch for up to a second, and batches are
+gathered for as long. What is read is therefore up to about two seconds old.
+"""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, cast
+
+import structlog
+
+from metadata_topic.client_config import ConfluentValue, KafkaClientConfig
+from metadata_topic.errors import MetadataTopicError
+
+log = structlog.get_logger(__name__)
+
+
+class TopicRecord(NamedTuple):
+    """One record as it was read."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+class MessageLike(Protocol):
+    """What is used of confluent_kafka.Message."""
+
+    def error(self) -> Any: ...
+    def partition(self) -> int: ...
+    def offset(self) -> int: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+
+
+class ConsumerLike(Protocol):
+    """What is used of a consumer; `confluent_reader` adapts confluent_kafka.Consumer to it."""
+
+    def partition_count(self, topic: str, timeout_s: float) -> int:
+        """0 when the topic does not exist."""
+
+    def end_offset(self, topic: str, partition: int, timeout_s: float) -> int: ...
+
+    def assign(self, topic: str, positions: dict[int, int]) -> None:
+        """Read these partitions from these offsets on."""
+
+    def consume(self, num_messages: int, timeout: float) -> list[MessageLike]: ...
+
+    def close(self) -> None: ...
+
+
+ConsumerFactory = Callable[[dict[str, ConfluentValue | logging.Logger]], ConsumerLike]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowSettings:
+    """How eagerly to read."""
+
+    batch_records: int = 500
+    batch_wait_ms: int = 1000
+    fetch_wait_ms: int = 1000
+    fetch_min_bytes: int = 64 * 1024
+    retry_pause_ms: int = 1000
+    request_timeout_ms: int = 10_000
+    new_partitions_check_ms: int = 60_000
+
+
+DEFAULT_SETTINGS = FollowSettings()
+
+
+class _ConfluentReader:
+    """confluent_kafka.Consumer, assigned by hand."""
+
+    def __init__(self, config: dict[str, ConfluentValue | logging.Logger]) -> None:
+        from confluent_kafka import Consumer
+
+        self._consumer = Consumer(config)
+
+    def partition_count(self, topic: str, timeout_s: float) -> int:
+        metadata = self._consumer.list_topics(topic, timeout=timeout_s).topics.get(topic)
+        return len(metadata.partitions) if metadata is not None and metadata.error is None else 0
+
+    def end_offset(self, topic: str, partition: int, timeout_s: float) -> int:
+        from confluent_kafka import TopicPartition
+
+        # Transaction markers and compaction leave holes, but never at the end offset's own place.
+        _low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
+        return int(high)
+
+    def assign(self, topic: str, positions: dict[int, int]) -> None:
+        from confluent_kafka import TopicPartition
+
+        self._consumer.assign([TopicPartition(topic, *position) for position in positions.items()])
+
+    def consume(self, num_messages: int, timeout: float) -> list[MessageLike]:
+        return cast(list[MessageLike], self._consumer.consume(num_messages, timeout))
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def confluent_reader(config: dict[str, ConfluentValue | logging.Logger]) -> ConsumerLike:
+    """The real consumer."""
+    return _ConfluentReader(config)
+
+
+class TopicFollower:
+    """Feeds `take` with every record of a topic. See the module's theory."""
+
+    def __init__(
+        self,
+        client_config: KafkaClientConfig,
+        topic: str,
+        take: Callable[[Sequence[TopicRecord]], None],
+        settings: FollowSettings = DEFAULT_SETTINGS,
+        rack: str | None = None,
+        consumer_factory: ConsumerFactory = confluent_reader,
+    ) -> None:
+        """`take` runs on the follower's thread and must not raise. `rack` lets it read from a broker in its
+        zone.
+        """
+        self._client_config = client_config
+        self._topic = topic
+        self._take = take
+        self._settings = settings
+        self._rack = rack
+        self._consumer_factory = consumer_factory
+
+        self._stop = threading.Event()
+        self._caught_up = threading.Event()
+        self._positions: dict[int, int] = {}
+        self._goals: dict[int, int] | None = None
+        self._counters: Counter[str] = Counter()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"follow-{topic}", daemon=True)
+
+    def start(self) -> None:
+        """Begin reading."""
+        self._thread.start()
+
+    @property
+    def ready(self) -> bool:
+        """Caught up once, and still reading."""
+        return self._caught_up.is_set() and self._failure is None
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        """False when the time ran out first."""
+        return self._caught_up.wait(timeout_s) and self.ready
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the thread for good: a defect, as everything else is tried again."""
+        return self._failure
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The offset to be read next, per partition."""
+        return dict(self._positions)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """`records`, `batches`, `errors`, `consumer_restarts`."""
+        return dict(self._counters)
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            while not self._stop.is_set():
+                try:
+                    self._follow()
+                except (KafkaException, MetadataTopicError) as error:
+                    self._counters["consumer_restarts"] += 1
+                    log.warning("metadata_topic_read_failed", topic=self._topic, error=str(error))
+                    self._stop.wait(self._settings.retry_pause_ms / 1000)
+        except BaseException as failure:
+            self._failure = failure
+            log.exception("metadata_topic_follower_died", topic=self._topic)
+
+    def _follow(self) -> None:
+        """Read until stopped, or until more partitions may be there."""
+        consumer = self._consumer_factory(self._config())
+        try:
+            self._take_up(consumer)
+            checks = max(1, self._settings.new_partitions_check_ms // self._settings.batch_wait_ms)
+            idle = 0
+            while not self._stop.is_set():
+                messages = consumer.consume(self._settings.batch_records, self._settings.batch_wait_ms / 1000)
+                self._hand_over(messages)
+                idle += 1
+                if idle >= checks:
+                    idle = 0
+                    if consumer.partition_count(self._topic, self._timeout_s) > len(self._positions):
+                        self._take_up(consumer)
+        finally:
+            consumer.close()
+
+    def _take_up(self, consumer: ConsumerLike) -> None:
+        """Assign every partition there is, each from where we stand."""
+        count = consumer.partition_count(self._topic, self._timeout_s)
+        if count == 0:
+            raise MetadataTopicError(
+                "follow", self._topic, "the topic does not exist", "an agent makes it when it starts"
+            )
+        if self._goals is None:
+            self._goals = {p: consumer.end_offset(self._topic, p, self._timeout_s) for p in range(count)}
+        for partition in range(count):
+            self._positions.setdefault(partition, 0)
+        consumer.assign(self._topic, self._positions)
+        self._check_caught_up()
+
+    def _hand_over(self, messages: list[MessageLike]) -> None:
+        records = []
+        ends: dict[int, int] = {}
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(TopicRecord(message.partition(), message.offset(), message.key(), message.value()))
+                ends[message.partition()] = message.offset() + 1
+            elif error.name() == "_PARTITION_EOF":
+                ends[message.partition()] = message.offset()
+            else:
+                self._counters["errors"] += 1
+                log.warning("metadata_topic_error", topic=self._topic, error=str(error))
+                if error.fatal():
+                    raise MetadataTopicError("follow", self._topic, str(error))
+        if records:
+            self._counters["records"] += len(records)
+            self._counters["batches"] += 1
+            self._take(records)
+        self._positions.update(ends)
+        if ends:
+            self._check_caught_up()
+
+    def _check_caught_up(self) -> None:
+        goals = self._goals
+        if goals is not None and all(self._positions[partition] >= goal for partition, goal in goals.items()):
+            self._caught_up.set()
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._settings.request_timeout_ms / 1000
+
+    def _config(self) -> dict[str, ConfluentValue | logging.Logger]:
+        overrides: dict[str, ConfluentValue] = {"client_rack": self._rack} if self._rack else {}
+        return {
+            **self._client_config.for_confluent(
+                # librdkafka asks for a group, though nothing is ever committed to it.
+                group_id=f"remote-wal-follower-{self._topic}",
+                enable_auto_commit=False,
+                enable_auto_offset_store=False,
+                enable_partition_eof=True,
+                auto_offset_reset="earliest",
+                fetch_wait_max_ms=self._settings.fetch_wait_ms,
+                fetch_min_bytes=self._settings.fetch_min_bytes,
+                queued_max_messages_kbytes=16 * 1024,
+                **overrides,
+            ),
+            "logger": logging.getLogger("metadata_topic.librdkafka"),
+        }
