@@ -9,18 +9,14 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from pathlib import Path
 
+from kafka_log.errors import MalformedFileError
+
+__all__ = [
+    "FILE_NAME", "UNKNOWN_EPOCH", "LeaderEpochs", "MalformedFileError", "parse_leader_epochs", "read_leader_epochs",
+]  # fmt: skip
+
 FILE_NAME = "leader-epoch-checkpoint"
 UNKNOWN_EPOCH = -1
-
-
-class MalformedFileError(Exception):
-    """A file of Kafka's cannot be understood; names the file and the line, counted from 1."""
-
-    def __init__(self, path: Path, line: int, reason: str) -> None:
-        self.path = path
-        self.line = line
-        self.reason = reason
-        super().__init__(f"{path}, line {line}: {reason}")
 
 
 class LeaderEpochs:

@@ -50,7 +50,7 @@ class LogLineage:
                 batch = locate(fd, self._directory.file_path(base), base, offset).batch
         except FileNotFoundError:
             return True
-        return batch is None or batch.leader_epoch != self.delivered.epoch_at(offset)
+        return batch is None or batch.leader_epoch != self.delivered.epoch_at(max(offset, batch.base_offset))
 
     def _walk_last_run(self) -> int | None:
         """The first offset within the last delivered run whose batch carries another epoch."""

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from kafka_log.errors import LogDirectoryError
 from kafka_log.leader_epoch_checkpoint import UNKNOWN_EPOCH
 from kafka_log.log_lineage import LogLineage
 from kafka_log.open_files import FileReplacedError, LogFile, OpenFiles
@@ -39,6 +40,11 @@ from kafka_log.record_batch import (
 )
 from kafka_log.segment_directory import SegmentDirectory
 from kafka_log.segment_files import Located, locate
+
+__all__ = [
+    "UNKNOWN_OFFSET", "Gap", "LogDeleted", "LogDirectoryError", "Rolled", "SegmentTail", "TailEvent",
+    "TailRead", "TornTail", "Truncated",
+]  # fmt: skip
 
 UNKNOWN_OFFSET = -1
 _MAX_STEPS = 16
@@ -89,15 +95,6 @@ class TailRead(NamedTuple):
     spans: list[BatchSpan]
     """The batches of `records`, positions relative to it."""
     events: tuple[TailEvent, ...]
-
-
-class LogDirectoryError(Exception):
-    """The operating system could not read a partition's files."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        self.path = path
-        self.reason = reason
-        super().__init__(f"reading {path}: {reason}")
 
 
 class SegmentTail:

@@ -1,0 +1,33 @@
+"""What can be wrong with the files that Kafka writes."""
+
+from pathlib import Path
+
+
+class LogDirectoryError(Exception):
+    """The operating system could not read something under a log directory."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"reading {path}: {reason}")
+
+
+class MalformedFileError(Exception):
+    """A file of Kafka's cannot be understood; names the file and the line, counted from 1 (0: the file as a
+    whole)."""
+
+    def __init__(self, path: Path, line: int, reason: str) -> None:
+        self.path = path
+        self.line = line
+        self.reason = reason
+        super().__init__(f"{path}, line {line}: {reason}" if line else f"{path}: {reason}")
+
+
+class BrokerPropertiesError(Exception):
+    """A broker's server.properties lacks a key or has a value that cannot be understood."""
+
+    def __init__(self, path: Path, key: str, reason: str) -> None:
+        self.path = path
+        self.key = key
+        self.reason = reason
+        super().__init__(f"{path}: {key}: {reason}")

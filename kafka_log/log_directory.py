@@ -1,0 +1,155 @@
+"""The partition directories of one of a broker's log directories.
+
+A scan asks the file system about new entries only; an entry that keeps its name and inode number is the same
+directory. So scanning a directory of thousands of partitions costs one listing.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from kafka_log.errors import LogDirectoryError, MalformedFileError
+from kafka_log.partition_metadata import read_partition_metadata
+from kafka_log.segment_files import list_segments, log_file_name
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+MAX_TOPIC_NAME_LENGTH = 249
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
+_MAX_PARTITION = 2**31 - 1
+
+
+def is_topic_name(name: str) -> bool:
+    """Kafka's rule for topic names (org.apache.kafka.common.internals.Topic), so also safe as a path's part."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDirectory:
+    """A live replica's directory."""
+
+    topic: str
+    partition: int
+    topic_id: TopicId
+    path: Path
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """A live segment of a partition."""
+
+    base_offset: int
+    path: Path
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectoryScan:
+    """What changed since the scan before. A topic made anew under its old name is removed and added."""
+
+    added: tuple[PartitionDirectory, ...]
+    removed: tuple[PartitionDirectory, ...]
+    faults: tuple[MalformedFileError, ...]
+    """Partition directories that were left out, in this scan as in every one until they are mended."""
+
+
+def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
+    """Topic and partition, or None for whatever is no live replica.
+
+    Replicas that move in (-future), are being deleted (-delete), or are not the broker's (-stray) end in
+    letters.
+    """
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    if match is None or not is_topic_name(match[1]) or int(match[2]) > _MAX_PARTITION:
+        return None
+    return match[1], int(match[2])
+
+
+class LogDirectory:
+    """One entry of a broker's log.dirs. One caller at a time."""
+
+    def __init__(self, path: Path, *, include_cluster_metadata: bool = False) -> None:
+        self.path = path
+        self._include_cluster_metadata = include_cluster_metadata
+        self._known: dict[str, tuple[int, PartitionDirectory]] = {}
+
+    @property
+    def partitions(self) -> Mapping[TopicIdPartition, PartitionDirectory]:
+        """The live replicas as of the last scan."""
+        return MappingProxyType({known.topic_id_partition: known for _, known in self._known.values()})
+
+    @property
+    def watchable(self) -> tuple[Path, ...]:
+        """The directories in which something is created or renamed when replicas or segments come and go."""
+        return self.path, *(known.path for _, known in self._known.values())
+
+    def scan(self) -> LogDirectoryScan:
+        """Take note of the directory's entries. A replica without partition.metadata yet is left for the
+        next scan.
+
+        Symbolic links are not followed. Raises LogDirectoryError when the operating system refuses.
+        """
+        added: list[PartitionDirectory] = []
+        faults: list[MalformedFileError] = []
+        current: dict[str, tuple[int, PartitionDirectory]] = {}
+        try:
+            with os.scandir(self.path) as entries:
+                for entry in entries:
+                    known = self._known.get(entry.name)
+                    if known is not None and known[0] == entry.inode():
+                        current[entry.name] = known
+                        continue
+                    try:
+                        found = self._examine(entry)
+                    except MalformedFileError as error:
+                        faults.append(error)
+                        continue
+                    if found is not None:
+                        current[entry.name] = (entry.inode(), found)
+                        added.append(found)
+        except OSError as error:
+            raise LogDirectoryError(self.path, str(error)) from error
+        removed = [
+            was for name, (inode, was) in self._known.items() if name not in current or current[name][0] != inode
+        ]
+        self._known = current
+        return LogDirectoryScan(tuple(added), tuple(removed), tuple(faults))
+
+    def _examine(self, entry: os.DirEntry[str]) -> PartitionDirectory | None:
+        named = parse_partition_directory_name(entry.name)
+        if named is None or not entry.is_dir(follow_symlinks=False):
+            return None
+        topic, partition = named
+        if topic == CLUSTER_METADATA_TOPIC and not self._include_cluster_metadata:
+            return None
+        path = self.path / entry.name
+        try:
+            return PartitionDirectory(topic, partition, read_partition_metadata(path), path)
+        except FileNotFoundError:
+            return None
+
+
+def live_segments(partition_dir: Path) -> list[SegmentFile]:
+    """The segments of a partition directory, by base offset; those deleted meanwhile are left out.
+
+    Raises LogDirectoryError.
+    """
+    segments = []
+    try:
+        for base_offset in list_segments(partition_dir):
+            path = partition_dir / log_file_name(base_offset)
+            try:
+                segments.append(SegmentFile(base_offset, path, path.stat().st_size))
+            except FileNotFoundError:
+                continue
+    except OSError as error:
+        raise LogDirectoryError(partition_dir, str(error)) from error
+    return segments

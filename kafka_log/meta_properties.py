@@ -1,0 +1,52 @@
+"""`meta.properties`: whose log directory this is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import javaproperties
+
+from kafka_log.errors import MalformedFileError
+
+FILE_NAME = "meta.properties"
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """The identity of one log directory."""
+
+    version: int
+    """1 in every KRaft cluster; 0 was written under ZooKeeper, with broker.id for node.id."""
+    cluster_id: str
+    node_id: int
+    directory_id: str | None
+    """Base64 as Kafka writes it; absent before Kafka 3.7."""
+
+
+def parse_meta_properties(raw: bytes, path: Path) -> MetaProperties:
+    """Raises MalformedFileError that names the key."""
+    try:
+        properties: Mapping[str, str] = javaproperties.loads(raw)
+    except ValueError as error:
+        raise MalformedFileError(path, 0, str(error)) from error
+    version = _integer(properties, "version", path)
+    node_key = "node.id" if version > 0 else "broker.id"
+    cluster_id = properties.get("cluster.id", "").strip()
+    if not cluster_id:
+        raise MalformedFileError(path, 0, "cluster.id is missing")
+    return MetaProperties(
+        version, cluster_id, _integer(properties, node_key, path), properties.get("directory.id") or None
+    )
+
+
+def _integer(properties: Mapping[str, str], key: str, path: Path) -> int:
+    text = properties.get(key, "").strip()
+    if not text.isascii() or not text.isdigit():
+        raise MalformedFileError(path, 0, f"{key} is {text!r}, expected a number")
+    return int(text)
+
+
+def read_meta_properties(log_dir: Path) -> MetaProperties:
+    """The identity of `log_dir`. Raises MalformedFileError, and OSError: the directory is not formatted."""
+    path = log_dir / FILE_NAME
+    return parse_meta_properties(path.read_bytes(), path)
