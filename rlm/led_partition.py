@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kafka_log.topic_partition import TopicIdPartition
-from rlm.link_policy import LinkPolicy
+from metadata_topic.topic_settings import LinkPolicy
 from rlm.wal_task import RLMWalTask
 
 
@@ -18,8 +18,6 @@ class Assignment:
     directory: Path
     link_policy: LinkPolicy
     latency_bound_ms: int
-    start_offset: int | None
-    """Where uploading goes on; None begins with the active segment."""
 
 
 @dataclass(slots=True)
@@ -37,8 +35,6 @@ class LedPartition:
     """Bytes beyond what was read, as of the last run of the task."""
     pending_bytes: int = 0
     """Bytes that are queued or being uploaded."""
-    start_offset: int = 0
-    """The first offset that this assignment uploaded."""
 
     @property
     def uploaded_offset(self) -> int:

@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+from metadata_topic.topic_settings import LinkPolicy
+
 
 class LinkMode(Enum):
     """How the newest bytes of a partition travel now."""
@@ -18,15 +20,6 @@ class LinkMode(Enum):
     INLINE = "inline"
     LINK = "link"
     """As links; it is worth waiting for the upload."""
-
-
-class LinkPolicy(Enum):
-    """The topic setting `remote.wal.link.policy`."""
-
-    ALWAYS = "always"
-    COST = "cost"
-    LATENCY = "latency"
-    """Links while upload and hydration together stay below `remote.wal.link.latency.bound.ms`."""
 
 
 class RateMeter:
@@ -85,11 +78,11 @@ class LinkDecider:
         """The way for `pending_bytes` that a follower waits for."""
         if policy is LinkPolicy.ALWAYS:
             return LinkMode.LINK
-        if policy is LinkPolicy.LATENCY:
-            # Reading an object takes about as long as writing it.
-            return LinkMode.LINK if 2 * self._upload_s * 1000 <= latency_bound_ms else LinkMode.INLINE
         if self._object_pays(pending_bytes, now_s):
             self._hold_until_s = now_s + self._limits.hold_s
+        # Reading an object takes about as long as writing it.
+        if policy is LinkPolicy.LATENCY and 2 * self._upload_s * 1000 > latency_bound_ms:
+            return LinkMode.INLINE
         return LinkMode.LINK if now_s < self._hold_until_s else LinkMode.INLINE
 
     def _object_pays(self, pending_bytes: int, now_s: float) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Protocol
 
 import structlog
@@ -100,6 +101,10 @@ class RemoteWalLogManager:
         self._linking_until_s = float("-inf")
         self._uploads: set[asyncio.Task[None]] = set()
         self._main: asyncio.Task[None] | None = None
+        self.resume_offset: Callable[[TopicIdPartition, Path], int | None] = lambda _partition, _directory: None
+        """Where the upload of a log goes on; None begins with the active segment."""
+        self.on_unknown_partition: Callable[[], None] = lambda: None
+        """Called when a follower fetches a partition that is not known as led: leadership may have changed."""
 
     def add_listener(self, listener: UploadListener) -> None:
         """Tell this one, too."""
@@ -146,13 +151,9 @@ class RemoteWalLogManager:
 
     def _take_on(self, assignment: Assignment) -> None:
         partition = assignment.topic_id_partition
-        try:
-            task = RLMWalTask(partition, assignment.directory, assignment.start_offset, self._open_files)
-        except (LogDirectoryError, FileNotFoundError) as error:
-            self._measures.read_failures.inc()
-            log.warning("partition_not_readable", partition=str(partition), error=str(error))
-            return
-        self._partitions[partition] = LedPartition(assignment, task, start_offset=task.next_offset)
+        start_offset = self.resume_offset(partition, assignment.directory)
+        task = RLMWalTask(partition, assignment.directory, start_offset, self._open_files)
+        self._partitions[partition] = LedPartition(assignment, task)
         self._watcher.watch(partition, assignment.directory)
         self._schedule.add(partition)
 
@@ -172,6 +173,7 @@ class RemoteWalLogManager:
         """How `size` bytes from `offset` on should travel to a follower that waits for them now."""
         led = self._partitions.get(partition)
         if led is None:
+            self.on_unknown_partition()
             return LinkMode.OFF
         now_s = self._clock()
         mode = self._decider.mode(led.assignment.link_policy, led.assignment.latency_bound_ms, size, now_s)
@@ -205,10 +207,10 @@ class RemoteWalLogManager:
         wanted = TopicIdPartition(TopicId(topic_id), partition)
         return wanted if wanted in self._partitions else None
 
-    def status(self) -> list[PartitionStatus]:
-        """The led partitions, for `describe`."""
+    def status(self) -> dict[TopicIdPartition, PartitionStatus]:
+        """The led partitions, for `describe`. May be called on other threads."""
         now_s = self._clock()
-        return [_status(led, now_s) for led in list(self._partitions.values())]
+        return {partition: _status(led, now_s) for partition, led in list(self._partitions.items())}
 
     @property
     def backlog_is_full(self) -> bool:

@@ -1,0 +1,45 @@
+"""Which agent this is: one per broker, and another incarnation at each start."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+LOCK_FILE = "agent.lock"
+_MAX_INCARNATION = 2**48 - 1
+
+
+class AgentAlreadyRunningError(Exception):
+    """Another agent holds this state directory's lock."""
+
+
+class AgentLock:
+    """Held while the agent runs. The file keeps the incarnation, so that it grows even when the clock goes back."""
+
+    def __init__(self, state_directory: Path) -> None:
+        """Take the lock. Raises AgentAlreadyRunningError, or OSError when the directory cannot be used."""
+        state_directory.mkdir(parents=True, exist_ok=True)
+        self._path = state_directory / LOCK_FILE
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._file)
+            raise AgentAlreadyRunningError(
+                f"another agent runs with the state directory {state_directory}; one broker has one agent"
+            ) from error
+
+    def next_incarnation(self, wall_ms: Callable[[], int]) -> int:
+        """A number above all that this state directory has seen, close to the time in milliseconds."""
+        last = os.pread(self._file, 32, 0).strip()
+        incarnation = max(wall_ms(), int(last) + 1 if last.isdigit() else 0)
+        if incarnation > _MAX_INCARNATION:
+            raise ValueError(f"{self._path}: {incarnation} is no incarnation")
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, b"%d\n" % incarnation, 0)
+        os.fsync(self._file)
+        return incarnation
+
+    def release(self) -> None:
+        """Let another agent start."""
+        os.close(self._file)

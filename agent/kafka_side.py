@@ -1,0 +1,196 @@
+"""The agent's own use of Kafka: its topics, its metadata, its settings, and leadership. All of it off the data path.
+
+Everything here waits for brokers that are not up yet, and none of it is needed to relay replication: until it is ready,
+no partition is led as far as the agent knows, and all bytes go inline.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from agent.leadership import LeadershipReader, LedByTopic, assignments, resume_offset
+from agent.settings import AgentSettings
+from kafka_log.errors import LogDirectoryError
+from kafka_log.log_directory import LogDirectory, PartitionDirectory
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.errors import MetadataTopicError
+from metadata_topic.settings_topic import SettingsReader, SettingsWriter
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.topic import MetadataTopicSettings, ensure_topics
+from metadata_topic.topic_settings import AgentRegistration
+from rlm.led_partition import Assignment
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+_RETRY_S = 1.0
+_MIN_LEADERSHIP_INTERVAL_S = 0.2
+_METADATA_READY_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentIdentity:
+    """Which agent this is."""
+
+    cluster_id: str
+    broker_id: int
+    incarnation: int
+    rack: str | None
+    started_ms: int
+
+
+class KafkaSide:
+    """Keeps the assignments up to date. Create and use it in the event loop; blocking calls run in its own threads."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        identity: AgentIdentity,
+        client: KafkaClientConfig,
+        log_directories: Sequence[LogDirectory],
+        on_assignments: Callable[[list[Assignment]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_assignments` is called in the event loop, whenever they may have changed."""
+        self._settings = settings
+        self._identity = identity
+        self._client = client
+        self._log_directories = log_directories
+        self._on_assignments = on_assignments
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
+        self.store = RemoteWalMetadataStore()
+        self._consumer = RemoteWalMetadataConsumer(client, self.store, rack=identity.rack)
+        self.topic_settings = SettingsReader(client, self._settings_changed, rack=identity.rack)
+        self._leadership: LeadershipReader | None = None
+        self._changed = asyncio.Event()
+        self._main: asyncio.Task[None] | None = None
+        self.missing: set[str] = {"metadata topics", "topic settings", "leadership"}
+        """What the agent does not know yet; empty when ready."""
+
+    def start(self) -> None:
+        """Begin, whether or not Kafka is up."""
+        self._main = self._loop.create_task(self._run(), name="kafka-side")
+
+    async def stop(self) -> None:
+        """Let go of Kafka."""
+        if self._main is not None:
+            self._main.cancel()
+            await asyncio.gather(self._main, return_exceptions=True)
+        await self._loop.run_in_executor(None, self._consumer.close)
+        await self._loop.run_in_executor(None, self.topic_settings.close)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def look_again(self) -> None:
+        """Leadership may have changed. May be called often."""
+        self._changed.set()
+
+    def _settings_changed(self, _topics: object) -> None:
+        """On the settings reader's thread."""
+        self._loop.call_soon_threadsafe(self._changed.set)
+
+    async def _run(self) -> None:
+        await self._make_topics()
+        self._consumer.start()
+        self.topic_settings.start()
+        await self._in_thread(self.topic_settings.wait_until_ready, _METADATA_READY_TIMEOUT_S)
+        self.missing.discard("topic settings")
+        if not await self._in_thread(self._consumer.wait_until_ready, _METADATA_READY_TIMEOUT_S):
+            log.warning("metadata_not_read", consequence="active segments are uploaded from their beginning")
+        await self._register()
+        self._leadership = LeadershipReader(self._client, self._identity.broker_id)
+        await self._follow_leadership(self._leadership)
+
+    async def _make_topics(self) -> None:
+        settings = MetadataTopicSettings(
+            self._settings.remote_wal_log_metadata_topic_num_partitions,
+            self._settings.remote_wal_log_metadata_topic_replication_factor,
+            self._settings.remote_wal_log_metadata_topic_retention_ms,
+        )
+        while True:
+            try:
+                ensured = await self._in_thread(ensure_topics, self._client, settings)
+            except MetadataTopicError as error:
+                log.info("metadata_topics_wait", reason=str(error))
+                await asyncio.sleep(_RETRY_S)
+                continue
+            for deviation in ensured.deviations:
+                log.warning("metadata_topic_deviates", deviation=deviation)
+            self.missing.discard("metadata topics")
+            return
+
+    async def _register(self) -> None:
+        registration = AgentRegistration(
+            self._identity.broker_id,
+            self._identity.incarnation,
+            str(self._settings.remote_wal_agent_http_listener),
+            str(self._settings.remote_wal_agent_peer_listener),
+            version("remote-wal"),
+            self._identity.started_ms,
+        )
+        writer = SettingsWriter(self._client)
+        try:
+            await self._in_thread(writer.register_agent, registration)
+        except MetadataTopicError as error:
+            log.warning("registration_failed", reason=str(error), consequence="describe does not find this agent")
+        finally:
+            await self._in_thread(writer.close)
+
+    async def _follow_leadership(self, leadership: LeadershipReader) -> None:
+        from confluent_kafka import KafkaException
+
+        interval_s = self._settings.remote_wal_agent_leadership_interval_ms / 1000
+        while True:
+            self._changed.clear()
+            try:
+                led = await self._in_thread(leadership.led_partitions)
+                self._on_assignments(await self._in_thread(self._assignments, led))
+                self.missing.discard("leadership")
+            except KafkaException as error:
+                log.warning("leadership_unknown", error=str(error))
+            await asyncio.sleep(_MIN_LEADERSHIP_INTERVAL_S)
+            try:
+                async with asyncio.timeout(interval_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _assignments(self, led: LedByTopic) -> list[Assignment]:
+        return assignments(
+            led,
+            self.topic_settings.topics,
+            self._partition_directories(),
+            self._settings.remote_wal_link_latency_bound_ms,
+        )
+
+    def _partition_directories(self) -> list[PartitionDirectory]:
+        """Of all log directories that can be read; one that fails does not take the others with it."""
+        found: list[PartitionDirectory] = []
+        for directory in self._log_directories:
+            try:
+                scan = directory.scan()
+            except LogDirectoryError as error:
+                log.error("log_directory_failed", error=str(error))
+                continue
+            for fault in scan.faults:
+                log.warning("partition_directory_malformed", error=str(fault))
+            found += directory.partitions.values()
+        return found
+
+    def resume_offset(self, partition: TopicIdPartition, directory: Path) -> int | None:
+        """Where the upload of this log goes on, as far as the metadata topic has been read."""
+        return resume_offset(self.store, partition, directory)
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        return await self._loop.run_in_executor(self._pool, function, *args)

@@ -1,0 +1,59 @@
+"""Metrics that are read off the agent's state when Prometheus asks, instead of being kept up to date."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from metadata_topic.publisher import RemoteWalMetadataPublisher
+from metadata_topic.store import RemoteWalMetadataStore
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from rlm.remote_wal_log_manager import RemoteWalLogManager
+
+
+class StateCollector(Collector):
+    """Requests to the store, lag of the uploads, metadata that waits, objects by state."""
+
+    def __init__(
+        self,
+        storage: RemoteWalStorageManager,
+        manager: RemoteWalLogManager,
+        publisher: RemoteWalMetadataPublisher,
+        store: RemoteWalMetadataStore,
+    ) -> None:
+        self._storage = storage
+        self._manager = manager
+        self._publisher = publisher
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry, on the HTTP endpoint's threads."""
+        counts = self._storage.request_counts
+        requests = CounterMetricFamily("remote_wal_store_requests", "Requests to object storage", labels=["operation"])
+        for operation in ("put", "get", "head", "delete", "list"):
+            requests.add_metric([operation], getattr(counts, operation))
+        yield requests
+        moved = CounterMetricFamily("remote_wal_store_bytes", "Bytes moved to and from the store", labels=["operation"])
+        moved.add_metric(["put"], counts.put_bytes)
+        moved.add_metric(["get"], counts.get_bytes)
+        yield moved
+        yield from self._lag()
+        pending = GaugeMetricFamily("remote_wal_metadata_pending", "Records that wait to be published")
+        pending.add_metric([], self._publisher.pending)
+        yield pending
+        objects = GaugeMetricFamily("remote_wal_segments", "Combined segments that metadata knows", labels=["state"])
+        for state, totals in self._store.totals().items():
+            objects.add_metric([state.name], totals.segments)
+        yield objects
+
+    def _lag(self) -> Iterator[Metric]:
+        status = self._manager.status().values()
+        partitions = GaugeMetricFamily("remote_wal_led_partitions", "Partitions that are uploaded from here")
+        partitions.add_metric([], len(status))
+        lag = GaugeMetricFamily(
+            "remote_wal_upload_lag_bytes", "Bytes in the logs of led partitions that are not stored"
+        )
+        lag.add_metric([], sum(partition.lag_bytes for partition in status))
+        age = GaugeMetricFamily("remote_wal_oldest_unstored_seconds", "Age of the oldest byte that is not yet durable")
+        age.add_metric([], max((partition.lag_age_ms for partition in status), default=0) / 1000)
+        yield from (partitions, lag, age)

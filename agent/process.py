@@ -1,0 +1,325 @@
+"""The agent process: puts the rooms together, in an order in which replication is relayed first and ends last."""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from agent.http_endpoint import HttpEndpoint
+from agent.identity import AgentLock
+from agent.kafka_side import AgentIdentity, KafkaSide
+from agent.late_storage import LateStorageManager
+from agent.metrics import StateCollector
+from agent.settings import AgentSettings, AgentSettingsError
+from kafka_log.log_directory import LogDirectory
+from kafka_log.meta_properties import read_meta_properties
+from kafka_log.server_properties import BrokerProperties
+from metadata_topic.client_config import KafkaClientConfig, read_command_config
+from metadata_topic.publisher import RemoteWalMetadataPublisher
+from plugin.errors import RemoteStorageConfigError, RemoteStorageError
+from plugin.loading import load_storage_manager, settings_under_prefix
+from plugin.prices import DEFAULT_PRICES_FILE, Prices
+from plugin.remote_wal_storage_manager import StorageContext
+from plugin.segment_metadata import CombinedSegmentId
+from replication.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
+from replication.hydration import HydrationCache, HydrationLimits
+from replication.leader_proxy import LeaderContext, LeaderLimits, LeaderProxy
+from replication.measures import ReplicationMeasures
+from replication.peer_connection import Address, PeerTls
+from replication.peer_protocol import Hello
+from rlm.combine_task import Clocks, RLMWalCombineTask
+from rlm.link_policy import CostLimits, LinkDecider
+from rlm.measures import StageTimes, WriteMeasures
+from rlm.partition_schedule import ScheduleIntervals
+from rlm.remote_wal_log_manager import LogManagerLimits, RemoteWalLogManager
+from rlm.upload_pacer import PacerLimits
+
+log = structlog.get_logger(__name__)
+
+_STORAGE_RETRY_S = 2.0
+_SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may hold the interpreter while another waits: the event loop must not wait the default 5 ms."""
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class Agent:
+    """One broker's agent. Create it in the event loop."""
+
+    def __init__(self, broker: BrokerProperties, settings: AgentSettings, lock: AgentLock) -> None:
+        """Raises AgentSettingsError, MalformedFileError or OSError when the broker's files do not tell enough."""
+        self._broker = broker
+        self._settings = settings
+        self._identity = AgentIdentity(
+            read_meta_properties(broker.log_dirs[0]).cluster_id,
+            broker.node_id,
+            lock.next_incarnation(wall_ms),
+            broker.rack,
+            wall_ms(),
+        )
+        self._registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._registry)
+        self._stage_times = StageTimes(self._registry)
+        self._measures = ReplicationMeasures(self._registry)
+        self._storage = LateStorageManager()
+        self._client = _client_config(broker, settings)
+        self._publisher = RemoteWalMetadataPublisher(
+            self._client,
+            broker.node_id,
+            settings.remote_wal_log_metadata_topic_num_partitions,
+            time.monotonic,
+        )
+        self._break_even_bytes = _prices(settings).break_even_bytes(settings.remote_wal_link_remote_followers)
+        self._manager = self._log_manager()
+        hello = Hello(self._identity.cluster_id, broker.node_id, self._identity.incarnation)
+        self._leader = LeaderProxy(self._leader_context(hello))
+        self._manager.add_listener(self._leader)
+        self._hydration = HydrationCache(
+            self._storage,
+            HydrationLimits(settings.remote_wal_hydration_thread_pool_size, settings.remote_wal_hydration_cache_bytes),
+            self._stage_times,
+            self._measures,
+        )
+        self._follower = FollowerProxy(self._follower_context(hello), self._peers())
+        self._kafka = KafkaSide(
+            settings,
+            self._identity,
+            self._client,
+            [LogDirectory(path) for path in broker.log_dirs],
+            self._manager.assign,
+        )
+        self._manager.resume_offset = self._kafka.resume_offset
+        self._manager.on_unknown_partition = self._kafka.look_again
+        self._registry.register(StateCollector(self._storage, self._manager, self._publisher, self._kafka.store))
+        self._http = HttpEndpoint(self._registry, self.describe, self.not_ready)
+        self._storage_task: asyncio.Task[None] | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Relay until `stop` is set; then finish what is under way, within the shutdown time."""
+        settings = self._settings
+        tls = self._tls()
+        await self._leader.start(settings.remote_wal_agent_peer_listener, tls.server_context() if tls else None)
+        await self._follower.start(self._replica_listeners())
+        self._http.start(settings.remote_wal_agent_http_listener)
+        if settings.remote_log_wal_storage_system_enable:
+            self._publisher.start()
+            self._manager.start()
+            self._kafka.start()
+            self._storage_task = asyncio.create_task(self._await_storage(stop))
+        log.info("agent_started", broker=self._identity.broker_id, incarnation=self._identity.incarnation)
+        await stop.wait()
+        await self._shut_down()
+        if self._storage_task is not None and self._storage_task.done():
+            self._storage_task.result()
+
+    async def _shut_down(self) -> None:
+        timeout_s = self._settings.remote_wal_agent_shutdown_timeout_ms / 1000
+        log.info("agent_stopping", broker=self._identity.broker_id)
+        await self._manager.stop(timeout_s)
+        await self._leader.stop()
+        await self._follower.stop()
+        await self._kafka.stop()
+        if self._settings.remote_log_wal_storage_system_enable:
+            lost = await asyncio.to_thread(self._publisher.close, timeout_s)
+            if lost:
+                log.warning("metadata_unpublished", records=lost)
+        self._hydration.close()
+        self._http.close()
+        self._storage.close()
+        log.info("agent_stopped", broker=self._identity.broker_id)
+
+    async def _await_storage(self, stop: asyncio.Event) -> None:
+        """Configure the storage manager, however long the store is away. A wrong setting ends the agent."""
+        settings, raw = self._settings, self._broker.raw
+        prefix = settings.remote_log_wal_storage_manager_impl_prefix
+        context = StorageContext(self._identity.cluster_id, self._identity.broker_id)
+        while True:
+            try:
+                manager = await asyncio.to_thread(
+                    load_storage_manager,
+                    settings.remote_log_wal_storage_manager_class_name,
+                    settings.remote_log_wal_storage_manager_class_path,
+                    settings_under_prefix(raw, prefix),
+                    context,
+                    prefix,
+                )
+            except RemoteStorageConfigError:
+                stop.set()
+                raise
+            except RemoteStorageError as error:
+                log.warning("storage_not_there", error=str(error), consequence="all bytes go inline")
+                await asyncio.sleep(_STORAGE_RETRY_S)
+                continue
+            self._storage.arrived(manager)
+            log.info("storage_ready", manager=settings.remote_log_wal_storage_manager_class_name)
+            return
+
+    # What it tells of itself.
+
+    def describe(self) -> dict[str, Any]:
+        """The state as JSON; called on other threads, so it only reads snapshots."""
+        traffic = dict(self._measures.traffic)
+        partitions = []
+        for partition, status in self._manager.status().items():
+            moved = traffic.get(partition)
+            partitions.append(
+                asdict(status)
+                | {
+                    "linked_bytes": moved.linked_bytes if moved else 0,
+                    "inline_bytes": moved.inline_bytes if moved else 0,
+                }
+            )
+        return {
+            "broker_id": self._identity.broker_id,
+            "incarnation": self._identity.incarnation,
+            "cluster_id": self._identity.cluster_id,
+            "storage_ready": self._storage.is_there,
+            "hydration_paused": self._hydration.breaker.is_open,
+            "requests": asdict(self._storage.request_counts),
+            "metadata_pending": self._publisher.pending,
+            "partitions": partitions,
+        }
+
+    def not_ready(self) -> list[str]:
+        """What is missing for the agent to do all of its work."""
+        if not self._settings.remote_log_wal_storage_system_enable:
+            return []
+        reasons = [f"{name} not known yet" for name in sorted(self._kafka.missing)]
+        return reasons if self._storage.is_there else [*reasons, "object storage does not answer"]
+
+    # Parts.
+
+    def _log_manager(self) -> RemoteWalLogManager:
+        settings = self._settings
+        interval_s = settings.remote_wal_log_manager_combiner_task_interval_ms / 1000
+        retry_s = settings.remote_wal_log_manager_task_retry_interval_ms / 1000
+        retry_max_s = settings.remote_wal_log_manager_task_retry_interval_max_ms / 1000
+        uploads = settings.remote_wal_log_manager_combiner_thread_pool_size
+        upload_bytes = settings.remote_wal_log_manager_combiner_task_upload_bytes
+        limits = LogManagerLimits(
+            ScheduleIntervals(settings.remote_wal_log_manager_task_interval_ms / 1000, retry_s, retry_max_s),
+            PacerLimits(
+                interval_s,
+                settings.remote_wal_archive_interval_ms / 1000,
+                upload_bytes,
+                uploads,
+                retry_s,
+                retry_max_s,
+            ),
+            settings.remote_wal_log_manager_thread_pool_size,
+            settings.remote_wal_log_manager_combiner_queue_size,
+            settings.remote_wal_log_manager_combiner_queue_bytes,
+            upload_bytes,
+            settings.remote_wal_link_wait_max_ms / 1000,
+            settings.remote_wal_log_manager_open_files,
+        )
+        measures = WriteMeasures(self._registry)
+        combine = RLMWalCombineTask(
+            self._storage,
+            self._publisher,
+            CombinedSegmentId(self._identity.broker_id, self._identity.incarnation, 0),
+            uploads,
+            measures,
+            Clocks(time.monotonic, wall_ms),
+        )
+        decider = LinkDecider(CostLimits(self._break_even_bytes, interval_s))
+        return RemoteWalLogManager(limits, combine, decider, self._stage_times, measures)
+
+    def _leader_context(self, hello: Hello) -> LeaderContext:
+        settings = self._settings
+        prices = _prices(settings).s3_express
+        limits = LeaderLimits(
+            settings.remote_wal_link_wait_max_ms / 1000,
+            self._break_even_bytes,
+            range_gap_bytes=round(prices.get_per_1000 / 1000 / max(prices.retrieval_gb, 1e-9) * 1e9),
+            allow_plain_connections=settings.remote_wal_agent_plain_connections_enable,
+        )
+        return LeaderContext(hello, limits, self._broker_listener(), self._manager, self._stage_times, self._measures)
+
+    def _follower_context(self, hello: Hello) -> FollowerContext:
+        tls = self._tls()
+        return FollowerContext(
+            hello,
+            FollowerLimits(self._settings.remote_wal_hydration_timeout_ms / 1000),
+            self._hydration,
+            self._stage_times,
+            self._measures,
+            tls.client_context if tls else lambda: None,
+        )
+
+    def _tls(self) -> PeerTls | None:
+        settings = self._settings
+        files = (
+            settings.remote_wal_agent_ssl_certificate_file,
+            settings.remote_wal_agent_ssl_key_file,
+            settings.remote_wal_agent_ssl_ca_file,
+        )
+        certificate, key, authority = files
+        if certificate is None or key is None or authority is None:
+            return None
+        return PeerTls(certificate, key, authority)
+
+    def _peers(self) -> dict[int, Address]:
+        peers = dict(self._settings.remote_wal_agent_peers)
+        peers.pop(self._broker.node_id, None)
+        return peers
+
+    def _replica_listeners(self) -> dict[int, Address]:
+        host, base = (
+            self._settings.remote_wal_agent_replica_listen_host,
+            self._settings.remote_wal_agent_replica_port_base,
+        )
+        return {broker_id: Address(host, base + broker_id) for broker_id in self._peers()}
+
+    def _broker_listener(self) -> Address:
+        listener = self._broker.listeners[self._broker.inter_broker_listener_name]
+        return Address(listener.host or "127.0.0.1", listener.port)
+
+
+def _client_config(broker: BrokerProperties, settings: AgentSettings) -> KafkaClientConfig:
+    servers = settings.remote_wal_agent_bootstrap_servers
+    if servers is None:
+        reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
+        client = [listener for name, listener in broker.listeners.items() if name not in reserved]
+        if not client:
+            raise AgentSettingsError(
+                "remote.wal.agent.bootstrap.servers: the broker has no client listener, so it must be set"
+            )
+        servers = f"{client[0].host or '127.0.0.1'}:{client[0].port}"
+    file = settings.remote_wal_agent_client_config
+    return read_command_config(servers, file)
+
+
+def _prices(settings: AgentSettings) -> Prices:
+    return Prices.load(settings.remote_wal_prices_file or DEFAULT_PRICES_FILE)
+
+
+def run_agent(broker: BrokerProperties, settings: AgentSettings) -> None:
+    """Run until SIGTERM or SIGINT; blocks."""
+    import uvloop
+
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    lock = AgentLock(Path(settings.remote_wal_agent_state_directory))
+    try:
+        uvloop.run(_run(lambda: Agent(broker, settings, lock)))
+    finally:
+        lock.release()
+
+
+async def _run(make_agent: Callable[[], Agent]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await make_agent().run(stop)

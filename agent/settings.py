@@ -1,0 +1,260 @@
+"""The agent's settings, from the broker's own server.properties.
+
+An unmodified broker passes over keys that it does not know, so one file configures both. The keys of KIP-1176 keep
+their names, and ours follow its style. `docs/configuration.md` is generated from the models here.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AliasGenerator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from kafka_log.server_properties import BrokerProperties
+from plugin.loading import DEFAULT_CLASS_NAME, DEFAULT_IMPL_PREFIX
+from replication.peer_connection import Address
+
+OUR_PREFIXES = ("remote.wal.", "remote.log.wal.")
+
+
+class AgentSettingsError(Exception):
+    """A key of server.properties is missing or wrong; the message names file and key."""
+
+
+def parse_address(value: object) -> object:
+    """`host:port`, with IPv6 addresses in brackets."""
+    if not isinstance(value, str):
+        return value
+    host, colon, port = value.strip().rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
+        raise ValueError(f"{value!r} is not host:port")
+    return Address(host.strip("[]"), int(port))
+
+
+def parse_peers(value: object) -> object:
+    """`1@host:port,2@host:port`: the agents by broker id."""
+    if not isinstance(value, str):
+        return value
+    peers: dict[int, object] = {}
+    for item in filter(None, (part.strip() for part in value.split(","))):
+        broker_id, at, address = item.partition("@")
+        if not at or not broker_id.isdecimal():
+            raise ValueError(f"{item!r} is not <broker id>@<host>:<port>")
+        peers[int(broker_id)] = parse_address(address)
+    return peers
+
+
+AddressSetting = Annotated[Address, BeforeValidator(parse_address)]
+PeersSetting = Annotated[dict[int, Address], BeforeValidator(parse_peers)]
+
+
+def _key_of(field_name: str) -> str:
+    return field_name.replace("_", ".")
+
+
+class AgentSettings(BaseModel):
+    """All keys that the agent knows; `remote_wal_x` is `remote.wal.x` in the file."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        arbitrary_types_allowed=True,
+        alias_generator=AliasGenerator(alias=_key_of),
+        hide_input_in_errors=True,
+    )
+
+    remote_log_wal_storage_system_enable: bool = Field(
+        False, description="Whether the agent uploads and links at all (KIP-1176). Off, it relays everything as it is."
+    )
+    remote_log_wal_storage_manager_class_name: str = Field(
+        DEFAULT_CLASS_NAME, description="The RemoteWalStorageManager, a dotted class name (KIP-1176)."
+    )
+    remote_log_wal_storage_manager_class_path: str | None = Field(
+        None, description="A directory that is added to the import path for that class (KIP-1176)."
+    )
+    remote_log_wal_storage_manager_impl_prefix: str = Field(
+        DEFAULT_IMPL_PREFIX, description="What the storage manager's own keys begin with (KIP-1176)."
+    )
+    remote_wal_log_manager_thread_pool_size: int = Field(
+        2, ge=1, le=64, description="Threads that read active segments, the RLMWalTasks (KIP-1176)."
+    )
+    remote_wal_log_manager_combiner_thread_pool_size: int = Field(
+        4, ge=1, le=64, description="Threads of RLMWalCombineTask: so many uploads may be under way (KIP-1176)."
+    )
+    remote_wal_log_manager_combiner_queue_size: int = Field(
+        4096, ge=1, description="Items that remoteSegmentQ holds at most (KIP-1176)."
+    )
+    remote_wal_log_manager_combiner_queue_bytes: int = Field(
+        64 * 1024 * 1024, ge=1024, description="Bytes that remoteSegmentQ holds at most."
+    )
+    remote_wal_log_manager_combiner_task_interval_ms: int = Field(
+        10,
+        ge=1,
+        description="How often an object is uploaded while others are under way (KIP-1176). With nothing under way, "
+        "an upload begins at once.",
+    )
+    remote_wal_log_manager_combiner_task_upload_bytes: int = Field(
+        4 * 1024 * 1024, ge=1024, description="How large an object becomes at most (KIP-1176)."
+    )
+    remote_wal_log_manager_task_interval_ms: int = Field(
+        60_000, ge=100, description="How often a partition is looked at without any sign of an append."
+    )
+    remote_wal_log_manager_task_retry_interval_ms: int = Field(
+        200, ge=1, description="The first back-off after a failed upload or read; it doubles with each failure."
+    )
+    remote_wal_log_manager_task_retry_interval_max_ms: int = Field(
+        10_000, ge=1, description="The longest back-off after a failed upload or read."
+    )
+    remote_wal_log_manager_open_files: int = Field(1024, ge=16, description="Segment files that are kept open at most.")
+    remote_wal_archive_interval_ms: int = Field(
+        1000, ge=1, description="How often an object is uploaded while linking would cost more than the zone border."
+    )
+    remote_wal_link_latency_bound_ms: int = Field(
+        20,
+        ge=1,
+        description="For topics with the policy latency and no bound of their own: links are used while upload and "
+        "read together take no longer.",
+    )
+    remote_wal_link_wait_max_ms: int = Field(
+        500,
+        ge=1,
+        description="How long a follower's fetch waits for its links before the bytes go inline. Keep it far below "
+        "replica.lag.time.max.ms.",
+    )
+    remote_wal_link_remote_followers: int = Field(
+        2, ge=1, description="Followers in other zones, for the break-even size of an object."
+    )
+    remote_wal_prices_file: Path | None = Field(
+        None, description="A price table in TOML, in the place of the one that comes with the project."
+    )
+    remote_wal_hydration_thread_pool_size: int = Field(
+        8, ge=1, le=256, description="Threads that read ranges of objects for the local broker."
+    )
+    remote_wal_hydration_cache_bytes: int = Field(
+        128 * 1024 * 1024, ge=1024 * 1024, description="Bytes of objects that are cached or being read."
+    )
+    remote_wal_hydration_timeout_ms: int = Field(
+        1000, ge=1, description="How long a response waits for object storage before its bytes are asked for inline."
+    )
+    remote_wal_log_metadata_topic_num_partitions: int = Field(
+        12, ge=1, description="Partitions of __remote_wal_log_metadata, when it is made."
+    )
+    remote_wal_log_metadata_topic_replication_factor: int = Field(
+        3, ge=1, description="Replication factor of the agents' topics, when they are made."
+    )
+    remote_wal_log_metadata_topic_retention_ms: int = Field(
+        86_400_000, ge=60_000, description="Retention of __remote_wal_log_metadata; longer than any local.retention.ms."
+    )
+    remote_wal_agent_peer_listener: AddressSetting = Field(
+        Address("127.0.0.1", 19090), description="Where other agents connect: host:port. Not loopback only with TLS."
+    )
+    remote_wal_agent_peers: PeersSetting = Field(
+        default_factory=dict, description="The agents' peer listeners: <broker id>@<host>:<port>, by commas."
+    )
+    remote_wal_agent_replica_listen_host: str = Field(
+        "127.0.0.1", description="Where the broker's replica fetchers dial, as its peers advertise it."
+    )
+    remote_wal_agent_replica_port_base: int = Field(
+        19900,
+        ge=1,
+        le=65535,
+        description="Broker <id>'s advertised inter-broker port is this plus <id>; the agent listens there for it.",
+    )
+    remote_wal_agent_http_listener: AddressSetting = Field(
+        Address("127.0.0.1", 19095), description="Metrics, health and state over HTTP: host:port; loopback by default."
+    )
+    remote_wal_agent_bootstrap_servers: str | None = Field(
+        None, description="How the agent itself reaches Kafka; by default the broker's first client listener."
+    )
+    remote_wal_agent_client_config: Path | None = Field(
+        None, description="A Java client's properties file for that connection (security.protocol, sasl.*, ssl.*)."
+    )
+    remote_wal_agent_state_directory: Path = Field(
+        Path("/var/lib/remote-wal"), description="For the lock that keeps a second agent away; not a log directory."
+    )
+    remote_wal_agent_shutdown_timeout_ms: int = Field(
+        10_000, ge=0, description="How long a graceful stop may upload and publish what is left."
+    )
+    remote_wal_agent_leadership_interval_ms: int = Field(
+        5000, ge=100, description="How often leadership is asked for without any sign of a change."
+    )
+    remote_wal_agent_plaintext_enable: bool = Field(
+        False, description="Whether the peer listener may be reached from other hosts without TLS."
+    )
+    remote_wal_agent_plain_connections_enable: bool = Field(
+        True, description="Whether followers without an agent may connect; they get everything inline."
+    )
+    remote_wal_agent_ssl_certificate_file: Path | None = Field(
+        None, description="PEM certificate for mutual TLS between agents; it must name broker-<id>."
+    )
+    remote_wal_agent_ssl_key_file: Path | None = Field(None, description="The certificate's private key, PEM.")
+    remote_wal_agent_ssl_ca_file: Path | None = Field(
+        None, description="The authority that signs the agents' certificates, PEM."
+    )
+
+
+def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
+    """The agent's keys out of server.properties. Raises AgentSettingsError naming the first wrong key."""
+    prefix = broker.raw.get("remote.log.wal.storage.manager.impl.prefix", DEFAULT_IMPL_PREFIX)
+    own = {
+        key: value for key, value in broker.raw.items() if key.startswith(OUR_PREFIXES) and not key.startswith(prefix)
+    }
+    try:
+        settings = AgentSettings.model_validate(own)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        key = str(first["loc"][0]) if first["loc"] else "?"
+        reason = "no such setting" if first["type"] == "extra_forbidden" else first["msg"]
+        raise AgentSettingsError(f"{file}: {key}: {reason}") from None
+    _check_together(settings, broker, file)
+    return settings
+
+
+def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
+    tls = (
+        settings.remote_wal_agent_ssl_certificate_file,
+        settings.remote_wal_agent_ssl_key_file,
+        settings.remote_wal_agent_ssl_ca_file,
+    )
+    if any(tls) and not all(tls):
+        raise AgentSettingsError(f"{file}: remote.wal.agent.ssl.*: certificate, key and ca file belong together")
+    listener = settings.remote_wal_agent_peer_listener
+    if not all(tls) and not settings.remote_wal_agent_plaintext_enable and not listener.host.startswith("127."):
+        raise AgentSettingsError(
+            f"{file}: remote.wal.agent.peer.listener: {listener} is open to other hosts; set remote.wal.agent.ssl.* "
+            "or, in a network that you trust, remote.wal.agent.plaintext.enable=true"
+        )
+    for directory in broker.log_dirs:
+        if settings.remote_wal_agent_state_directory.is_relative_to(directory):
+            raise AgentSettingsError(
+                f"{file}: remote.wal.agent.state.directory: must not lie in the log directory {directory}"
+            )
+
+
+def describe_settings() -> list[Mapping[str, Any]]:
+    """Every key with its type, default and meaning, for the documentation."""
+    return [
+        {
+            "key": _key_of(name),
+            "type": _type_name(field.annotation),
+            "default": _default_text(field.get_default(call_default_factory=True, validated_data={})),
+            "description": field.description or "",
+        }
+        for name, field in AgentSettings.model_fields.items()
+    ]
+
+
+def _type_name(annotation: object) -> str:
+    names = {Address: "host:port", Path: "path", dict[int, Address]: "list"}
+    for kind, name in names.items():
+        if annotation == kind or annotation == (kind | None if isinstance(kind, type) else kind):
+            return name
+    return getattr(annotation, "__name__", str(annotation)).replace("str | None", "str")
+
+
+def _default_text(default: object) -> str:
+    if default is None or default == {}:
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(default)
