@@ -47,9 +47,14 @@ class EpochIndex:
 
     def add(self, run: Run) -> None:
         """Runs may come in any order; ascending first offsets are cheap."""
-        at = len(self._firsts)
-        if at and run.first_offset < self._firsts[-1]:
-            at = bisect_right(self._firsts, run.first_offset)
+        if not self._firsts or run.first_offset >= self._firsts[-1]:
+            self._reach.append(max(self._reach[-1], run.last_offset) if self._reach else run.last_offset)
+            self._firsts.append(run.first_offset)
+            self._lasts.append(run.last_offset)
+            self._writers.append(run.writer)
+            self._sequences.append(run.sequence)
+            return
+        at = bisect_right(self._firsts, run.first_offset)
         self._firsts.insert(at, run.first_offset)
         self._lasts.insert(at, run.last_offset)
         self._writers.insert(at, run.writer)

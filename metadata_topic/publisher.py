@@ -3,10 +3,9 @@
 Theory. Every record that is not acknowledged stands in one queue, oldest first: the head part is with
 librdkafka ("sent"), the rest waits. One thread moves records from waiting to sent while librdkafka takes
 them, and acknowledged records leave at the front. Nothing is ever skipped: librdkafka retries for ever and in
-order (idempotent, acks=all, no message time-out), and where it gives up (a fatal error, a topic that is gone
-for now) the producer is thrown away and a new one is given all unacknowledged records again, oldest first,
-after a pause. So a record may be published twice, which readers bear, and a reader sees an agent's records in
-order.
+order (idempotent, acks=all, no message time-out). Where it gives up (a fatal error, a topic that is gone for
+now) the producer is thrown away and a new one is given all unacknowledged records again, oldest first, after
+a pause. Only then may a record be published twice, or after a younger one, and readers bear both.
 
 The queue is bounded by records and bytes; over the bound `publish` raises, and the caller stops uploading.
 Loss of the metadata of an object that was uploaded is what must not happen.
@@ -195,7 +194,7 @@ class RemoteWalMetadataPublisher:
         """Publish what can be published in that time, then stop; returns how many records are left.
         Idempotent.
         """
-        if self._thread.ident is not None:
+        if self._thread.ident is not None and not self._closing:
             self.flush(timeout_s)
         with self._changed:
             self._closing = True
@@ -298,7 +297,6 @@ class RemoteWalMetadataPublisher:
                 client_id=self._client_id,
                 acks="all",
                 enable_idempotence=True,
-                enable_gapless_guarantee=True,
                 message_timeout_ms=0,
                 linger_ms=self._settings.linger_ms,
                 compression_type="zstd",

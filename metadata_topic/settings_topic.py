@@ -39,8 +39,8 @@ log = structlog.get_logger(__name__)
 
 OnChange = Callable[[Mapping[str, TopicSettings]], None]
 
-FOLLOW_SETTINGS = FollowSettings(fetch_min_bytes=1)
-"""A change should be seen at once, and changes are rare."""
+FOLLOW_SETTINGS = FollowSettings(fetch_min_bytes=1, batch_wait_ms=200)
+"""Changes are rare, and should be seen soon."""
 
 
 class SettingsView:

@@ -347,8 +347,12 @@ class RemoteWalMetadataStore:
         if segment.state is FINISHED:
             writer = self._writer(segment_id).index
             for entry in entries:
-                epochs = self._index.setdefault(entry.topic_id_partition, {})
-                index = epochs.setdefault(entry.leader_epoch, EpochIndex())
+                epochs = self._index.get(entry.topic_id_partition)
+                if epochs is None:
+                    epochs = self._index[entry.topic_id_partition] = {}
+                index = epochs.get(entry.leader_epoch)
+                if index is None:
+                    index = epochs[entry.leader_epoch] = EpochIndex()
                 index.add(Run(entry.first_offset, entry.last_offset, writer, segment_id.sequence))
 
     def _leave(self, segment_id: CombinedSegmentId, segment: _Segment) -> None:

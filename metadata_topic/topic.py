@@ -1,6 +1,7 @@
 """The metadata topics themselves: their names, settings and layout, made when they are missing."""
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
@@ -75,8 +76,8 @@ class AdminLike(Protocol):
     def partition_counts(self) -> dict[str, int]:
         """Every topic with the number of its partitions."""
 
-    def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> None:
-        """Does nothing when another agent was faster. Raises TopicSetupError."""
+    def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
+        """False when it is there already. Raises TopicSetupError."""
 
     def topic_config(self, topic: str) -> dict[str, str]: ...
 
@@ -130,11 +131,16 @@ def _spread(leader: Broker, others: list[Broker], replication_factor: int) -> li
     return chosen
 
 
+def _pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
 def ensure_topics(
     client_config: KafkaClientConfig,
     settings: MetadataTopicSettings,
     timeout_s: float = 30.0,
     admin: AdminLike | None = None,
+    wait: Callable[[float], object] = _pause,
 ) -> EnsuredTopics:
     """Make the two topics where they are missing, and check them where they are there. Safe to call from many
     agents.
@@ -142,7 +148,7 @@ def ensure_topics(
     Blocks. Raises TopicSetupError, whose `retriable` tells whether waiting (for brokers to come) may help.
     """
     admin = admin or confluent_admin(client_config, timeout_s)
-    before = admin.partition_counts()
+    there = admin.partition_counts()
     created: list[str] = []
     deviations: list[str] = []
     wanted = (
@@ -150,20 +156,30 @@ def ensure_topics(
         (SETTINGS_TOPIC, 1, settings.settings_topic_config()),
     )
     for topic, partition_count, config in wanted:
-        if topic in before:
-            deviations += _deviations(topic, config, admin.topic_config(topic))
-            continue
-        admin.create(topic, replica_assignment(admin.brokers(), partition_count, settings.replication_factor), config)
-        created.append(topic)
-        log.info("metadata_topic_created", topic=topic, partitions=partition_count, **_as_fields(config))
-    counts = before if METADATA_TOPIC in before else {METADATA_TOPIC: settings.num_partitions}
-    if METADATA_TOPIC in before and counts[METADATA_TOPIC] != settings.num_partitions:
-        deviations.append(
-            f"{METADATA_TOPIC}: num.partitions is {counts[METADATA_TOPIC]}, not {settings.num_partitions}"
-        )
+        if topic not in there:
+            assignment = replica_assignment(admin.brokers(), partition_count, settings.replication_factor)
+            if admin.create(topic, assignment, config):
+                created.append(topic)
+                log.info("metadata_topic_created", topic=topic, partitions=partition_count, config=config)
+                continue
+        deviations += _deviations(topic, config, admin.topic_config(topic))
+    metadata_partitions = _partitions_of(METADATA_TOPIC, admin, timeout_s, wait)
+    if metadata_partitions != settings.num_partitions:
+        deviations.append(f"{METADATA_TOPIC}: {PARTITIONS_KEY} is {metadata_partitions}, not {settings.num_partitions}")
     for deviation in deviations:
         log.warning("metadata_topic_differs_from_settings", deviation=deviation)
-    return EnsuredTopics(counts[METADATA_TOPIC], tuple(created), tuple(deviations))
+    return EnsuredTopics(metadata_partitions, tuple(created), tuple(deviations))
+
+
+def _partitions_of(topic: str, admin: AdminLike, timeout_s: float, wait: Callable[[float], object]) -> int:
+    """Also of a topic just made, of which not every broker has heard yet."""
+    pause_s = 0.1
+    for _ in range(max(1, int(timeout_s / pause_s))):
+        count = admin.partition_counts().get(topic)
+        if count:
+            return count
+        wait(pause_s)
+    raise TopicSetupError("create topic", topic, f"made, but not to be seen within {timeout_s} s")
 
 
 def _deviations(topic: str, wanted: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
@@ -172,8 +188,8 @@ def _deviations(topic: str, wanted: Mapping[str, str], actual: Mapping[str, str]
     ]
 
 
-def _as_fields(config: Mapping[str, str]) -> dict[str, str]:
-    return {key.replace(".", "_").replace("-", "_"): value for key, value in config.items()}
+_PASSED = object()
+"""In place of an answer: the error that may be."""
 
 
 class _ConfluentAdmin:
@@ -198,13 +214,13 @@ class _ConfluentAdmin:
             raise TopicSetupError("list topics", "bootstrap.servers", str(error)) from error
         return {name: len(topic.partitions) for name, topic in topics.items()}
 
-    def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> None:
+    def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
         from confluent_kafka import KafkaError
         from confluent_kafka.admin import NewTopic
 
         new = NewTopic(topic, num_partitions=len(assignment), replica_assignment=assignment, config=dict(config))
         [future] = self._admin.create_topics([new], operation_timeout=self._timeout_s).values()
-        self._wait("create topic", topic, future, passable=KafkaError.TOPIC_ALREADY_EXISTS)
+        return self._wait("create topic", topic, future, passable=KafkaError.TOPIC_ALREADY_EXISTS) is not _PASSED
 
     def topic_config(self, topic: str) -> dict[str, str]:
         from confluent_kafka.admin import ConfigResource, ResourceType
@@ -222,7 +238,7 @@ class _ConfluentAdmin:
         except KafkaException as error:
             kafka_error = error.args[0]
             if kafka_error.code() == passable:
-                return None
+                return _PASSED
             raise TopicSetupError(operation, key, kafka_error.str()) from error
         except FutureTimeoutError as error:
             raise TopicSetupError(operation, key, f"no answer within {self._timeout_s} s") from error

@@ -137,7 +137,8 @@ class TopicFollower:
         self._consumer_factory = consumer_factory
 
         self._stop = threading.Event()
-        self._caught_up = threading.Event()
+        self._caught_up = False
+        self._settled = threading.Event()  # Caught up, or dead.
         self._positions: dict[int, int] = {}
         self._goals: dict[int, int] | None = None
         self._counters: Counter[str] = Counter()
@@ -151,11 +152,11 @@ class TopicFollower:
     @property
     def ready(self) -> bool:
         """Caught up once, and still reading."""
-        return self._caught_up.is_set() and self._failure is None
+        return self._caught_up and self._failure is None
 
     def wait_until_ready(self, timeout_s: float) -> bool:
-        """False when the time ran out first."""
-        return self._caught_up.wait(timeout_s) and self.ready
+        """False when the time ran out first, or the thread died."""
+        return self._settled.wait(timeout_s) and self.ready
 
     @property
     def failure(self) -> BaseException | None:
@@ -191,6 +192,7 @@ class TopicFollower:
                     self._stop.wait(self._settings.retry_pause_ms / 1000)
         except BaseException as failure:
             self._failure = failure
+            self._settled.set()
             log.exception("metadata_topic_follower_died", topic=self._topic)
 
     def _follow(self) -> None:
@@ -251,7 +253,8 @@ class TopicFollower:
     def _check_caught_up(self) -> None:
         goals = self._goals
         if goals is not None and all(self._positions[partition] >= goal for partition, goal in goals.items()):
-            self._caught_up.set()
+            self._caught_up = True
+            self._settled.set()
 
     @property
     def _timeout_s(self) -> float:

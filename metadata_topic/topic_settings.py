@@ -128,15 +128,21 @@ def decode_setting(key: bytes | None, value: bytes | None) -> SettingsRecord:
     """What a record of the settings topic says. Raises MalformedSettingError, and nothing else."""
     try:
         kind, _, name = (key or b"").decode("utf-8").partition(":")
-        fields = None if value is None else json.loads(value.decode("utf-8"))
         if kind == "topic" and name:
             check_topic(name)
-            return name, None if fields is None else _topic_settings(fields)
+            return name, None if value is None else _topic_settings(_fields(value))
         if kind == "agent" and name.isascii() and name.isdigit():
-            return int(name), None if fields is None else _agent(int(name), fields)
+            return int(name), None if value is None else _agent(int(name), _fields(value))
     except (ValueError, KeyError, TypeError, RecursionError, TopicSettingsError) as error:
         raise MalformedSettingError(f"{type(error).__name__}: {error}") from error
     raise MalformedSettingError(f"a key of an unknown kind, {len(key or b'')} bytes")
+
+
+def _fields(value: bytes) -> Mapping[str, object]:
+    fields = json.loads(value.decode("utf-8"))
+    if not isinstance(fields, dict):
+        raise TypeError("the value is not a JSON object")
+    return fields
 
 
 def _topic_settings(fields: Mapping[str, object]) -> TopicSettings:

@@ -25,9 +25,7 @@ def entry(
     first: int, last: int, epoch: int = 0, partition: TopicIdPartition = ORDERS, start: int = 100
 ) -> RemoteLogSegmentMetadataEntry:
     length = 70 * (last - first + 1)
-    return RemoteLogSegmentMetadataEntry(
-        partition, epoch, first, last, start, start + length, first * 31 + last
-    )
+    return RemoteLogSegmentMetadataEntry(partition, epoch, first, last, start, start + length, first * 31 + last)
 
 
 def segment(
@@ -55,9 +53,7 @@ segment_ids = st.builds(
     incarnation=st.integers(0, 2**48 - 1),
     sequence=st.integers(0, 2**48 - 1),
 )
-partitions = st.builds(
-    TopicIdPartition, st.binary(min_size=16, max_size=16).map(TopicId), st.integers(0, 2**31 - 1)
-)
+partitions = st.builds(TopicIdPartition, st.binary(min_size=16, max_size=16).map(TopicId), st.integers(0, 2**31 - 1))
 
 
 @st.composite

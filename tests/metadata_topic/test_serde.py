@@ -40,9 +40,7 @@ def test_a_started_record_has_37_bytes() -> None:
     assert len(serde.encode(started)) == 37
 
 
-@pytest.mark.parametrize(
-    "record", [segment(1, entry(0, 9), entry(3, 5, partition=PAYMENTS)), dead(1, entry(0, 9))]
-)
+@pytest.mark.parametrize("record", [segment(1, entry(0, 9), entry(3, 5, partition=PAYMENTS)), dead(1, entry(0, 9))])
 def test_no_truncated_record_is_taken_for_a_whole_one(
     record: RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate,
 ) -> None:

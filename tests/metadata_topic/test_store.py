@@ -48,9 +48,7 @@ def test_only_finished_segments_are_found() -> None:
 def test_a_found_entry_tells_where_it_is() -> None:
     there = entry(10, 19, start=500)
     found = store_of(segment(3, entry(0, 9, partition=PAYMENTS), there)).entries_covering(ORDERS, 19)
-    assert [(f.entry, f.combined_segment_id, f.custom_metadata) for f in found] == [
-        (there, segment_id(3), b"bucket-1")
-    ]
+    assert [(f.entry, f.combined_segment_id, f.custom_metadata) for f in found] == [(there, segment_id(3), b"bucket-1")]
 
 
 def test_overlapping_runs_are_all_found_the_furthest_reaching_first() -> None:
@@ -210,9 +208,7 @@ def histories(draw: st.DrawFn) -> list[MetadataRecord]:
 
 @settings(max_examples=60, deadline=None)
 @given(histories(), st.randoms(use_true_random=False))
-def test_any_order_and_repetition_gives_the_same_end_state(
-    history: list[MetadataRecord], rng: random.Random
-) -> None:
+def test_any_order_and_repetition_gives_the_same_end_state(history: list[MetadataRecord], rng: random.Random) -> None:
     shuffled = history + [record for record in history if rng.random() < 0.5]
     rng.shuffle(shuffled)
     assert picture(store_of(*shuffled)) == picture(store_of(*history))
@@ -231,9 +227,7 @@ def test_a_store_fed_through_the_topics_bytes_answers_the_same(history: list[Met
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(
-        st.tuples(st.integers(0, 30), st.integers(0, 10), st.integers(0, 2), st.booleans()), max_size=15
-    ),
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10), st.integers(0, 2), st.booleans()), max_size=15),
     st.integers(0, 45),
 )
 def test_lookups_agree_with_a_plain_search(runs: list[tuple[int, int, int, bool]], offset: int) -> None:

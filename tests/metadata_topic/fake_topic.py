@@ -1,0 +1,94 @@
+"""A topic in memory, read as `topic_follower.ConsumerLike` reads."""
+
+import threading
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException
+
+
+@dataclass
+class FakeMessage:
+    _partition: int
+    _offset: int
+    _key: bytes | None = None
+    _value: bytes | None = None
+    _error: KafkaError | None = None
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+
+class FakeTopic:
+    def __init__(self, partitions: int = 1) -> None:
+        self.changed = threading.Condition()
+        self.partitions: list[list[tuple[bytes | None, bytes | None]]] = [[] for _ in range(partitions)]
+        self.log_starts: dict[int, int] = {}
+        self.fail_next = 0
+        self.consumers = 0
+        self.reads: list[tuple[int, int]] = []
+
+    def append(self, key: bytes | None, value: bytes | None, partition: int = 0) -> None:
+        with self.changed:
+            self.partitions[partition].append((key, value))
+            self.changed.notify_all()
+
+    def consumer(self, config: object) -> "FakeConsumer":
+        self.consumers += 1
+        return FakeConsumer(self)
+
+
+class FakeConsumer:
+    def __init__(self, topic: FakeTopic) -> None:
+        self._topic = topic
+        self._positions: dict[int, int] = {}
+        self._ends_told: dict[int, int] = {}
+
+    def partition_count(self, topic: str, timeout_s: float) -> int:
+        return len(self._topic.partitions)
+
+    def end_offset(self, topic: str, partition: int, timeout_s: float) -> int:
+        return len(self._topic.partitions[partition])
+
+    def assign(self, topic: str, positions: dict[int, int]) -> None:
+        self._positions = dict(positions)
+
+    def consume(self, num_messages: int, timeout: float) -> list[FakeMessage]:
+        with self._topic.changed:
+            messages = self._read(num_messages)
+            if not messages:
+                self._topic.changed.wait(timeout)
+                messages = self._read(num_messages)
+            return messages
+
+    def close(self) -> None:
+        self._positions = {}
+
+    def _read(self, num_messages: int) -> list[FakeMessage]:
+        if self._topic.fail_next:
+            self._topic.fail_next -= 1
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        messages = []
+        for partition, position in self._positions.items():
+            records = self._topic.partitions[partition]
+            position = max(position, self._topic.log_starts.get(partition, 0))
+            for offset in range(position, min(len(records), position + num_messages)):
+                messages.append(FakeMessage(partition, offset, *records[offset]))
+                self._topic.reads.append((partition, offset))
+            self._positions[partition] = min(len(records), position + num_messages)
+            if self._positions[partition] == len(records) != self._ends_told.get(partition):
+                self._ends_told[partition] = len(records)
+                end = KafkaError(KafkaError._PARTITION_EOF)
+                messages.append(FakeMessage(partition, len(records), _error=end))
+        return messages

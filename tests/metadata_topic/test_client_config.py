@@ -1,0 +1,98 @@
+"""Java clients' properties as librdkafka's."""
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from metadata_topic.client_config import KafkaClientConfig, from_java_properties, read_command_config
+from metadata_topic.errors import ClientPropertyError
+
+SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="agent" password="p\\"a;s=s";'
+
+
+def test_scram_over_tls_is_translated() -> None:
+    config = from_java_properties(
+        "b:9093",
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.jaas.config": SCRAM,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": "/etc/ca.pem",
+            "ssl.endpoint.identification.algorithm": "",
+            "request.timeout.ms": "20000",
+            "acks": "1",
+        },
+    )
+    assert dict(config.properties) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "agent",
+        "sasl.password": 'p"a;s=s',
+        "ssl.ca.location": "/etc/ca.pem",
+        "ssl.endpoint.identification.algorithm": "none",
+        "socket.timeout.ms": "20000",
+    }
+
+
+def test_a_pem_key_store_serves_key_and_certificate() -> None:
+    config = from_java_properties("b:1", {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/k.pem"})
+    assert dict(config.properties) == {
+        "ssl.certificate.location": "/k.pem",
+        "ssl.key.location": "/k.pem",
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "java"),
+    [
+        ("ssl.truststore.type", {"ssl.truststore.location": "/t.jks"}),
+        ("ssl.keystore.type", {"ssl.keystore.location": "/k.jks", "ssl.keystore.type": "JKS"}),
+        ("sasl.jaas.config", {"sasl.jaas.config": "com.example.CustomLoginModule required;"}),
+        ("sasl.jaas.config", {"sasl.jaas.config": "x.PlainLoginModule required username=me;"}),
+        ("ssl.engine.factory.class", {"ssl.engine.factory.class": "com.example.Factory"}),
+        ("ssl.key.password", {"ssl.key.password": "${file:/etc/secrets:key}"}),
+        ("ssl.endpoint.identification.algorithm", {"ssl.endpoint.identification.algorithm": "LDAPS"}),
+    ],
+)
+def test_what_cannot_be_translated_is_named(key: str, java: dict[str, str]) -> None:
+    with pytest.raises(ClientPropertyError) as error:
+        from_java_properties("b:1", java)
+    assert error.value.key == key
+
+
+def test_no_secret_shows_in_the_repr_or_in_an_error() -> None:
+    config = from_java_properties("b:1", {"sasl.jaas.config": SCRAM})
+    assert 'p"a;s=s' not in repr(config)
+    with pytest.raises(ClientPropertyError) as error:
+        from_java_properties("b:1", {"sasl.jaas.config": "x.CustomModule required password=hunter2;"})
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_command_config_file_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("# for the tools\nsecurity.protocol=PLAINTEXT\nclient.rack = zone-a\n")
+    config = read_command_config("b:9092", file)
+    assert config.for_confluent(linger_ms=5) == {
+        "bootstrap.servers": "b:9092",
+        "security.protocol": "PLAINTEXT",
+        "client.rack": "zone-a",
+        "linger.ms": 5,
+    }
+    assert read_command_config("b:9092", None) == KafkaClientConfig("b:9092")
+
+
+def test_librdkafka_takes_the_translation() -> None:
+    config = from_java_properties(
+        "b:1",
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": 'x.PlainLoginModule required username="u" password="p";',
+            "ssl.endpoint.identification.algorithm": "https",
+            "request.timeout.ms": "20000",
+            "reconnect.backoff.ms": "50",
+        },
+    )
+    Producer({**config.for_confluent(), "log_level": 0})

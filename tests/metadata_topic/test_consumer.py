@@ -1,0 +1,138 @@
+"""The reader: rebuilds, says when it is ready, follows, and survives what stands in the topic."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fake_topic import FakeTopic
+from metadata_strategies import FINISHED, STARTED, entry, segment
+
+from metadata_topic import serde
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.records import MetadataRecord
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.topic_follower import FollowSettings, TopicFollower
+from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
+
+QUICK = FollowSettings(batch_records=10, batch_wait_ms=10, retry_pause_ms=1, new_partitions_check_ms=10)
+NOWHERE = KafkaClientConfig("nowhere:1")
+
+
+class WatchedStore(RemoteWalMetadataStore):
+    """Lets a test wait until so many records were applied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.applied = threading.Semaphore(0)
+
+    def apply(self, record: MetadataRecord, source: tuple[int, int] | None = None) -> None:
+        super().apply(record, source)
+        self.applied.release()
+
+    def wait_for(self, records: int) -> None:
+        for _ in range(records):
+            assert self.applied.acquire(timeout=10)
+
+
+def put(topic: FakeTopic, record: RemoteWalCombinedLogSegmentMetadata, partition: int = 0) -> None:
+    topic.append(serde.encode_key(record.combined_segment_id), serde.encode(record), partition)
+
+
+@contextmanager
+def reading(topic: FakeTopic) -> Iterator[tuple[RemoteWalMetadataConsumer, WatchedStore]]:
+    store = WatchedStore()
+    consumer = RemoteWalMetadataConsumer(NOWHERE, store, QUICK, consumer_factory=topic.consumer)
+    consumer.start()
+    try:
+        yield consumer, store
+    finally:
+        consumer.close()
+
+
+def test_it_is_ready_when_all_that_was_there_is_in_the_store() -> None:
+    topic = FakeTopic(partitions=3)
+    for n in range(100):
+        put(topic, segment(n, entry(n, n)), partition=n % 2)
+    with reading(topic) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert store.totals()[FINISHED].segments == 100
+        assert store.progress == {0: 50, 1: 50}
+
+
+def test_an_empty_topic_is_ready_at_once() -> None:
+    with reading(FakeTopic(partitions=2)) as (consumer, _store):
+        assert consumer.wait_until_ready(10.0)
+
+
+def test_a_topic_whose_old_records_are_gone_becomes_ready() -> None:
+    topic = FakeTopic()
+    for n in range(20):
+        put(topic, segment(n))
+    topic.log_starts[0] = 20
+    with reading(topic) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert store.totals()[FINISHED].segments == 0
+
+
+def test_it_is_not_ready_while_the_topic_does_not_exist() -> None:
+    topic = FakeTopic(partitions=0)
+    with reading(topic) as (consumer, _store):
+        assert not consumer.wait_until_ready(0.05)
+        topic.partitions.append([])
+        assert consumer.wait_until_ready(10.0)
+
+
+def test_it_follows_what_is_published_later_and_new_partitions() -> None:
+    topic = FakeTopic()
+    with reading(topic) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        put(topic, segment(1, state=STARTED))
+        store.wait_for(1)
+        topic.partitions.append([])
+        put(topic, segment(1, entry(0, 9)), partition=1)
+        store.wait_for(1)
+        assert store.totals()[FINISHED].segments == 1
+        assert store.progress == {0: 1, 1: 1}
+
+
+def test_poison_is_passed_over_once_and_counted() -> None:
+    topic = FakeTopic()
+    topic.append(b"orders", b"hello")
+    topic.append(None, None)
+    put(topic, segment(1))
+    with reading(topic) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert store.counters["unknown_foreign_key"] == 2
+        assert store.totals()[FINISHED].segments == 1
+        assert topic.reads == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_after_a_failure_it_goes_on_where_it_stood() -> None:
+    topic = FakeTopic()
+    for n in range(5):
+        put(topic, segment(n))
+    with reading(topic) as (consumer, store):
+        store.wait_for(5)
+        with topic.changed:
+            topic.fail_next = 2
+        put(topic, segment(5))
+        store.wait_for(1)
+        assert consumer.failure is None
+        assert topic.reads == [(0, n) for n in range(6)]
+        assert topic.consumers == 3
+        assert consumer.counters["consumer_restarts"] == 2
+
+
+def test_a_defect_in_the_handler_makes_it_unready_and_is_kept() -> None:
+    def explode(_records: object) -> None:
+        raise ZeroDivisionError
+
+    topic = FakeTopic()
+    topic.append(b"k", b"v")
+    follower = TopicFollower(NOWHERE, "t", explode, QUICK, consumer_factory=topic.consumer)
+    follower.start()
+    assert not follower.wait_until_ready(10.0)
+    follower.close()
+    assert isinstance(follower.failure, ZeroDivisionError)
+    assert not follower.ready

@@ -1,0 +1,181 @@
+"""Publishing: never blocks, never skips, stops taking before it would lose."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from metadata_strategies import FINISHED, STARTED, entry, segment
+
+from metadata_topic import serde
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
+from metadata_topic.publisher import DEFAULT_SETTINGS, PublisherSettings, RemoteWalMetadataPublisher
+
+Report = Callable[[object | None, object], None]
+
+
+class FakeKafka:
+    """A partition, and the producers that write to it. Deliveries wait until `available` is set."""
+
+    def __init__(self) -> None:
+        self.available = threading.Event()
+        self.available.set()
+        self.log: list[tuple[int, bytes, bytes]] = []
+        self.fail_next: list[str] = []
+        self.queue_limit = 1_000_000
+        self.producers: list[FakeProducer] = []
+
+    def producer(self, config: object) -> "FakeProducer":
+        self.producers.append(FakeProducer(self))
+        return self.producers[-1]
+
+
+class FakeProducer:
+    def __init__(self, kafka: FakeKafka) -> None:
+        self.kafka = kafka
+        self.queue: list[tuple[int, bytes, bytes, Report]] = []
+        self.fatal = False
+
+    def produce(self, topic: str, value: bytes, key: bytes, partition: int, on_delivery: Report) -> None:
+        if len(self.queue) >= self.kafka.queue_limit:
+            raise BufferError("Local: Queue full")
+        self.queue.append((partition, key, value, on_delivery))
+
+    def poll(self, timeout: float) -> int:
+        if self.queue and not self.kafka.available.wait(timeout):
+            return 0
+        served, self.queue = self.queue, []
+        for partition, key, value, on_delivery in served:
+            if self.fatal or self.kafka.fail_next:
+                self.fatal = True
+                error = self.kafka.fail_next.pop(0) if self.kafka.fail_next else "after a fatal error"
+                on_delivery(error, None)
+            else:
+                self.kafka.log.append((partition, key, value))
+                on_delivery(None, None)
+        return len(served)
+
+    def purge(self) -> None:
+        purged, self.queue = self.queue, []
+        for *_, on_delivery in purged:
+            on_delivery("Local: Purged in queue", None)
+
+    def flush(self, timeout: float) -> int:
+        return len(self.queue)
+
+
+@contextmanager
+def publishing(
+    kafka: FakeKafka, settings: PublisherSettings = DEFAULT_SETTINGS, clock: Callable[[], float] = lambda: 0.0
+) -> Iterator[RemoteWalMetadataPublisher]:
+    publisher = RemoteWalMetadataPublisher(KafkaClientConfig("nowhere:1"), 17, 12, clock, settings, kafka.producer)
+    try:
+        yield publisher
+    finally:
+        kafka.available.set()
+        publisher.close(5.0)
+
+
+def published(kafka: FakeKafka) -> list[int]:
+    return [serde.decode(key, value).metadata.combined_segment_id.sequence for _, key, value in kafka.log]  # type: ignore[union-attr]
+
+
+def test_records_arrive_in_order_on_the_agents_own_partition() -> None:
+    kafka = FakeKafka()
+    with publishing(kafka) as publisher:
+        publisher.start()
+        for n in range(500):
+            publisher.publish(segment(n, entry(n, n)))
+        assert publisher.flush(10.0)
+        assert published(kafka) == list(range(500))
+        assert {partition for partition, *_ in kafka.log} == {17 % 12}
+        assert publisher.pending == publisher.pending_bytes == 0
+
+
+def test_publishing_returns_while_the_topic_is_unavailable() -> None:
+    kafka, now = FakeKafka(), [100.0]
+    kafka.available.clear()
+    with publishing(kafka, clock=lambda: now[0]) as publisher:
+        publisher.start()
+        publisher.publish(segment(0, state=STARTED))
+        now[0] = 103.0
+        publisher.publish(segment(0, state=FINISHED))
+        assert publisher.pending == 2
+        assert publisher.oldest_pending_age_s(now=110.0) == 10.0
+        assert not publisher.flush(0.05)
+        kafka.available.set()
+        assert publisher.flush(10.0)
+        assert publisher.oldest_pending_age_s(now=200.0) == 0.0
+
+
+def test_over_the_bound_nothing_more_is_taken_and_nothing_taken_is_lost() -> None:
+    kafka = FakeKafka()
+    kafka.available.clear()
+    with publishing(kafka, PublisherSettings(max_pending_records=10)) as publisher:
+        publisher.start()
+        for n in range(10):
+            publisher.publish(segment(n))
+        with pytest.raises(PublicationBacklogFullError, match="10 records"):
+            publisher.publish(segment(10))
+        kafka.available.set()
+        assert publisher.flush(10.0)
+        publisher.publish(segment(11))
+        assert publisher.flush(10.0)
+        assert published(kafka) == [*range(10), 11]
+        assert publisher.counters["refused"] == 1
+
+
+def test_the_bound_on_bytes_holds_too() -> None:
+    record = segment(0, entry(0, 9))
+    bound = int(2.5 * len(serde.encode(record)))
+    with publishing(FakeKafka(), PublisherSettings(max_pending_bytes=bound)) as publisher:
+        publisher.publish(record)
+        publisher.publish(record)
+        with pytest.raises(PublicationBacklogFullError):
+            publisher.publish(record)
+        assert publisher.pending == 2
+
+
+def test_after_a_fatal_error_a_new_producer_publishes_what_was_not_acknowledged_in_order() -> None:
+    kafka = FakeKafka()
+    kafka.fail_next = ["fatal: out of order sequence"]
+    with publishing(kafka, PublisherSettings(retry_pause_ms=1)) as publisher:
+        for n in range(50):
+            publisher.publish(segment(n))
+        publisher.start()
+        assert publisher.flush(10.0)
+        assert published(kafka) == list(range(50))
+        assert len(kafka.producers) == 2
+        assert publisher.counters["producer_restarts"] == 1
+        assert publisher.counters["acknowledged"] == 50
+
+
+def test_a_full_client_queue_leaves_records_waiting_in_order() -> None:
+    kafka = FakeKafka()
+    kafka.queue_limit = 7
+    with publishing(kafka, PublisherSettings(linger_ms=1)) as publisher:
+        for n in range(100):
+            publisher.publish(segment(n))
+        publisher.start()
+        assert publisher.flush(10.0)
+        assert published(kafka) == list(range(100))
+        assert publisher.counters["queue_full"] > 0
+
+
+def test_a_record_that_could_never_be_published_is_refused_at_once() -> None:
+    with publishing(FakeKafka(), PublisherSettings(max_record_bytes=60)) as publisher:
+        with pytest.raises(MetadataRecordTooLargeError):
+            publisher.publish(segment(0, entry(0, 9)))
+        assert publisher.pending == 0
+
+
+def test_closing_tells_how_many_records_are_left() -> None:
+    kafka = FakeKafka()
+    kafka.available.clear()
+    with publishing(kafka) as publisher:
+        publisher.start()
+        publisher.publish(segment(0))
+        assert publisher.close(0.05) == 1
+        with pytest.raises(PublicationBacklogFullError, match="closing"):
+            publisher.publish(segment(1))

@@ -1,0 +1,130 @@
+"""The topics' layout and making."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.errors import TopicSetupError
+from metadata_topic.partitioner import metadata_partition
+from metadata_topic.topic import (
+    METADATA_TOPIC,
+    SETTINGS_TOPIC,
+    Broker,
+    MetadataTopicSettings,
+    ensure_topics,
+    replica_assignment,
+)
+
+THREE_ZONES = [Broker(1, "a"), Broker(2, "b"), Broker(3, "c")]
+NOWHERE = KafkaClientConfig("nowhere:1")
+
+
+class FakeAdmin:
+    def __init__(self, brokers: list[Broker], existing: dict[str, int] | None = None) -> None:
+        self._brokers = brokers
+        self.topics = existing or {}
+        self.configs: dict[str, dict[str, str]] = {}
+        self.faster_agent = False
+        self.not_seen_yet = 0
+
+    def brokers(self) -> list[Broker]:
+        return self._brokers
+
+    def partition_counts(self) -> dict[str, int]:
+        if self.not_seen_yet and METADATA_TOPIC in self.topics:
+            self.not_seen_yet -= 1
+            return {}
+        return dict(self.topics)
+
+    def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
+        if self.faster_agent:
+            self.topics[topic], self.configs[topic] = 24, {}
+            return False
+        self.topics[topic], self.configs[topic] = len(assignment), dict(config)
+        return True
+
+    def topic_config(self, topic: str) -> dict[str, str]:
+        return self.configs.get(topic, {})
+
+
+@settings(max_examples=60)
+@given(
+    st.dictionaries(st.integers(0, 50), st.none() | st.sampled_from("abc"), min_size=1, max_size=9),
+    st.integers(1, 20),
+    st.integers(1, 4),
+)
+def test_every_layout_is_legal_and_led_by_the_publisher_where_there_is_one(
+    racks: dict[int, str | None], partitions: int, replicas: int
+) -> None:
+    brokers = [Broker(*item) for item in racks.items()]
+    replicas = min(replicas, len(brokers))
+    layout = replica_assignment(brokers, partitions, replicas)
+    assert len(layout) == partitions
+    for partition, chosen in enumerate(layout):
+        assert len(set(chosen)) == len(chosen) == replicas
+        assert set(chosen) <= set(racks)
+        publishers = [b for b in racks if metadata_partition(b, partitions) == partition]
+        assert not publishers or chosen[0] in publishers
+
+
+def test_replicas_are_spread_over_the_racks() -> None:
+    brokers = [Broker(n, "abc"[n % 3]) for n in range(9)]
+    for chosen in replica_assignment(brokers, 12, 3):
+        assert {"abc"[n % 3] for n in chosen} == {"a", "b", "c"}
+
+
+def test_partitions_that_no_agent_writes_are_led_in_turn() -> None:
+    leaders = [chosen[0] for chosen in replica_assignment(THREE_ZONES, 12, 3)]
+    assert leaders[1:4] == [1, 2, 3]
+    assert {leaders.count(n) for n in (1, 2, 3)} <= {3, 4, 5}
+
+
+def test_too_few_brokers_is_told_with_the_key_to_change() -> None:
+    with pytest.raises(TopicSetupError, match=r"remote\.wal\.log\.metadata\.topic\.replication\.factor") as error:
+        ensure_topics(NOWHERE, MetadataTopicSettings(), admin=FakeAdmin(THREE_ZONES[:2]))
+    assert error.value.retriable
+
+
+def test_both_topics_are_made_once() -> None:
+    admin = FakeAdmin(THREE_ZONES)
+    first = ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin)
+    assert first.created == (METADATA_TOPIC, SETTINGS_TOPIC)
+    assert admin.topics == {METADATA_TOPIC: 12, SETTINGS_TOPIC: 1}
+    assert admin.configs[METADATA_TOPIC]["cleanup.policy"] == "delete"
+    assert admin.configs[METADATA_TOPIC]["retention.ms"] == "86400000"
+    assert admin.configs[SETTINGS_TOPIC]["cleanup.policy"] == "compact"
+    second = ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin)
+    assert (second.created, second.deviations, second.metadata_partitions) == ((), (), 12)
+
+
+def test_when_another_agent_was_faster_its_partition_count_counts() -> None:
+    admin = FakeAdmin(THREE_ZONES)
+    admin.faster_agent = True
+    ensured = ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin)
+    assert ensured.created == ()
+    assert ensured.metadata_partitions == 24
+
+
+def test_it_waits_until_a_topic_just_made_is_seen() -> None:
+    admin = FakeAdmin(THREE_ZONES)
+    admin.not_seen_yet = 3
+    waits: list[float] = []
+    assert ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin, wait=waits.append).metadata_partitions == 12
+    assert len(waits) == 3
+
+
+def test_deviations_of_an_existing_topic_are_reported_and_left() -> None:
+    admin = FakeAdmin(THREE_ZONES, {METADATA_TOPIC: 50, SETTINGS_TOPIC: 1})
+    admin.configs = {
+        METADATA_TOPIC: {**MetadataTopicSettings().metadata_topic_config(), "retention.ms": "60000"},
+        SETTINGS_TOPIC: MetadataTopicSettings().settings_topic_config(),
+    }
+    ensured = ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin)
+    assert ensured.deviations == (
+        f"{METADATA_TOPIC}: retention.ms is 60000, not 86400000",
+        f"{METADATA_TOPIC}: remote.wal.log.metadata.topic.num.partitions is 50, not 12",
+    )
+    assert ensured.metadata_partitions == 50

@@ -1,0 +1,159 @@
+"""Per-topic settings and registrations."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+
+import pytest
+from fake_topic import FakeTopic
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.errors import MetadataTopicError, TopicSettingsError
+from metadata_topic.settings_topic import SettingsReader, SettingsWriter
+from metadata_topic.topic_follower import FollowSettings
+from metadata_topic.topic_settings import (
+    INTERNAL_TOPICS,
+    AgentRegistration,
+    LinkPolicy,
+    MalformedSettingError,
+    TopicSettings,
+    agent_key,
+    check_topic,
+    decode_setting,
+    encode_agent,
+    encode_topic_settings,
+    topic_key,
+)
+
+NOWHERE = KafkaClientConfig("nowhere:1")
+AGENT = AgentRegistration(3, 77, "http://127.0.0.1:9999", "127.0.0.1:9998", "0.1.0", 1_700_000_000_000)
+QUICK = FollowSettings(batch_wait_ms=10, retry_pause_ms=1)
+
+
+@settings(max_examples=30)
+@given(st.builds(TopicSettings, st.booleans(), st.sampled_from(LinkPolicy), st.none() | st.integers(0, 2**40)))
+def test_topic_settings_are_read_as_written(wanted: TopicSettings) -> None:
+    assert decode_setting(topic_key("orders"), encode_topic_settings(wanted)) == ("orders", wanted)
+
+
+def test_the_value_has_the_names_that_operators_know() -> None:
+    value = json.loads(encode_topic_settings(TopicSettings(True, LinkPolicy.LATENCY, 40)))
+    assert value == {
+        "remote.wal.storage.enable": True,
+        "remote.wal.link.policy": "latency",
+        "remote.wal.link.latency.bound.ms": 40,
+    }
+
+
+def test_registrations_are_read_as_written_and_newer_fields_passed_over() -> None:
+    value = json.dumps({**json.loads(encode_agent(AGENT)), "zone": "a"}).encode()
+    assert decode_setting(agent_key(3), value) == (3, AGENT)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, b"{}"),
+        (b"orders", b"{}"),
+        (b"topic:", b"{}"),
+        (b"topic:__consumer_offsets", b'{"remote.wal.storage.enable": true}'),
+        (b"topic:a/../b", b"{}"),
+        (b"topic:orders", b"not json"),
+        (b"topic:orders", b"[" * 100_000),
+        (b"topic:orders", b"null"),
+        (b"topic:orders", b'{"remote.wal.storage.enable": "yes"}'),
+        (b"topic:orders", b'{"remote.wal.link.policy": "sometimes"}'),
+        (b"topic:orders", b'{"remote.wal.link.policy": ["cost"]}'),
+        (b"topic:orders", b'{"remote.wal.link.latency.bound.ms": true}'),
+        (b"agent:4", encode_agent(AGENT)),
+        (b"agent:x", encode_agent(AGENT)),
+        (b"agent:3", b'{"broker_id": 3}'),
+        (b"\xff\xfe", b"{}"),
+    ],
+)
+def test_malformed_records_are_told_apart(key: bytes | None, value: bytes) -> None:
+    with pytest.raises(MalformedSettingError):
+        decode_setting(key, value)
+
+
+@pytest.mark.parametrize("topic", [*sorted(INTERNAL_TOPICS), "", ".", "..", "a b", "x" * 250, "orders\n"])
+def test_internal_topics_and_impossible_names_cannot_be_enabled(topic: str) -> None:
+    with pytest.raises(TopicSettingsError):
+        check_topic(topic)
+
+
+def test_the_reader_tells_of_each_change_and_skips_what_is_malformed() -> None:
+    topic = FakeTopic()
+    topic.append(topic_key("orders"), encode_topic_settings(TopicSettings(True)))
+    topic.append(topic_key("orders"), b"not json")
+    seen: list[Mapping[str, TopicSettings]] = []
+    changed = threading.Semaphore(0)
+
+    def on_change(topics: Mapping[str, TopicSettings]) -> None:
+        seen.append(topics)
+        changed.release()
+
+    reader = SettingsReader(NOWHERE, on_change, consumer_factory=topic.consumer, settings=QUICK)
+    reader.start()
+    try:
+        assert reader.wait_until_ready(10.0)
+        assert seen == [{"orders": TopicSettings(True)}]
+        assert changed.acquire(timeout=10)
+        topic.append(agent_key(3), encode_agent(AGENT))
+        topic.append(topic_key("orders"), None)
+        assert changed.acquire(timeout=10)
+        assert seen[1:] == [{}]
+        assert reader.agents == {3: AGENT}
+        assert reader.malformed == 1
+    finally:
+        reader.close()
+
+
+class FakeProducer:
+    def __init__(self, error: object | None, answers: bool = True) -> None:
+        self.error, self.answers = error, answers
+        self.written: list[tuple[str, bytes | None, bytes]] = []
+
+    def produce(
+        self, topic: str, value: bytes | None, key: bytes, partition: int,
+        on_delivery: Callable[[object | None, object], None],
+    ) -> None:  # fmt: skip
+        self.written.append((topic, value, key))
+        if self.answers:
+            on_delivery(self.error, None)
+
+    def poll(self, timeout: float) -> int:
+        return 0
+
+    def purge(self) -> None: ...
+
+    def flush(self, timeout: float) -> int:
+        return 0
+
+
+def test_the_writer_writes_settings_and_tombstones() -> None:
+    producer = FakeProducer(None)
+    writer = SettingsWriter(NOWHERE, producer_factory=lambda _config: producer)
+    writer.set_topic("orders", TopicSettings(True))
+    writer.clear_topic("orders")
+    assert [(key, value is None) for _, value, key in producer.written] == [
+        (b"topic:orders", False), (b"topic:orders", True)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("producer", [FakeProducer("not enough replicas"), FakeProducer(None, answers=False)])
+def test_a_write_that_is_not_acknowledged_is_an_error(producer: FakeProducer) -> None:
+    writer = SettingsWriter(NOWHERE, producer_factory=lambda _config: producer)
+    with pytest.raises(MetadataTopicError, match="topic:orders"):
+        writer.set_topic("orders", TopicSettings(True))
+
+
+def test_the_writer_refuses_internal_topics() -> None:
+    producer = FakeProducer(None)
+    with pytest.raises(TopicSettingsError):
+        SettingsWriter(NOWHERE, producer_factory=lambda _c: producer).set_topic(
+            "__consumer_offsets", TopicSettings(True)
+        )
+    assert producer.written == []
