@@ -63,24 +63,20 @@ class DeliveredEpochs:
         return UNKNOWN_EPOCH
 
     def diverges_at(self, epochs: LeaderEpochs) -> int | None:
-        """The first offset that `epochs` ascribes to another leader than the one it was delivered from, or None.
+        """The first delivered offset that `epochs` ascribes to another leader, or None.
 
-        When a whole run is of another leader, so may be what was missing before that run.
         What lies before the first entry has been removed by retention, and is not judged.
         """
         if not epochs.entries:
             return None
         first_known = epochs.entries[0][1]
-        vouched_end: int | None = None
         for epoch, first, end in self._runs:
             if end <= first_known:
-                vouched_end = end
                 continue
             known_first = max(first, first_known)
             start = epochs.start_offset(epoch)
             if start is None or start > known_first:
-                return known_first if vouched_end is None else max(vouched_end, first_known)
-            vouched_end = end
+                return known_first
             epoch_end = epochs.end_offset_for(epoch)
             if epoch_end is not None and epoch_end < end:
                 return max(epoch_end, known_first)

@@ -68,7 +68,10 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The offsets [from_offset, to_offset) left the log before they were read, or cannot be read any more."""
+    """The offsets [from_offset, to_offset) left the log before they were read, or cannot be read any more.
+
+    Should a truncated log be filled up with them again, they are only read if Truncated reaches back to them.
+    """
 
     from_offset: int
     to_offset: int
@@ -283,9 +286,9 @@ class SegmentTail:
             doubted = (self._base, self._position, size, self._directory.mtime_ns)
             if doubted != self._doubted:
                 self._doubted = doubted
-                before = (self._base, self._position, len(self._pending))
+                before = (file.identity, self._position, len(self._pending))
                 self._align(self._next_offset)
-                if before != (self._base, self._position, len(self._pending)):
+                if self._file is None or before != (self._file.identity, self._position, len(self._pending)):
                     return None
         if self._look_at_directory():
             return None
