@@ -68,6 +68,13 @@ class RemoteStorageSessionExpiredError(RemoteStorageAccessError):
     label = "session_expired"
 
 
+class RemoteStorageRefusedError(RemoteStorageError):
+    """The store does not take such a request at all. Trying again does not help."""
+
+    retriable = False
+    label = "refused"
+
+
 class RemoteSegmentConflictError(RemoteStorageError):
     """The key holds other bytes already. Objects are immutable, so the caller must take a new key."""
 

@@ -1,0 +1,247 @@
+"""The backend on S3 and what speaks like it, by boto3.
+
+The checksum of the whole object travels twice with a PUT: in x-amz-checksum-crc32c, for the store to check
+what arrived, and as metadata `crc32c`, for us to know our own object again after a write whose outcome is
+unknown. botocore's own retries are off: ours know about unknown outcomes and deadlines in total.
+"""
+
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import SharedCredentialProvider
+from botocore.exceptions import BotoCoreError
+from pydantic import Field, model_validator
+
+from kafka_log.crc32c import crc32c
+from plugin.backend_settings import ObjectBackendSettings
+from plugin.errors import RemoteStorageConfigError, RemoteStorageTimeoutError
+from plugin.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
+from plugin.object_wal_storage_manager import ObjectWalStorageManager
+from plugin.s3_errors import CLIENT_ERRORS, as_storage_error
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+DIRECTORY_BUCKET_SUFFIX: Final = "--x-s3"
+PERMISSIONS: Final = {
+    "put": "s3:PutObject",
+    "get": "s3:GetObject",
+    "head": "s3:GetObject",
+    "delete": "s3:DeleteObject",
+    "list": "s3:ListBucket",
+}
+_BODY_BLOCK_BYTES: Final = 256 * 1024
+
+
+class S3Settings(ObjectBackendSettings):
+    """Settings of S3WalStorageManager."""
+
+    bucket: str = Field(min_length=3, description="The bucket's name.")
+    region: str | None = Field(default=None, description="Default: what the AWS chain says.")
+    endpoint_url: str | None = Field(default=None, description="For stores other than AWS.")
+    allow_http: bool = Field(
+        default=False, description="Permit an http:// endpoint: record data then crosses in the clear."
+    )
+    addressing_style: Literal["auto", "path", "virtual"] = Field(
+        default="auto", description="Where the bucket's name stands in the URL."
+    )
+    connect_timeout_ms: int = Field(default=500, ge=1, description="To open a connection.")
+    read_timeout_ms: int | None = Field(
+        default=None, ge=1, description="To wait for bytes. Default: attempt.timeout.ms less connect.timeout.ms."
+    )
+    max_pool_connections: int = Field(default=32, ge=1, description="Connections that are kept open.")
+    credentials_file: Path | None = Field(
+        default=None, description="A file like ~/.aws/credentials. Default: the AWS credential chain."
+    )
+    credentials_profile: str = Field(default="default", description="The profile in credentials.file.")
+    tls_ca_file: Path | None = Field(default=None, description="Certificates to trust instead of the system's.")
+
+    @model_validator(mode="after")
+    def _the_parts_of_an_attempt_fit(self) -> "S3Settings":
+        if self.connect_timeout_ms + (self.read_timeout_ms or 1) > self.attempt_timeout_ms:
+            raise ValueError("connect.timeout.ms and read.timeout.ms together must not exceed attempt.timeout.ms")
+        return self
+
+    @property
+    def read_timeout_seconds(self) -> float:
+        """What is left of an attempt once it is connected, unless set."""
+        return (self.read_timeout_ms or self.attempt_timeout_ms - self.connect_timeout_ms) / 1000
+
+
+class S3WalStorageManager(ObjectWalStorageManager):
+    """Combined segments as objects of an S3 bucket."""
+
+    settings_model = S3Settings
+
+    def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
+        assert isinstance(settings, S3Settings)  # noqa: S101 - narrows what settings_model made
+        if settings.bucket.endswith(DIRECTORY_BUCKET_SUFFIX):
+            raise RemoteStorageConfigError(
+                "configure",
+                "bucket",
+                f"{settings.bucket} is a directory bucket",
+                "use the class plugin.s3_express.S3ExpressWalStorageManager",
+            )
+        return S3ObjectStore(open_client(settings), settings, PERMISSIONS, self._clock)
+
+
+def open_client(settings: S3Settings) -> "S3Client":
+    """A boto3 client as the settings say. Raises RemoteStorageConfigError."""
+    _check_endpoint(settings)
+    credentials = _credentials_of(settings)
+    try:
+        client: S3Client = boto3.session.Session(region_name=settings.region, **credentials).client(
+            "s3",
+            endpoint_url=settings.endpoint_url,
+            verify=str(settings.tls_ca_file) if settings.tls_ca_file else None,
+            config=Config(
+                connect_timeout=settings.connect_timeout_ms / 1000,
+                read_timeout=settings.read_timeout_seconds,
+                max_pool_connections=settings.max_pool_connections,
+                retries={"total_max_attempts": 1},
+                s3={"addressing_style": settings.addressing_style},
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                tcp_keepalive=True,
+            ),
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise RemoteStorageConfigError("configure", "endpoint.url", str(error), "see also region") from error
+    # A PUT would wait for "100 Continue" first, one round trip more; our bodies are small.
+    client.meta.events.register_last("before-sign.s3.PutObject", _drop_expect)
+    return client
+
+
+def _drop_expect(request: AWSRequest, **_: object) -> None:
+    del request.headers["Expect"]
+
+
+def _check_endpoint(settings: S3Settings) -> None:
+    if settings.endpoint_url is None:
+        return
+    url = urlsplit(settings.endpoint_url)
+    if url.scheme not in ("http", "https") or not url.hostname or url.username or url.password:
+        raise RemoteStorageConfigError("configure", "endpoint.url", "is no URL like https://host:port")
+    if url.scheme == "http" and not settings.allow_http:
+        raise RemoteStorageConfigError(
+            "configure", "endpoint.url", "is plain http", "use https, or set allow.http=true"
+        )
+
+
+class _Credentials(TypedDict, total=False):
+    """Arguments for a boto3 session; empty for the AWS chain."""
+
+    aws_access_key_id: str
+    aws_secret_access_key: str
+    aws_session_token: str | None
+
+
+def _credentials_of(settings: S3Settings) -> _Credentials:
+    if settings.credentials_file is None:
+        return {}
+    provider = SharedCredentialProvider(str(settings.credentials_file), settings.credentials_profile)
+    try:
+        credentials = provider.load()
+    except BotoCoreError as error:
+        raise RemoteStorageConfigError(
+            "configure", "credentials.file", f"cannot be read: {type(error).__name__}"
+        ) from None
+    if credentials is None:
+        raise RemoteStorageConfigError(
+            "configure", "credentials.file", f"has no profile {settings.credentials_profile}, or is not there"
+        )
+    return {
+        "aws_access_key_id": credentials.access_key,
+        "aws_secret_access_key": credentials.secret_key,
+        "aws_session_token": credentials.token,
+    }
+
+
+class S3ObjectStore:
+    """An ObjectStore on one bucket, by a boto3 client. A boto3 client is safe for many threads."""
+
+    def __init__(
+        self,
+        client: "S3Client",
+        settings: S3Settings,
+        permissions: Mapping[str, str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._bucket = settings.bucket
+        self._attempt_timeout = settings.attempt_timeout_ms / 1000
+        self._permissions = permissions
+        self._clock = clock
+
+    def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
+        body = b"".join(chunks)
+        checksum = crc32c(body)
+        with self._as_storage_errors("put", key):
+            self._client.put_object(
+                Bucket=self._bucket,
+                Key=key,
+                Body=body,
+                IfNoneMatch="*",
+                ChecksumCRC32C=b64encode(checksum.to_bytes(4, "big")).decode(),
+                ContentType="application/octet-stream",
+                Metadata={"crc32c": f"{checksum:08x}"},
+            )
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        deadline = self._clock() + self._attempt_timeout
+        with self._as_storage_errors("get", key):
+            answer = self._client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end - 1}")
+            body = answer["Body"]
+            blocks: list[bytes] = []
+            try:
+                while block := body.read(_BODY_BLOCK_BYTES):
+                    blocks.append(block)
+                    if self._clock() > deadline:
+                        raise RemoteStorageTimeoutError("get", key, "the body came too slowly")
+            finally:
+                body.close()
+            return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+
+    def head(self, key: str) -> ObjectHead:
+        with self._as_storage_errors("head", key):
+            answer = self._client.head_object(Bucket=self._bucket, Key=key)
+            text = answer["Metadata"].get("crc32c", "")
+            return ObjectHead(answer["ContentLength"], int(text, 16) if _is_hex(text) else None)
+
+    def delete(self, key: str) -> None:
+        with self._as_storage_errors("delete", key):
+            self._client.delete_object(Bucket=self._bucket, Key=key)
+
+    def list_page(self, prefix: str, page: str | None) -> ListPage:
+        with self._as_storage_errors("list", prefix):
+            if page is None:
+                answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix)
+            else:
+                answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, ContinuationToken=page)
+            objects = [
+                ListedObject(item["Key"], item["Size"], int(item["LastModified"].timestamp() * 1000))
+                for item in answer.get("Contents", [])
+            ]
+            return ListPage(objects, answer.get("NextContinuationToken"))
+
+    def close(self) -> None:
+        self._client.close()
+
+    @contextmanager
+    def _as_storage_errors(self, operation: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except CLIENT_ERRORS as error:
+            raise as_storage_error(operation, key, error, self._permissions) from error
+
+
+def _is_hex(text: str) -> bool:
+    return len(text) == 8 and all(character in "0123456789abcdef" for character in text)

@@ -1,0 +1,132 @@
+"""What botocore raises, turned into `plugin.errors`: the kind, the label for counters, and a hint for the operator.
+
+The codes are those of "Error responses" in the S3 API reference. An answer of 500 or no answer leaves the
+outcome of a write unknown; the manager sends the same write again, so nothing here has to tell which it
+was.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from botocore import exceptions as boto
+from urllib3.exceptions import HTTPError, NameResolutionError
+
+from plugin.errors import (
+    RemoteResourceNotFoundError,
+    RemoteSegmentCorruptError,
+    RemoteStorageAccessError,
+    RemoteStorageConfigError,
+    RemoteStorageError,
+    RemoteStorageRefusedError,
+    RemoteStorageSessionExpiredError,
+    RemoteStorageThrottledError,
+    RemoteStorageTimeoutError,
+    RemoteStorageUnreachableError,
+)
+from plugin.object_store import ObjectExistsError
+
+CLIENT_ERRORS: Final = (boto.BotoCoreError, boto.ClientError, HTTPError, OSError)
+"""All that a botocore client raises, streaming of bodies included."""
+
+_THROTTLED: Final = frozenset(
+    {"SlowDown", "ServiceUnavailable", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"}
+)
+_EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"})
+_NO_OBJECT: Final = frozenset({"NoSuchKey", "404", "NotFound"})
+_WRONG_BUCKET: Final = {
+    "NoSuchBucket": ("bucket", "there is no such bucket"),
+    "InvalidBucketName": ("bucket", "the store does not take this bucket name"),
+    "PermanentRedirect": ("region", "the bucket is in another region"),
+    "AuthorizationHeaderMalformed": ("region", "the bucket is in another region"),
+    "IllegalLocationConstraintException": ("region", "the bucket is in another region"),
+}
+_NO_CREDENTIALS: Final = (
+    boto.NoCredentialsError,
+    boto.PartialCredentialsError,
+    boto.CredentialRetrievalError,
+    boto.TokenRetrievalError,
+    boto.UnauthorizedSSOTokenError,
+)
+_TIMEOUTS: Final = (boto.ReadTimeoutError, boto.ConnectTimeoutError, TimeoutError)
+_CUT_BODY: Final = (boto.ResponseStreamingError, boto.IncompleteReadError)
+
+Permissions = Mapping[str, str]
+"""The permission that each operation needs, for the hint: `{"put": "s3:PutObject", ...}`."""
+
+
+def as_storage_error(operation: str, key: str, error: Exception, permissions: Permissions) -> RemoteStorageError:
+    """The error of ours that says what happened; `key` is the object's, or what is listed."""
+    if isinstance(error, RemoteStorageError):
+        return error
+    if isinstance(error, boto.ClientError):
+        return _of_an_answer(operation, key, error, permissions)
+    if isinstance(error, _NO_CREDENTIALS):
+        return RemoteStorageAccessError(
+            operation, key, str(error), "set credentials.file, or one of the sources of the AWS credential chain"
+        )
+    if isinstance(error, _TIMEOUTS):
+        return RemoteStorageTimeoutError(operation, key, f"no answer in time: {type(error).__name__}")
+    if isinstance(error, _CUT_BODY):
+        return RemoteSegmentCorruptError(operation, key, "the body ended before its announced length")
+    if isinstance(error, boto.SSLError):
+        return RemoteStorageUnreachableError(operation, key, f"TLS: {_cause(error)}", label="tls")
+    if isinstance(error, boto.ParamValidationError):
+        return RemoteStorageRefusedError(operation, key, str(error))
+    return _without_connection(operation, key, error)
+
+
+def _without_connection(operation: str, key: str, error: Exception) -> RemoteStorageError:
+    cause = _cause(error)
+    if isinstance(cause, NameResolutionError):
+        return RemoteStorageUnreachableError(
+            operation, key, "the store's host name does not resolve", "see endpoint.url and region", "dns"
+        )
+    return RemoteStorageUnreachableError(operation, key, f"{type(error).__name__}: {cause}")
+
+
+def _cause(error: Exception) -> object:
+    """What botocore wrapped; its own text repeats the URL."""
+    return getattr(error, "kwargs", {}).get("error", error)
+
+
+def _of_an_answer(operation: str, key: str, error: boto.ClientError, permissions: Permissions) -> RemoteStorageError:
+    answer: Mapping[str, Any] = error.response
+    code = str(answer.get("Error", {}).get("Code", ""))
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    reason = f"{status} {code}"
+    if status == 412:
+        return ObjectExistsError(operation, key, reason)
+    if code in _WRONG_BUCKET:
+        setting, text = _WRONG_BUCKET[code]
+        return RemoteStorageConfigError(operation, setting, f"{text} ({reason})")
+    if code in _NO_OBJECT:
+        return RemoteResourceNotFoundError(operation, key, reason)
+    if code in _EXPIRED:
+        return RemoteStorageSessionExpiredError(operation, key, reason, "the credentials or the session ran out")
+    if code in _THROTTLED or status in (429, 503):
+        return RemoteStorageThrottledError(operation, key, reason)
+    if code == "RequestTimeTooSkewed":
+        return RemoteStorageAccessError(
+            operation, key, reason, "this host's clock is more than 15 minutes off: set it", "clock_skew"
+        )
+    if status in (401, 403):
+        hint = f"needs {permissions.get(operation, 'access to the bucket')}, and credentials that the store knows"
+        return RemoteStorageAccessError(operation, key, reason, hint)
+    return _of_another_answer(operation, key, status, code)
+
+
+def _of_another_answer(operation: str, key: str, status: int, code: str) -> RemoteStorageError:
+    reason = f"{status} {code}"
+    if code == "RequestTimeout":
+        return RemoteStorageTimeoutError(operation, key, reason)
+    if code in ("BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"):
+        return RemoteStorageError(operation, key, reason, "the bytes were altered on their way", "bad_digest")
+    if status == 409:
+        return RemoteStorageError(operation, key, reason, "another request on the key is under way", "busy")
+    if status == 501:
+        return RemoteStorageConfigError(
+            operation, "endpoint.url", f"the store lacks what is needed ({reason})", "conditional PUT, range GET"
+        )
+    if 400 <= status < 500:
+        return RemoteStorageRefusedError(operation, key, reason)
+    return RemoteStorageError(operation, key, reason, label="server_error")

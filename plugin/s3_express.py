@@ -1,0 +1,155 @@
+"""The backend on S3 Express One Zone: a directory bucket, and its sessions.
+
+Each request is signed with a session's credentials, which CreateSession hands out for five minutes.
+botocore has a session cache of its own, but it trusts this host's clock and fails with a KeyError where a
+look-alike answers without credentials; so ours takes its place. It holds one session per bucket, refreshes
+it a minute before its end, counted on the monotonic clock from the store's own Date, and forgets it when
+the store says that it has expired: the manager then tries once more.
+
+Directory buckets list in no order and take only prefixes that end in "/", and their ETags are no MD5.
+Nothing here relies on either.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from botocore.credentials import ReadOnlyCredentials, RefreshableCredentials
+from botocore.utils import S3ExpressIdentityResolver
+
+from plugin.backend_settings import ObjectBackendSettings
+from plugin.errors import (
+    RemoteStorageAccessError,
+    RemoteStorageConfigError,
+    RemoteStorageSessionExpiredError,
+)
+from plugin.object_store import ObjectStore
+from plugin.object_wal_storage_manager import ObjectWalStorageManager
+from plugin.s3 import DIRECTORY_BUCKET_SUFFIX, S3ObjectStore, S3Settings, open_client
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+PERMISSIONS: Final = dict.fromkeys(("put", "get", "head", "delete", "list"), "s3express:CreateSession")
+SESSION_SECONDS: Final = 300.0
+REFRESH_BEFORE_END_SECONDS: Final = 60.0
+
+
+class S3ExpressWalStorageManager(ObjectWalStorageManager):
+    """Combined segments as objects of a directory bucket."""
+
+    settings_model = S3Settings
+
+    def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
+        assert isinstance(settings, S3Settings)  # noqa: S101 - narrows what settings_model made
+        if not settings.bucket.endswith(DIRECTORY_BUCKET_SUFFIX):
+            raise RemoteStorageConfigError(
+                "configure",
+                "bucket",
+                f"{settings.bucket} is no directory bucket: its name does not end in --<zone id>--x-s3",
+                "use the class plugin.s3.S3WalStorageManager for other buckets",
+            )
+        client = open_client(settings)
+        sessions = ExpressSessions(lambda: _create_session(client, settings.bucket), self._clock)
+        _use(sessions, client)
+        return S3ExpressObjectStore(client, settings, sessions, self._clock)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpressSession:
+    """A session's credentials; botocore's signer asks it for them."""
+
+    access_key: str
+    secret_key: str
+    token: str
+    lifetime: float
+    """Seconds from the answer to the end."""
+
+    def get_frozen_credentials(self) -> ReadOnlyCredentials:
+        """As botocore's credentials do."""
+        return ReadOnlyCredentials(self.access_key, self.secret_key, self.token)
+
+
+class ExpressSessions:
+    """The session of one bucket. Safe for many threads: one of them refreshes, the others wait for it."""
+
+    def __init__(
+        self, create_session: Callable[[], ExpressSession], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._create_session = create_session
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._session: ExpressSession | None = None
+        self._refresh_at = 0.0
+
+    def get_credentials(self, bucket: str) -> ExpressSession:
+        """The session, a new one if the old one is near its end. botocore calls this to sign a request."""
+        with self._lock:
+            asked_at = self._clock()
+            if self._session is None or asked_at >= self._refresh_at:
+                self._session = self._create_session()
+                self._refresh_at = asked_at + max(0.0, self._session.lifetime - REFRESH_BEFORE_END_SECONDS)
+            return self._session
+
+    def forget(self) -> None:
+        """The store no longer takes the session."""
+        with self._lock:
+            self._session = None
+
+
+class S3ExpressObjectStore(S3ObjectStore):
+    """An S3ObjectStore that drops its session once the store says that it has expired."""
+
+    def __init__(
+        self,
+        client: "S3Client",
+        settings: S3Settings,
+        sessions: ExpressSessions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(client, settings, PERMISSIONS, clock)
+        self._sessions = sessions
+
+    @contextmanager
+    def _as_storage_errors(self, operation: str, key: str) -> Iterator[None]:
+        try:
+            with super()._as_storage_errors(operation, key):
+                yield
+        except RemoteStorageSessionExpiredError:
+            self._sessions.forget()
+            raise
+
+
+def _use(sessions: ExpressSessions, client: "S3Client") -> None:
+    """Let botocore sign with our sessions: its own resolver, given our cache, registered behind the built-in one."""
+    cache = cast(Any, sessions)  # it only calls get_credentials
+    S3ExpressIdentityResolver(client, RefreshableCredentials, cache=cache).register()
+
+
+def _create_session(client: "S3Client", bucket: str) -> ExpressSession:
+    answer: Mapping[str, Any] = client.create_session(Bucket=bucket)
+    credentials = answer.get("Credentials") or {}
+    access_key, secret_key, token = (
+        str(credentials.get(name) or "") for name in ("AccessKeyId", "SecretAccessKey", "SessionToken")
+    )
+    if not (access_key and secret_key and token):
+        raise RemoteStorageAccessError(
+            "create session",
+            bucket,
+            "the store answered without credentials",
+            "it may be a look-alike that does not know S3 Express",
+        )
+    return ExpressSession(access_key, secret_key, token, _lifetime(answer, credentials.get("Expiration")))
+
+
+def _lifetime(answer: Mapping[str, Any], expiration: datetime | None) -> float:
+    """Seconds, both ends told by the store's clock, so that this host's does not matter."""
+    date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    if expiration is None or date is None:
+        return SESSION_SECONDS
+    return min(SESSION_SECONDS, (expiration - parsedate_to_datetime(date)).total_seconds())
