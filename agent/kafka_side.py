@@ -79,9 +79,10 @@ class KafkaSide:
         self.missing: set[str] = {"metadata topics", "topic settings", "leadership"}
         """What the agent does not know yet; empty when ready."""
 
-    def start(self) -> None:
-        """Begin, whether or not Kafka is up."""
+    def start(self) -> "asyncio.Task[None]":
+        """Begin, whether or not Kafka is up. The task never ends by itself, unless by a defect."""
         self._main = self._loop.create_task(self._run(), name="kafka-side")
+        return self._main
 
     async def stop(self) -> None:
         """Let go of Kafka."""

@@ -103,10 +103,13 @@ class Agent:
         self._manager.on_unknown_partition = self._kafka.look_again
         self._registry.register(StateCollector(self._storage, self._manager, self._publisher, self._kafka.store))
         self._http = HttpEndpoint(self._registry, self.describe, self.not_ready)
-        self._storage_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Relay until `stop` is set; then finish what is under way, within the shutdown time."""
+        """Relay until `stop` is set; then finish what is under way, within the shutdown time.
+
+        Raises what ended a part for good, a wrong setting of the storage manager for instance, after the same stop.
+        """
         settings = self._settings
         tls = self._tls()
         await self._leader.start(settings.remote_wal_agent_peer_listener, tls.server_context() if tls else None)
@@ -114,14 +117,19 @@ class Agent:
         self._http.start(settings.remote_wal_agent_http_listener)
         if settings.remote_log_wal_storage_system_enable:
             self._publisher.start()
-            self._manager.start()
-            self._kafka.start()
-            self._storage_task = asyncio.create_task(self._await_storage(stop))
+            self._tasks += [
+                self._manager.start(),
+                self._kafka.start(),
+                asyncio.create_task(self._await_storage(), name="await-storage"),
+            ]
+        for task in self._tasks:
+            task.add_done_callback(lambda task: stop.set() if _failed(task) else None)
         log.info("agent_started", broker=self._identity.broker_id, incarnation=self._identity.incarnation)
         await stop.wait()
+        failures = [task for task in self._tasks if _failed(task)]
         await self._shut_down()
-        if self._storage_task is not None and self._storage_task.done():
-            self._storage_task.result()
+        for task in failures:
+            await task
 
     async def _shut_down(self) -> None:
         timeout_s = self._settings.remote_wal_agent_shutdown_timeout_ms / 1000
@@ -139,7 +147,7 @@ class Agent:
         self._storage.close()
         log.info("agent_stopped", broker=self._identity.broker_id)
 
-    async def _await_storage(self, stop: asyncio.Event) -> None:
+    async def _await_storage(self) -> None:
         """Configure the storage manager, however long the store is away. A wrong setting ends the agent."""
         settings, raw = self._settings, self._broker.raw
         prefix = settings.remote_log_wal_storage_manager_impl_prefix
@@ -155,7 +163,6 @@ class Agent:
                     prefix,
                 )
             except RemoteStorageConfigError:
-                stop.set()
                 raise
             except RemoteStorageError as error:
                 log.warning("storage_not_there", error=str(error), consequence="all bytes go inline")
@@ -285,6 +292,10 @@ class Agent:
     def _broker_listener(self) -> Address:
         listener = self._broker.listeners[self._broker.inter_broker_listener_name]
         return Address(listener.host or "127.0.0.1", listener.port)
+
+
+def _failed(task: "asyncio.Task[None]") -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
 
 
 def _client_config(broker: BrokerProperties, settings: AgentSettings) -> KafkaClientConfig:

@@ -110,11 +110,12 @@ class RemoteWalLogManager:
         """Tell this one, too."""
         self._listeners.append(listener)
 
-    def start(self) -> None:
-        """Begin to process partitions."""
+    def start(self) -> "asyncio.Task[None]":
+        """Begin to process partitions. The task never ends by itself, unless by a defect."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._watcher.fileno(), self._watcher.take, self._append_seen)
         self._main = loop.create_task(self._run(), name="remote-wal-log-manager")
+        return self._main
 
     async def stop(self, flush_timeout_s: float) -> None:
         """Upload what was read, as far as the time allows, then stop."""
