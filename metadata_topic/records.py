@@ -1,6 +1,5 @@
 """What stands in the metadata topic, beside the whole-segment records of `plugin.segment_metadata`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plugin.segment_metadata import (
@@ -54,6 +53,3 @@ class UnknownRecord:
 MetadataRecord = (
     PublishedSegment | RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate | UnknownRecord
 )
-
-Progress = Mapping[int, int]
-"""Partition of the metadata topic to the offset that is to be read next."""

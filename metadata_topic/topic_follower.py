@@ -203,7 +203,7 @@ class TopicFollower:
             checks = max(1, self._settings.new_partitions_check_ms // self._settings.batch_wait_ms)
             idle = 0
             while not self._stop.is_set():
-                messages = consumer.consume(self._settings.batch_records, self._settings.batch_wait_ms / 1000)
+                messages = consumer.consume(self._settings.batch_records, self._batch_wait_s)
                 self._hand_over(messages)
                 idle += 1
                 if idle >= checks:
@@ -255,6 +255,12 @@ class TopicFollower:
         if goals is not None and all(self._positions[partition] >= goal for partition, goal in goals.items()):
             self._caught_up = True
             self._settled.set()
+
+    @property
+    def _batch_wait_s(self) -> float:
+        # Whoever waits until it is ready should not wait for the last batch to fill as well.
+        wait_s = self._settings.batch_wait_ms / 1000
+        return wait_s if self._caught_up else min(wait_s, 0.1)
 
     @property
     def _timeout_s(self) -> float:
