@@ -281,7 +281,6 @@ class SegmentTail:
             self._align(self._next_offset)
             return None
         is_torn = any(data[:BATCH_OVERHEAD_BYTES])
-        self._has_zero_tail = bool(data) and not is_torn
         if data:
             doubted = (self._base, self._position, size, self._directory.mtime_ns)
             if doubted != self._doubted:
@@ -290,6 +289,7 @@ class SegmentTail:
                 self._align(self._next_offset)
                 if self._file is None or before != (self._file.identity, self._position, len(self._pending)):
                     return None
+        self._has_zero_tail = bool(data) and not is_torn
         if self._look_at_directory():
             return None
         return self._at_the_end(is_torn, is_empty=not data)

@@ -1,0 +1,461 @@
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_log.errors import MalformedFileError
+from kafka_log.open_files import FileReplacedError, LogFile, OpenFiles
+from kafka_log.segment_tail import (
+    UNKNOWN_OFFSET,
+    Gap,
+    LogDeleted,
+    LogDirectoryError,
+    Rolled,
+    SegmentTail,
+    TornTail,
+    Truncated,
+)
+from tests.kafka_log.log_writer import LogWriter
+
+MANY = 1 << 20
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogWriter:
+    return LogWriter(tmp_path / "topic-0")
+
+
+def raw_of(log: LogWriter, first_offset: int = 0) -> bytes:
+    return b"".join(b.raw for b in log.batches if b.last_offset >= first_offset)
+
+
+def test_without_a_start_offset_the_active_segment_is_read_from_its_beginning(log: LogWriter) -> None:
+    log.append(3)
+    log.roll()
+    log.append(2)
+    tail = SegmentTail(log.path, None)
+    assert tail.next_offset == UNKNOWN_OFFSET
+    result = tail.read(MANY)
+    assert result.records == raw_of(log, 3)
+    assert (result.events, tail.next_offset, tail.segment_base_offset) == ((), 5, 3)
+
+
+def test_a_directory_without_segments_yet_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "t-0"
+    path.mkdir()
+    tail = SegmentTail(path, None)
+    assert tail.read(MANY) == (b"", [], ())
+    log = LogWriter(path)
+    log.append()
+    assert tail.read(MANY).records == raw_of(log)
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_a_start_offset_inside_a_batch_starts_with_that_batch(log: LogWriter, with_index: bool) -> None:
+    for _ in range(20):
+        log.append(3)
+    if not with_index:
+        log.file(log.segments[0], "index").unlink()
+    result = SegmentTail(log.path, 31).read(MANY)
+    assert result.records == raw_of(log, 30)
+    assert result.events == ()
+
+
+def test_an_index_that_points_anywhere_does_no_harm(log: LogWriter) -> None:
+    for _ in range(20):
+        log.append(3)
+    log.file(log.segments[0], "index").write_bytes(b"\x00\x00\x00\x05\x00\x00\x00\x07" * 4)
+    assert SegmentTail(log.path, 31).read(MANY).records == raw_of(log, 30)
+
+
+def test_an_index_spares_the_walk_over_the_segment(log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(300):
+        log.append(1, payload=b"p" * 1000)
+    read = Counter[str]()
+    count_calls(monkeypatch, "pread", read)
+    tail = SegmentTail(log.path, 299)
+    assert tail.next_offset == 299
+    tail.read(MANY)
+    assert read["pread"] < 15
+
+
+def test_a_start_offset_below_the_log_is_a_gap(log: LogWriter) -> None:
+    log.append(5)
+    log.roll()
+    log.append(1)
+    log.remove_oldest()
+    result = SegmentTail(log.path, 2).read(MANY)
+    assert result.events == (Gap(2, 5),)
+    assert result.records == raw_of(log)
+
+
+def test_a_start_offset_above_the_log_is_a_truncation(log: LogWriter) -> None:
+    log.append(2)
+    tail = SegmentTail(log.path, 9)
+    assert tail.read(MANY) == (b"", [], (Truncated(2),))
+    log.append(1)
+    assert tail.read(MANY).records == raw_of(log, 2)
+
+
+def test_a_roll_is_followed(log: LogWriter) -> None:
+    log.append(2)
+    tail = SegmentTail(log.path, 0)
+    tail.read(MANY)
+    assert tail.read(MANY) == (b"", [], ())
+    log.roll()
+    log.append(1)
+    result = tail.read(MANY)
+    assert result.events == (Rolled(2),)
+    assert result.records == raw_of(log, 2)
+
+
+def test_what_was_appended_just_before_a_roll_is_not_skipped(log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append(1)
+    tail = SegmentTail(log.path, 0)
+    tail.read(MANY)
+    at_end = tail._nothing_whole
+
+    def append_and_roll_first(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        log.append(1)
+        log.roll()
+        log.append(1)
+        return at_end(*arguments)
+
+    monkeypatch.setattr(tail, "_nothing_whole", append_and_roll_first)
+    assert tail.read(MANY).records == log.batches[1].raw
+    assert tail.read(MANY) == (log.batches[2].raw, [(2, 2, 0, *tail_span(log, 2))], (Rolled(2),))
+
+
+def tail_span(log: LogWriter, index: int) -> tuple[int, int, int]:
+    raw = log.batches[index].raw
+    return int.from_bytes(raw[17:21], "big"), 0, len(raw)
+
+
+def test_a_read_is_bounded_but_grows_to_hold_one_batch(log: LogWriter) -> None:
+    log.append(1, payload=b"a" * 5000)
+    log.append(1, payload=b"b" * 10)
+    log.append(1, payload=b"c" * 10)
+    tail = SegmentTail(log.path, 0)
+    first, second, third = (b.raw for b in log.batches)
+    assert tail.read(100).records == first
+    assert tail.read(100).records == second
+    assert tail.read(100).records == third
+
+
+def test_a_batch_above_the_cap_is_never_read(log: LogWriter) -> None:
+    log.append(1, payload=b"a" * 5000)
+    tail = SegmentTail(log.path, 0, max_batch_bytes=4000)
+    assert tail.read(100) == (b"", [], (TornTail(),))
+
+
+@pytest.mark.parametrize("full_length", [True, False])
+def test_a_torn_tail_is_reported_once_and_waited_for(log: LogWriter, full_length: bool) -> None:
+    log.append(1)
+    tail = SegmentTail(log.path, 0)
+    log.tear(full_length=full_length, keep=70)
+    assert tail.read(MANY).records == raw_of(log)
+    assert tail.read(MANY) == (b"", [], (TornTail(),))
+    assert tail.read(MANY) == (b"", [], ())
+    log.append(2, payload=b"again")
+    assert tail.read(MANY).records == raw_of(log, 1)
+
+
+def test_a_broken_batch_in_a_closed_segment_becomes_a_gap(log: LogWriter) -> None:
+    log.append(1)
+    second = log.append(3)
+    log.roll()
+    log.append(1)
+    path = log.file(log.segments[0])
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    tail = SegmentTail(log.path, 0)
+    assert tail.read(MANY).records == log.batches[0].raw
+    assert tail.read(MANY).events == (TornTail(),)
+    result = tail.read(MANY)
+    assert result.events == (Gap(second.base_offset, 4), Rolled(4))
+    assert result.records == log.batches[2].raw
+
+
+def test_zeros_of_a_preallocated_file_are_no_torn_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = LogWriter(tmp_path / "t-0", preallocate_bytes=1 << 20)
+    log.append(1)
+    tail = SegmentTail(log.path, 0)
+    assert tail.read(MANY).records == raw_of(log)
+    assert tail.read(MANY) == (b"", [], ())
+    lengths = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, n, at: lengths.append(n) or pread(fd, n, at))
+    assert tail.read(MANY) == (b"", [], ())
+    assert sum(lengths) < 100, "idle reads do not fetch a megabyte of zeros"
+    log.append(1)
+    assert tail.read(MANY).records == raw_of(log, 1)
+
+
+def test_truncation_that_shortens_the_file_rewinds(log: LogWriter) -> None:
+    for _ in range(3):
+        log.append(1)
+    tail = SegmentTail(log.path, 0)
+    tail.read(MANY)
+    log.truncate_to(1)
+    assert tail.read(MANY) == (b"", [], (Truncated(1),))
+    assert tail.next_offset == 1
+
+
+def test_a_truncated_log_that_grew_to_the_same_size_is_noticed_by_its_epochs(log: LogWriter) -> None:
+    for _ in range(3):
+        log.append(1, leader_epoch=1, payload=b"old")
+    tail = SegmentTail(log.path, 0)
+    tail.read(MANY)
+    log.truncate_to(1)
+    for _ in range(2):
+        log.append(1, leader_epoch=2, payload=b"new")
+    result = tail.read(MANY)
+    assert result.events == (Truncated(1),)
+    assert result.records == raw_of(log, 1)
+
+
+def test_a_truncated_log_that_grew_longer_is_noticed_by_its_epochs(log: LogWriter) -> None:
+    for _ in range(3):
+        log.append(1, leader_epoch=1, payload=b"old")
+    tail = SegmentTail(log.path, 0)
+    tail.read(MANY)
+    log.truncate_to(1)
+    for _ in range(4):
+        log.append(1, leader_epoch=2, payload=b"new")
+    result = tail.read(MANY)
+    assert result.events == (Truncated(1),)
+    assert result.records == raw_of(log, 1)
+
+
+def test_the_cut_is_found_where_the_checkpoint_still_tells_of_the_old_leader(log: LogWriter) -> None:
+    log.append(1, leader_epoch=1, payload=b"old")
+    for _ in range(2):
+        log.append(1, leader_epoch=3, payload=b"old")
+    tail = SegmentTail(log.path, 0)
+    tail.read(MANY)
+    log.truncate_to(1, flush_checkpoint=False)
+    for _ in range(4):  # the new leader had more of epoch 1 than this replica
+        log.append(1, leader_epoch=1, payload=b"new")
+    result = tail.read(MANY)
+    assert result.events == (Truncated(1),)
+    assert result.records == raw_of(log, 1)
+
+
+def test_an_election_without_truncation_is_no_truncation(log: LogWriter) -> None:
+    tail = SegmentTail(log.path, 0)
+    for epoch in range(1, 5):
+        log.append(1, leader_epoch=epoch)
+        result = tail.read(MANY)
+        assert (result.events, [s.leader_epoch for s in result.spans]) == ((), [epoch])
+    log.append(1, leader_epoch=5)
+    log.append(1, leader_epoch=6)
+    result = tail.read(MANY)
+    assert (result.events, [s.leader_epoch for s in result.spans]) == ((), [5, 6])
+
+
+def test_a_log_without_checkpoint_is_read(log: LogWriter) -> None:
+    log.append(1, leader_epoch=1)
+    log.append(1, leader_epoch=2)
+    (log.path / "leader-epoch-checkpoint").unlink()
+    assert SegmentTail(log.path, 0).read(MANY).records == raw_of(log)
+
+
+def test_a_broken_checkpoint_is_named(log: LogWriter) -> None:
+    log.append(1, leader_epoch=1)
+    log.append(1, leader_epoch=2)
+    (log.path / "leader-epoch-checkpoint").write_text("0\n1\nx y\n")
+    with pytest.raises(MalformedFileError, match="leader-epoch-checkpoint, line 3"):
+        SegmentTail(log.path, 0).read(MANY)
+
+
+@pytest.mark.parametrize("unlink", [True, False])
+def test_a_deleted_segment_is_read_to_its_end_while_it_is_open(log: LogWriter, unlink: bool) -> None:
+    log.append(1)
+    log.append(1)
+    tail = SegmentTail(log.path, 0)
+    first, second = (b.raw for b in log.batches)
+    assert tail.read(len(first)).records == first
+    log.roll()
+    log.append(1)
+    log.remove_oldest(unlink=unlink)
+    assert tail.read(MANY).records == second
+    result = tail.read(MANY)
+    assert result.events == (Rolled(2),)
+    assert result.records == raw_of(log)
+
+
+def test_a_deleted_segment_that_was_closed_is_a_gap(log: LogWriter) -> None:
+    log.append(1)
+    log.append(1)
+    tail = SegmentTail(log.path, 0)
+    tail.read(len(log.batches[0].raw))
+    log.roll()
+    log.append(1)
+    log.remove_oldest()
+    tail.close()
+    result = tail.read(MANY)
+    assert result.events == (Gap(1, 2),)
+    assert result.records == raw_of(log)
+
+
+@pytest.mark.parametrize("evicted", [True, False])
+def test_compaction_below_the_tail_leaves_only_what_was_or_what_is(log: LogWriter, evicted: bool) -> None:
+    for _ in range(6):
+        log.append(1)
+    log.roll()
+    log.append(1)
+    original = [b.raw for b in log.batches]
+    tail = SegmentTail(log.path, 0)
+    tail.read(len(original[0]))
+    log.compact(0)
+    if evicted:
+        tail.close()
+    result = tail.read(MANY)
+    assert result.records == b"".join(raw_of_closed(log) if evicted else original[1:6])
+    assert not any(isinstance(event, Truncated | Gap) for event in result.events)
+    assert tail.read(MANY) == (original[6], [(6, 6, 0, *tail_span(log, -1))], (Rolled(6),))
+
+
+def raw_of_closed(log: LogWriter) -> list[bytes]:
+    return [b.raw for b in log.segments[0].batches]
+
+
+def test_a_hole_that_compaction_left_before_a_segment_is_no_gap(log: LogWriter) -> None:
+    for _ in range(3):
+        log.append(1)
+    log.roll()
+    log.append(1)
+    log.compact(0)  # offset 2 is gone, the next segment begins with 3
+    result = SegmentTail(log.path, 2).read(MANY)
+    assert result.events == (Rolled(3),)
+    assert result.records == raw_of(log, 3)
+
+
+@pytest.mark.parametrize("made_anew", [True, False])
+def test_a_deleted_directory_is_reported(log: LogWriter, made_anew: bool) -> None:
+    log.append(1)
+    tail = SegmentTail(log.path, 0)
+    tail.read(MANY)
+    log.path.rename(log.path.with_name("topic-0.0123-delete"))
+    if made_anew:
+        LogWriter(log.path).append(5)
+    assert tail.read(MANY).events == (LogDeleted(),)
+    assert tail.read(MANY) == (b"", [], (LogDeleted(),))
+
+
+def test_a_directory_that_never_was_is_reported(tmp_path: Path) -> None:
+    assert SegmentTail(tmp_path / "none-0", 5).read(MANY) == (b"", [], (LogDeleted(),))
+
+
+def test_a_disk_error_names_the_directory_and_loses_no_event(log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append(3)
+    log.roll()
+    log.append(1)
+    log.remove_oldest()
+    tail = SegmentTail(log.path, 0)
+    aligned = tail._align
+
+    def fail_after_aligning(target: int) -> bool:
+        aligned(target)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(tail, "_align", fail_after_aligning)
+    with pytest.raises(LogDirectoryError, match=r"topic-0.*Input/output error"):
+        tail.read(MANY)
+    monkeypatch.undo()
+    assert tail.read(MANY).events == (Gap(0, 3),)
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, name: str, calls: Counter[str]) -> None:
+    original: Callable[..., Any] = getattr(os, name)
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        calls[name] += 1
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(os, name, counted)
+
+
+def test_a_read_costs_one_pread_and_an_idle_one_three_looks(log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append(1)
+    tail = SegmentTail(log.path, 0)
+    for _ in range(6):
+        tail.read(MANY)
+    calls = Counter[str]()
+    for name in ("pread", "stat", "fstat", "access", "open", "listdir"):
+        count_calls(monkeypatch, name, calls)
+    assert not tail.read(MANY).records
+    assert calls == {"fstat": 1, "stat": 1, "access": 1}
+    log_file = log.file(log.segments[0])
+    monkeypatch.undo()
+    for _ in range(2):
+        log.append(1)
+    assert log_file.exists()
+    tail.read(len(log.batches[1].raw))
+    calls.clear()
+    for name in ("pread", "stat", "fstat", "access", "open", "listdir"):
+        count_calls(monkeypatch, name, calls)
+    assert tail.read(MANY).records
+    assert calls == {"pread": 1}
+
+
+def test_backlog_counts_what_is_behind_the_position_in_all_segments(log: LogWriter) -> None:
+    log.append(1)
+    log.append(1)
+    log.roll()
+    log.append(1)
+    tail = SegmentTail(log.path, 0)
+    assert tail.backlog_bytes() == len(raw_of(log))
+    tail.read(len(log.batches[0].raw))
+    assert tail.backlog_bytes() == len(raw_of(log)) - len(log.batches[0].raw)
+    for _ in range(3):
+        tail.read(MANY)
+    assert tail.backlog_bytes() == 0
+
+
+def test_many_tails_share_few_descriptors(tmp_path: Path) -> None:
+    files = OpenFiles(limit=3)
+    logs = [LogWriter(tmp_path / f"t-{index}") for index in range(10)]
+    tails = [SegmentTail(log.path, 0, files) for log in logs]
+    for round_number in range(3):
+        for index, (log, tail) in enumerate(zip(logs, tails, strict=True)):
+            written = log.append(1, payload=b"%d" % (index * 10 + round_number))
+            assert tail.read(MANY).records == written.raw
+            assert files.open_count <= 3
+    for tail in tails:
+        tail.close()
+    assert files.open_count == 0
+
+
+def test_a_pinned_file_is_not_closed_for_another(tmp_path: Path) -> None:
+    files = OpenFiles(limit=1)
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    first, second = LogFile(tmp_path / "a"), LogFile(tmp_path / "b")
+    fd = files.pin(first)
+    assert os.pread(files.pin(second), 1, 0) == b"b"
+    assert os.pread(fd, 1, 0) == b"a"
+    files.unpin(first)
+    files.unpin(second)
+    assert files.open_count == 1
+
+
+def test_a_replaced_file_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    files = OpenFiles()
+    path = tmp_path / "a"
+    path.write_text("old")
+    file = LogFile(path)
+    files.pin(file)
+    files.unpin(file)
+    files.close(file)
+    path.rename(tmp_path / "b")
+    path.write_text("new")
+    with pytest.raises(FileReplacedError):
+        files.pin(file)
+    with pytest.raises(FileReplacedError):
+        files.status(file)
+    assert files.open_count == 0
