@@ -137,9 +137,7 @@ def _table(status: "ClusterStatus") -> "Table":
     table = Table("part", "process", "state", "listens for", "at")
     for broker in status.brokers:
         state = "registered" if broker.registered else "not registered" if broker.pid else "not running"
-        table.add_row(
-            f"broker {broker.broker_id}", str(broker.pid or "-"), state, "clients", broker.client_listener
-        )
+        table.add_row(f"broker {broker.broker_id}", str(broker.pid or "-"), state, "clients", broker.client_listener)
         table.add_row("", "", "", "replicas", broker.replication_listener)
     for agent in status.agents:
         state = "ready" if agent.ready else "not ready" if agent.pid else "not running"

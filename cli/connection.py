@@ -1,0 +1,25 @@
+"""The options by which commands reach a cluster: the same as Kafka's own tools have."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from metadata_topic.client_config import KafkaClientConfig
+
+BootstrapServer = Annotated[
+    str, typer.Option("--bootstrap-server", help="Where the cluster is: host:port, several by commas.")
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option("--command-config", help="A Java client's properties file, with the security settings.", exists=True),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def client_config(bootstrap_server: str, command_config: Path | None) -> "KafkaClientConfig":
+    """How to reach the cluster. Raises metadata_topic's ClientPropertyError."""
+    from metadata_topic.client_config import read_command_config
+
+    return read_command_config(bootstrap_server, command_config)

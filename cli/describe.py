@@ -1,0 +1,85 @@
+"""`remote-wal describe`: how far each partition's upload is, and which way its bytes went."""
+
+import json as json_format
+import urllib.error
+import urllib.request
+from typing import Annotated, Any
+
+import typer
+
+from cli.connection import BootstrapServer, CommandConfig, Json, client_config
+
+_TIMEOUT_S = 5.0
+
+
+def describe(
+    bootstrap_server: BootstrapServer,
+    command_config: CommandConfig = None,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    json: Json = False,
+) -> None:
+    """Show for every led partition its log end offset, uploaded offset, lag, and linked and inline bytes.
+
+    Asks each agent that is registered, over HTTP. Exits with 1 if an agent does not answer.
+    """
+    from metadata_topic.settings_topic import read_settings
+
+    _, agents = read_settings(client_config(bootstrap_server, command_config))
+    answers: dict[int, dict[str, Any]] = {}
+    silent: dict[int, str] = {}
+    for broker_id, agent in sorted(agents.items()):
+        try:
+            answers[broker_id] = _ask(agent.http_endpoint)
+        except (OSError, ValueError) as error:
+            silent[broker_id] = f"{agent.http_endpoint}: {error}"
+    for answer in answers.values():
+        answer["partitions"] = [
+            partition for partition in answer["partitions"] if topic is None or partition["topic"] == topic
+        ]
+    if json:
+        typer.echo(json_format.dumps({"agents": list(answers.values()), "silent": silent}))
+    else:
+        _print(answers, silent)
+    if silent or not answers:
+        raise typer.Exit(1)
+
+
+def _ask(endpoint: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://{endpoint}/describe", timeout=_TIMEOUT_S) as response:
+        answer: dict[str, Any] = json_format.load(response)
+        return answer
+
+
+def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("topic", "partition", "leader", title="Partitions that replicate through object storage")
+    for column in ("log end", "uploaded", "lag bytes", "lag age", "linked bytes", "inline bytes"):
+        table.add_column(column, justify="right")
+    rows = [(partition, broker_id) for broker_id, answer in answers.items() for partition in answer["partitions"]]
+    for partition, broker_id in sorted(rows, key=lambda row: (row[0]["topic"], row[0]["partition"])):
+        table.add_row(
+            partition["topic"],
+            str(partition["partition"]),
+            str(broker_id),
+            *(f"{partition[key]:,}" for key in ("log_end_offset", "uploaded_offset", "lag_bytes")),
+            f"{partition['lag_age_ms']:,} ms",
+            *(f"{partition[key]:,}" for key in ("linked_bytes", "inline_bytes")),
+        )
+    console.print(table)
+    agents = Table("agent", "store", "hydration", title="Agents")
+    for column in ("PUT", "GET", "metadata pending"):
+        agents.add_column(column, justify="right")
+    for broker_id, answer in answers.items():
+        agents.add_row(
+            str(broker_id),
+            "ready" if answer["storage_ready"] else "does not answer",
+            "paused" if answer["hydration_paused"] else "on",
+            *(f"{answer['requests'][key]:,}" for key in ("put", "get")),
+            f"{answer['metadata_pending']:,}",
+        )
+    for broker_id, reason in silent.items():
+        agents.add_row(str(broker_id), f"no answer: {reason}", "", "", "", "")
+    console.print(agents)

@@ -1,0 +1,94 @@
+"""`remote-wal topics`: which topics replicate through object storage."""
+
+import json as json_format
+from typing import Annotated
+
+import typer
+
+from cli.connection import BootstrapServer, CommandConfig, Json, client_config
+
+app = typer.Typer(help="Set and list the topics with remote.wal.storage.enable.", no_args_is_help=True)
+
+Topics = Annotated[list[str], typer.Argument(help="Names of topics.", metavar="TOPIC...")]
+
+
+@app.command()
+def enable(
+    topics: Topics,
+    bootstrap_server: BootstrapServer,
+    command_config: CommandConfig = None,
+    link_policy: Annotated[str, typer.Option(help="remote.wal.link.policy: cost, always or latency.")] = "cost",
+    latency_bound_ms: Annotated[
+        int | None, typer.Option(help="remote.wal.link.latency.bound.ms, for the policy latency.", min=1)
+    ] = None,
+) -> None:
+    """Replicate these topics through object storage from now on. Takes effect in running agents within seconds."""
+    from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+
+    if link_policy not in list(LinkPolicy):
+        raise typer.BadParameter(f"{link_policy!r} is none of {', '.join(LinkPolicy)}", param_hint="--link-policy")
+    settings = TopicSettings(enable=True, link_policy=LinkPolicy(link_policy), link_latency_bound_ms=latency_bound_ms)
+    _set(topics, bootstrap_server, command_config, settings)
+
+
+@app.command()
+def disable(topics: Topics, bootstrap_server: BootstrapServer, command_config: CommandConfig = None) -> None:
+    """Replicate these topics as stock Kafka does. Objects that are stored expire as others do."""
+    _set(topics, bootstrap_server, command_config, None)
+
+
+@app.command("list")
+def list_topics(bootstrap_server: BootstrapServer, command_config: CommandConfig = None, json: Json = False) -> None:
+    """Show the topics with remote.wal.storage.enable, and how they link."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from metadata_topic.settings_topic import read_settings
+
+    topics, _ = read_settings(client_config(bootstrap_server, command_config))
+    rows = [
+        {
+            "topic": name,
+            "remote.wal.storage.enable": settings.enable,
+            "remote.wal.link.policy": str(settings.link_policy),
+            "remote.wal.link.latency.bound.ms": settings.link_latency_bound_ms,
+        }
+        for name, settings in sorted(topics.items())
+    ]
+    if json:
+        typer.echo(json_format.dumps(rows))
+        return
+    table = Table("topic", "remote.wal.storage.enable", "link policy", "latency bound")
+    for row in rows:
+        bound = row["remote.wal.link.latency.bound.ms"]
+        table.add_row(
+            str(row["topic"]),
+            str(row["remote.wal.storage.enable"]).lower(),
+            str(row["remote.wal.link.policy"]),
+            f"{bound} ms" if bound is not None else "",
+        )
+    Console().print(table)
+
+
+def _set(topics: list[str], bootstrap_server: str, command_config: CommandConfig, settings: object) -> None:
+    from metadata_topic.errors import TopicSettingsError
+    from metadata_topic.settings_topic import SettingsWriter
+    from metadata_topic.topic import confluent_admin
+    from metadata_topic.topic_settings import TopicSettings, check_topic
+
+    client = client_config(bootstrap_server, command_config)
+    existing = confluent_admin(client, timeout_s=10.0).partition_counts()
+    for topic in topics:
+        check_topic(topic)
+        if settings is not None and topic not in existing:
+            raise TopicSettingsError("enable", topic, "there is no such topic", "make it first, with kafka-topics.sh")
+    writer = SettingsWriter(client)
+    try:
+        for topic in topics:
+            if isinstance(settings, TopicSettings):
+                writer.set_topic(topic, settings)
+            else:
+                writer.clear_topic(topic)
+            typer.echo(f"{topic}: remote.wal.storage.enable={'true' if settings is not None else 'false'}")
+    finally:
+        writer.close()
