@@ -19,10 +19,11 @@ _LISTINGS_AFTER_A_CHANGE = 3
 class SegmentDirectory:
     """The live segments of one partition directory, as of the last look."""
 
-    __slots__ = ("_identity", "_mtime_ns", "_unsettled", "bases", "is_gone", "path")
+    __slots__ = ("_identity", "_mtime_ns", "_prefix", "_unsettled", "bases", "is_gone", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._prefix = f"{path}{os.sep}"
         self.bases: list[int] = []
         """Base offsets, ascending."""
         self.is_gone = False
@@ -53,7 +54,7 @@ class SegmentDirectory:
             self._unsettled = _LISTINGS_AFTER_A_CHANGE
         elif self._unsettled:
             self._unsettled -= 1
-        elif log_end_offset is None or not os.access(self.file_path(log_end_offset), os.F_OK):
+        elif log_end_offset is None or not os.access(self._prefix + log_file_name(log_end_offset), os.F_OK):
             return False
         return self._list() or is_new_time
 

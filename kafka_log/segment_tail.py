@@ -21,7 +21,6 @@ after compaction, so offsets may have holes that are no Gap.
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +39,7 @@ from kafka_log.record_batch import (
 )
 from kafka_log.segment_directory import SegmentDirectory
 from kafka_log.segment_files import Located, locate
+from kafka_log.tail_events import Gap, LogDeleted, Rolled, TailEvent, TornTail, Truncated
 
 __all__ = [
     "UNKNOWN_OFFSET", "Gap", "LogDeleted", "LogDirectoryError", "Rolled", "SegmentTail", "TailEvent",
@@ -50,44 +50,6 @@ UNKNOWN_OFFSET = -1
 _MAX_STEPS = 16
 _LENGTH = struct.Struct(">8xi")
 _MAX_RELATIVE_OFFSET = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Rolled:
-    """The tail went on to the segment that begins with this offset."""
-
-    new_base_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Truncated:
-    """What was handed on from this offset on is no longer in the log; reading goes on from here."""
-
-    at_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """The offsets [from_offset, to_offset) left the log before they were read, or cannot be read any more.
-
-    Should a truncated log be filled up with them again, they are only read if Truncated reaches back to them.
-    """
-
-    from_offset: int
-    to_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class LogDeleted:
-    """The partition directory is gone, or is another one now. Nothing more will come of this tail."""
-
-
-@dataclass(frozen=True, slots=True)
-class TornTail:
-    """The next batch is incomplete, or its checksum is wrong. The tail waits. Reported once per position."""
-
-
-TailEvent = Rolled | Truncated | Gap | LogDeleted | TornTail
 
 
 class TailRead(NamedTuple):
