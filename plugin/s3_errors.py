@@ -121,6 +121,8 @@ def _of_another_answer(operation: str, key: str, status: int, code: str) -> Remo
         return RemoteStorageTimeoutError(operation, key, reason)
     if code in ("BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"):
         return RemoteStorageError(operation, key, reason, "the bytes were altered on their way", "bad_digest")
+    if status == 416:
+        return RemoteSegmentCorruptError(operation, key, f"the object ends before the range ({reason})")
     if status == 409:
         return RemoteStorageError(operation, key, reason, "another request on the key is under way", "busy")
     if status == 501:

@@ -127,9 +127,7 @@ def test_a_topic_index_beyond_the_table_is_refused() -> None:
 
 def test_entries_with_and_without_positions_do_not_mix() -> None:
     first, second = run_of_entries(2)
-    placeless = RemoteLogSegmentMetadataEntry(
-        first.topic_id_partition, 1, 5, 6, UNKNOWN_POSITION, UNKNOWN_POSITION, 0
-    )
+    placeless = RemoteLogSegmentMetadataEntry(first.topic_id_partition, 1, 5, 6, UNKNOWN_POSITION, UNKNOWN_POSITION, 0)
     for mixed in ([placeless, second], [first, placeless]):
         with pytest.raises(ValueError, match="position"):
             entry_columns.encode(mixed)
