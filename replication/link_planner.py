@@ -145,7 +145,8 @@ class LinkPlanner:
             since = self._waiting_since.setdefault(planned.partition, now_s)
             if now_s - since < self._limits.wait_max_s:
                 waiting.append(planned)
-            # Once over, the time is kept: until an upload succeeds, later responses do not wait anew.
+            else:  # these bytes go inline now; whether the next ones wait again is for `mode_of` to say
+                del self._waiting_since[planned.partition]
         return waiting
 
     def _links_pay(self) -> bool:

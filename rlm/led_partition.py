@@ -28,6 +28,8 @@ class LedPartition:
     task: RLMWalTask
     append_seen_s: float | None = None
     """When the oldest append that was not read yet was noticed."""
+    queued_offset: int = -1
+    """The first offset that was not put into the queue; negative before the first run of the task."""
     first_offsets_in_flight: list[int] = field(default_factory=list)
     """First offsets of items that are queued or being uploaded, ascending."""
     oldest_unstored_s: float | None = None
@@ -41,7 +43,7 @@ class LedPartition:
         """Every batch of this assignment below this offset is stored."""
         if self.first_offsets_in_flight:
             return self.first_offsets_in_flight[0]
-        return self.task.next_offset
+        return self.queued_offset
 
     def item_queued(self, first_offset: int, size: int, seen_s: float) -> None:
         """A run of batches was put into the queue."""

@@ -299,6 +299,7 @@ class RemoteWalLogManager:
         self._schedule.succeeded(partition, now_s, outcome.more)
         if led is None:
             return
+        led.queued_offset = outcome.next_offset
         led.backlog_bytes = led.task.backlog_bytes() if outcome.more else 0
         if outcome.truncated_at is not None:
             self._truncated(led, outcome.truncated_at)
@@ -380,8 +381,8 @@ def _status(led: LedPartition, now_s: float) -> PartitionStatus:
     return PartitionStatus(
         led.assignment.topic,
         led.assignment.topic_id_partition.partition,
-        led.task.next_offset,
-        led.uploaded_offset,
+        max(led.queued_offset, 0),
+        max(led.uploaded_offset, 0),
         led.pending_bytes + led.backlog_bytes,
         0 if oldest_s is None else round((now_s - oldest_s) * 1000),
     )

@@ -17,6 +17,8 @@ class TaskOutcome:
 
     items: tuple[MetaQueueItem, ...]
     read_bytes: int
+    next_offset: int
+    """The first offset that was not read yet; negative when the log has not been found."""
     more: bool
     """There is more to read now."""
     truncated_at: int | None
@@ -41,11 +43,6 @@ class RLMWalTask:
         self.directory = directory
         self._tail = SegmentTail(directory, start_offset, open_files)
 
-    @property
-    def next_offset(self) -> int:
-        """The first offset that was not read yet."""
-        return self._tail.next_offset
-
     def backlog_bytes(self) -> int:
         """Bytes in the log that were not read yet."""
         return self._tail.backlog_bytes()
@@ -64,6 +61,7 @@ class RLMWalTask:
         return TaskOutcome(
             items,
             len(records),
+            self._tail.next_offset,
             more=bool(items) and self._tail.backlog_bytes() > 0,
             truncated_at=_truncation(read.events),
             gaps=tuple((event.from_offset, event.to_offset) for event in read.events if isinstance(event, Gap)),
