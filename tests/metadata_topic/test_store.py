@@ -245,3 +245,36 @@ def test_lookups_agree_with_a_plain_search(runs: list[tuple[int, int, int, bool]
     valid = [min(first + length, 19 if epoch == 0 else 99) for _, first, length, epoch in living
              if epoch != 1 and (epoch == 2 or first < 20)]  # fmt: skip
     assert store.last_uploaded_offset(ORDERS, chain) == max(valid, default=-1)
+
+
+def test_a_deletion_published_again_keeps_the_time_of_the_first() -> None:
+    marks = [segment(1, state=DELETING, timestamp_ms=5000), segment(1, state=DELETING, timestamp_ms=9000)]
+    for order in (marks, marks[::-1]):
+        known = store_of(segment(1, entry(0, 9), timestamp_ms=10_000), *order).segment(segment_id(1))
+        assert known is not None
+        assert known.event_timestamp_ms == 5000
+
+
+def test_of_two_dead_tails_the_longer_counts() -> None:
+    tails = [dead(1, entry(6, 9)), dead(1, entry(3, 9))]
+    for order in (tails, tails[::-1]):
+        store = store_of(segment(1, entry(0, 9)), *order)
+        assert [sequences(store, offset) for offset in (2, 3, 6)] == [[1], [], []]
+
+
+def test_equal_copies_come_in_an_order_that_does_not_depend_on_arrival() -> None:
+    copies = [segment(n, entry(0, 9), broker_id=broker_id) for broker_id, n in ((1, 4), (1, 2), (2, 1))]
+    for order in (copies, copies[::-1]):
+        assert sequences(store_of(*order), 5) == [2, 4, 1]
+
+
+def test_a_short_run_does_not_hide_one_that_reaches_further() -> None:
+    store = store_of(segment(1, entry(0, 30)), segment(2, entry(10, 12)), segment(3, entry(20, 21)))
+    assert store.last_uploaded_offset(ORDERS, LeaderEpochChain([(0, 0)])) == 30
+
+
+def test_nothing_is_kept_of_a_deleted_segment_but_its_number() -> None:
+    store = store_of(segment(1, entry(0, 9)), dead(1, entry(5, 9)), segment(1, state=DELETED))
+    assert store._dead_from == {}
+    assert store.living_entries(segment_id(1)) == ()
+    assert store.segment(segment_id(1)) is None
