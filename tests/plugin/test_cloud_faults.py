@@ -1,0 +1,290 @@
+"""What S3 and S3 Express do to us, and what comes of it."""
+
+import json
+import threading
+import urllib.request
+from functools import partial
+
+import pytest
+from storage_backends import Backend, VirtualTime, segment
+
+from local_cluster.object_store_faults import Fault
+from local_cluster.object_store_server import ObjectStoreServer
+from plugin.errors import (
+    RemoteSegmentCorruptError,
+    RemoteStorageAccessError,
+    RemoteStorageConfigError,
+    RemoteStorageThrottledError,
+    RemoteStorageTimeoutError,
+    RemoteStorageUnreachableError,
+)
+from plugin.remote_wal_storage_manager import StorageContext
+
+QUICK = {"attempt_timeout_ms": "400", "connect_timeout_ms": "100", "total_timeout_ms": "10000"}
+
+
+def test_a_throttled_put_is_sent_again_with_growing_waits(cloud: Backend, server: ObjectStoreServer) -> None:
+    time = VirtualTime()
+    manager = cloud.manager(time, startup_self_test="false")
+    server.faults.add(Fault("error", ("PUT",), times=3))
+    manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    assert manager.request_counts.put == 4
+    assert manager.request_counts.failures == {"throttled": 3}
+    assert len(time.slept) == 3
+
+
+def test_a_store_that_throttles_for_ever_ends_with_the_total_deadline(
+    cloud: Backend, server: ObjectStoreServer
+) -> None:
+    time = VirtualTime()
+    manager = cloud.manager(time, startup_self_test="false")
+    server.faults.add(Fault("error", ("PUT",)))
+    begun = time.now
+    with pytest.raises(RemoteStorageThrottledError):
+        manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    assert time.now - begun <= 10 - 2, "the last attempt could still have taken its 2 s"
+    assert manager.request_counts.put > 4
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("error", ("PUT",), times=1, status=500, code="InternalError", after_effect=True),
+        Fault("lose_response", ("PUT",), times=1),
+    ],
+    ids=["500-after-effect", "lost-response"],
+)
+def test_a_put_that_took_effect_without_saying_so_succeeds(
+    cloud: Backend, server: ObjectStoreServer, fault: Fault
+) -> None:
+    manager = cloud.manager(VirtualTime(), startup_self_test="false")
+    server.faults.add(fault)
+    update = manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    assert manager.fetch_log_segment(update.combined_segment_id, 112, 115) == b"abc"
+    assert (manager.request_counts.put, manager.request_counts.head) == (2, 1)
+
+
+def test_a_put_that_failed_before_it_took_effect_succeeds(cloud: Backend, server: ObjectStoreServer) -> None:
+    manager = cloud.manager(VirtualTime(), startup_self_test="false")
+    server.faults.add(Fault("error", ("PUT",), times=1, status=500, code="InternalError"))
+    manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    assert (manager.request_counts.put, manager.request_counts.head) == (2, 0)
+    assert manager.request_counts.failures == {"server_error": 1}
+
+
+def test_a_put_that_hangs_is_given_up_and_sent_again(cloud: Backend, server: ObjectStoreServer) -> None:
+    manager = cloud.manager(VirtualTime(), startup_self_test="false", **QUICK)
+    server.faults.add(Fault("hang", ("PUT",), times=1))
+    manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    assert manager.request_counts.failures == {"timeout": 1}
+
+
+def test_a_store_that_hangs_for_ever_is_a_time_out(cloud: Backend, server: ObjectStoreServer) -> None:
+    manager = cloud.manager(startup_self_test="false", **{**QUICK, "total_timeout_ms": "500"})
+    server.faults.add(Fault("hang"))
+    with pytest.raises(RemoteStorageTimeoutError):
+        manager.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10)
+
+
+def test_closing_ends_the_wait_between_attempts(cloud: Backend, server: ObjectStoreServer) -> None:
+    manager = cloud.manager(startup_self_test="false", total_timeout_ms="600000")
+    server.faults.add(Fault("error", ("GET",)))
+    ended = threading.Event()
+
+    def fetch() -> None:
+        with pytest.raises(Exception, match=r"closed|get"):
+            manager.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10)
+        ended.set()
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    manager.close()
+    thread.join(timeout=30)
+    assert ended.is_set()
+
+
+def test_a_cut_body_is_fetched_once_more(cloud: Backend, server: ObjectStoreServer) -> None:
+    manager = cloud.manager(VirtualTime())
+    update = manager.copy_log_segment_data(*segment(0, [b"abcdef"]))
+    server.faults.add(Fault("cut_body", ("GET",), times=1, path_part="rwal"))
+    assert manager.fetch_log_segment(update.combined_segment_id, 112, 118) == b"abcdef"
+    server.faults.add(Fault("cut_body", ("GET",), path_part="rwal"))
+    gets = manager.request_counts.get
+    with pytest.raises(RemoteSegmentCorruptError):
+        manager.fetch_log_segment(update.combined_segment_id, 112, 118)
+    assert manager.request_counts.get == gets + 2
+
+
+def test_bytes_altered_on_their_way_to_the_store_are_sent_again(cloud: Backend, server: ObjectStoreServer) -> None:
+    manager = cloud.manager(VirtualTime(), startup_self_test="false")
+    server.faults.add(Fault("alter_body", ("PUT",), times=1))
+    update = manager.copy_log_segment_data(*segment(0, [b"abcdef"]))
+    assert manager.request_counts.failures == {"bad_digest": 1}
+    assert manager.fetch_log_segment(update.combined_segment_id, 112, 118) == b"abcdef"
+
+
+def test_an_altered_footer_is_corrupt(cloud: Backend, server: ObjectStoreServer) -> None:
+    manager = cloud.manager(VirtualTime())
+    manager.copy_log_segment_data(*segment(0, [b"abcdef"]))
+    (stored,) = manager.list_log_segments()
+    server.faults.add(Fault("alter_body", ("GET",), path_part="rwal"))
+    with pytest.raises(RemoteSegmentCorruptError):
+        manager.fetch_segment_metadata(stored)
+
+
+def test_a_store_that_ignores_conditions_is_refused_at_start(cloud: Backend, server: ObjectStoreServer) -> None:
+    server.faults.add(Fault("ignore_conditions", ("PUT",)))
+    with pytest.raises(RemoteStorageConfigError, match="conditional PUT"):
+        cloud.manager()
+    assert list(cloud.store().list_page(f"{cloud.cluster_id}/", None).objects) == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "permission"), [("put", "s3:PutObject"), ("get", "s3:GetObject"), ("list", "s3:ListBucket")]
+)
+def test_a_missing_permission_is_named_and_not_asked_for_again(
+    cloud: Backend, server: ObjectStoreServer, operation: str, permission: str
+) -> None:
+    manager = cloud.manager()
+    calls = {
+        "put": partial(manager.copy_log_segment_data, *segment(0, [b"abc"])),
+        "get": partial(manager.fetch_log_segment, segment(0, [])[0].combined_segment_id, 0, 1),
+        "list": lambda: list(manager.list_log_segments()),
+    }
+    server.faults.add(Fault("error", status=403, code="AccessDenied"))
+    before = getattr(manager.request_counts, operation)
+    with pytest.raises(RemoteStorageAccessError) as caught:
+        calls[operation]()
+    assert getattr(manager.request_counts, operation) == before + 1
+    assert permission in caught.value.hint or "s3express:CreateSession" in caught.value.hint
+    assert "planted-secret" not in repr(caught.getrepr(chain=True))
+
+
+def test_a_clock_that_is_off_is_said_to_be(cloud: Backend, server: ObjectStoreServer) -> None:
+    manager = cloud.manager()
+    server.faults.add(Fault("error", status=403, code="RequestTimeTooSkewed"))
+    with pytest.raises(RemoteStorageAccessError, match="clock") as caught:
+        list(manager.list_log_segments())
+    assert caught.value.label == "clock_skew"
+
+
+def test_nobody_at_the_endpoint_is_unreachable(cloud: Backend) -> None:
+    with pytest.raises(RemoteStorageUnreachableError) as caught:
+        cloud.manager(VirtualTime(), endpoint_url="http://127.0.0.1:1")
+    assert caught.value.label == "connection"
+
+
+def test_a_bucket_that_is_not_there_is_named(cloud: Backend) -> None:
+    bucket = cloud.settings["bucket"].replace("remote", "no-such")
+    with pytest.raises(RemoteStorageConfigError, match="no such bucket"):
+        cloud.manager(bucket=bucket)
+
+
+def test_plain_http_needs_a_flag(cloud: Backend) -> None:
+    with pytest.raises(RemoteStorageConfigError, match="plain http"):
+        cloud.manager(allow_http="false")
+
+
+@pytest.mark.parametrize("url", ["ftp://host", "https://", "host:9000", "https://user:planted-secret@host"])
+def test_an_endpoint_that_is_no_url_is_refused(cloud: Backend, url: str) -> None:
+    with pytest.raises(RemoteStorageConfigError) as caught:
+        cloud.manager(endpoint_url=url)
+    assert caught.value.key == "endpoint.url"
+    assert "planted-secret" not in str(caught.value)
+
+
+def test_missing_credentials_are_said_to_be(cloud: Backend) -> None:
+    with pytest.raises(RemoteStorageConfigError) as caught:
+        cloud.manager(credentials_profile="other")
+    assert caught.value.key == "credentials.file"
+
+
+def test_time_outs_that_do_not_fit_an_attempt_are_refused(cloud: Backend) -> None:
+    with pytest.raises(RemoteStorageConfigError, match=r"attempt\.timeout\.ms"):
+        cloud.manager(connect_timeout_ms="1500", read_timeout_ms="1000")
+
+
+def test_each_class_refuses_the_other_kind_of_bucket(cloud: Backend) -> None:
+    express = cloud.settings["bucket"].endswith("--x-s3")
+    other = "plain-bucket" if express else "dir--local-az1--x-s3"
+    with pytest.raises(RemoteStorageConfigError, match="use the class") as caught:
+        cloud.manager(bucket=other)
+    assert caught.value.key == "bucket"
+
+
+def test_a_listing_of_several_pages_is_whole(cloud: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = cloud.store()
+    expected = {f"{cloud.cluster_id}/{n}" for n in range(5)}
+    for key in expected:
+        store.put_if_absent(key, [b"x"])
+    client = store._client  # type: ignore[attr-defined]
+    monkeypatch.setattr(client, "list_objects_v2", partial(client.list_objects_v2, MaxKeys=2))
+    found, page, pages = [], None, 0
+    while True:
+        listed = store.list_page(f"{cloud.cluster_id}/", page)
+        found += [item.key for item in listed.objects]
+        pages, page = pages + 1, listed.next_page
+        if page is None:
+            break
+    assert (len(found), set(found), pages) == (5, expected, 3)
+
+
+def test_an_expired_session_is_replaced_and_the_request_sent_once_more(
+    express: Backend, server: ObjectStoreServer
+) -> None:
+    manager = express.manager(VirtualTime())
+    server.front.sessions.expire()
+    manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    assert manager.request_counts.failures["session_expired"] == 1
+
+
+def test_a_store_that_expires_every_session_gets_one_more_request(express: Backend, server: ObjectStoreServer) -> None:
+    manager = express.manager(VirtualTime(), startup_self_test="false")
+    server.faults.add(Fault("error", ("PUT",), status=400, code="ExpiredToken"))
+    with pytest.raises(RemoteStorageAccessError):
+        manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    assert manager.request_counts.put == 2
+
+
+def test_a_session_is_replaced_before_it_ends(express: Backend, server: ObjectStoreServer) -> None:
+    time = VirtualTime()
+    manager = express.manager(time, startup_self_test="false")
+    created = server.front.answered
+
+    def sessions_for(sequence: int) -> int:
+        before = created["GET"]
+        manager.copy_log_segment_data(*segment(sequence, [b"abc"]))
+        return created["GET"] - before
+
+    assert sessions_for(0) == 1
+    time.now += 200
+    assert sessions_for(1) == 0
+    time.now += 45
+    assert sessions_for(2) == 1, "245 s are less than the 300 of the session, but near its end"
+    assert manager.request_counts.failures == {}
+
+
+def test_a_session_without_credentials_is_an_access_error(express: Backend, server: ObjectStoreServer) -> None:
+    server.faults.add(Fault("empty_session", ("GET",)))
+    with pytest.raises(RemoteStorageAccessError, match="without credentials"):
+        express.manager()
+
+
+def test_faults_can_be_set_from_another_process(server: ObjectStoreServer) -> None:
+    def control(method: str, path: str, body: object = None) -> bytes:
+        request = urllib.request.Request(server.endpoint_url + path, json.dumps(body).encode(), method=method)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.read()
+
+    control("POST", "/_faults", {"kind": "error", "methods": ["PUT"], "times": 2})
+    assert json.loads(control("GET", "/_faults"))["faults"][0]["times"] == 2
+    control("DELETE", "/_faults")
+    assert json.loads(control("GET", "/_faults"))["faults"] == []
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        control("POST", "/_faults", {"kind": "no such"})
+
+
+def test_a_context_and_settings_are_enough_to_start(cloud: Backend) -> None:
+    manager = cloud.unconfigured()
+    manager.configure(cloud.settings, StorageContext(cloud.cluster_id, 3))
+    assert list(manager.list_log_segments()) == []

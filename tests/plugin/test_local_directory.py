@@ -1,0 +1,102 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from storage_backends import VirtualTime, segment
+
+from plugin.errors import RemoteStorageAccessError, RemoteStorageError
+from plugin.local_directory import DirectoryStore, LocalWalStorageManager
+from plugin.object_store import ObjectExistsError
+from plugin.remote_wal_storage_manager import StorageContext
+
+
+def store_in(directory: Path, time: VirtualTime | None = None, fsync: bool = False) -> DirectoryStore:
+    time = time or VirtualTime()
+    return DirectoryStore(directory, 0.005, 0.003, fsync, time.sleep)
+
+
+def test_the_simulated_latencies_are_added_to_writes_and_reads(tmp_path: Path) -> None:
+    time = VirtualTime()
+    manager = LocalWalStorageManager(clock=time.clock, sleep=time.sleep)
+    manager.configure(
+        {"directory": str(tmp_path), "put.latency.ms": "5", "get.latency.ms": "2.5", "startup.self.test": "false"},
+        StorageContext("cluster", 1),
+    )
+    update = manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    assert time.slept == [0.005]
+    manager.fetch_log_segment(update.combined_segment_id, 112, 115)
+    assert time.slept == [0.005, 0.0025]
+
+
+@pytest.mark.parametrize("key", ["../escape", "/absolute", "a/../../b", "a//b", "nul\0", ".", "a/./b"])
+def test_a_key_that_would_leave_the_directory_is_refused(tmp_path: Path, key: str) -> None:
+    store = store_in(tmp_path / "objects")
+    for use in (
+        lambda: store.put_if_absent(key, [b"x"]),
+        lambda: store.get_range(key, 0, 1),
+        lambda: store.head(key),
+        lambda: store.delete(key),
+    ):
+        with pytest.raises(RemoteStorageAccessError):
+            use()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_in_an_objects_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "objects").mkdir()
+    (tmp_path / "objects" / "key").symlink_to(tmp_path / "secret")
+    store = store_in(tmp_path / "objects")
+    with pytest.raises(RemoteStorageError):
+        store.get_range("key", 0, 6)
+    with pytest.raises(ObjectExistsError):
+        store.put_if_absent("key", [b"x"])
+    assert (tmp_path / "secret").read_text() == "secret"
+
+
+def test_more_chunks_than_one_system_call_takes_are_written(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    chunks = [n.to_bytes(2, "big") for n in range(2500)]
+    store.put_if_absent("a/key", chunks)
+    assert store.get_range("a/key", 0, 10_000) == b"".join(chunks)
+
+
+def test_a_write_that_stops_half_way_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.writev
+    monkeypatch.setattr(os, "writev", lambda file, chunks: real(file, [b"".join(chunks)[:7]]))
+    store = store_in(tmp_path)
+    store.put_if_absent("key", [b"0123", b"4567", b"89"])
+    assert store.get_range("key", 0, 100) == b"0123456789"
+
+
+def test_a_failed_write_leaves_nothing_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "writev", full)
+    store = store_in(tmp_path)
+    with pytest.raises(RemoteStorageError) as caught:
+        store.put_if_absent("key", [b"x"])
+    assert caught.value.label == "disk_full"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_of_an_interrupted_write_is_no_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    store = store_in(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", killed)
+        patch.setattr(os, "unlink", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            store.put_if_absent("a/key", [b"x"])
+    assert list((tmp_path / "a").iterdir()) != []
+    assert list(store.list_page("a/", None).objects) == []
+
+
+def test_a_flushed_write_reads_back(tmp_path: Path) -> None:
+    store = store_in(tmp_path, fsync=True)
+    store.put_if_absent("a/key", [b"abc"])
+    assert store.get_range("a/key", 1, 3) == b"bc"

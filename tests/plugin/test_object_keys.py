@@ -1,0 +1,54 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugin.object_keys import ObjectKeyFactory
+from plugin.segment_metadata import CombinedSegmentId
+
+ids = st.builds(CombinedSegmentId, st.integers(0, 2**31 - 1), st.integers(0, 2**48 - 1), st.integers(0, 2**48 - 1))
+KEYS = ObjectKeyFactory.of("team/kafka", "MkU3OEVBNTcwNTJENDM2Qg")
+
+
+def test_a_key_looks_as_documented() -> None:
+    assert (
+        KEYS.key_of(CombinedSegmentId(3, 0xABC, 17))
+        == "team/kafka/MkU3OEVBNTcwNTJENDM2Qg/3/000000000abc/000000000011.rwal"
+    )
+
+
+@given(ids)
+def test_a_key_tells_its_segment(segment_id: CombinedSegmentId) -> None:
+    assert KEYS.parse(KEYS.key_of(segment_id)) == segment_id
+    assert KEYS.key_of(segment_id).startswith(KEYS.list_prefix(segment_id.broker_id))
+
+
+@given(st.text(max_size=80))
+def test_what_is_parsed_is_what_would_be_built(tail: str) -> None:
+    key = KEYS.list_prefix() + tail
+    parsed = KEYS.parse(key)
+    assert parsed is None or KEYS.key_of(parsed) == key
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "03/000000000abc/000000000011.rwal",
+        "3/000000000ABC/000000000011.rwal",
+        "3/abc/11.rwal",
+        "3/000000000abc/000000000011.rwal\n",
+        "2147483648/000000000abc/000000000011.rwal",
+        "٣/000000000abc/000000000011.rwal",
+        "3/probe-1",
+    ],
+)
+def test_a_key_of_any_other_form_is_not_ours(tail: str) -> None:
+    assert KEYS.parse(KEYS.list_prefix() + tail) is None
+
+
+def test_listing_prefixes_end_in_a_slash() -> None:
+    assert KEYS.list_prefix().endswith("/")
+    assert KEYS.list_prefix(3).endswith("/3/")
+
+
+def test_the_probe_is_never_taken_for_a_segment() -> None:
+    assert KEYS.parse(KEYS.probe_key(3, "0011")) is None

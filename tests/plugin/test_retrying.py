@@ -1,0 +1,132 @@
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from storage_backends import VirtualTime
+
+from plugin.errors import (
+    RemoteResourceNotFoundError,
+    RemoteSegmentCorruptError,
+    RemoteStorageError,
+    RemoteStorageThrottledError,
+    RemoteStorageTimeoutError,
+)
+from plugin.retrying import Retrier, RetryPolicy
+
+POLICY = RetryPolicy(attempt_timeout=2.0, total_timeout=10.0)
+
+
+class Script:
+    """Attempts that end as written, each taking its time; then they succeed."""
+
+    def __init__(self, time: VirtualTime, outcomes: list[tuple[float, RemoteStorageError]]) -> None:
+        self.time = time
+        self.outcomes = outcomes
+        self.attempts = 0
+
+    def __call__(self) -> str:
+        self.attempts += 1
+        if not self.outcomes:
+            return "done"
+        seconds, error = self.outcomes.pop(0)
+        self.time.now += seconds
+        raise error
+
+
+def retrier(time: VirtualTime, failures: list[str] | None = None, seed: int = 1) -> Retrier:
+    heard = failures if failures is not None else []
+    return Retrier(POLICY, time.clock, time.sleep, random.Random(seed), lambda error: heard.append(error.label))
+
+
+def throttled() -> RemoteStorageError:
+    return RemoteStorageThrottledError("put", "k", "503 SlowDown")
+
+
+def test_success_costs_one_attempt_and_no_wait() -> None:
+    time = VirtualTime()
+    script = Script(time, [])
+    assert retrier(time).call(script, retrier(time).deadline()) == "done"
+    assert (script.attempts, time.slept) == (1, [])
+
+
+def test_every_failed_attempt_is_heard_of() -> None:
+    time, failures = VirtualTime(), []
+    script = Script(time, [(0, throttled()), (2, RemoteStorageTimeoutError("put", "k", "")), (0, throttled())])
+    trying = retrier(time, failures)
+    assert trying.call(script, trying.deadline()) == "done"
+    assert failures == ["throttled", "timeout", "throttled"]
+
+
+def test_what_cannot_succeed_is_not_tried_again() -> None:
+    time = VirtualTime()
+    script = Script(time, [(0, RemoteResourceNotFoundError("get", "k", "404"))])
+    trying = retrier(time)
+    with pytest.raises(RemoteResourceNotFoundError):
+        trying.call(script, trying.deadline())
+    assert script.attempts == 1
+
+
+def test_corrupt_bytes_are_fetched_once_more_whatever_else_fails() -> None:
+    time = VirtualTime()
+    corrupt = [(0.0, RemoteSegmentCorruptError("get", "k", "short")) for _ in range(3)]
+    script = Script(time, [corrupt[0], (0, throttled()), corrupt[1], corrupt[2]])
+    trying = retrier(time)
+    with pytest.raises(RemoteSegmentCorruptError):
+        trying.call(script, trying.deadline())
+    assert script.attempts == 3
+
+
+def test_waits_are_jittered_and_bounded() -> None:
+    time = VirtualTime()
+    trying = retrier(time)
+    with pytest.raises(RemoteStorageThrottledError):
+        trying.call(Script(time, [(0, throttled())] * 1000), trying.deadline())
+    assert max(time.slept) <= POLICY.longest_wait
+    assert time.slept[0] <= 2 * POLICY.first_wait
+    assert len(set(time.slept)) == len(time.slept)
+
+
+def test_agents_that_failed_together_do_not_come_back_together() -> None:
+    waits = []
+    for seed in range(5):
+        time = VirtualTime()
+        trying = retrier(time, seed=seed)
+        trying.call(Script(time, [(0, throttled())]), trying.deadline())
+        waits.append(time.slept[0])
+    assert len(set(waits)) == 5
+
+
+@settings(max_examples=60)
+@given(st.lists(st.floats(0, POLICY.attempt_timeout), min_size=1, max_size=40), st.integers(0, 2**16))
+def test_no_call_outlives_its_deadline(durations: list[float], seed: int) -> None:
+    time = VirtualTime()
+    trying = retrier(time, seed=seed)
+    deadline = trying.deadline()
+    try:
+        trying.call(Script(time, [(seconds, throttled()) for seconds in durations]), deadline)
+    except RemoteStorageThrottledError:
+        pass
+    assert time.now <= deadline
+
+
+def test_requests_of_one_call_share_its_deadline() -> None:
+    time = VirtualTime()
+    trying = retrier(time)
+    deadline = trying.deadline()
+    time.now += POLICY.total_timeout - POLICY.attempt_timeout
+    script = Script(time, [(0, throttled())])
+    with pytest.raises(RemoteStorageThrottledError):
+        trying.call(script, deadline)
+    assert script.attempts == 1
+
+
+def test_an_error_of_the_caller_passes_through() -> None:
+    time = VirtualTime()
+    trying = retrier(time)
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        trying.call(broken, trying.deadline())

@@ -1,0 +1,76 @@
+import pytest
+from botocore import exceptions as boto
+from urllib3.exceptions import NameResolutionError
+
+from plugin.errors import (
+    RemoteResourceNotFoundError,
+    RemoteSegmentCorruptError,
+    RemoteStorageAccessError,
+    RemoteStorageConfigError,
+    RemoteStorageError,
+    RemoteStorageRefusedError,
+    RemoteStorageSessionExpiredError,
+    RemoteStorageThrottledError,
+    RemoteStorageTimeoutError,
+    RemoteStorageUnreachableError,
+)
+from plugin.object_store import ObjectExistsError
+from plugin.s3 import PERMISSIONS
+from plugin.s3_errors import as_storage_error
+
+
+def answer(status: int, code: str) -> boto.ClientError:
+    return boto.ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "label"),
+    [
+        (answer(412, "PreconditionFailed"), ObjectExistsError, "exists"),
+        (answer(404, "NoSuchKey"), RemoteResourceNotFoundError, "not_found"),
+        (answer(404, "404"), RemoteResourceNotFoundError, "not_found"),
+        (answer(404, "NoSuchBucket"), RemoteStorageConfigError, "config"),
+        (answer(301, "PermanentRedirect"), RemoteStorageConfigError, "config"),
+        (answer(501, "NotImplemented"), RemoteStorageConfigError, "config"),
+        (answer(503, "SlowDown"), RemoteStorageThrottledError, "throttled"),
+        (answer(503, ""), RemoteStorageThrottledError, "throttled"),
+        (answer(429, "TooManyRequests"), RemoteStorageThrottledError, "throttled"),
+        (answer(400, "ExpiredToken"), RemoteStorageSessionExpiredError, "session_expired"),
+        (answer(403, "AccessDenied"), RemoteStorageAccessError, "access"),
+        (answer(403, "403"), RemoteStorageAccessError, "access"),
+        (answer(403, "SignatureDoesNotMatch"), RemoteStorageAccessError, "access"),
+        (answer(403, "RequestTimeTooSkewed"), RemoteStorageAccessError, "clock_skew"),
+        (answer(400, "RequestTimeout"), RemoteStorageTimeoutError, "timeout"),
+        (answer(400, "BadDigest"), RemoteStorageError, "bad_digest"),
+        (answer(409, "ConditionalRequestConflict"), RemoteStorageError, "busy"),
+        (answer(416, "InvalidRange"), RemoteSegmentCorruptError, "corrupt"),
+        (answer(405, "MethodNotAllowed"), RemoteStorageRefusedError, "refused"),
+        (answer(500, "InternalError"), RemoteStorageError, "server_error"),
+        (boto.ReadTimeoutError(endpoint_url="u"), RemoteStorageTimeoutError, "timeout"),
+        (boto.ConnectTimeoutError(endpoint_url="u"), RemoteStorageTimeoutError, "timeout"),
+        (boto.SSLError(endpoint_url="u", error="bad certificate"), RemoteStorageUnreachableError, "tls"),
+        (
+            boto.EndpointConnectionError(
+                endpoint_url="u", error=NameResolutionError("h", None, OSError("x"))  # type: ignore[arg-type]
+            ),
+            RemoteStorageUnreachableError,
+            "dns",
+        ),
+        (boto.EndpointConnectionError(endpoint_url="u", error="refused"), RemoteStorageUnreachableError, "connection"),
+        (boto.ConnectionClosedError(endpoint_url="u"), RemoteStorageUnreachableError, "connection"),
+        (ConnectionResetError(), RemoteStorageUnreachableError, "connection"),
+        (boto.NoCredentialsError(), RemoteStorageAccessError, "access"),
+        (boto.ResponseStreamingError(error="IncompleteRead"), RemoteSegmentCorruptError, "corrupt"),
+        (boto.ParamValidationError(report="bad"), RemoteStorageRefusedError, "refused"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)  # fmt: skip
+def test_each_error_becomes_its_kind(error: Exception, kind: type[RemoteStorageError], label: str) -> None:
+    mapped = as_storage_error("put", "the-key", error, PERMISSIONS)
+    assert type(mapped) is kind
+    assert mapped.label == label
+    assert mapped.operation == "put"
+
+
+def test_a_permission_is_named() -> None:
+    assert "s3:PutObject" in as_storage_error("put", "k", answer(403, "AccessDenied"), PERMISSIONS).hint
