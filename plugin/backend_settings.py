@@ -15,9 +15,7 @@ def _kafka_style(field_name: str) -> str:
 class ObjectBackendSettings(BaseModel):
     """What all object backends can be told. Each backend adds its own; unknown names are refused."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=_kafka_style, hide_input_in_errors=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_kafka_style, hide_input_in_errors=True)
 
     prefix: str = Field(default="", description="What all keys start with; plain names with / between them.")
     attempt_timeout_ms: int = Field(default=2000, ge=1, description="How long one request may take.")

@@ -125,8 +125,8 @@ def decode_header(raw: bytes) -> SegmentHeader:
     """The inverse of `encode_header`; looks at the first HEADER_BYTES bytes. Raises ValueError."""
     if len(raw) < HEADER_BYTES:
         raise ValueError(f"the object ends at byte {len(raw)}, inside its header")
-    magic, version, id_length, broker_id, incarnation, sequence, created_ms, cluster_id, reserved = (
-        _HEADER.unpack_from(raw)
+    magic, version, id_length, broker_id, incarnation, sequence, created_ms, cluster_id, reserved = _HEADER.unpack_from(
+        raw
     )
     if magic != _HEADER_MAGIC:
         raise ValueError("no combined segment: wrong magic at byte 0")

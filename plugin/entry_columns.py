@@ -157,10 +157,7 @@ def _position_mode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> tuple[in
         return _POSITIONS_FOLLOW, 0
     first = expected = entries[0].start_file_position
     if first == UNKNOWN_POSITION:
-        if any(
-            e.start_file_position != UNKNOWN_POSITION or e.end_file_position != UNKNOWN_POSITION
-            for e in entries
-        ):
+        if any(e.start_file_position != UNKNOWN_POSITION or e.end_file_position != UNKNOWN_POSITION for e in entries):
             raise ValueError("entries with and without positions cannot stand in one block")
         return _POSITIONS_UNKNOWN, 0
     for entry in entries:
@@ -175,9 +172,7 @@ def _position_mode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> tuple[in
 def _encode_column(spec: _Column, values: list[int]) -> tuple[bytes, bytes]:
     lowest, highest = (min(values), max(values)) if values else (spec.lowest, spec.lowest)
     if lowest < spec.lowest or highest > spec.highest:
-        raise ValueError(
-            f"{spec.name} must lie between {spec.lowest} and {spec.highest}, not {lowest}..{highest}"
-        )
+        raise ValueError(f"{spec.name} must lie between {spec.lowest} and {spec.highest}, not {lowest}..{highest}")
     span = highest - lowest
     width = 1 if span < 0x100 else 2 if span < 0x10000 else 4 if span < 0x100000000 else 8
     deltas = [value - lowest for value in values] if lowest else values
@@ -203,13 +198,9 @@ def _read_layout(block: bytes | memoryview) -> _Layout:
         raise ValueError(f"entry columns end at byte {len(block)}, inside the head of {_HEAD.size} bytes")
     version, positions, reserved, count, topic_count, first_position = _HEAD.unpack_from(block)
     if version != FORMAT_VERSION:
-        raise ValueError(
-            f"entry columns have version {version} at byte 0; this reader knows {FORMAT_VERSION}"
-        )
+        raise ValueError(f"entry columns have version {version} at byte 0; this reader knows {FORMAT_VERSION}")
     if positions > _POSITIONS_UNKNOWN or reserved:
-        raise ValueError(
-            f"entry columns have position mode {positions} and reserved bits {reserved:#x} at byte 1"
-        )
+        raise ValueError(f"entry columns have position mode {positions} and reserved bits {reserved:#x} at byte 1")
     if topic_count > count or count > MAX_ENTRIES:
         raise ValueError(f"entry columns name {topic_count} topics for {count} entries at byte 4")
     if not 0 <= first_position <= _START_POSITION.highest:

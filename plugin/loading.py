@@ -18,15 +18,9 @@ DEFAULT_CLASS_NAME: Final = "plugin.local_directory.LocalWalStorageManager"
 DEFAULT_IMPL_PREFIX: Final = "rsm.wal.config."
 
 
-def settings_under_prefix(
-    properties: Mapping[str, str], impl_prefix: str = DEFAULT_IMPL_PREFIX
-) -> dict[str, str]:
+def settings_under_prefix(properties: Mapping[str, str], impl_prefix: str = DEFAULT_IMPL_PREFIX) -> dict[str, str]:
     """The storage manager's own settings out of all properties, prefix removed."""
-    return {
-        key.removeprefix(impl_prefix): value
-        for key, value in properties.items()
-        if key.startswith(impl_prefix)
-    }
+    return {key.removeprefix(impl_prefix): value for key, value in properties.items() if key.startswith(impl_prefix)}
 
 
 def load_storage_manager(
@@ -55,9 +49,7 @@ def load_storage_manager(
         manager.configure(settings, context)
     except RemoteStorageConfigError as error:
         manager.close()
-        raise RemoteStorageConfigError(
-            error.operation, impl_prefix + error.key, error.reason, error.hint
-        ) from error
+        raise RemoteStorageConfigError(error.operation, impl_prefix + error.key, error.reason, error.hint) from error
     except BaseException:
         manager.close()
         raise
@@ -67,9 +59,7 @@ def load_storage_manager(
 def _add_to_import_path(class_path: str) -> None:
     directory = Path(class_path)
     if not directory.is_absolute() or not directory.is_dir():
-        raise RemoteStorageConfigError(
-            "load", CLASS_PATH_KEY, f"{class_path} is no directory", "give an absolute path"
-        )
+        raise RemoteStorageConfigError("load", CLASS_PATH_KEY, f"{class_path} is no directory", "give an absolute path")
     if str(directory) not in sys.path:
         sys.path.append(str(directory))
 

@@ -213,9 +213,5 @@ def _as_storage_errors(operation: str, key: str) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno in _ACCESS_ERRNOS:
-            raise RemoteStorageAccessError(
-                operation, key, reason, "see the directory's permissions"
-            ) from error
-        raise RemoteStorageError(
-            operation, key, reason, label=_LABELS.get(error.errno or 0, "input_output")
-        ) from error
+            raise RemoteStorageAccessError(operation, key, reason, "see the directory's permissions") from error
+        raise RemoteStorageError(operation, key, reason, label=_LABELS.get(error.errno or 0, "input_output")) from error

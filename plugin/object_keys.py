@@ -33,9 +33,7 @@ class ObjectKeyFactory:
         characters.
         """
         if not _CLUSTER_ID.fullmatch(cluster_id):
-            raise ValueError(
-                f"cluster id {cluster_id!r} is not 1 to 64 of A-Z a-z 0-9 . _ - (no dot in front)"
-            )
+            raise ValueError(f"cluster id {cluster_id!r} is not 1 to 64 of A-Z a-z 0-9 . _ - (no dot in front)")
         if prefix and not prefix.endswith("/"):
             prefix += "/"
         parts = prefix.split("/")[:-1]

@@ -100,9 +100,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         segment_id = metadata.combined_segment_id
         # The event's time stamp, not the clock's, so that the same call again writes the same bytes.
-        segment = OpenCombinedSegment(
-            SegmentHeader(self._context.cluster_id, segment_id, metadata.event_timestamp_ms)
-        )
+        segment = OpenCombinedSegment(SegmentHeader(self._context.cluster_id, segment_id, metadata.event_timestamp_ms))
         for entry, records in zip(metadata.entries, records_list, strict=True):
             segment.append(entry, records)
         sealed = segment.seal()
@@ -149,9 +147,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
             size,
         )
 
-    def delete_log_segment_data(
-        self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
-    ) -> None:
+    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
         self._delete(self._keys.key_of(combined_segment_id))
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
@@ -230,9 +226,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
             with self._counts_lock:
                 self._counts.get_bytes += len(data)
             if len(data) != end - start:
-                raise RemoteSegmentCorruptError(
-                    "get", key, f"bytes {start} to {end} were asked for, {len(data)} came"
-                )
+                raise RemoteSegmentCorruptError("get", key, f"bytes {start} to {end} were asked for, {len(data)} came")
             return data
 
         return self._retrier.call(attempt, self._retrier.deadline())

@@ -97,9 +97,7 @@ class RemoteWalStorageManager(ABC):
         """
 
     @abstractmethod
-    def delete_log_segment_data(
-        self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b""
-    ) -> None:
+    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
         """Remove an object. Idempotent: deleting what is not there succeeds."""
 
     @abstractmethod

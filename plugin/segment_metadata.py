@@ -55,9 +55,7 @@ class CombinedSegmentId(NamedTuple):
         """The inverse of `to_bytes`. Raises ValueError when `raw` is not 16 bytes."""
         if len(raw) != 16:
             raise ValueError(f"a combined segment id has 16 bytes, not {len(raw)}")
-        broker_id, incarnation_high, incarnation_low, sequence_high, sequence_low = struct.unpack(
-            ">IHIHI", raw
-        )
+        broker_id, incarnation_high, incarnation_low, sequence_high, sequence_low = struct.unpack(">IHIHI", raw)
         return cls(broker_id, incarnation_high << 32 | incarnation_low, sequence_high << 32 | sequence_low)
 
     def __str__(self) -> str:
