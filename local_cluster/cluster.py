@@ -25,6 +25,7 @@ from local_cluster.cluster_admin import ClusterAdmin
 from local_cluster.cluster_status import AgentStatus, BrokerStatus, ClusterStatus
 from local_cluster.java import Java, find_java
 from local_cluster.kafka_distribution import KafkaDistribution, Progress, resolve_kafka
+from local_cluster.kafka_tools import KafkaTools
 from local_cluster.layout import ClusterLayout, LayoutError
 from local_cluster.node_processes import (
     agent_process,
@@ -50,12 +51,8 @@ class LocalCluster:
         self.admin = ClusterAdmin(layout.bootstrap_servers)
         self._tell: Progress = progress or (lambda _line: None)
         self._runtime: tuple[Java, KafkaDistribution] | None = None
-        self._brokers = {
-            broker_id: known_broker_process(layout, broker_id) for broker_id in layout.broker_ids
-        }
-        self._agents = {
-            broker_id: agent_process(layout, broker_id, self.settings) for broker_id in layout.broker_ids
-        }
+        self._brokers = {broker_id: known_broker_process(layout, broker_id) for broker_id in layout.broker_ids}
+        self._agents = {broker_id: agent_process(layout, broker_id, self.settings) for broker_id in layout.broker_ids}
 
     @classmethod
     def create(
@@ -113,6 +110,12 @@ class LocalCluster:
     def kafka(self) -> KafkaDistribution:
         """Kafka's jars, fetched on the first use. Raises KafkaDistributionError."""
         return self._resolved()[1]
+
+    @property
+    def tools(self) -> KafkaTools:
+        """Kafka's own tools, run against this cluster."""
+        java, kafka = self._resolved()
+        return KafkaTools(java, kafka, self.bootstrap_servers)
 
     @property
     def has_agents(self) -> bool:

@@ -1,6 +1,7 @@
 """Questions and orders to a running cluster, over the protocol's own client, with deadlines.
 
-Every wait is for what a broker says, never for time to pass.
+Every wait is for what a broker says, never for time to pass. Any broker may be the one that answers, and just after a
+change they differ for some milliseconds: to act on a change, wait for it by the method of its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -215,9 +216,7 @@ class ClusterAdmin:
         def moved() -> bool:
             now = {state.partition: state for state in self.partitions(topic)}
             return all(
-                number in now
-                and now[number].replicas == brokers
-                and now[number].in_sync == tuple(sorted(brokers))
+                number in now and now[number].replicas == brokers and now[number].in_sync == tuple(sorted(brokers))
                 for number, brokers in wanted.items()
             )
 
@@ -229,9 +228,7 @@ class ClusterAdmin:
         Raises ClusterAdminError, WaitTimeoutError.
         """
         replicas = {state.partition: state.replicas for state in self.partitions(topic)}[partition]
-        self.reassign(
-            topic, {partition: [broker_id, *(other for other in replicas if other != broker_id)]}, timeout_s
-        )
+        self.reassign(topic, {partition: [broker_id, *(other for other in replicas if other != broker_id)]}, timeout_s)
         self.elect_preferred_leaders(topic)
         self.wait_for_leader(topic, partition, expected=broker_id, timeout_s=timeout_s)
 

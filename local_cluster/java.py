@@ -43,9 +43,7 @@ def parse_java_major(version_output: str) -> int | None:
     return int(second) if first == "1" and second else int(first)
 
 
-def find_java(
-    environment: Mapping[str, str] | None = None, installed_under: Path = Path("/usr/lib/jvm")
-) -> Java:
+def find_java(environment: Mapping[str, str] | None = None, installed_under: Path = Path("/usr/lib/jvm")) -> Java:
     """The first Java of JAVA_HOME, PATH and the system's directory of JVMs that is new enough.
 
     Raises JavaNotFoundError.
@@ -60,14 +58,11 @@ def find_java(
             too_old.append(f"{executable} is Java {major}")
     found = f" ({'; '.join(too_old)})" if too_old else ""
     raise JavaNotFoundError(
-        f"Java {MINIMUM_JAVA_MAJOR} or newer is needed{found}: "
-        "install openjdk-17-jre-headless, or set JAVA_HOME"
+        f"Java {MINIMUM_JAVA_MAJOR} or newer is needed{found}: install openjdk-17-jre-headless, or set JAVA_HOME"
     )
 
 
-def trust_store_options(
-    java: Java, system_trust_stores: Sequence[Path] = SYSTEM_TRUST_STORES
-) -> tuple[str, ...]:
+def trust_store_options(java: Java, system_trust_stores: Sequence[Path] = SYSTEM_TRUST_STORES) -> tuple[str, ...]:
     """JVM options that make `java` trust what the system trusts.
 
     A Java that was unpacked rather than installed brings its own list of authorities, which lacks those that
@@ -94,9 +89,7 @@ def _candidates(environment: Mapping[str, str], installed_under: Path) -> Iterat
 
 def _major_of(executable: Path) -> int | None:
     try:
-        answer = subprocess.run(
-            [executable, "-version"], capture_output=True, text=True, timeout=60, check=False
-        )
+        answer = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return parse_java_major(answer.stderr + answer.stdout)

@@ -87,9 +87,7 @@ def _resolved(java: Java | None, home: Path, configuration: str, tell: Progress)
     target = home / configuration
     if target.is_dir():
         if not any(target.glob("kafka-clients-*.jar")):
-            raise KafkaDistributionError(
-                f"{target} holds no Kafka jars: remove it, or correct {KAFKA_HOME_VARIABLE}"
-            )
+            raise KafkaDistributionError(f"{target} holds no Kafka jars: remove it, or correct {KAFKA_HOME_VARIABLE}")
         return target
     home.mkdir(parents=True, exist_ok=True)
     with _exclusive(home / "resolve.lock"):
@@ -194,9 +192,7 @@ def main() -> int:
 def _show(line: str) -> None:
     """Fleeting lines on a terminal; elsewhere only those that say something new."""
     if sys.stderr.isatty():
-        sys.stderr.write(
-            f"\r\033[K{line}" if line.startswith(("found", "downloading")) else f"\r\033[K{line}\n"
-        )
+        sys.stderr.write(f"\r\033[K{line}" if line.startswith(("found", "downloading")) else f"\r\033[K{line}\n")
     elif not line.startswith(("found", "downloading")):
         sys.stderr.write(f"{line}\n")
 

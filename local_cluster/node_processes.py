@@ -93,9 +93,7 @@ def format_log_directory(layout: ClusterLayout, broker_id: int, java: Java, kafk
     )
     if answer.returncode:
         reason = (answer.stderr or answer.stdout).strip().splitlines()[-5:]
-        raise ProcessStartError(
-            f"cannot format the log directory of broker {broker_id}: {' / '.join(reason)}"
-        )
+        raise ProcessStartError(f"cannot format the log directory of broker {broker_id}: {' / '.join(reason)}")
 
 
 def _logging_options(log_path: Path) -> tuple[str, ...]:

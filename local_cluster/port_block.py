@@ -27,9 +27,7 @@ def port_is_free(port: int) -> bool:
     return True
 
 
-def free_port_block(
-    size: int, chooser: random.Random, is_free: Callable[[int], bool] = port_is_free
-) -> range:
+def free_port_block(size: int, chooser: random.Random, is_free: Callable[[int], bool] = port_is_free) -> range:
     """`size` neighbouring ports that are free on every address.
 
     Raises NoFreePortsError.

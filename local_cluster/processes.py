@@ -66,8 +66,12 @@ class ManagedProcess:
     @property
     def pid(self) -> int | None:
         """The living process's id; None when there is none."""
-        if self._started is not None:
+        pid = self._recorded_pid()
+        if pid is None and self._started is not None:
             self._started.poll()  # lets the kernel forget a child that has ended
+        return pid
+
+    def _recorded_pid(self) -> int | None:
         try:
             pid_text, ticks_text = self.spec.pid_path.read_text().split()
             pid, ticks = int(pid_text), int(ticks_text)

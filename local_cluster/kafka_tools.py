@@ -1,0 +1,248 @@
+"""Kafka's own tools, as the judges of what our cluster does: run as they are, their text read into values."""
+
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_cluster.java import Java
+from local_cluster.kafka_distribution import KafkaDistribution
+
+TOOL_TIMEOUT_S = 600.0
+
+
+class KafkaToolError(Exception):
+    """A tool failed, took too long, or said what is not understood; the message has the end of its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerPerformance:
+    """Kafka's producer performance; latencies in milliseconds, from send to acknowledgement."""
+
+    records: int
+    records_per_s: float
+    mib_per_s: float
+    average_ms: float
+    max_ms: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    p99_9_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPerformance:
+    """Kafka's consumer performance. The rates leave out the time to join the group."""
+
+    records: int
+    mib: float
+    mib_per_s: float
+    records_per_s: float
+    fetch_mib_per_s: float
+    fetch_records_per_s: float
+    rebalance_ms: float
+    fetch_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEndLatency:
+    """From send to being consumed, one record in flight; milliseconds."""
+
+    average_ms: float
+    p50_ms: float
+    p99_ms: float
+    p99_9_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedBatch:
+    """A record batch as Kafka's dump-log sees it."""
+
+    base_offset: int
+    last_offset: int
+    count: int
+    leader_epoch: int
+    position: int
+    size_bytes: int
+    codec: str
+    crc: int
+    is_valid: bool
+    is_transactional: bool
+    is_control: bool
+
+
+class KafkaTools:
+    """Runs the tools against one cluster."""
+
+    def __init__(self, java: Java, kafka: KafkaDistribution, bootstrap_servers: str) -> None:
+        self._java = java
+        self._kafka = kafka
+        self._bootstrap_servers = bootstrap_servers
+
+    def produce(
+        self,
+        topic: str,
+        *,
+        records: int,
+        record_bytes: int = 1000,
+        records_per_s: int = -1,
+        config: Mapping[str, str] | None = None,
+        warmup_records: int = 0,
+    ) -> ProducerPerformance:
+        """Write records as fast as told (-1: as fast as possible). Raises KafkaToolError."""
+        arguments = [
+            "--bootstrap-server",
+            self._bootstrap_servers,
+            "--topic",
+            topic,
+            "--num-records",
+            str(records),
+            "--record-size",
+            str(record_bytes),
+            "--throughput",
+            str(records_per_s),
+        ]
+        if warmup_records:
+            arguments += ["--warmup-records", str(warmup_records)]
+        if config:
+            arguments += ["--command-property", *(f"{key}={value}" for key, value in config.items())]
+        return parse_producer_performance(self.run("org.apache.kafka.tools.ProducerPerformance", arguments))
+
+    def consume(
+        self, topic: str, *, records: int, config: Mapping[str, str] | None = None, idle_timeout_s: float = 30
+    ) -> ConsumerPerformance:
+        """Read that many records from the start. Raises KafkaToolError."""
+        arguments = [
+            "--bootstrap-server",
+            self._bootstrap_servers,
+            "--topic",
+            topic,
+            "--num-records",
+            str(records),
+            "--timeout",
+            str(int(idle_timeout_s * 1000)),
+        ]
+        for key, value in (config or {}).items():
+            arguments += ["--command-property", f"{key}={value}"]
+        return parse_consumer_performance(self.run("org.apache.kafka.tools.ConsumerPerformance", arguments))
+
+    def end_to_end_latency(
+        self, topic: str, *, records: int, acks: str = "all", record_bytes: int = 1000
+    ) -> EndToEndLatency:
+        """Send and receive one record after the other. Raises KafkaToolError."""
+        arguments = [self._bootstrap_servers, topic, str(records), acks, str(record_bytes)]
+        return parse_end_to_end_latency(self.run("org.apache.kafka.tools.EndToEndLatency", arguments))
+
+    def dump_log(self, *segments: Path, deep: bool = False) -> list[DumpedBatch]:
+        """The batches of log segment files, in the order given.
+
+        `deep` makes Kafka read every record too. Raises KafkaToolError, also when Kafka finds a fault in a
+        file.
+        """
+        arguments = ["--files", ",".join(map(str, segments))] + (["--deep-iteration"] if deep else [])
+        return parse_dumped_log(self.run("org.apache.kafka.tools.DumpLogSegments", arguments))
+
+    def run(self, tool: str, arguments: Sequence[str], timeout_s: float = TOOL_TIMEOUT_S) -> str:
+        """What the tool printed on standard output. Raises KafkaToolError."""
+        name = tool.rpartition(".")[2]
+        command = [str(self._java.executable), "-Xmx512m", "-XX:+UseSerialGC", *_QUIET]
+        command += ["-cp", self._kafka.class_path, tool, *arguments]
+        try:
+            answer = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise KafkaToolError(f"{name} did not end within {timeout_s:g} s") from error
+        if answer.returncode:
+            raise KafkaToolError(f"{name} failed: {_end_of(answer.stderr or answer.stdout)}")
+        return answer.stdout
+
+
+_QUIET = ("-Dorg.apache.logging.log4j.level=ERROR", "-Dlog4j2.StatusLogger.level=OFF")
+
+
+def parse_producer_performance(output: str) -> ProducerPerformance:
+    """Read the tool's closing line. Raises KafkaToolError."""
+    matches = re.findall(
+        rf"(\d+) records sent, {_NUMBER} records/sec \({_NUMBER} MB/sec\), {_NUMBER} ms avg latency, "
+        rf"{_NUMBER} ms max latency, {_NUMBER} ms 50th, {_NUMBER} ms 95th, {_NUMBER} ms 99th, "
+        rf"{_NUMBER} ms 99.9th",
+        output,
+    )
+    if not matches:
+        raise KafkaToolError(f"the producer performance is not understood: {_end_of(output)}")
+    records, *numbers = matches[-1]
+    return ProducerPerformance(int(records), *map(float, numbers))
+
+
+def parse_consumer_performance(output: str) -> ConsumerPerformance:
+    """Read the header and the line under it. Raises KafkaToolError."""
+    lines = [line for line in output.splitlines() if line.count(",") >= 9]
+    rows = [[cell.strip() for cell in line.split(",")] for line in lines]
+    if len(rows) < 2 or rows[0][0] != "start.time":
+        raise KafkaToolError(f"the consumer performance is not understood: {_end_of(output)}")
+    cells = dict(zip(rows[0], rows[-1], strict=True))
+    try:
+        return ConsumerPerformance(
+            records=int(cells["data.consumed.in.nMsg"]),
+            mib=float(cells["data.consumed.in.MB"]),
+            mib_per_s=float(cells["MB.sec"]),
+            records_per_s=float(cells["nMsg.sec"]),
+            fetch_mib_per_s=float(cells["fetch.MB.sec"]),
+            fetch_records_per_s=float(cells["fetch.nMsg.sec"]),
+            rebalance_ms=float(cells["rebalance.time.ms"]),
+            fetch_ms=float(cells["fetch.time.ms"]),
+        )
+    except (KeyError, ValueError) as error:
+        raise KafkaToolError(f"the consumer performance is not understood: {_end_of(output)}") from error
+
+
+def parse_end_to_end_latency(output: str) -> EndToEndLatency:
+    """Raises KafkaToolError."""
+    average = re.search(rf"Avg latency: {_NUMBER} ms", output)
+    percentiles = re.search(rf"Percentiles: 50th = {_NUMBER}, 99th = {_NUMBER}, 99.9th = {_NUMBER}", output)
+    if average is None or percentiles is None:
+        raise KafkaToolError(f"the end to end latency is not understood: {_end_of(output)}")
+    return EndToEndLatency(float(average[1]), *map(float, percentiles.groups()))
+
+
+def parse_dumped_log(output: str) -> list[DumpedBatch]:
+    """One value for each batch line. Raises KafkaToolError when the tool reports a fault."""
+    batches = []
+    for line in output.splitlines():
+        if any(fault in line for fault in _DUMP_FAULTS):
+            raise KafkaToolError(f"DumpLogSegments found a fault: {line.strip()}")
+        if not line.startswith("baseOffset: "):
+            continue
+        fields = dict(re.findall(r"(\w+): (\S+)", line))
+        batches.append(
+            DumpedBatch(
+                base_offset=int(fields["baseOffset"]),
+                last_offset=int(fields["lastOffset"]),
+                count=int(fields["count"]),
+                leader_epoch=int(fields["partitionLeaderEpoch"]),
+                position=int(fields["position"]),
+                size_bytes=int(fields["size"]),
+                codec=fields["compresscodec"],
+                crc=int(fields["crc"]),
+                is_valid=fields["isvalid"] == "true",
+                is_transactional=fields["isTransactional"] == "true",
+                is_control=fields["isControl"] == "true",
+            )
+        )
+    return batches
+
+
+_NUMBER = r"([\d.]+(?:[Ee][+-]?\d+)?)"
+
+_DUMP_FAULTS = (
+    "invalid bytes at the end of",
+    "Non-consecutive offsets in",
+    "Could not read",
+    "Mismatches in",
+)
+
+
+def _end_of(output: str) -> str:
+    return " / ".join(line.strip() for line in output.strip().splitlines()[-5:]) or "it printed nothing"

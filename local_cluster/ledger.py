@@ -1,0 +1,267 @@
+"""The account of a numbered workload: what was sent, acknowledged and consumed, and what follows from it.
+
+Every record carries its producer's number and a sequence number that counts from 0 without a gap, so all
+that can go wrong with a record shows: it is lost, doubled, out of order, altered, or was acknowledged with
+another offset than the one it is read at. Only arithmetic here; `ledger_workload` does the producing and
+consuming.
+
+One thread writes a producer's side of its page, one thread the consumer's side; `report` may be asked at
+any time and is exact once both have ended.
+"""
+
+import random
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+_HEADER = struct.Struct(">4sIQ")
+"""Magic, the producer's number, the sequence number."""
+_MAGIC = b"WALK"
+MINIMUM_PAYLOAD_BYTES = _HEADER.size
+
+_NEVER = -1
+
+
+class Outcome(IntEnum):
+    """What the cluster said of a record."""
+
+    UNKNOWN = 0
+    """No answer yet, or an error that leaves it open: the record may be there or not."""
+    ACKNOWLEDGED = 1
+    """It must be there. For a transaction's record: the commit was acknowledged."""
+    ABORTED = 2
+    """A committed reader must not see it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPlan:
+    """Transactions of `records` records; every `abort_every`-th is aborted (0: none)."""
+
+    records: int = 50
+    abort_every: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerPlan:
+    """One producer of the workload. Without a rate it writes as fast as it can."""
+
+    name: str
+    acks: str = "all"
+    codec: str = "none"
+    payload_bytes: int = 1000
+    records_per_s: float | None = 500.0
+    transaction: TransactionPlan | None = None
+    client_config: Mapping[str, object] = field(default_factory=dict)
+    """librdkafka's keys, laid over the plan's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerReport:
+    """Counts of records of one producer."""
+
+    name: str
+    sent: int
+    acknowledged: int
+    aborted: int
+    consumed: int
+    """Distinct records that were read."""
+    lost: int
+    """Acknowledged, but not read though the log was read to its end."""
+    reordered: int
+    """Read after a later record of the same producer and partition."""
+    duplicates: int
+    """Read once more, at another offset."""
+    aborted_but_read: int
+    altered: int
+    """Read with other bytes than were sent."""
+    at_wrong_offset: int
+    """Read at another offset than the one acknowledged."""
+
+    @property
+    def faults(self) -> int:
+        """Everything that must be zero."""
+        return (
+            self.lost + self.reordered + self.duplicates + self.aborted_but_read + self.altered + self.at_wrong_offset
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerReport:
+    """What came of the workload."""
+
+    producers: tuple[ProducerReport, ...]
+    foreign_records: int
+    """Read, but not written by this workload."""
+
+    @property
+    def faults(self) -> int:
+        """Everything that must be zero, over all producers."""
+        return sum(producer.faults for producer in self.producers)
+
+    @property
+    def sent(self) -> int:
+        return sum(producer.sent for producer in self.producers)
+
+    @property
+    def acknowledged(self) -> int:
+        return sum(producer.acknowledged for producer in self.producers)
+
+    @property
+    def consumed(self) -> int:
+        return sum(producer.consumed for producer in self.producers)
+
+    @property
+    def lost(self) -> int:
+        return sum(producer.lost for producer in self.producers)
+
+    @property
+    def reordered(self) -> int:
+        return sum(producer.reordered for producer in self.producers)
+
+    @property
+    def duplicates(self) -> int:
+        return sum(producer.duplicates for producer in self.producers)
+
+    def __str__(self) -> str:
+        return "; ".join(
+            f"{producer.name}: {producer.sent} sent, {producer.acknowledged} acknowledged, {producer.consumed} "
+            f"consumed, {producer.lost} lost, {producer.reordered} reordered, {producer.duplicates} duplicates, "
+            f"{producer.altered} altered, {producer.at_wrong_offset} at a wrong offset, "
+            f"{producer.aborted_but_read} aborted but read"
+            for producer in self.producers
+        )
+
+
+class PayloadPattern:
+    """The bytes of record `sequence` of producer `number`, so that a reader can tell altered ones."""
+
+    def __init__(self, seed: int, payload_bytes: int) -> None:
+        if payload_bytes < MINIMUM_PAYLOAD_BYTES:
+            raise ValueError(f"a payload has {MINIMUM_PAYLOAD_BYTES} bytes at least, not {payload_bytes}")
+        # Half a byte of entropy in each byte: codecs have something to do, and something to keep.
+        generator = random.Random(seed)  # noqa: S311 - no secret
+        self._body_bytes = payload_bytes - _HEADER.size
+        self._block = generator.randbytes((self._body_bytes + _WINDOWS) // 2 + 1).hex().encode()
+
+    def value(self, number: int, sequence: int) -> bytes:
+        """The record's value."""
+        start = sequence % _WINDOWS
+        return _HEADER.pack(_MAGIC, number, sequence) + self._block[start : start + self._body_bytes]
+
+
+_WINDOWS = 4093
+
+
+def read_identity(value: bytes | None) -> tuple[int, int] | None:
+    """(producer's number, sequence) of a record's value; None when it is not of a ledger."""
+    if value is None or len(value) < _HEADER.size:
+        return None
+    magic, number, sequence = _HEADER.unpack_from(value)
+    return (number, sequence) if magic == _MAGIC else None
+
+
+class ProducerPage:
+    """One producer's records: outcomes and offsets by sequence number."""
+
+    def __init__(self, name: str, pattern: PayloadPattern) -> None:
+        self.name = name
+        self.pattern = pattern
+        self._outcomes = bytearray()
+        self._acknowledged_offsets = array("q")
+        self._read_offsets = array("q")
+        self._last_sequences: dict[int, int] = {}
+        self._reordered = 0
+        self._duplicates = 0
+        self._altered = 0
+
+    @property
+    def next_sequence(self) -> int:
+        return len(self._outcomes)
+
+    def sent(self) -> int:
+        """Note one more record; its sequence number."""
+        sequence = len(self._outcomes)
+        self._acknowledged_offsets.append(_NEVER)
+        self._outcomes.append(Outcome.UNKNOWN)
+        return sequence
+
+    def delivered(self, sequence: int, offset: int) -> None:
+        """The record has its offset; whether it counts as acknowledged is for `settle` to say."""
+        self._acknowledged_offsets[sequence] = offset
+
+    def settle(self, sequences: range, outcome: Outcome) -> None:
+        """What became of these records. A record that was never delivered is not acknowledged by a commit."""
+        for sequence in sequences:
+            self._outcomes[sequence] = outcome
+
+    def read(self, partition: int, offset: int, sequence: int, value: bytes, number: int) -> None:
+        """The consumer read this record."""
+        if sequence >= len(self._outcomes):
+            self._altered += 1  # the number itself was altered: no such record was sent
+            return
+        if sequence >= len(self._read_offsets):
+            self._read_offsets.extend([_NEVER] * (len(self._outcomes) - len(self._read_offsets)))
+        earlier = self._read_offsets[sequence]
+        if earlier != _NEVER:
+            # Reading the same offset again is the reader's affair; a second copy in the log is the cluster's.
+            self._duplicates += earlier != offset
+            return
+        self._read_offsets[sequence] = offset
+        if sequence < self._last_sequences.get(partition, _NEVER):
+            self._reordered += 1
+        else:
+            self._last_sequences[partition] = sequence
+        self._altered += value != self.pattern.value(number, sequence)
+
+    def report(self) -> ProducerReport:
+        """The counts as of now."""
+        sent = len(self._outcomes)
+        outcomes = np.frombuffer(bytes(self._outcomes), dtype=np.uint8)
+        read = np.full(sent, _NEVER, dtype=np.int64)
+        seen = np.array(self._read_offsets[:sent], dtype=np.int64)
+        read[: len(seen)] = seen
+        offsets = np.array(self._acknowledged_offsets[:sent], dtype=np.int64)
+        acknowledged = outcomes == Outcome.ACKNOWLEDGED
+        aborted = outcomes == Outcome.ABORTED
+        was_read = read != _NEVER
+        return ProducerReport(
+            name=self.name,
+            sent=sent,
+            acknowledged=int(acknowledged.sum()),
+            aborted=int(aborted.sum()),
+            consumed=int(was_read.sum()),
+            lost=int((acknowledged & ~was_read).sum()),
+            reordered=self._reordered,
+            duplicates=self._duplicates,
+            aborted_but_read=int((aborted & was_read).sum()),
+            altered=self._altered,
+            at_wrong_offset=int((acknowledged & was_read & (offsets != _NEVER) & (offsets != read)).sum()),
+        )
+
+
+class Ledger:
+    """All producers' pages."""
+
+    def __init__(self, plans: Sequence[ProducerPlan], seed: int = 0) -> None:
+        self.pages = tuple(
+            ProducerPage(plan.name, PayloadPattern(seed + number, plan.payload_bytes))
+            for number, plan in enumerate(plans)
+        )
+        self._foreign = 0
+
+    def read(self, partition: int, offset: int, value: bytes | None) -> None:
+        """The consumer read a record."""
+        identity = read_identity(value)
+        if identity is None or identity[0] >= len(self.pages) or value is None:
+            self._foreign += 1
+            return
+        number, sequence = identity
+        self.pages[number].read(partition, offset, sequence, value, number)
+
+    def report(self) -> LedgerReport:
+        """The counts as of now; `lost` means something only when the log was read to its end."""
+        return LedgerReport(tuple(page.report() for page in self.pages), self._foreign)

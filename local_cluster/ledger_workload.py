@@ -1,0 +1,326 @@
+"""A workload of numbered records against a real cluster: producer threads, one consumer thread, a ledger.
+
+The producers run until they are told to stop; the consumer reads every partition from the start, in the
+order of the log. `finish` stops the producers, waits for their last acknowledgements, and lets the consumer
+read up to the log's end as it is then: what was acknowledged and not read by then is lost, however slow the
+machine is.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from local_cluster.cluster_admin import CLIENT_CONFIG
+from local_cluster.ledger import Ledger, LedgerReport, Outcome, ProducerPage, ProducerPlan, TransactionPlan
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message, Producer
+
+REQUEST_TIMEOUT_S = 30.0
+DELIVERY_TIMEOUT_S = 120.0
+_TICK_S = 0.01
+_BURST_RECORDS = 500
+
+
+class LedgerWorkloadError(Exception):
+    """The workload itself failed, so that its report would say nothing."""
+
+
+class LedgerWorkload:
+    """Runs producers by plan, and a consumer, on one topic that nobody else writes to."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        plans: Sequence[ProducerPlan],
+        *,
+        seed: int = 0,
+        isolation: str = "read_committed",
+    ) -> None:
+        self.topic = topic
+        self.ledger = Ledger(plans, seed)
+        self._config = {"bootstrap.servers": bootstrap_servers, **CLIENT_CONFIG}
+        self._isolation = isolation
+        self._stop = threading.Event()
+        self._read_to_end = threading.Event()
+        self._failures: list[BaseException] = []
+        partitions = self._partitions()
+        self._producers = [
+            self._thread(f"producer {plan.name}", self._writer(plan, number, partitions).run)
+            for number, plan in enumerate(plans)
+        ]
+        self._consumer = self._thread("consumer", lambda: self._consume(partitions))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._read_to_end.set()
+        for thread in [*self._producers, self._consumer]:
+            thread.join(REQUEST_TIMEOUT_S)
+
+    def start(self) -> None:
+        """Start all threads."""
+        for thread in [*self._producers, self._consumer]:
+            thread.start()
+
+    def report(self) -> LedgerReport:
+        """The counts as of now, while it runs. Raises LedgerWorkloadError when a thread has failed."""
+        self._require_no_failure()
+        return self.ledger.report()
+
+    def stop_producing(self, timeout_s: float = DELIVERY_TIMEOUT_S) -> None:
+        """Stop the producers and wait until each record is acknowledged or given up.
+
+        Raises LedgerWorkloadError.
+        """
+        self._stop.set()
+        for thread in self._producers:
+            thread.join(timeout_s)
+            if thread.is_alive():
+                raise LedgerWorkloadError(f"{thread.name} has not ended within {timeout_s:g} s")
+        self._require_no_failure()
+
+    def finish(self, timeout_s: float = DELIVERY_TIMEOUT_S) -> LedgerReport:
+        """Stop producing, read to the log's end, and give the final report. Raises LedgerWorkloadError."""
+        self.stop_producing(timeout_s)
+        self._read_to_end.set()
+        self._consumer.join(timeout_s)
+        if self._consumer.is_alive():
+            raise LedgerWorkloadError(f"the consumer has not reached the log's end within {timeout_s:g} s")
+        return self.report()
+
+    def _writer(self, plan: ProducerPlan, number: int, partitions: Sequence[int]) -> "_Writer":
+        kind = _Writer if plan.transaction is None else _TransactionWriter
+        return kind(self._config, (self.topic, partitions), plan, number, self.ledger.pages[number], self._stop)
+
+    def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException as error:  # handed to whoever asks for the report
+                self._failures.append(error)
+                self._stop.set()
+
+        return threading.Thread(target=guarded, name=f"ledger {name}", daemon=True)
+
+    def _require_no_failure(self) -> None:
+        if self._failures:
+            raise LedgerWorkloadError(f"the workload failed: {self._failures[0]!r}") from self._failures[0]
+
+    def _partitions(self) -> tuple[int, ...]:
+        from confluent_kafka.admin import AdminClient
+
+        found = AdminClient(self._config).list_topics(self.topic, timeout=REQUEST_TIMEOUT_S).topics[self.topic]
+        if found.error is not None or not found.partitions:
+            raise LedgerWorkloadError(f"topic {self.topic} cannot be used: {found.error}")
+        return tuple(sorted(found.partitions))
+
+    def _consume(self, partitions: Iterable[int]) -> None:
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+        consumer = Consumer(
+            {
+                **self._config,
+                "group.id": "ledger",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": self._isolation,
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 100,
+            }
+        )
+        try:
+            consumer.assign([TopicPartition(self.topic, number, OFFSET_BEGINNING) for number in partitions])
+            reached: dict[int, int] = dict.fromkeys(partitions, 0)
+            ends: dict[int, int] | None = None
+            while ends is None or any(reached[number] < end for number, end in ends.items()):
+                for message in consumer.consume(_BURST_RECORDS, timeout=0.1):
+                    self._take(message, reached)
+                if ends is None and self._read_to_end.is_set():
+                    ends = self._end_offsets(consumer, partitions)
+        finally:
+            consumer.close()
+
+    def _take(self, message: "Message", reached: dict[int, int]) -> None:
+        from confluent_kafka import KafkaError, KafkaException
+
+        partition, offset, error = message.partition(), message.offset(), message.error()
+        if error is None:
+            self.ledger.read(partition, offset, message.value())
+            reached[partition] = max(reached[partition], offset + 1)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            # The offset is past the control records too, which no message tells of.
+            reached[partition] = max(reached[partition], offset)
+        elif error.fatal():
+            raise KafkaException(error)
+
+    def _end_offsets(self, consumer: "Consumer", partitions: Iterable[int]) -> dict[int, int] | None:
+        """None when a broker does not answer now: the next round asks again."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            return {
+                number: consumer.get_watermark_offsets(TopicPartition(self.topic, number), timeout=5)[1]
+                for number in partitions
+            }
+        except KafkaException:
+            return None
+
+
+class _Writer:
+    """One producer without transactions; its thread alone touches its side of the page."""
+
+    def __init__(
+        self,
+        config: dict[str, object],
+        target: tuple[str, Sequence[int]],
+        plan: ProducerPlan,
+        number: int,
+        page: ProducerPage,
+        stop: threading.Event,
+    ) -> None:
+        self._topic, self._partitions = target
+        self._plan = plan
+        self._number = number
+        self._page = page
+        self._stop = stop
+        self._key = plan.name.encode()
+        self._clock = time.monotonic
+        self._config: dict[str, object] = {
+            **config,
+            "acks": plan.acks,
+            "compression.type": plan.codec,
+            "linger.ms": 5,
+            "delivery.timeout.ms": int(DELIVERY_TIMEOUT_S * 1000),
+            # Without it a retry could double or reorder records by Kafka's own rules.
+            "enable.idempotence": plan.acks == "all",
+            **({} if plan.acks == "all" else {"max.in.flight.requests.per.connection": 1}),
+            **plan.client_config,
+        }
+
+    def run(self) -> None:
+        producer = self._connect()
+        started = self._clock()
+        while not self._stop.is_set():
+            for _ in range(self._due(started)):
+                self._send(producer)
+            producer.poll(_TICK_S)
+        producer.flush(DELIVERY_TIMEOUT_S)
+
+    def _connect(self) -> "Producer":
+        from confluent_kafka import Producer
+
+        return Producer(self._config)
+
+    def _due(self, started: float) -> int:
+        """How many records to send now; bounded, so that answers and the stop are seen."""
+        if self._plan.records_per_s is None:
+            return _BURST_RECORDS
+        due = int((self._clock() - started) * self._plan.records_per_s) - self._page.next_sequence
+        return max(0, min(due, _BURST_RECORDS))
+
+    def _send(self, producer: "Producer") -> None:
+        sequence = self._page.sent()
+        value = self._page.pattern.value(self._number, sequence)
+        partition = self._partitions[sequence % len(self._partitions)]
+
+        def answered(error: "KafkaError | None", message: "Message") -> None:
+            self._answered(sequence, error, message)
+
+        while True:
+            try:
+                producer.produce(self._topic, value, self._key, partition, on_delivery=answered)
+            except BufferError:
+                producer.poll(_TICK_S)  # the client's queue is full: wait for answers
+            else:
+                return
+
+    def _answered(self, sequence: int, error: "KafkaError | None", message: "Message") -> None:
+        if error is None:
+            self._page.delivered(sequence, message.offset())
+            self._page.settle(range(sequence, sequence + 1), Outcome.ACKNOWLEDGED)
+
+
+class _TransactionWriter(_Writer):
+    """One transactional producer: its records count by the outcome of their transaction."""
+
+    def run(self) -> None:
+        assert self._plan.transaction is not None  # noqa: S101 - chosen by it
+        producer = self._connect()
+        started = self._clock()
+        number = 0
+        while not self._stop.is_set():
+            first = self._page.next_sequence
+            number += 1
+            try:
+                self._transact(producer, self._plan.transaction, number, started)
+            except _TransactionLostError:
+                # Whether it was committed is not known; a new session of the same id makes an end of it.
+                self._page.settle(range(first, self._page.next_sequence), Outcome.UNKNOWN)
+                producer = self._connect()
+
+    def _connect(self) -> "Producer":
+        from confluent_kafka import Producer
+
+        identity = {"transactional.id": f"ledger-{self._topic}-{self._plan.name}"}
+        limit = {"transaction.timeout.ms": int(DELIVERY_TIMEOUT_S * 1000)}
+        producer = Producer({**self._config, **identity, **limit})
+        self._attempt(lambda: producer.init_transactions(REQUEST_TIMEOUT_S))
+        return producer
+
+    def _transact(self, producer: "Producer", plan: TransactionPlan, number: int, started: float) -> None:
+        first = self._page.next_sequence
+        wants_commit = not plan.abort_every or number % plan.abort_every != 0
+        committed = (
+            self._attempt(producer.begin_transaction)
+            and self._attempt(lambda: self._fill(producer, first + plan.records, started))
+            and wants_commit
+            and self._attempt(lambda: producer.commit_transaction(REQUEST_TIMEOUT_S))
+        )
+        if not committed:
+            self._attempt(lambda: producer.abort_transaction(REQUEST_TIMEOUT_S))
+        outcome = Outcome.ACKNOWLEDGED if committed else Outcome.ABORTED
+        self._page.settle(range(first, self._page.next_sequence), outcome)
+
+    def _fill(self, producer: "Producer", end: int, started: float) -> None:
+        while (left := end - self._page.next_sequence) > 0 and not self._stop.is_set():
+            for _ in range(min(left, self._due(started))):
+                self._send(producer)
+            producer.poll(_TICK_S)
+        producer.flush(DELIVERY_TIMEOUT_S)
+
+    def _answered(self, sequence: int, error: "KafkaError | None", message: "Message") -> None:
+        if error is None:
+            self._page.delivered(sequence, message.offset())
+
+    def _attempt(self, call: Callable[[], object]) -> bool:
+        """Make the call until it is answered: true when it succeeded, false when the transaction must be aborted.
+
+        Raises _TransactionLostError when the session is over.
+        """
+        from confluent_kafka import KafkaException
+
+        deadline = self._clock() + DELIVERY_TIMEOUT_S
+        while True:
+            try:
+                call()
+            except KafkaException as exception:
+                error: KafkaError = exception.args[0]
+                if error.txn_requires_abort():
+                    return False
+                if not error.retriable() or self._clock() >= deadline:
+                    raise _TransactionLostError(error.str()) from exception
+            else:
+                return True
+
+
+class _TransactionLostError(Exception):
+    """The producer's session ended with an open transaction."""

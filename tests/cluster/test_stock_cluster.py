@@ -1,0 +1,78 @@
+"""The control: what the tests with agents measure themselves against, and that the instruments work."""
+
+from local_cluster.broker_config import ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.ledger import ProducerPlan, TransactionPlan
+from local_cluster.ledger_workload import LedgerWorkload
+from local_cluster.polling import wait_until
+from local_cluster.replica_comparison import compare_replicas
+from tests.cluster.conftest import ClusterFactory
+
+PLANS = [
+    ProducerPlan("plain", records_per_s=300),
+    ProducerPlan("zstd", codec="zstd", records_per_s=300),
+    ProducerPlan("transactions", codec="lz4", records_per_s=300, transaction=TransactionPlan(20, 3)),
+]
+
+
+def test_every_acknowledged_record_survives_the_kill_of_a_leader(stock_cluster: LocalCluster, topic: str) -> None:
+    # produce -> kill -9 the leader -> another leads -> the killed one returns -> all in sync, all consumed
+    stock_cluster.create_topic(topic, partitions=3)
+    with LedgerWorkload(stock_cluster.bootstrap_servers, topic, PLANS) as workload:
+        wait_until(lambda: workload.report().consumed > 200, "records flow", 60)
+        victim = stock_cluster.leader_of(topic)
+        assert victim is not None
+        stock_cluster.kill_broker(victim)
+        stock_cluster.admin.wait_for_leader(topic, other_than=victim)
+        stock_cluster.start_broker(victim)
+        stock_cluster.admin.wait_for_full_isr(topic)
+        before = workload.report().consumed
+        wait_until(lambda: workload.report().consumed > before + 200, "records flow again", 60)
+        report = workload.finish()
+    assert report.faults == 0, str(report)
+    assert all(producer.acknowledged > 0 for producer in report.producers), str(report)
+    assert report.producers[2].aborted > 0, str(report)
+    comparison = compare_replicas(stock_cluster, topic)
+    assert comparison.identical, str(comparison)
+    assert comparison.compared_bytes > 0
+
+
+def test_leadership_moves_where_it_is_sent(stock_cluster: LocalCluster, topic: str) -> None:
+    stock_cluster.create_topic(topic, assignment=[[1, 2, 3]])
+    for broker in (2, 3, 1):
+        stock_cluster.admin.move_leader(topic, 0, broker)
+        assert stock_cluster.admin.wait_for_leader(topic, expected=broker) == broker
+
+
+def test_kafkas_own_tools_run_and_are_understood(stock_cluster: LocalCluster, topic: str) -> None:
+    stock_cluster.create_topic(topic, partitions=1)
+    tools = stock_cluster.tools
+    assert tools.produce(topic, records=2000, record_bytes=100, config={"acks": "all"}).records == 2000
+    assert tools.consume(topic, records=2000).records >= 2000
+    directory = stock_cluster.partition_directory(1, topic, 0)
+    assert directory is not None
+    batches = tools.dump_log(*sorted(directory.glob("*.log")), deep=True)
+    assert sum(batch.count for batch in batches) == 2000
+    assert all(batch.is_valid for batch in batches)
+    assert tools.end_to_end_latency(topic, records=50, record_bytes=100).p50_ms >= 0
+
+
+def test_a_cluster_keeps_its_data_and_is_found_again_after_it_was_stopped(
+    make_cluster: ClusterFactory, topic: str
+) -> None:
+    cluster = make_cluster(ClusterSettings(overrides={"num.io.threads": "3"}))
+    cluster.create_topic(topic, partitions=2)
+    with LedgerWorkload(cluster.bootstrap_servers, topic, PLANS[:1]) as workload:
+        wait_until(lambda: workload.report().acknowledged > 100, "records flow", 60)
+        written = workload.finish()
+    cluster.stop()
+    assert not any(broker.pid for broker in cluster.status().brokers)
+
+    with LocalCluster.open(cluster.layout.directory) as again:
+        again.start()
+        assert again.status().healthy
+        again.admin.wait_for_full_isr(topic)
+        assert again.tools.consume(topic, records=written.acknowledged).records == written.acknowledged
+        again.pause_broker(2)
+        assert again.broker(2).is_alive()
+        again.resume_broker(2)

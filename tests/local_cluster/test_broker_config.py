@@ -1,0 +1,105 @@
+import random
+from pathlib import Path
+
+import javaproperties
+import pytest
+
+from local_cluster.broker_config import (
+    AgentsMode,
+    ClusterSettings,
+    hosts_file,
+    server_properties,
+    write_configuration,
+)
+from local_cluster.layout import ClusterLayout
+from local_cluster.store_spec import LocalDirectoryStore, S3Store
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> ClusterLayout:
+    return ClusterLayout.plan(tmp_path / "cluster", 3, random.Random(1))
+
+
+def _resolved(hosts: str) -> dict[str, str]:
+    return {name: address for address, name in (line.split() for line in hosts.splitlines())}
+
+
+def test_without_agents_no_key_of_ours_is_written(layout: ClusterLayout) -> None:
+    properties = server_properties(layout, 1, ClusterSettings())
+    assert not [key for key in properties if "wal" in key]
+
+
+def test_every_broker_is_a_voter_so_that_any_one_may_die(layout: ClusterLayout) -> None:
+    for broker in layout.broker_ids:
+        properties = server_properties(layout, broker, ClusterSettings())
+        assert properties["process.roles"] == "broker,controller"
+        assert len(properties["controller.quorum.voters"].split(",")) == 3
+
+
+def test_agents_change_nothing_that_a_stock_broker_reads(layout: ClusterLayout) -> None:
+    stock = server_properties(layout, 2, ClusterSettings())
+    with_agents = server_properties(layout, 2, ClusterSettings(AgentsMode()))
+    assert stock.items() <= with_agents.items()
+
+
+def test_a_broker_dials_the_others_by_way_of_its_own_agent(layout: ClusterLayout) -> None:
+    names = _resolved(hosts_file(layout, 2, agents=True, machine_names=["box"]))
+    assert {name: address for name, address in names.items() if name.startswith("replica-")} == {
+        "replica-1.remote-wal.internal": "127.0.1.2",
+        "replica-2.remote-wal.internal": "127.0.1.2",
+        "replica-3.remote-wal.internal": "127.0.1.2",
+    }
+    assert names["localhost"] == names["box"] == "127.0.0.1"
+
+
+def test_without_agents_the_advertised_name_leads_to_the_brokers_own_listener(layout: ClusterLayout) -> None:
+    names = _resolved(hosts_file(layout, 2, agents=False))
+    properties = server_properties(layout, 3, ClusterSettings())
+    advertised = properties["advertised.listeners"].split(",")[1].removeprefix("REPLICATION://")
+    host, port = advertised.split(":")
+    assert f"REPLICATION://{names[host]}:{port}" in properties["listeners"].split(",")
+
+
+def test_the_agents_addresses_fit_together(layout: ClusterLayout) -> None:
+    first, second = (server_properties(layout, broker, ClusterSettings(AgentsMode())) for broker in (1, 2))
+    peers = dict(entry.split("@") for entry in second["remote.wal.agent.peers"].split(","))
+    assert peers["1"] == first["remote.wal.agent.peer.listener"]
+    advertised = first["advertised.listeners"].rpartition(":")[2]
+    assert int(advertised) == int(second["remote.wal.agent.replica.port.base"]) + 1
+    assert second["remote.wal.agent.bootstrap.servers"].startswith(layout.client_address(2) + ",")
+
+
+def test_overrides_win_the_brokers_own_over_the_common(layout: ClusterLayout) -> None:
+    settings = ClusterSettings(
+        AgentsMode(overrides={"remote.wal.agent.state.directory": "/elsewhere"}),
+        overrides={"min.insync.replicas": "1", "num.io.threads": "9"},
+        broker_overrides={2: {"num.io.threads": "1"}},
+    )
+    properties = server_properties(layout, 2, settings)
+    assert properties["remote.wal.agent.state.directory"] == "/elsewhere"
+    assert (properties["min.insync.replicas"], properties["num.io.threads"]) == ("1", "1")
+
+
+def test_the_store_is_written_under_its_prefix(layout: ClusterLayout) -> None:
+    store = LocalDirectoryStore(put_latency_ms=7)
+    properties = server_properties(layout, 1, ClusterSettings(AgentsMode(store)))
+    prefix = properties["remote.log.wal.storage.manager.impl.prefix"]
+    assert properties[prefix + "put.latency.ms"] == "7"
+    assert properties[prefix + "directory"] == str(layout.object_store_directory)
+
+
+def test_credentials_reach_neither_files_nor_text(layout: ClusterLayout) -> None:
+    store = S3Store("http://127.0.0.1:1", "bucket", access_key_id="planted-id", secret_access_key="planted-key")
+    settings = ClusterSettings(AgentsMode(store))
+    write_configuration(layout, settings)
+    written = "".join(path.read_text() for path in layout.directory.rglob("*") if path.is_file())
+    assert "planted" not in written + repr(settings)
+    assert "planted-key" in store.environment().values()
+
+
+def test_what_is_written_is_what_a_properties_reader_reads(layout: ClusterLayout) -> None:
+    settings = ClusterSettings(AgentsMode(), overrides={"odd": "a=b:c #d \\ é"})
+    write_configuration(layout, settings)
+    for broker in layout.broker_ids:
+        with layout.server_properties(broker).open() as file:
+            assert javaproperties.load(file) == server_properties(layout, broker, settings)

@@ -1,0 +1,67 @@
+import pytest
+
+from local_cluster.kafka_tools import (
+    KafkaToolError,
+    parse_consumer_performance,
+    parse_dumped_log,
+    parse_end_to_end_latency,
+    parse_producer_performance,
+)
+
+PRODUCER = (
+    "3201 records sent, 640.2 records/sec (0.61 MB/sec), 9.9 ms avg latency, 99.0 ms max latency.\n"
+    "20000 records sent, 4806.54 records/sec (4.58 MB/sec), 1892.87 ms avg latency, 3144.00 ms max latency, "
+    "1802 ms 50th, 3035 ms 95th, 3107 ms 99th, 3139 ms 99.9th.\n"
+)
+CONSUMER = (
+    "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, "
+    "fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec\n"
+    "2025-11-20 23:11:22:123, 2025-11-20 23:11:22:707, 19.0735, 32.6601, 20000, 34246.5753, 335, 249, 76.6003, "
+    "80321.2851\n"
+)
+LATENCY = "0\t206.6\nAvg latency: 8.9189 ms\n\nPercentiles: 50th = 5, 99th = 45, 99.9th = 206\n"
+DUMP = (
+    "Dumping /log/t-0/00000000000000000000.log\n"
+    "Log starting offset: 0\n"
+    "baseOffset: 0 lastOffset: 9 count: 10 baseSequence: 0 lastSequence: 9 producerId: 5 producerEpoch: 0 "
+    "partitionLeaderEpoch: 3 isTransactional: true isControl: false deleteHorizonMs: OptionalLong.empty position: 0 "
+    "CreateTime: 1763680282000 size: 1234 magic: 2 compresscodec: zstd crc: 987654321 isvalid: true\n"
+    "| offset: 0 CreateTime: 1763680282000 keySize: 3 valueSize: 100 sequence: 0 headerKeys: []\n"
+)
+
+
+def test_the_producers_closing_line_is_read_not_its_interim_ones() -> None:
+    result = parse_producer_performance(PRODUCER)
+    assert (result.records, result.mib_per_s, result.p50_ms, result.p99_9_ms) == (20000, 4.58, 1802, 3139)
+
+
+def test_the_consumers_row_is_read_by_its_header() -> None:
+    result = parse_consumer_performance(CONSUMER)
+    assert (result.records, result.mib_per_s, result.rebalance_ms, result.fetch_mib_per_s) == (
+        20000, 32.6601, 335, 76.6003,
+    )  # fmt: skip
+
+
+def test_end_to_end_latency_is_read() -> None:
+    result = parse_end_to_end_latency(LATENCY)
+    assert (result.average_ms, result.p50_ms, result.p99_ms) == (8.9189, 5, 45)
+
+
+def test_dumped_batches_are_read_without_their_records() -> None:
+    [batch] = parse_dumped_log(DUMP)
+    assert (batch.base_offset, batch.last_offset, batch.leader_epoch, batch.size_bytes) == (0, 9, 3, 1234)
+    assert batch.codec == "zstd"
+    assert batch.is_valid
+    assert batch.is_transactional
+    assert not batch.is_control
+
+
+def test_a_fault_that_dump_log_reports_is_an_error() -> None:
+    with pytest.raises(KafkaToolError, match="invalid bytes"):
+        parse_dumped_log(DUMP + "Found 12 invalid bytes at the end of 00000000000000000000.log\n")
+
+
+@pytest.mark.parametrize("parse", [parse_producer_performance, parse_consumer_performance, parse_end_to_end_latency])
+def test_output_that_is_not_understood_is_shown(parse: type) -> None:
+    with pytest.raises(KafkaToolError, match=r"not understood.*something new"):
+        parse("something new\n")

@@ -1,0 +1,84 @@
+import random
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from local_cluster.layout import LAYOUT_FILE, BrokerPorts, ClusterLayout, LayoutError
+from local_cluster.port_block import HIGHEST_PORT, NoFreePortsError, free_port_block, port_is_free
+
+ports = st.integers(1, 65535)
+layouts = st.builds(
+    ClusterLayout,
+    st.just(Path("/cluster")),
+    st.text("abcABC019_-", min_size=22, max_size=22),
+    st.lists(st.builds(BrokerPorts, st.integers(1, 9), ports, ports, ports, ports), max_size=4).map(tuple),
+    ports,
+)
+
+
+@given(layouts)
+@settings(max_examples=50)
+def test_a_layout_survives_its_file(layout: ClusterLayout) -> None:
+    assert ClusterLayout.from_json(layout.directory, layout.to_json()) == layout
+
+
+def test_a_planned_layout_is_found_again_in_its_directory(tmp_path: Path) -> None:
+    layout = ClusterLayout.plan(tmp_path / "cluster", 3, random.Random(1))
+    layout.save()
+    assert ClusterLayout.load(tmp_path / "cluster") == layout
+    assert [path.name for path in (tmp_path / "cluster").iterdir()] == [LAYOUT_FILE]
+
+
+def test_no_two_listeners_share_an_address(tmp_path: Path) -> None:
+    layout = ClusterLayout.plan(tmp_path, 3, random.Random(2))
+    addresses = [layout.client_address(broker) for broker in layout.broker_ids]
+    addresses += [f"127.0.0.1:{layout.ports(broker).controller}" for broker in layout.broker_ids]
+    addresses += [f"127.0.0.1:{layout.replica_port(broker)}" for broker in layout.broker_ids]
+    addresses += [layout.agent_http_address(broker) for broker in layout.broker_ids]
+    addresses += [layout.peer_address(broker) for broker in layout.broker_ids]
+    addresses += [
+        f"{layout.agent_replica_host(broker)}:{layout.replica_port(other)}"
+        for broker in layout.broker_ids
+        for other in layout.broker_ids
+    ]
+    assert len(set(addresses)) == len(addresses) == 24
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{",
+        '{"version": 99}',
+        '{"version": 1, "cluster_id": "x", "brokers": [{"broker_id": 1}], "replica_port_base": 5}',
+        '{"version": 1, "cluster_id": "x", "brokers": 3, "replica_port_base": 5}',
+    ],
+)
+def test_a_file_that_is_no_layout_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / LAYOUT_FILE).write_text(text)
+    with pytest.raises(LayoutError, match=LAYOUT_FILE):
+        ClusterLayout.load(tmp_path)
+
+
+def test_a_directory_without_a_cluster_says_so(tmp_path: Path) -> None:
+    with pytest.raises(LayoutError, match="there is no cluster in"):
+        ClusterLayout.load(tmp_path)
+
+
+def test_a_port_that_is_listened_on_is_not_free() -> None:
+    with socket.create_server(("127.0.2.1", 0)) as server:
+        assert not port_is_free(server.getsockname()[1])
+
+
+def test_a_block_avoids_taken_ports_and_the_range_of_outgoing_connections() -> None:
+    block = free_port_block(10, random.Random(3), is_free=lambda port: port % 50 != 0)
+    assert len(block) == 10
+    assert all(port % 50 and port <= HIGHEST_PORT for port in block)
+
+
+def test_no_free_block_is_an_error() -> None:
+    with pytest.raises(NoFreePortsError):
+        free_port_block(2, random.Random(4), is_free=lambda port: port % 2 == 0)

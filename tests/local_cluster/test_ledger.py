@@ -1,0 +1,136 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from local_cluster.ledger import (
+    MINIMUM_PAYLOAD_BYTES,
+    Ledger,
+    Outcome,
+    PayloadPattern,
+    ProducerPlan,
+    ProducerReport,
+    read_identity,
+)
+
+PLANS = [ProducerPlan("a", payload_bytes=40), ProducerPlan("b", payload_bytes=40)]
+
+
+class Run:
+    """A ledger of two producers, driven by hand on one partition."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger(PLANS)
+
+    def send(self, count: int, outcome: Outcome = Outcome.ACKNOWLEDGED, first_offset: int = 0) -> None:
+        page = self.ledger.pages[0]
+        for offset in range(first_offset, first_offset + count):
+            page.delivered(page.sent(), offset)
+        page.settle(range(page.next_sequence - count, page.next_sequence), outcome)
+
+    def read(self, *records: tuple[int, int]) -> None:
+        """(sequence, offset) each."""
+        for sequence, offset in records:
+            self.ledger.read(0, offset, self.ledger.pages[0].pattern.value(0, sequence))
+
+    @property
+    def result(self) -> ProducerReport:
+        return self.ledger.report().producers[0]
+
+
+def test_all_read_in_order_is_no_fault() -> None:
+    run = Run()
+    run.send(3)
+    run.read((0, 0), (1, 1), (2, 2))
+    assert (run.result.sent, run.result.acknowledged, run.result.consumed, run.result.faults) == (3, 3, 3, 0)
+
+
+def test_an_acknowledged_record_that_is_not_read_is_lost() -> None:
+    run = Run()
+    run.send(3)
+    run.read((0, 0), (2, 2))
+    assert (run.result.lost, run.result.faults) == (1, 1)
+
+
+def test_a_record_without_an_answer_may_be_there_or_not() -> None:
+    run = Run()
+    run.send(2, Outcome.UNKNOWN)
+    run.read((1, 1))
+    assert (run.result.consumed, run.result.faults) == (1, 0)
+
+
+def test_a_second_copy_in_the_log_is_a_duplicate_but_reading_one_offset_again_is_none() -> None:
+    run = Run()
+    run.send(1)
+    run.read((0, 0), (0, 0))
+    assert run.result.duplicates == 0
+    run.read((0, 1))
+    assert (run.result.duplicates, run.result.faults) == (1, 1)
+
+
+def test_a_record_after_its_successor_is_reordered() -> None:
+    run = Run()
+    run.send(3, Outcome.UNKNOWN)
+    run.read((0, 0), (2, 1), (1, 2))
+    assert (run.result.reordered, run.result.faults) == (1, 1)
+
+
+def test_order_counts_within_a_partition_only() -> None:
+    run = Run()
+    run.send(2, Outcome.UNKNOWN)
+    pattern = run.ledger.pages[0].pattern
+    run.ledger.read(1, 0, pattern.value(0, 1))
+    run.ledger.read(0, 0, pattern.value(0, 0))
+    assert run.result.faults == 0
+
+
+def test_an_aborted_record_must_not_be_read() -> None:
+    run = Run()
+    run.send(2, Outcome.ABORTED)
+    run.read((1, 1))
+    assert (run.result.aborted, run.result.aborted_but_read, run.result.faults) == (2, 1, 1)
+
+
+def test_another_offset_than_the_acknowledged_one_is_a_fault() -> None:
+    run = Run()
+    run.send(1)
+    run.read((0, 7))
+    assert (run.result.at_wrong_offset, run.result.faults) == (1, 1)
+
+
+@given(st.integers(16, 39), st.integers(1, 255))
+@settings(max_examples=30)
+def test_any_altered_byte_of_the_body_shows(position: int, flip: int) -> None:
+    run = Run()
+    run.send(1)
+    value = bytearray(run.ledger.pages[0].pattern.value(0, 0))
+    value[position] ^= flip
+    run.ledger.read(0, 0, bytes(value))
+    assert (run.result.altered, run.result.faults) == (1, 1)
+
+
+def test_a_sequence_number_that_was_never_sent_is_an_altered_record() -> None:
+    run = Run()
+    run.send(1)
+    run.read((0, 0), (2**60, 1))
+    assert (run.result.altered, run.result.consumed) == (1, 1)
+
+
+@pytest.mark.parametrize("value", [None, b"", b"somebody else's record of some length"])
+def test_records_of_others_are_counted_apart(value: bytes | None) -> None:
+    run = Run()
+    run.ledger.read(0, 0, value)
+    assert run.ledger.report().foreign_records == 1
+    assert run.ledger.report().faults == 0
+
+
+@given(st.integers(0, 1000), st.integers(0, 2**50), st.integers(MINIMUM_PAYLOAD_BYTES, 300))
+@settings(max_examples=50)
+def test_a_value_tells_its_producer_and_sequence_and_has_its_size(number: int, sequence: int, size: int) -> None:
+    value = PayloadPattern(1, size).value(number, sequence)
+    assert read_identity(value) == (number, sequence)
+    assert len(value) == size
+
+
+def test_a_payload_too_small_for_the_numbers_is_refused() -> None:
+    with pytest.raises(ValueError, match="16 bytes at least"):
+        PayloadPattern(0, MINIMUM_PAYLOAD_BYTES - 1)
