@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import botocore.loaders
+import botocore.session
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -24,7 +25,7 @@ def _one_loader_for_all_clients() -> Iterator[None]:
     """botocore reads its service models anew for each session, which would be most of these tests' time."""
     loader = botocore.loaders.create_loader()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(botocore.loaders, "create_loader", lambda *_: loader)
+        patch.setattr(botocore.session, "create_loader", lambda *_: loader)
         yield
 
 
