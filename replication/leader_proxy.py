@@ -238,7 +238,7 @@ class _LeaderRelay:
         self._followed: set[TopicIdPartition] = set()
         limits = context.limits
         self._planner = LinkPlanner(
-            context.index, context.led.mode_of, PlannerLimits(limits.link_wait_max_s, limits.break_even_bytes)
+            context.index, context.led, PlannerLimits(limits.link_wait_max_s, limits.break_even_bytes)
         )
         self._peer_bytes = PeerByteCount(context.measures, "leader", peer)
 

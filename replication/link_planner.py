@@ -10,7 +10,6 @@ or the time came that the last answer named. Rules:
 - In partitions where inline is cheaper, links are used only when they save enough (a follower that catches up).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kafka_log.crc32c import crc32c
@@ -19,6 +18,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from replication.fetch_frame import Buffer, FetchResponseView, RecordsField
 from replication.link import Cut, InlineBytes, LinkedResponse, Part, SegmentLink
 from replication.link_index import LinkIndex, StoredBatch
+from rlm.led_views import LedPartitions
 from rlm.link_policy import LinkMode
 
 
@@ -77,15 +77,9 @@ class PlannerLimits:
 class LinkPlanner:
     """Plans the responses of one connection, one at a time; remembers since when partitions wait."""
 
-    def __init__(
-        self,
-        index: LinkIndex,
-        mode_of: Callable[[TopicIdPartition, int, int], LinkMode],
-        limits: PlannerLimits,
-    ) -> None:
-        """`mode_of(partition, offset, bytes)` says how so many bytes from this offset on should travel."""
+    def __init__(self, index: LinkIndex, led: LedPartitions, limits: PlannerLimits) -> None:
         self._index = index
-        self._mode_of = mode_of
+        self._led = led
         self._limits = limits
         self._waiting_since: dict[TopicIdPartition, float] = {}
         self._frame: Buffer = b""
@@ -105,7 +99,7 @@ class LinkPlanner:
                 continue
             if not batches:
                 continue
-            mode = self._mode_of(partition, batches[0].base_offset, records.records_end - records.records_start)
+            mode = self._led.mode_of(partition, records.records_end - records.records_start)
             if mode is not LinkMode.OFF:
                 self._fields.append(PlannedField(records, partition, batches, mode))
 
@@ -136,18 +130,22 @@ class LinkPlanner:
         """Fields without any link whose uploads are worth waiting for, and whose patience has not run out."""
         waiting = []
         for planned in self._fields:
-            size = planned.records.records_end - planned.records.records_start
-            if planned.stored or self._mode_of(planned.partition, planned.batches[0].base_offset, size) is not (
-                LinkMode.LINK
-            ):
+            if planned.stored or not self._is_worth_waiting(planned):
                 self._waiting_since.pop(planned.partition, None)
                 continue
             since = self._waiting_since.setdefault(planned.partition, now_s)
             if now_s - since < self._limits.wait_max_s:
                 waiting.append(planned)
-            else:  # these bytes go inline now; whether the next ones wait again is for `mode_of` to say
+            else:  # these bytes go inline now; whether the next ones wait again is for `_led` to say
                 del self._waiting_since[planned.partition]
         return waiting
+
+    def _is_worth_waiting(self, planned: PlannedField) -> bool:
+        size = planned.records.records_end - planned.records.records_start
+        planned.mode = self._led.mode_of(planned.partition, size)
+        return planned.mode is LinkMode.LINK and self._led.upload_expected(
+            planned.partition, planned.batches[0].base_offset
+        )
 
     def _links_pay(self) -> bool:
         if any(planned.stored and planned.mode is LinkMode.LINK for planned in self._fields):

@@ -10,8 +10,11 @@ from rlm.link_policy import LinkMode
 class LedPartitions(Protocol):
     """What the leader proxy asks of the write path."""
 
-    def mode_of(self, partition: TopicIdPartition, offset: int, size: int) -> LinkMode:
-        """How `size` bytes from `offset` on should travel to a follower that waits for them now."""
+    def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
+        """How `size` bytes should travel to a follower that waits for them now."""
+
+    def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
+        """Whether the batch at this offset is not stored yet, and about to be."""
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Followers wait for these partitions' links: upload now."""

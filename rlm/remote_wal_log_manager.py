@@ -170,25 +170,24 @@ class RemoteWalLogManager:
 
     # What others ask.
 
-    def mode_of(self, partition: TopicIdPartition, offset: int, size: int) -> LinkMode:
-        """How `size` bytes from `offset` on should travel to a follower that waits for them now."""
+    def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
+        """How `size` bytes should travel to a follower that waits for them now."""
         led = self._partitions.get(partition)
         if led is None:
             self.on_unknown_partition()
             return LinkMode.OFF
-        now_s = self._clock()
-        mode = self._decider.mode(led.assignment.link_policy, led.assignment.latency_bound_ms, size, now_s)
-        if mode is LinkMode.LINK and not self._upload_expected(led, offset, now_s):
-            return LinkMode.INLINE
-        return mode
+        policy, bound_ms = led.assignment.link_policy, led.assignment.latency_bound_ms
+        return self._decider.mode(policy, bound_ms, size, self._clock())
 
-    def _upload_expected(self, led: LedPartition, offset: int, now_s: float) -> bool:
+    def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
         """Whether the batch at this offset is about to be stored: not yet stored, not far behind, nothing failing."""
+        led = self._partitions.get(partition)
         return (
-            offset >= led.uploaded_offset
+            led is not None
+            and offset >= led.uploaded_offset
             and led.backlog_bytes <= 2 * self._limits.pacer.upload_bytes
             and not self._pacer.failures_in_a_row
-            and self._pacer.oldest_in_flight_s(now_s) < self._limits.link_wait_max_s
+            and self._pacer.oldest_in_flight_s(self._clock()) < self._limits.link_wait_max_s
         )
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
