@@ -30,6 +30,7 @@ from plugin.combined_segment import (
     locate_footer,
 )
 from plugin.errors import (
+    RemoteResourceNotFoundError,
     RemoteSegmentConflictError,
     RemoteSegmentCorruptError,
     RemoteStorageConfigError,
@@ -181,17 +182,16 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
 
     def _put(self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
         deadline = self._retrier.deadline()
-
-        def attempt() -> None:
-            with self._counts_lock:
-                self._counts.put += 1
-                self._counts.put_bytes += size_bytes
-            self._store.put_if_absent(key, chunks)
-
         try:
-            self._retrier.call(attempt, deadline)
+            self._retrier.call(lambda: self._put_once(key, chunks, size_bytes), deadline)
         except ObjectExistsError:
             self._check_that_it_is_ours(key, chunks, size_bytes, deadline)
+
+    def _put_once(self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
+        with self._counts_lock:
+            self._counts.put += 1
+            self._counts.put_bytes += size_bytes
+        self._store.put_if_absent(key, chunks)
 
     def _check_that_it_is_ours(
         self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int, deadline: float
@@ -248,6 +248,8 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         return self._retrier.call(attempt, self._retrier.deadline())
 
     def _count_failure(self, error: RemoteStorageError) -> None:
+        if not isinstance(error, ObjectExistsError | RemoteResourceNotFoundError):
+            log.warning("storage_attempt_failed", operation=error.operation, key=error.key, kind=error.label)
         with self._counts_lock:
             self._counts.failures[error.label] = self._counts.failures.get(error.label, 0) + 1
 
@@ -265,9 +267,8 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
             self._delete(key)
 
     def _probe_again(self, key: str, body: bytes) -> None:
-        deadline = self._retrier.deadline()
         try:
-            self._retrier.call(lambda: self._store.put_if_absent(key, [body]), deadline)
+            self._retrier.call(lambda: self._put_once(key, [body], len(body)), self._retrier.deadline())
         except ObjectExistsError:
             return
         raise RemoteStorageConfigError(

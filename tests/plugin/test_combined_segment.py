@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_log.crc32c import crc32c
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.combined_segment import (
     HEADER_BYTES,
@@ -58,6 +59,7 @@ def test_payloads_are_not_copied() -> None:
 
 
 EXAMPLE = b"".join(seal(SegmentHeader("cluster", CombinedSegmentId(1, 2, 3), 4), [b"abc", b"defg"]).chunks)
+CRCS = (crc32c(b"abc"), crc32c(b"defg"))
 PAYLOAD = range(HEADER_BYTES, HEADER_BYTES + 7)
 
 
@@ -121,3 +123,26 @@ def test_a_header_that_does_not_fit_is_refused(header: SegmentHeader) -> None:
 def test_an_entry_without_records_is_refused() -> None:
     with pytest.raises(ValueError, match="no records"):
         seal(SegmentHeader("c", CombinedSegmentId(1, 2, 3), 4), [b""])
+
+
+def test_the_bytes_of_version_1_never_change() -> None:
+    """What stands in docs/object-format.md, byte for byte; a change is a new version."""
+    header = bytes.fromhex(
+        "5257414c5345470a" "0100" "0700" "01000000" "0200000000000000" "0300000000000000" "0400000000000000"
+    ) + b"cluster".ljust(64, b"\0") + bytes(4)  # fmt: skip
+    header += crc32c(header).to_bytes(4, "little")
+    columns = b"".join(
+        [
+            bytes.fromhex("01" "00" "0000" "02000000" "02000000" "7000000000000000"),
+            *(
+                minimum.to_bytes(8, "little", signed=True) + bytes([width])
+                for minimum, width in [(0, 1), (0, 1), (1, 1), (0, 1), (1, 1), (3, 1), (min(CRCS), 4)]
+            ),
+            bytes(16) + b"\1" * 16,
+            bytes.fromhex("0001" "0001" "0000" "0001" "0000" "0001"),
+            *((crc - min(CRCS)).to_bytes(4, "little") for crc in CRCS),
+        ]
+    )  # fmt: skip
+    footer = header[-4:] + columns
+    trailer = len(footer).to_bytes(4, "little") + crc32c(footer).to_bytes(4, "little") + b"\nRWALEND"
+    assert header + b"abcdefg" + footer + trailer == EXAMPLE
