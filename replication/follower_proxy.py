@@ -23,6 +23,7 @@ from replication.framed_connection import DEFAULT_MAX_FRAME_BYTES, FramedConnect
 from replication.hydration import HydrationCache, HydrationError
 from replication.link import LinkedResponse, SegmentLink, decode_linked_response
 from replication.measures import PeerByteCount, ReplicationMeasures
+from replication.peer_channel import PeerChannel
 from replication.peer_connection import Address, connect_framed, exchange_hellos
 from replication.peer_protocol import (
     Announcement,
@@ -36,9 +37,6 @@ from rlm.measures import StageTimes
 
 log = structlog.get_logger(__name__)
 
-_KAFKA = bytes((MessageKind.KAFKA,))
-_LINKS_PAUSED = bytes((MessageKind.LINKS_PAUSED,))
-_LINKS_RESUMED = bytes((MessageKind.LINKS_RESUMED,))
 _RESPONSES_AHEAD = 8
 
 
@@ -124,7 +122,8 @@ class _FollowerRelay:
         self._context = context
         self._broker = broker
         self._leader = leader
-        self._responses: asyncio.Queue[Buffer | None] = asyncio.Queue(_RESPONSES_AHEAD)
+        self._channel = PeerChannel(leader)
+        self._responses: asyncio.Queue[tuple[MessageKind, memoryview] | None] = asyncio.Queue(_RESPONSES_AHEAD)
         self._peer_bytes = PeerByteCount(context.measures, "follower", leader)
 
     async def run(self) -> None:
@@ -164,30 +163,31 @@ class _FollowerRelay:
 
     async def _relay_requests(self) -> None:
         while (frame := await self._broker.read_frame()) is not None:
-            self._leader.write_frame(_KAFKA, frame)
+            self._channel.send(MessageKind.KAFKA, frame)
             self._peer_bytes.update()
             await self._leader.drain()
 
     async def _receive(self) -> None:
         """Act on announcements at once; queue everything else in order."""
-        while (payload := await self._leader.read_frame()) is not None:
+        while (message := await self._channel.receive()) is not None:
             self._peer_bytes.update()
-            if payload[0] == MessageKind.ANNOUNCE:
-                announcement = Announcement.decode(memoryview(payload)[1:])
+            kind, body = message
+            if kind is MessageKind.ANNOUNCE:
+                announcement = Announcement.decode(body)
                 self._context.hydration.announce(announcement.combined_segment_id, announcement.ranges)
             else:
-                await self._responses.put(payload)
+                await self._responses.put(message)
         await self._responses.put(None)
 
     async def _relay_responses(self) -> None:
-        while (payload := await self._responses.get()) is not None:
-            body = memoryview(payload)[1:]
-            if payload[0] == MessageKind.KAFKA:
+        while (message := await self._responses.get()) is not None:
+            kind, body = message
+            if kind is MessageKind.KAFKA:
                 self._broker.write_frame(body)
-            elif payload[0] == MessageKind.LINKED:
+            elif kind is MessageKind.LINKED:
                 await self._splice(body)
             else:
-                raise MalformedFrameError(0, f"unknown kind of message {payload[0]}")
+                raise MalformedFrameError(0, f"{kind.name} from a leader's agent")
             await self._broker.drain()
 
     async def _splice(self, body: memoryview) -> None:
@@ -248,10 +248,10 @@ class _FollowerRelay:
         self._context.measures.fault(f"inline_requested_{reason}")
         correlation_id = int.from_bytes(bytes(response.skeleton[0][:4]), "big", signed=True)
         log.warning("inline_requested", reason=reason, detail=detail, correlation_id=correlation_id)
-        self._leader.write_frame(encode_inline_request(correlation_id))
+        self._channel.send(MessageKind.INLINE_REQUEST, encode_inline_request(correlation_id))
         await self._leader.drain()
 
     def _breaker_changed(self, is_open: bool) -> None:
         log.warning("hydration_paused" if is_open else "hydration_resumed")
         with contextlib.suppress(ConnectionError):
-            self._leader.write_frame(_LINKS_PAUSED if is_open else _LINKS_RESUMED)
+            self._channel.send(MessageKind.LINKS_PAUSED if is_open else MessageKind.LINKS_RESUMED)

@@ -1,7 +1,8 @@
 """A TCP connection that carries frames: four bytes of size, then so many bytes (Kafka's framing, and our peers').
 
 Holds true: a size is judged before anything is allocated for it, and memory grows with what really arrived. Reading
-stops while the owner lags (by frames or by bytes), so a fast sender waits in TCP and not in our memory. Large frames are received straight into their own buffer. Used from the event loop alone.
+stops while the owner lags, so a fast sender waits in TCP and not in our memory. Large frames are received straight
+into their own buffer. Used from the event loop alone.
 """
 
 import asyncio

@@ -37,6 +37,7 @@ from replication.link import encode_linked_response
 from replication.link_index import LinkIndex, StoredBatch
 from replication.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
 from replication.measures import PeerByteCount, ReplicationMeasures
+from replication.peer_channel import PeerChannel
 from replication.peer_connection import HELLO_TIMEOUT_S, Address, check_certificate, connect_framed
 from replication.peer_protocol import (
     Announcement,
@@ -55,9 +56,6 @@ from rlm.led_views import LedPartitions
 from rlm.measures import StageTimes
 
 log = structlog.get_logger(__name__)
-
-_KAFKA = bytes((MessageKind.KAFKA,))
-_LINKED = bytes((MessageKind.LINKED,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +227,7 @@ class _LeaderRelay:
     ) -> None:
         self._context = context
         self._peer = peer
+        self._channel = PeerChannel(peer)
         self._broker = broker
         self._has_agent = linking
         self._linking = linking
@@ -280,33 +279,37 @@ class _LeaderRelay:
         ]
         if ranges:
             joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
-            self._peer.write_frame(Announcement(segment.combined_segment_id, joined).encode())
+            self._channel.send(MessageKind.ANNOUNCE, Announcement(segment.combined_segment_id, joined).encode())
             self._peer_bytes.update()
             self._context.measures.announcements.inc()
 
     # Requests, from the follower to the broker.
 
     async def _relay_requests(self) -> None:
-        while (payload := await self._peer.read_frame()) is not None:
+        while (message := await self._next_message()) is not None:
             self._peer_bytes.update()
-            if not self._has_agent:
-                self._request(payload)
-            elif payload[0] == MessageKind.KAFKA:
-                self._request(memoryview(payload)[1:])
+            kind, body = message
+            if kind is MessageKind.KAFKA:
+                self._request(body)
             else:
-                self._control(payload)
+                self._control(kind, body)
             await self._broker.drain()
 
-    def _control(self, payload: Buffer) -> None:
-        kind = payload[0]
-        if kind == MessageKind.INLINE_REQUEST:
-            self._send_kept(decode_inline_request(memoryview(payload)[1:]))
+    async def _next_message(self) -> tuple[MessageKind, Buffer] | None:
+        if self._has_agent:
+            return await self._channel.receive()
+        frame = await self._peer.read_frame()
+        return None if frame is None else (MessageKind.KAFKA, frame)
+
+    def _control(self, kind: MessageKind, body: Buffer) -> None:
+        if kind is MessageKind.INLINE_REQUEST:
+            self._send_kept(decode_inline_request(body))
         elif kind in (MessageKind.LINKS_PAUSED, MessageKind.LINKS_RESUMED):
             self._linking = kind == MessageKind.LINKS_RESUMED
             self._context.measures.fault("links_paused" if not self._linking else "links_resumed")
             self._context.uploads.notify()
         else:
-            raise MalformedFrameError(0, f"unknown kind of message {kind}")
+            raise MalformedFrameError(0, f"{kind.name} from a follower's agent")
 
     def _request(self, frame: Buffer) -> None:
         header = parse_request_header(frame)
@@ -380,14 +383,14 @@ class _LeaderRelay:
     def _send_plain(self, frame: Buffer) -> None:
         self._context.measures.stock_bytes.labels("response").inc(SIZE_PREFIX.size + len(frame))
         if self._has_agent:
-            self._peer.write_frame(_KAFKA, frame)
+            self._channel.send(MessageKind.KAFKA, frame)
         else:
             self._peer.write_frame(frame)
 
     def _send_linked(self, request: _RequestUnderWay, frame: Buffer, sent: SendLinked) -> None:
         measures = self._context.measures
         self._kept = (request.header.correlation_id, frame)
-        self._peer.write_frame(_LINKED, *encode_linked_response(sent.response))
+        self._channel.send(MessageKind.LINKED, *encode_linked_response(sent.response))
         measures.responses.labels("linked").inc()
         delivered = sum(map(len, sent.response.skeleton))
         for partition, _, size in sent.linked:
@@ -403,7 +406,7 @@ class _LeaderRelay:
             raise MalformedFrameError(0, f"no response {correlation_id} is kept")
         self._context.measures.fault("inline_requested_by_follower")
         frame, self._kept = self._kept[1], None
-        self._peer.write_frame(_KAFKA, frame)
+        self._channel.send(MessageKind.KAFKA, frame)
 
     def _count_inline(self, topic_id: bytes | None, partition: int, size: int) -> None:
         if size <= 0:

@@ -2,7 +2,8 @@
 
 Every message is framed as Kafka frames are: four bytes of size, then the payload. The first message in either direction
 is a hello, told from a Kafka request by its first four bytes (no API has their number); a connection without a hello is
-a plain Kafka connection, whose peer gets no links. After the hellos, a payload's first byte is its kind:
+a plain Kafka connection, whose peer gets no links. After the hellos, a payload's first byte is its kind (and whether
+the rest is packed, see `replication.peer_channel`):
 
     KAFKA           a Kafka frame, unchanged                                   both ways
     LINKED          a linked response (`replication.link`)                     leader to follower
@@ -37,7 +38,7 @@ _CORRELATION = struct.Struct(">i")
 
 
 class MessageKind(IntEnum):
-    """A payload's first byte."""
+    """A payload's first byte, without the bit for packed ones."""
 
     KAFKA = 0
     LINKED = 1
@@ -113,10 +114,9 @@ class Announcement:
     """[start, end) positions in bytes, ascending and apart."""
 
     def encode(self) -> bytes:
-        """The message's payload, its kind included."""
+        """The message's body."""
         return b"".join(
             (
-                bytes((MessageKind.ANNOUNCE,)),
                 _SEGMENT.pack(self.combined_segment_id.to_bytes(), len(self.ranges) - 1),
                 *(_RANGE.pack(start, end) for start, end in self.ranges),
             )
@@ -124,7 +124,7 @@ class Announcement:
 
     @classmethod
     def decode(cls, body: Buffer) -> "Announcement":
-        """From a payload without its kind. Raises MalformedFrameError."""
+        """From a message's body. Raises MalformedFrameError."""
         if len(body) < _SEGMENT.size:
             raise MalformedFrameError(0, f"an announcement of {len(body)} bytes")
         segment, last_range = _SEGMENT.unpack_from(body, 0)
@@ -137,12 +137,12 @@ class Announcement:
 
 
 def encode_inline_request(correlation_id: int) -> bytes:
-    """The message's payload, its kind included."""
-    return bytes((MessageKind.INLINE_REQUEST,)) + _CORRELATION.pack(correlation_id)
+    """The message's body."""
+    return _CORRELATION.pack(correlation_id)
 
 
 def decode_inline_request(body: Buffer) -> int:
-    """The correlation id, from a payload without its kind. Raises MalformedFrameError."""
+    """The correlation id, from a message's body. Raises MalformedFrameError."""
     if len(body) != _CORRELATION.size:
         raise MalformedFrameError(0, f"an inline request of {len(body)} bytes")
     correlation_id: int = _CORRELATION.unpack_from(body, 0)[0]
