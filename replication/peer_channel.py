@@ -1,9 +1,9 @@
 """Messages between agents over one connection, small ones packed.
 
-What is left of a linked response, and the requests, say nearly the same each time: client ids, topic ids, partitions. So
-small messages go through one DEFLATE stream per direction (RFC 1951), flushed at each message with the constant end of
-a sync flush left out, as RFC 7692 does for WebSocket messages. A message says in its kind whether it is packed; large
-ones, which hold record bytes that producers have compressed already, never are.
+What is left of a linked response, and the requests, say nearly the same each time: client ids, topic ids, partitions.
+So small messages go through one DEFLATE stream per direction (RFC 1951), flushed at each message with the constant end
+of a sync flush left out, as RFC 7692 does for WebSocket messages. A message says in its kind whether it is packed;
+large ones, which hold record bytes that producers have compressed already, never are.
 
 Unpacking is bounded: a packed message that grows beyond `MAX_UNPACKED_BYTES` is malformed.
 """
