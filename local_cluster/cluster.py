@@ -128,21 +128,20 @@ class LocalCluster:
         self._write_configuration()
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start all that is not running, and wait until it is ready.
+        """Start all that is not running, and wait until it is ready; if that fails, end what was started.
 
         Raises ProcessStartError with the end of the log of what failed, WaitTimeoutError.
         """
         self._resolved()
         self.format()
         with contextlib.ExitStack() as undo:
-            undo.callback(self.kill_all)
             if self.has_agents:
                 self._tell("starting agents")
                 for broker_id in self.broker_ids:
-                    self._launch(self._agents[broker_id])
+                    self._launch(self._agents[broker_id], undo)
             self._tell("starting brokers")
             for broker_id in self.broker_ids:
-                self._launch_broker(broker_id)
+                self._launch(self._prepared_broker(broker_id), undo)
             self.wait_until_ready(timeout_s)
             undo.pop_all()
 
@@ -225,8 +224,7 @@ class LocalCluster:
 
     def start_broker(self, broker_id: int, *, wait: bool = True, timeout_s: float = START_TIMEOUT_S) -> None:
         """Raises ProcessStartError, WaitTimeoutError."""
-        self._resolved()
-        self._launch_broker(broker_id)
+        self._launch(self._prepared_broker(broker_id))
         if wait:
             self.wait_for_brokers([broker_id], timeout_s)
 
@@ -351,16 +349,19 @@ class LocalCluster:
             self._runtime = (java, kafka)
         return self._runtime
 
-    def _launch_broker(self, broker_id: int) -> None:
+    def _prepared_broker(self, broker_id: int) -> ManagedProcess:
         if not self._brokers[broker_id].is_alive():
             java, kafka = self._resolved()
             self._brokers[broker_id] = broker_process(self.layout, broker_id, self.settings, java, kafka)
-        self._launch(self._brokers[broker_id])
+        return self._brokers[broker_id]
 
     @staticmethod
-    def _launch(process: ManagedProcess) -> None:
-        if not process.is_alive():
-            process.start()
+    def _launch(process: ManagedProcess, undo: contextlib.ExitStack | None = None) -> None:
+        if process.is_alive():
+            return
+        process.start()
+        if undo is not None:
+            undo.callback(process.kill)
 
     def _kafka_log(self, broker_id: int) -> Path:
         return self.layout.broker_directory(broker_id) / "kafka.log"

@@ -66,10 +66,9 @@ class ManagedProcess:
     @property
     def pid(self) -> int | None:
         """The living process's id; None when there is none."""
-        pid = self._recorded_pid()
-        if pid is None and self._started is not None:
-            self._started.poll()  # lets the kernel forget a child that has ended
-        return pid
+        if self._started is not None and self._started.poll() is None:
+            return self._started.pid
+        return self._recorded_pid()
 
     def _recorded_pid(self) -> int | None:
         try:
@@ -139,13 +138,17 @@ class ManagedProcess:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None: no such process, or a zombie.
+    """When the process started, in clock ticks since boot; None: no such process, or all of it has ended.
 
     Source: proc(5), /proc/pid/stat, fields 3 and 22. The second field, the command's name, may hold anything.
     """
+    directory = Path(f"/proc/{pid}")
     try:
-        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        after_name = (directory / "stat").read_text().rpartition(")")[2].split()
+        threads = len(list((directory / "task").iterdir()))
     except OSError:
         return None
     state, ticks = after_name[0], after_name[19]
-    return None if state in ("Z", "X") else int(ticks)
+    # The first thread of a JVM can be a zombie while others still hold its ports and locks.
+    ended = state in ("Z", "X") and threads <= 1
+    return None if ended else int(ticks)

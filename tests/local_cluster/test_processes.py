@@ -1,3 +1,4 @@
+import signal
 import sys
 from pathlib import Path
 
@@ -34,15 +35,35 @@ def test_another_program_finds_and_ends_the_process_by_its_pid_file(tmp_path: Pa
 
 
 def test_a_pid_that_the_kernel_gave_to_another_process_is_not_ours(tmp_path: Path) -> None:
-    process = _process(tmp_path, SLEEPER)
-    process.start()
+    started = _process(tmp_path, SLEEPER)
+    started.start()
     pid, ticks = (tmp_path / "pid").read_text().split()
+    found = _process(tmp_path, SLEEPER)
     (tmp_path / "pid").write_text(f"{pid} {int(ticks) - 1}\n")
-    assert not process.is_alive()
-    assert not process.send_signal(9)  # type: ignore[arg-type]
+    assert not found.is_alive()
+    assert not found.send_signal(signal.SIGKILL)
     (tmp_path / "pid").write_text(f"{pid} {ticks}\n")
-    assert process.is_alive()
-    process.kill()
+    assert found.is_alive()
+    started.kill()
+
+
+def test_a_process_whose_first_thread_has_ended_is_still_alive(tmp_path: Path) -> None:
+    code = (
+        "import ctypes, threading, signal\n"
+        "def outlive():\n"
+        "    print('outliving', flush=True)\n"
+        "    threading.Event().wait()\n"
+        "threading.Thread(target=outlive).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    started = _process(tmp_path, code)
+    started.start()
+    wait_until(lambda: "State:\tZ" in Path(f"/proc/{started.pid}/status").read_text(), "a zombie leader", 10)
+    found = _process(tmp_path, code)
+    assert found.is_alive()
+    found.send_signal(signal.SIGKILL)
+    wait_until(lambda: not started.is_alive(), "all threads have ended", 10)
+    assert not found.is_alive()
 
 
 def test_a_process_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
