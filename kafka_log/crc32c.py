@@ -12,4 +12,5 @@ Buffer = bytes | bytearray | memoryview
 
 def crc32c(data: Buffer, value: int = 0) -> int:
     """The CRC32C of `data`, or of what gave `value` with `data` behind it. An unsigned 32-bit number."""
-    return _crc32c.crc32c(data, value)
+    checksum: int = _crc32c.crc32c(data, value)
+    return checksum

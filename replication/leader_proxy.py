@@ -25,6 +25,7 @@ from replication.fetch_frame import (
     CONSUMER_REPLICA_ID,
     FETCH_API_KEY,
     Buffer,
+    FetchRequestView,
     MalformedFrameError,
     RequestHeader,
     parse_request_header,
@@ -234,6 +235,7 @@ class _LeaderRelay:
         self._watermarks = watermarks
         self._under_way: deque[_RequestUnderWay] = deque()
         self._kept: tuple[int, Buffer] | None = None
+        self._follower_id = CONSUMER_REPLICA_ID
         self._followed: set[TopicIdPartition] = set()
         limits = context.limits
         self._planner = LinkPlanner(
@@ -258,6 +260,7 @@ class _LeaderRelay:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._watermarks.drop_follower(self._follower_id)
             self._peer_bytes.update()
             self._count_bad_frames()
 
@@ -317,10 +320,21 @@ class _LeaderRelay:
         if header.api_key == FETCH_API_KEY and understands_fetch(header.api_version):
             view = scan_fetch_request(frame, header.api_version)
             linkable = view.replica_id != CONSUMER_REPLICA_ID
+            self._note_fetch_offsets(view)
         self._kept = None
         self._under_way.append(_RequestUnderWay(header, self._context.clock(), linkable))
         self._context.measures.stock_bytes.labels("request").inc(SIZE_PREFIX.size + len(frame))
         self._broker.write_frame(frame)
+
+    def _note_fetch_offsets(self, view: FetchRequestView) -> None:
+        if view.replica_id == CONSUMER_REPLICA_ID:
+            return
+        self._follower_id = view.replica_id
+        now_s = self._context.clock()
+        for wanted in view.partitions:
+            if wanted.topic_id is not None:
+                partition = TopicIdPartition(wanted.topic_id, wanted.partition)
+                self._watermarks.fetched(partition, self._follower_id, wanted.fetch_offset, now_s)
 
     # Responses, from the broker to the follower.
 

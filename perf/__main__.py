@@ -1,0 +1,93 @@
+"""`python -m perf`: the ladder of benchmarks, paired with stock Kafka in one run."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from perf.idle import idle
+from perf.ladder import RUNGS, Ladder, object_store
+from perf.report import agent_rows, compare, plot, write_json
+from perf.workloads import WORKLOADS
+
+app = typer.Typer(help=__doc__, no_args_is_help=True)
+app.command()(idle)
+
+
+@app.command()
+def ladder(
+    workload: Annotated[list[str] | None, typer.Option(help="Only these loads.")] = None,
+    rung: Annotated[list[str] | None, typer.Option(help="Only these rungs, beside stock.")] = None,
+    rounds: Annotated[int, typer.Option(min=1)] = 3,
+    scale: Annotated[float, typer.Option(min=0.01, help="Shorter or longer loads.")] = 1.0,
+    latency_ms: Annotated[int, typer.Option(min=0, help="The store's latency for PUT and for GET.")] = 5,
+    results: Annotated[Path, typer.Option(file_okay=False, help="Where table data and plot go.")] = Path(
+        "perf/results"
+    ),
+) -> None:
+    """Run Kafka's perf tools against stock and against agents in turns; print tables, write JSON and a plot."""
+    from rich.console import Console
+
+    console = Console()
+    workloads = [one for one in WORKLOADS if workload is None or one.name in workload]
+    rungs = [one for one in RUNGS if rung is None or one.name in rung]
+    if not workloads or not rungs:
+        names = ", ".join(one.name for one in (*WORKLOADS, *RUNGS))
+        raise typer.BadParameter(f"nothing to run; there are {names}")
+    results.mkdir(parents=True, exist_ok=True)
+    with console.status("preparing") as line, tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory:
+        climbing = Ladder(Path(directory), workloads, rounds, scale, line.update)
+        for kind in dict.fromkeys(one.store for one in rungs):
+            with object_store(kind, latency_ms) as store:
+                climbing.climb(store, [one for one in rungs if one.store == kind])
+    measured = climbing.measured
+    write_json(results / "ladder.json", workloads, measured, rounds=rounds, scale=scale, latency_ms=latency_ms)
+    plot(results / "ladder.png", workloads, measured)
+    _print(console, compare(workloads, measured), agent_rows(measured))
+    console.print(f"written: {results / 'ladder.json'} and {results / 'ladder.png'}")
+
+
+def _print(console: Any, rows: list[dict[str, Any]], agents: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table("load", "figure", "rung", title="Beside stock Kafka in the same round (medians)")
+    for column in ("stock", "rung's", "compared", "range"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        unit = "x" if row["comparison"] == "ratio" else " ms"
+        sign = "" if row["comparison"] == "ratio" else "+"
+        table.add_row(
+            row["workload"],
+            row["figure"],
+            row["rung"],
+            f"{row['stock']:.1f}",
+            f"{row['value']:.1f}",
+            f"{row['compared']:{sign}.2f}{unit}",
+            f"{row['compared_min']:{sign}.2f} to {row['compared_max']:{sign}.2f}",
+        )
+    console.print(table)
+    costs = Table("load", "rung", title="What the agents did, all three together")
+    for column in ("cores", "linked MB", "inline MB", "zone share", "PUT", "GET", "KB/object"):
+        costs.add_column(column, justify="right")
+    stages = Table("load", "rung", "stage p50 / p99 in ms", title="Where the time goes")
+    for row in agents:
+        costs.add_row(
+            row["workload"],
+            row["rung"],
+            f"{row['agent_cores']:.2f}",
+            f"{row['linked_bytes'] / 1e6:,.1f}",
+            f"{row['inline_bytes'] / 1e6:,.1f}",
+            f"{row['zone_share']:.2%}",
+            f"{row['puts']:,.0f}",
+            f"{row['gets']:,.0f}",
+            f"{row['linked_bytes'] / 2e3 / max(row['puts'], 1):,.0f}",
+        )
+        times = "  ".join(f"{name} {q['p50']:.1f}/{q['p99']:.0f}" for name, q in row["stages_ms"].items())
+        stages.add_row(row["workload"], row["rung"], times)
+    console.print(costs)
+    console.print(stages)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,52 @@
+"""What an agent costs when nothing happens: many idle partitions, all with remote.wal.storage.enable."""
+
+import tempfile
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from local_cluster.agent_figures import read_agent
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.settings_topic import SettingsWriter
+from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+
+_TOPIC = "idle"
+
+
+def idle(
+    partitions: Annotated[int, typer.Option(min=1, help="Replicas per broker.")] = 2000,
+    seconds: Annotated[float, typer.Option(min=1.0)] = 30.0,
+    settle_seconds: Annotated[float, typer.Option(min=0.0)] = 30.0,
+) -> None:
+    """Measure each agent's share of a core while so many partitions per broker are idle."""
+    from rich.console import Console
+
+    console = Console()
+    with (
+        console.status("starting the cluster") as line,
+        tempfile.TemporaryDirectory(prefix="remote-wal-idle-") as directory,
+    ):
+        cluster = LocalCluster.create(Path(directory) / "agents", settings=ClusterSettings(agents=AgentsMode()))
+        try:
+            cluster.start()
+            line.update(f"creating {partitions} partitions")
+            cluster.create_topic(_TOPIC, partitions=partitions)
+            writer = SettingsWriter(KafkaClientConfig(cluster.bootstrap_servers))
+            writer.set_topic(_TOPIC, TopicSettings(True, LinkPolicy.COST))
+            writer.close()
+            addresses = {broker: str(cluster.layout.agent_http_address(broker)) for broker in cluster.broker_ids}
+            pause = threading.Event()
+            line.update("letting it settle")
+            pause.wait(settle_seconds)
+            before = {broker: read_agent(address).cpu_s for broker, address in addresses.items()}
+            line.update("measuring")
+            pause.wait(seconds)
+            used = {broker: read_agent(address).cpu_s - before[broker] for broker, address in addresses.items()}
+        finally:
+            cluster.destroy()
+    for broker, cpu_s in used.items():
+        console.print(f"agent {broker}: {cpu_s / seconds:.2%} of a core with {partitions} idle partitions per broker")

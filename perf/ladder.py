@@ -1,0 +1,125 @@
+"""The ladder: the same loads against stock Kafka and against each step towards links, in turns within one run.
+
+Two clusters stand side by side, one stock, one with agents; the rungs of a store share its cluster and differ in how
+their topics are set. In every round each load runs on stock and then on each rung, so that a change of the machine's
+speed meets all alike; rungs are compared with stock of the same round only.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from local_cluster.agent_figures import AgentFigures, read_agents
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.store_spec import LocalDirectoryStore, S3Store, StoreSpec
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.settings_topic import SettingsWriter
+from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from perf.workloads import Figures, Workload
+
+Tell = Callable[[str], None]
+STOCK = "stock"
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One step of the ladder; `policy` None leaves remote.wal.storage.enable off."""
+
+    name: str
+    title: str
+    store: str
+    policy: LinkPolicy | None
+
+
+RUNGS = (
+    Rung("inline", "agents, everything inline", "directory", None),
+    Rung("cost", "agents, links by cost (the default)", "directory", LinkPolicy.COST),
+    Rung("links", "agents, links always, directory store", "directory", LinkPolicy.ALWAYS),
+    Rung("links-s3", "agents, links always, S3 protocol", "s3", LinkPolicy.ALWAYS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One load on one rung in one round; `agents` is what the agents counted meanwhile, None on stock."""
+
+    workload: str
+    rung: str
+    round: int
+    figures: Figures
+    seconds: float
+    agents: AgentFigures | None
+
+
+@dataclass(slots=True)
+class Ladder:
+    """Runs rungs of one store beside stock."""
+
+    directory: Path
+    workloads: Sequence[Workload]
+    rounds: int
+    scale: float
+    tell: Tell
+    measured: list[Measured] = field(default_factory=list)
+
+    def climb(self, store: StoreSpec, rungs: Sequence[Rung]) -> None:
+        """Measure the rungs, all on agents with this store."""
+        with self._cluster("stock", None) as stock, self._cluster("agents", AgentsMode(store)) as agents:
+            for workload in self.workloads:
+                topics = self._topics(workload, stock, agents, rungs)
+                for number in range(self.rounds):
+                    self._measure(workload, STOCK, number, stock, topics[STOCK])
+                    for rung in rungs:
+                        self._measure(workload, rung.name, number, agents, topics[rung.name])
+
+    def _topics(
+        self, workload: Workload, stock: LocalCluster, agents: LocalCluster, rungs: Sequence[Rung]
+    ) -> dict[str, str]:
+        topics = {STOCK: f"{workload.name}-{STOCK}"}
+        stock.create_topic(topics[STOCK], partitions=workload.partitions)
+        writer = SettingsWriter(KafkaClientConfig(agents.bootstrap_servers))
+        for rung in rungs:
+            topics[rung.name] = f"{workload.name}-{rung.name}"
+            agents.create_topic(topics[rung.name], partitions=workload.partitions)
+            if rung.policy is not None:
+                writer.set_topic(topics[rung.name], TopicSettings(True, rung.policy))
+        writer.close()
+        return topics
+
+    def _measure(self, workload: Workload, rung: str, number: int, cluster: LocalCluster, topic: str) -> None:
+        self.tell(f"{workload.title}: {rung}, round {number + 1} of {self.rounds}")
+        before = None if rung == STOCK else read_agents(cluster)
+        started = time.monotonic()
+        figures = workload.run(cluster.tools, topic, self.scale)
+        seconds = time.monotonic() - started
+        counted = None if before is None else read_agents(cluster) - before
+        self.measured.append(Measured(workload.name, rung, number, figures, seconds, counted))
+
+    @contextmanager
+    def _cluster(self, name: str, agents: AgentsMode | None) -> Iterator[LocalCluster]:
+        self.tell(f"starting the cluster {name}")
+        # Large segments, so that no roll of one run falls on the other.
+        settings = ClusterSettings(agents=agents, overrides={"log.segment.bytes": str(1 << 30)})
+        cluster = LocalCluster.create(self.directory / name, settings=settings)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.destroy()
+
+
+@contextmanager
+def object_store(kind: str, latency_ms: int) -> Iterator[StoreSpec]:
+    """The store of a rung: a directory, or an S3 server of this machine; both with this latency for PUT and GET."""
+    if kind == "directory":
+        yield LocalDirectoryStore(latency_ms, latency_ms)
+        return
+    from local_cluster.object_store_front import ObjectStoreFront
+    from local_cluster.object_store_server import ObjectStoreServer
+
+    front = ObjectStoreFront(put_latency=latency_ms / 1000, get_latency=latency_ms / 1000)
+    with ObjectStoreServer(front, ("remote-wal",)) as server:
+        yield S3Store(server.endpoint_url, "remote-wal")

@@ -1,0 +1,124 @@
+"""The ladder's results as table, JSON and plot."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from perf.ladder import STOCK, Measured
+from perf.workloads import Comparison, Workload
+
+
+def compare(workloads: Sequence[Workload], measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    """One row per load, rung and compared figure: medians, and the median of the comparisons round by round."""
+    rows: list[dict[str, Any]] = []
+    for workload in workloads:
+        runs = [run for run in measured if run.workload == workload.name]
+        rungs = list(dict.fromkeys(run.rung for run in runs if run.rung != STOCK))
+        for figure, comparison in workload.compared.items():
+            stock = {run.round: run.figures[figure] for run in runs if run.rung == STOCK}
+            for rung in rungs:
+                values = {run.round: run.figures[figure] for run in runs if run.rung == rung}
+                compared = [_compare(comparison, values[number], stock[number]) for number in values]
+                rows.append(
+                    {
+                        "workload": workload.name,
+                        "title": workload.title,
+                        "figure": figure,
+                        "rung": rung,
+                        "stock": median(stock.values()),
+                        "value": median(values.values()),
+                        "comparison": comparison.value,
+                        "compared": median(compared),
+                        "compared_min": min(compared),
+                        "compared_max": max(compared),
+                    }
+                )
+    return rows
+
+
+def _compare(comparison: Comparison, value: float, stock: float) -> float:
+    return value / stock if comparison is Comparison.RATIO else value - stock
+
+
+def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
+    """One row per load and rung with agents: what they cost, summed over the rounds."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    totals: dict[tuple[str, str], Any] = {}
+    for run in measured:
+        if run.agents is None:
+            continue
+        key = (run.workload, run.rung)
+        total = totals[key] = totals[key] + run.agents if key in totals else run.agents
+        row = rows.setdefault(key, {"workload": run.workload, "rung": run.rung, "seconds": 0.0})
+        row["seconds"] += run.seconds
+        row |= {
+            "agent_cores": total.cpu_s / row["seconds"],
+            "agent_cpu_s": total.cpu_s,
+            "linked_bytes": total.linked_bytes,
+            "inline_bytes": total.inline_bytes,
+            "zone_bytes": total.zone_bytes,
+            "zone_share": total.zone_bytes / max(total.linked_bytes + total.inline_bytes, 1),
+            "puts": total.puts,
+            "gets": total.gets,
+            "stages_ms": {
+                stage: {"p50": total.stage_quantile_ms(stage, 0.5), "p99": total.stage_quantile_ms(stage, 0.99)}
+                for stage in total.stages()
+            },
+        }
+    return list(rows.values())
+
+
+def write_json(file: Path, workloads: Sequence[Workload], measured: Sequence[Measured], **about: Any) -> None:
+    """All of it, with every round's own figures."""
+    file.write_text(
+        json.dumps(
+            {
+                **about,
+                "compared": compare(workloads, measured),
+                "agents": agent_rows(measured),
+                "rounds": [
+                    {"workload": run.workload, "rung": run.rung, "round": run.round, "seconds": run.seconds}
+                    | dict(run.figures)
+                    for run in measured
+                ],
+            },
+            indent=1,
+        )
+    )
+
+
+def plot(file: Path, workloads: Sequence[Workload], measured: Sequence[Measured]) -> None:
+    """One panel per load: stock and every rung, a bar each with the range over the rounds."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    shown = [workload for workload in workloads if any(run.workload == workload.name for run in measured)]
+    columns = min(3, len(shown))
+    lines = -(-len(shown) // columns)
+    chart, panels = plt.subplots(lines, columns, figsize=(5.2 * columns, 3.4 * lines), squeeze=False)
+    for panel in panels.flat[len(shown) :]:
+        panel.axis("off")
+    for panel, workload in zip(panels.flat, shown, strict=False):
+        figure = next(iter(workload.compared))
+        runs = [run for run in measured if run.workload == workload.name]
+        rungs = list(dict.fromkeys(run.rung for run in runs))
+        values = [[run.figures[figure] for run in runs if run.rung == rung] for rung in rungs]
+        medians = [median(of_rung) for of_rung in values]
+        ranges = [
+            [middle - min(of_rung) for middle, of_rung in zip(medians, values, strict=True)],
+            [max(of_rung) - middle for middle, of_rung in zip(medians, values, strict=True)],
+        ]
+        colours = ["#8a8a8a" if rung == STOCK else "#2f6fab" for rung in rungs]
+        panel.bar(rungs, medians, yerr=ranges, color=colours, capsize=3)
+        panel.set_title(workload.title, fontsize=9)
+        panel.set_ylabel(figure)
+        panel.tick_params(axis="x", labelsize=8)
+        for side in ("top", "right"):
+            panel.spines[side].set_visible(False)
+    chart.tight_layout()
+    chart.savefig(file, dpi=120)
+    plt.close(chart)
