@@ -1,0 +1,147 @@
+"""Makes docs/configuration.md: `python -m agent.configuration_doc > docs/configuration.md`."""
+
+import re
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from agent.settings import AgentSettings, describe_settings
+from metadata_topic.topic_settings import ENABLE_KEY, LATENCY_BOUND_KEY, POLICY_KEY, LinkPolicy, TopicSettings
+from plugin.backend_settings import ObjectBackendSettings
+from plugin.loading import DEFAULT_IMPL_PREFIX
+from plugin.local_directory import LocalDirectorySettings
+from plugin.s3 import S3Settings
+
+Row = tuple[str, str, str, str]
+
+_HEADER = ("key", "type", "default", "meaning")
+
+_INTRODUCTION = """\
+# Configuration
+
+Generated from the code: `python -m agent.configuration_doc > docs/configuration.md`.
+
+All keys stand in the broker's own `server.properties`, which the agent reads at its start; an unmodified broker passes
+over keys that it does not know. A key that begins with `remote.wal.` or `remote.log.wal.` and is not listed here is
+refused, and so is a wrong value: the agent ends and names the key. Of Kafka's own keys the agent reads `node.id` (or
+`broker.id`), `log.dirs`, `listeners`, `advertised.listeners`, `listener.security.protocol.map`,
+`inter.broker.listener.name`, `controller.listener.names`, `process.roles` and `broker.rack`. Values that a config
+provider would resolve (`${...}`) cannot be used in those.
+
+"KIP-1176" marks the keys that have their name from there. How to use them stands in [operations](operations.md).
+"""
+
+_BACKENDS = f"""\
+## Storage manager
+
+These keys have the prefix that `remote.log.wal.storage.manager.impl.prefix` says, `{DEFAULT_IMPL_PREFIX}` by default:
+`bucket` is `{DEFAULT_IMPL_PREFIX}bucket`. Every agent of a cluster must be given the same store and the same `prefix`,
+as a follower's agent reads what a leader's agent wrote.
+"""
+
+_TOPICS = """\
+## Topics
+
+An unmodified broker refuses topic settings that it does not know. So these are set by `remote-wal topics enable` and
+kept in the compacted topic `__remote_wal_topic_settings`; running agents take a change up within seconds.
+"""
+
+
+def configuration_document() -> str:
+    """The whole file."""
+    shared = tuple(ObjectBackendSettings.model_fields)
+    backends = (
+        ("Every storage manager", _model_rows(ObjectBackendSettings)),
+        ("`plugin.local_directory.LocalWalStorageManager`", _model_rows(LocalDirectorySettings, shared)),
+        (
+            "`plugin.s3.S3WalStorageManager` and `plugin.s3_express.S3ExpressWalStorageManager`",
+            _model_rows(S3Settings, shared),
+        ),
+    )
+    parts = [_INTRODUCTION, "## Agent\n", table(_HEADER, _agent_rows()), _BACKENDS]
+    for title, rows in backends:
+        parts += [f"### {title}\n", table(_HEADER, rows)]
+    return "\n".join([*parts, _TOPICS, table(_HEADER, _topic_rows())])
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown; the last cell of a row is prose, in which nothing is markup."""
+    head = tuple(header)
+    lines = [head, ("---",) * len(head), *((*cells, _prose(last)) for *cells, last in map(tuple, rows))]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _prose(text: str) -> str:
+    return re.sub(r"([|*_<])", r"\\\1", text)
+
+
+def _agent_rows() -> Iterator[Row]:
+    fields = list(AgentSettings.model_fields.values())
+    for setting, field in zip(describe_settings(), fields, strict=True):
+        kind = f"{setting['type']}{_bounds(field)}"
+        yield f"`{setting['key']}`", kind, _code(setting["default"]), setting["description"]
+
+
+def _model_rows(model: type[BaseModel], without: Iterable[str] = ()) -> Iterator[Row]:
+    for name, field in model.model_fields.items():
+        if name in without:
+            continue
+        default = "(needed)" if field.is_required() else _code(_text(field.default))
+        kind = f"{_type_text(field.annotation)}{_bounds(field)}"
+        yield f"`{name.replace('_', '.')}`", kind, default, field.description or ""
+
+
+def _topic_rows() -> Iterator[Row]:
+    defaults = TopicSettings()
+    meanings = (
+        (ENABLE_KEY, "bool", _text(defaults.enable), "Whether the topic replicates through object storage."),
+        (
+            POLICY_KEY,
+            ", ".join(LinkPolicy),
+            defaults.link_policy.value,
+            "When followers get links: where they are cheaper than the bytes, always, or where they are cheaper and "
+            "upload and read stay within the latency bound.",
+        ),
+        (LATENCY_BOUND_KEY, "int", "", "For the policy latency. Default: the agent's own key of the same name."),
+    )
+    for key, kind, default, meaning in meanings:
+        yield f"`{key}`", kind, _code(default), meaning
+
+
+def _bounds(field: FieldInfo) -> str:
+    lowest, highest, shortest = (
+        next((getattr(item, name) for item in field.metadata if hasattr(item, name)), None)
+        for name in ("ge", "le", "min_length")
+    )
+    if shortest is not None:
+        return f", {shortest} characters or more"
+    if highest is not None:
+        return f", {lowest} to {highest}"
+    return "" if lowest is None else f", {lowest} or more"
+
+
+def _type_text(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return ", ".join(get_args(annotation))
+    if get_origin(annotation) in (Union, types.UnionType):
+        return _type_text(next(kind for kind in get_args(annotation) if kind is not type(None)))
+    return "path" if annotation is Path else str(annotation.__name__)
+
+
+def _text(default: object) -> str:
+    if default is None:
+        return ""
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(configuration_document())

@@ -1,0 +1,98 @@
+"""Makes docs/metrics.md: `python -m agent.metrics_doc > docs/metrics.md`."""
+
+import inspect
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from agent.configuration_doc import table
+from agent.late_storage import LateStorageManager
+from agent.metrics import StateCollector
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.publisher import RemoteWalMetadataPublisher
+from metadata_topic.store import RemoteWalMetadataStore
+from replication.measures import ReplicationMeasures
+from rlm.led_partition import PartitionStatus
+from rlm.measures import StageTimes, WriteMeasures
+from rlm.remote_wal_log_manager import RemoteWalLogManager
+
+_INTRODUCTION = """\
+# Metrics
+
+Generated from the code: `python -m agent.metrics_doc > docs/metrics.md`.
+
+The agent serves these as Prometheus text at `/metrics` of `remote.wal.agent.http.listener`, next to the usual
+`process_*` and `python_*` metrics. What to watch, and when to be woken, stands in
+[operations](operations.md#what-to-watch); the values of `reason` stand in [failure behaviour](failure-behaviour.md).
+"""
+
+
+class _NoLedPartitions:
+    """In the place of a RemoteWalLogManager, whose parts would open files."""
+
+    def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
+        return {}
+
+
+def metrics_document() -> str:
+    """The whole file."""
+    what_they_are, _, stages = (inspect.getdoc(StageTimes) or "").partition("\n\n")
+    stage_rows = re.findall(r"`(\w+)` ([^;]+)[;.]", stages.replace("\n", " "))
+    return "\n".join(
+        [
+            _INTRODUCTION,
+            table(("metric", "type", "labels", "meaning"), sorted(_rows())),
+            "## Stages\n",
+            f"{what_they_are}\n",
+            table(("stage", "from, to"), ((f"`{name}`", meaning) for name, meaning in stage_rows)),
+        ]
+    )
+
+
+def _rows() -> Iterator[tuple[str, str, str, str]]:
+    for collector in _collectors():
+        for metric in collector.collect():
+            suffix = "_total" if metric.type == "counter" else ""
+            labels = ", ".join(_labels(metric) or _labels(collector))
+            yield f"`{metric.name}{suffix}`", metric.type, labels, metric.documentation
+
+
+def _labels(owner: Metric | Collector) -> tuple[str, ...]:
+    return tuple(getattr(owner, "_labelnames", ()))
+
+
+def _collectors() -> list[Collector]:
+    """All of the agent's own, with nothing behind them."""
+    registry = _Registry()
+    StageTimes(registry)
+    WriteMeasures(registry)
+    ReplicationMeasures(registry)
+    publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, 1, time.monotonic)
+    manager = cast(RemoteWalLogManager, _NoLedPartitions())
+    return [
+        *registry.collectors,
+        StateCollector(LateStorageManager(), manager, publisher, RemoteWalMetadataStore()),
+    ]
+
+
+class _Registry(CollectorRegistry):
+    """Remembers what was registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collectors: list[Collector] = []
+
+    def register(self, collector: Collector) -> None:
+        super().register(collector)
+        self.collectors.append(collector)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(metrics_document())
