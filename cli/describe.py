@@ -52,21 +52,24 @@ def _ask(endpoint: str) -> dict[str, Any]:
 
 def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
     from rich.console import Console
+    from rich.filesize import decimal
     from rich.table import Table
 
     console = Console()
-    table = Table("topic", "partition", "leader", title="Partitions that replicate through object storage")
-    for column in ("log end", "uploaded", "lag bytes", "lag age", "linked bytes", "inline bytes"):
-        table.add_column(column, justify="right")
+    table = Table(title="Partitions that replicate through object storage")
+    table.add_column("topic", overflow="fold")
+    for column in ("part", "leader", "log end", "uploaded", "lag", "age", "linked", "inline"):
+        table.add_column(column, justify="right", no_wrap=True)
     rows = [(partition, broker_id) for broker_id, answer in answers.items() for partition in answer["partitions"]]
     for partition, broker_id in sorted(rows, key=lambda row: (row[0]["topic"], row[0]["partition"])):
         table.add_row(
             partition["topic"],
             str(partition["partition"]),
             str(broker_id),
-            *(f"{partition[key]:,}" for key in ("log_end_offset", "uploaded_offset", "lag_bytes")),
-            f"{partition['lag_age_ms']:,} ms",
-            *(f"{partition[key]:,}" for key in ("linked_bytes", "inline_bytes")),
+            *(str(partition[key]) for key in ("log_end_offset", "uploaded_offset")),
+            decimal(partition["lag_bytes"]),
+            f"{partition['lag_age_ms']} ms",
+            *(decimal(partition[key]) for key in ("linked_bytes", "inline_bytes")),
         )
     console.print(table)
     agents = Table("agent", "store", "hydration", title="Agents")

@@ -205,6 +205,8 @@ class LeaderProxy:
         """Forget the partition; whoever waits for its links looks again."""
         self._context.index.drop(partition)
         self._watermarks.drop(partition)
+        for relay in self._relays:
+            relay.forget(partition)
         self._context.uploads.notify()
 
 
@@ -285,6 +287,10 @@ class _LeaderRelay:
             self._channel.send(MessageKind.ANNOUNCE, Announcement(segment.combined_segment_id, joined).encode())
             self._peer_bytes.update()
             self._context.measures.announcements.inc()
+
+    def forget(self, partition: TopicIdPartition) -> None:
+        """The partition is not led here any more; nothing of it will be linked."""
+        self._followed.discard(partition)
 
     # Requests, from the follower to the broker.
 
