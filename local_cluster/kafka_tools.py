@@ -73,12 +73,13 @@ class DumpedBatch:
 
 
 class KafkaTools:
-    """Runs the tools against one cluster."""
+    """Runs the tools against one cluster. Thread safe."""
 
     def __init__(self, java: Java, kafka: KafkaDistribution, bootstrap_servers: str) -> None:
         self._java = java
         self._kafka = kafka
         self._bootstrap_servers = bootstrap_servers
+        self._running: set[subprocess.Popen[str]] = set()
 
     def produce(
         self,
@@ -148,15 +149,25 @@ class KafkaTools:
         name = tool.rpartition(".")[2]
         command = [str(self._java.executable), "-Xmx512m", "-XX:+UseSerialGC", *_QUIET]
         command += ["-cp", self._kafka.class_path, tool, *arguments]
-        try:
-            answer = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise KafkaToolError(f"{name} did not end within {timeout_s:g} s") from error
-        if answer.returncode:
-            raise KafkaToolError(f"{name} failed: {_end_of(answer.stderr or answer.stdout)}")
-        return answer.stdout
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
+        ) as process:
+            self._running.add(process)
+            try:
+                output, complaints = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired as error:
+                raise KafkaToolError(f"{name} did not end within {timeout_s:g} s") from error
+            finally:
+                process.kill()
+                self._running.discard(process)
+        if process.returncode:
+            raise KafkaToolError(f"{name} failed: {_end_of(complaints or output)}")
+        return output
+
+    def kill_running(self) -> None:
+        """Kill the tools that other threads run here; their calls raise KafkaToolError."""
+        for process in list(self._running):
+            process.kill()
 
 
 _QUIET = ("-Dorg.apache.logging.log4j.level=ERROR", "-Dlog4j2.StatusLogger.level=OFF")

@@ -71,6 +71,11 @@ class LedgerWorkload:
         for thread in [*self._producers, self._consumer]:
             thread.start()
 
+    def abandon(self) -> None:
+        """Tell all threads to end, and wait for none: for when the cluster is taken down under them."""
+        self._stop.set()
+        self._read_to_end.set()
+
     def report(self) -> LedgerReport:
         """The counts as of now, while it runs. Raises LedgerWorkloadError when a thread has failed."""
         self._require_no_failure()

@@ -1,0 +1,180 @@
+"""What writes and reads: Kafka's producer performance, and a heartbeat that times acknowledgements."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from demo.plan import ALL_TOPICS, PERFORMANCE_TOPICS, PROBE_TOPIC, RECORD_BYTES, PerformanceRun
+from local_cluster.cluster_admin import CLIENT_CONFIG
+from local_cluster.kafka_tools import KafkaTools, ProducerPerformance
+from local_cluster.polling import wait_until
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.settings_topic import SettingsWriter, read_settings
+from metadata_topic.topic_settings import TopicSettings
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+    from local_cluster.cluster import LocalCluster
+
+_HEARTBEAT_INTERVAL_S = 0.02
+_DELIVERY_TIMEOUT_S = 90.0
+
+
+def prepare_topics(cluster: "LocalCluster") -> None:
+    """Make all topics, and switch them on as `remote-wal topics enable` does.
+
+    Raises ClusterAdminError, MetadataTopicError, WaitTimeoutError.
+    """
+    brokers = cluster.broker_ids
+    for topic in ALL_TOPICS:
+        replicas = [
+            [brokers[(first + step) % len(brokers)] for step in range(len(brokers))]
+            for first in range(topic.partitions)
+        ]
+        cluster.create_topic(topic.name, assignment=replicas)
+    client = KafkaClientConfig(cluster.bootstrap_servers)
+    writer = SettingsWriter(client)
+    try:
+        for topic in ALL_TOPICS:
+            writer.set_topic(topic.name, TopicSettings(enable=True))
+    finally:
+        writer.close()
+
+    def known() -> bool:
+        settings, _ = read_settings(client)
+        return all(topic.name in settings and settings[topic.name].enable for topic in ALL_TOPICS)
+
+    wait_until(known, "the topics are switched on", 30.0)
+
+
+class PerformanceLoad:
+    """Runs Kafka's producer performance, one after the other or side by side."""
+
+    def __init__(self, tools: KafkaTools) -> None:
+        self._tools = tools
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-tool")
+
+    def one_by_one(self, runs: Sequence[PerformanceRun]) -> list[ProducerPerformance]:
+        """Raises KafkaToolError."""
+        return [self._pool.submit(self._run, run).result() for run in runs]
+
+    def side_by_side(self, runs: Sequence[PerformanceRun]) -> list[ProducerPerformance]:
+        """Raises KafkaToolError."""
+        return [under_way.result() for under_way in [self._pool.submit(self._run, run) for run in runs]]
+
+    def read_back(self, records: dict[str, int]) -> dict[str, int]:
+        """How many records Kafka's consumer performance reads, by topic; `records` says how many there should be."""
+        under_way = {
+            topic: self._pool.submit(self._tools.consume, topic, records=count) for topic, count in records.items()
+        }
+        return {topic: result.result().records for topic, result in under_way.items()}
+
+    def close(self) -> None:
+        """End what runs."""
+        self._tools.kill_running()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self, run: PerformanceRun) -> ProducerPerformance:
+        return self._tools.produce(
+            run.topic,
+            records=run.records,
+            record_bytes=RECORD_BYTES,
+            records_per_s=run.records_per_s,
+            config={"acks": run.acks},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Of one heartbeat; seconds on the clock of the run. `acknowledged_s` is infinite when it never came."""
+
+    sent_s: float
+    acknowledged_s: float
+
+    @property
+    def wait_s(self) -> float:
+        return self.acknowledged_s - self.sent_s
+
+
+class Heartbeat:
+    """Writes a small record every 20 ms with acks=all, and times each acknowledgement."""
+
+    def __init__(self, bootstrap_servers: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._clock = clock
+        self._answers: list[Acknowledgement] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self.sent = 0
+        self.failed = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def abandon(self) -> None:
+        """Tell it to end, without waiting."""
+        self._stop.set()
+
+    def finish(self) -> None:
+        """Send no more, and wait until all is answered."""
+        self._stop.set()
+        self._thread.join(_DELIVERY_TIMEOUT_S + 5)
+
+    @property
+    def acknowledged(self) -> int:
+        return len(self._answers)
+
+    def longest_wait_s(self, from_s: float, to_s: float) -> float | None:
+        """The longest wait of a heartbeat sent in that time; None when there was none."""
+        return max((answer.wait_s for answer in self._sent_between(from_s, to_s)), default=None)
+
+    def resumed_after_s(self, from_s: float) -> float | None:
+        """How long after `from_s` a heartbeat that was sent since was acknowledged."""
+        answered = [answer.acknowledged_s for answer in self._sent_between(from_s, float("inf"))]
+        return min(answered) - from_s if answered else None
+
+    def _sent_between(self, from_s: float, to_s: float) -> list[Acknowledgement]:
+        return [answer for answer in list(self._answers) if from_s <= answer.sent_s <= to_s]
+
+    def _run(self) -> None:
+        from confluent_kafka import Producer
+
+        producer = Producer(
+            {
+                "bootstrap.servers": self._bootstrap_servers,
+                **CLIENT_CONFIG,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "delivery.timeout.ms": int(_DELIVERY_TIMEOUT_S * 1000),
+            }
+        )
+        while not self._stop.is_set():
+            self._beat(producer)
+            due = self._clock() + _HEARTBEAT_INTERVAL_S
+            while (left := due - self._clock()) > 0:
+                producer.poll(left)
+        producer.flush(_DELIVERY_TIMEOUT_S)
+
+    def _beat(self, producer: "Producer") -> None:
+        sent_s = self._clock()
+
+        def answered(error: "KafkaError | None", _message: "Message") -> None:
+            if error is None:
+                self._answers.append(Acknowledgement(sent_s, self._clock()))
+            else:
+                self.failed += 1
+
+        self.sent += 1
+        producer.produce(PROBE_TOPIC.name, b"heartbeat", partition=0, on_delivery=answered)
+
+
+def performance_records(runs: Sequence[PerformanceRun]) -> dict[str, int]:
+    """Records that the runs write, by topic."""
+    return {
+        topic.name: sum(run.records for run in runs if run.acks == acks) for acks, topic in PERFORMANCE_TOPICS.items()
+    }

@@ -1,0 +1,123 @@
+"""What a demonstration does: topics, producers, amounts, faults. Chosen before anything is started."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from local_cluster.ledger import ProducerPlan, TransactionPlan
+
+RECORD_BYTES = 1000
+
+
+class StoreKind(enum.StrEnum):
+    """Object stores that the demonstration can run on."""
+
+    LOCAL = "local"
+    """A directory, with the latencies of a store in the same zone."""
+    S3 = "s3"
+    S3_EXPRESS = "s3express"
+
+    @property
+    def description(self) -> str:
+        """For people."""
+        return {
+            StoreKind.LOCAL: "a local directory (5 ms per request)",
+            StoreKind.S3: "an S3 server on this machine",
+            StoreKind.S3_EXPRESS: "an S3 Express look-alike on this machine",
+        }[self]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A topic that is made; its leaders are spread over the brokers."""
+
+    name: str
+    partitions: int = 3
+
+
+LEDGER_TOPIC = TopicPlan("numbered-records")
+PROBE_TOPIC = TopicPlan("heartbeat", partitions=1)
+PERFORMANCE_TOPICS: Mapping[str, TopicPlan] = {"1": TopicPlan("perf-acks-1"), "all": TopicPlan("perf-acks-all")}
+"""By the producers' acks."""
+ALL_TOPICS = (LEDGER_TOPIC, PROBE_TOPIC, *PERFORMANCE_TOPICS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PerformanceRun:
+    """One run of Kafka's producer performance. Without a rate it writes as fast as it can."""
+
+    acks: str
+    records: int
+    records_per_s: int = -1
+
+    @property
+    def topic(self) -> str:
+        return PERFORMANCE_TOPICS[self.acks].name
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRate:
+    """How much each numbered producer writes."""
+
+    records_per_s: float = 100.0
+    payload_bytes: int = 4000
+    linger_ms: int = 300
+    """Batches as bulk producers send them: large enough that an object is cheaper than the zone border."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPlan:
+    """All amounts of one run."""
+
+    paced: tuple[PerformanceRun, ...] = (
+        PerformanceRun("1", 16_000, 2000),
+        PerformanceRun("all", 16_000, 2000),
+    )
+    """One after the other, for latencies."""
+    saturated: tuple[PerformanceRun, ...] = (PerformanceRun("1", 220_000), PerformanceRun("all", 160_000))
+    """Side by side, for throughput and cost."""
+    ledger: LedgerRate = field(default_factory=LedgerRate)
+    store_outage_s: float = 8.0
+    calm_s: float = 4.0
+    """Between two faults, so that each one's effects stand alone."""
+    broker_overrides: Mapping[str, str] = field(default_factory=dict)
+
+    def ledger_producers(self) -> tuple[ProducerPlan, ...]:
+        """Every acks, every codec, and transactions."""
+        rate = self.ledger
+        client = {"linger.ms": rate.linger_ms, "batch.size": 1_000_000}
+
+        def producer(name: str, acks: str = "all", codec: str = "none") -> ProducerPlan:
+            return ProducerPlan(name, acks, codec, rate.payload_bytes, rate.records_per_s, client_config=client)
+
+        transactions = TransactionPlan(records=max(10, round(rate.records_per_s)), abort_every=4)
+        return (
+            producer("acks=1", acks="1"),
+            producer("acks=all"),
+            *(producer(codec, codec=codec) for codec in ("gzip", "snappy", "lz4", "zstd")),
+            dataclasses.replace(producer("transactions"), transaction=transactions),
+        )
+
+
+def plan_for(store: StoreKind, *, quick: bool = False) -> DemoPlan:
+    """The amounts for a store; an S3 server in Python takes fewer requests than a directory."""
+    plan = DemoPlan()
+    if quick:
+        plan = DemoPlan(
+            paced=(PerformanceRun("1", 4000, 1000), PerformanceRun("all", 4000, 1000)),
+            saturated=(PerformanceRun("1", 40_000), PerformanceRun("all", 30_000)),
+            store_outage_s=4.0,
+            calm_s=1.0,
+            # Kafka's default of 9 s decides how long a dead leader is waited for.
+            broker_overrides={"broker.session.timeout.ms": "4000"},
+        )
+    if store is not StoreKind.LOCAL:
+        plan = dataclasses.replace(
+            plan,
+            saturated=tuple(
+                dataclasses.replace(run, records=run.records // 2, records_per_s=4000) for run in plan.saturated
+            ),
+            ledger=LedgerRate(records_per_s=50.0, linger_ms=600),
+        )
+    return plan

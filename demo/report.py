@@ -1,0 +1,297 @@
+"""What came of a run: figures from counts and prices, the promises, and the report as JSON."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from demo.measurement import STAGES, Moment
+from demo.plan import StoreKind
+from local_cluster.kafka_tools import ProducerPerformance
+from local_cluster.ledger import LedgerReport
+from plugin.prices import BYTES_PER_GB, Prices, StorePrices
+
+_FOLLOWERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneBytes:
+    """Bytes between brokers of different zones, requests and responses."""
+
+    with_links: int
+    """On the agents' connections, counted at the leaders' ends; the publishing of metadata added in full."""
+    stock: int
+    """The same frames without links; what the agents' own topics replicate is taken out."""
+    metadata: int
+    """Written to the agents' own topics."""
+
+    @property
+    def ratio(self) -> float | None:
+        """None when nothing was replicated."""
+        return self.with_links / self.stock if self.stock else None
+
+
+@dataclass(frozen=True, slots=True)
+class DollarsPerGb:
+    """For a gigabyte (10^9 bytes) that producers wrote, as it stands in the log."""
+
+    remote_wal: float
+    remote_wal_requests: float
+    """Its part for requests to the store, upload and retrieval."""
+    remote_wal_zone: float
+    """Its part for what still crosses zones."""
+    stock: float
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A phase of the run, or all of it."""
+
+    seconds: float
+    produced_bytes: int
+    zone_bytes: ZoneBytes
+    linked_bytes: int
+    """Record bytes that followers were given as links, once per follower."""
+    inline_bytes: int
+    objects: int
+    puts: int
+    gets: int
+    put_bytes: int
+    get_bytes: int
+    cost_per_gb: DollarsPerGb | None
+    """None when nothing was produced."""
+    stages_ms: Mapping[str, Mapping[str, float]]
+
+    @property
+    def link_share(self) -> float | None:
+        """Of the record bytes that followers were given; None when there were none."""
+        given = self.linked_bytes + self.inline_bytes
+        return self.linked_bytes / given if given else None
+
+
+def traffic_between(
+    before: Moment, after: Moment, prices: Prices, store: StoreKind, produced_bytes: int | None = None
+) -> Traffic:
+    """Figures of the time between two moments. `produced_bytes` None: as the agents read them from the logs."""
+    grown = after.totals.since(before.totals)
+    metadata = after.metadata_log_bytes - before.metadata_log_bytes
+    zone_bytes = ZoneBytes(
+        int(grown.of("remote_wal_peer_bytes_total", role="leader")) + metadata,
+        max(0, int(grown.of("remote_wal_stock_bytes_total")) - _FOLLOWERS * metadata),
+        metadata,
+    )
+    requests = {key: int(value) for key, value in grown.by("remote_wal_store_requests_total", "operation").items()}
+    moved = {key: int(value) for key, value in grown.by("remote_wal_store_bytes_total", "operation").items()}
+    if produced_bytes is None:
+        produced_bytes = int(grown.of("remote_wal_appended_bytes_total"))
+    given = grown.by("remote_wal_replicated_record_bytes_total", "path")
+    puts, gets = requests.get("put", 0), requests.get("get", 0)
+    put_bytes, get_bytes = moved.get("put", 0), moved.get("get", 0)
+    requests_usd = _store_prices(prices, store).requests_usd(puts, gets, put_bytes, get_bytes)
+    if store is not StoreKind.S3:
+        # A directory bucket is in one zone, so its readers are in others.
+        requests_usd += get_bytes / BYTES_PER_GB * prices.express_cross_zone_read_gb
+    return Traffic(
+        round(after.at_s - before.at_s, 1),
+        produced_bytes,
+        zone_bytes,
+        int(given.get("linked", 0)),
+        int(given.get("inline", 0)),
+        int(grown.of("remote_wal_uploaded_segments_total")),
+        puts,
+        gets,
+        put_bytes,
+        get_bytes,
+        cost_per_gb(zone_bytes, produced_bytes, requests_usd, prices.zone_crossing_gb),
+        {
+            stage: {
+                "p50": round(p50, 2),
+                "p99": round(p99, 2),
+                "count": grown.of("remote_wal_stage_seconds_count", stage=stage),
+            }
+            for stage in STAGES
+            if (p50 := grown.quantile_ms("remote_wal_stage_seconds", 0.5, stage=stage)) is not None
+            and (p99 := grown.quantile_ms("remote_wal_stage_seconds", 0.99, stage=stage)) is not None
+        },
+    )
+
+
+def cost_per_gb(
+    zone_bytes: ZoneBytes, produced_bytes: int, requests_usd: float, crossing_usd_per_gb: float
+) -> DollarsPerGb | None:
+    """Dollars per gigabyte produced; None when nothing was."""
+    if produced_bytes <= 0:
+        return None
+    produced_gb = produced_bytes / BYTES_PER_GB
+    requests = requests_usd / produced_gb
+    zone = zone_bytes.with_links / BYTES_PER_GB * crossing_usd_per_gb / produced_gb
+    stock = zone_bytes.stock / BYTES_PER_GB * crossing_usd_per_gb / produced_gb
+    return DollarsPerGb(requests + zone, requests, zone, stock)
+
+
+def _store_prices(prices: Prices, store: StoreKind) -> StorePrices:
+    return prices.s3_standard if store is StoreKind.S3 else prices.s3_express
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSeen:
+    """A fault that was made, and what was seen of it."""
+
+    fault: str
+    target: str
+    at_s: float
+    """Since records began to flow."""
+    seconds: float
+    seen: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Of all producers: numbered records and Kafka's producer performance."""
+
+    sent: int
+    acknowledged: int
+    consumed: int
+    aborted: int
+    """Of aborted transactions: sent, and rightly not consumed."""
+    lost: int
+    """Acknowledged with acks=all, or by a commit, and not consumed."""
+    lost_acks_1: int
+    """Acknowledged by a leader that was killed before it had replicated them: acks=1 allows it."""
+    reordered: int
+    duplicates: int
+    """Of producers with acks=all, which are idempotent."""
+    altered: int
+    """Other bytes, or another offset, than were sent and acknowledged."""
+    aborted_but_read: int
+    foreign: int
+    """Read, and sent by nobody."""
+
+
+def records_of(ledger: LedgerReport, acks_1: Sequence[str], sent: int, acknowledged: int, consumed: int) -> Records:
+    """The ledger's counts, with those of producer performance added.
+
+    `acks_1` names the ledger's producers with acks=1. All of producer performance's records were acknowledged while
+    no fault was made, so whatever of them was not read is lost.
+    """
+    strict = [producer for producer in ledger.producers if producer.name not in acks_1]
+    loose = [producer for producer in ledger.producers if producer.name in acks_1]
+    return Records(
+        sent=ledger.sent + sent,
+        acknowledged=ledger.acknowledged + acknowledged,
+        consumed=ledger.consumed + consumed,
+        aborted=sum(producer.aborted for producer in ledger.producers),
+        lost=sum(producer.lost for producer in strict) + max(0, acknowledged - consumed),
+        lost_acks_1=sum(producer.lost for producer in loose),
+        reordered=ledger.reordered,
+        duplicates=sum(producer.duplicates for producer in strict),
+        # A producer with acks=1 sends again after a lost answer, and so may hold a later offset than the first copy's.
+        altered=sum(producer.altered for producer in ledger.producers)
+        + sum(producer.at_wrong_offset for producer in strict),
+        aborted_but_read=sum(producer.aborted_but_read for producer in ledger.producers),
+        foreign=ledger.foreign_records,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """All replicas of all topics, compared byte by byte."""
+
+    partitions: int
+    bytes: int
+    """Of one replica of each partition."""
+    differences: tuple[str, ...] = ()
+
+    @property
+    def identical(self) -> bool:
+        return self.partitions > 0 and not self.differences
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRun:
+    """One run of Kafka's producer performance."""
+
+    phase: str
+    acks: str
+    result: ProducerPerformance
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All of a run."""
+
+    store: StoreKind
+    kafka_version: str
+    total_s: float
+    load_s: float
+    records: Records
+    replicas: Replicas
+    whole: Traffic
+    phases: Mapping[str, Traffic]
+    producers: tuple[ProducerRun, ...]
+    faults: tuple[FaultSeen, ...]
+    fault_counters: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def broken_promises(self) -> tuple[str, ...]:
+        """A line for each; empty when all held."""
+        records = self.records
+        found = [
+            f"{count} {what}"
+            for count, what in (
+                (records.lost, "records were acknowledged with acks=all, and not consumed"),
+                (records.reordered, "records were consumed out of order"),
+                (records.duplicates, "records of idempotent producers were consumed twice"),
+                (records.altered, "records were altered"),
+                (records.aborted_but_read, "records of aborted transactions were consumed"),
+                (records.foreign, "records were consumed that nobody sent"),
+            )
+            if count
+        ]
+        if not self.replicas.identical:
+            found.append("replicas differ: " + ("; ".join(self.replicas.differences) or "none was compared"))
+        return tuple(found)
+
+    def to_json(self) -> dict[str, object]:
+        """The report's published form."""
+        whole = _traffic_json(self.whole)
+        return {
+            "store": str(self.store),
+            "kafka_version": self.kafka_version,
+            "seconds": {"total": round(self.total_s, 1), "load": round(self.load_s, 1)},
+            "records": dataclasses.asdict(self.records),
+            "replicas_identical": self.replicas.identical,
+            "replicas": dataclasses.asdict(self.replicas),
+            **whole,
+            "phases": {name: _traffic_json(traffic) for name, traffic in self.phases.items()},
+            "latency_ms": {
+                "producers": [
+                    {"phase": run.phase, "acks": run.acks, **dataclasses.asdict(run.result)} for run in self.producers
+                ],
+                "stages": self.whole.stages_ms,
+            },
+            "faults": [dataclasses.asdict(fault) for fault in self.faults],
+            "fault_counters": dict(self.fault_counters),
+            "broken_promises": list(self.broken_promises),
+        }
+
+    def to_text(self) -> str:
+        """JSON, for programs."""
+        return json.dumps(self.to_json(), indent=2) + "\n"
+
+
+def _traffic_json(traffic: Traffic) -> dict[str, object]:
+    cost = traffic.cost_per_gb
+    return {
+        "traffic_seconds": traffic.seconds,
+        "produced_bytes": traffic.produced_bytes,
+        "zone_bytes": {**dataclasses.asdict(traffic.zone_bytes), "ratio": traffic.zone_bytes.ratio},
+        "linked_bytes": traffic.linked_bytes,
+        "inline_bytes": traffic.inline_bytes,
+        "link_share": traffic.link_share,
+        "objects": traffic.objects,
+        "requests": {"put": traffic.puts, "get": traffic.gets},
+        "request_bytes": {"put": traffic.put_bytes, "get": traffic.get_bytes},
+        "cost_per_gb": None if cost is None else dataclasses.asdict(cost),
+        "stages_ms": traffic.stages_ms,
+    }

@@ -1,0 +1,271 @@
+"""The demonstration, from an empty directory to the report."""
+
+import contextlib
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from demo import faults
+from demo.load import Heartbeat, PerformanceLoad, performance_records, prepare_topics
+from demo.measurement import Moment
+from demo.plan import ALL_TOPICS, LEDGER_TOPIC, DemoPlan, StoreKind
+from demo.progress import Progress
+from demo.report import FaultSeen, ProducerRun, Replicas, Report, Traffic, records_of, traffic_between
+from demo.sampler import Sampler
+from demo.store_outage import DirectoryOutage, EndpointOutage, StoreOutage
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.kafka_distribution import KAFKA_VERSION
+from local_cluster.ledger import LedgerReport
+from local_cluster.ledger_workload import LedgerWorkload
+from local_cluster.object_store_server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET
+from local_cluster.polling import wait_until
+from local_cluster.processes import ManagedProcess, ProcessSpec
+from local_cluster.replica_comparison import compare_replicas
+from local_cluster.store_spec import S3_BACKEND, S3_EXPRESS_BACKEND, LocalDirectoryStore, S3Store
+from plugin.prices import Prices
+
+if TYPE_CHECKING:
+    from local_cluster.store_spec import StoreSpec
+
+T = TypeVar("T")
+
+_BROKER_SETTINGS = {
+    # Agents read their metadata from the broker of their own zone.
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+}
+
+
+class DemoError(Exception):
+    """The demonstration cannot run as asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What the command line chose."""
+
+    plan: DemoPlan
+    store: StoreKind = StoreKind.LOCAL
+    keep: Path | None = None
+    """Where everything stays; None: a temporary directory, removed at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """All that writes, reads and watches."""
+
+    performance: PerformanceLoad
+    ledger: LedgerWorkload
+    heartbeat: Heartbeat
+    sampler: Sampler
+
+
+def run_demo(options: DemoOptions, progress: Progress, clock: Callable[[], float] = time.monotonic) -> Report:
+    """Run all of it. However it ends, no process is left behind.
+
+    Raises the errors of local_cluster and metadata_topic, LedgerWorkloadError, KafkaToolError, DemoError.
+    """
+    started_s = clock()
+    with contextlib.ExitStack() as undo:
+        directory = _directory(options, undo)
+        progress.begin("start three brokers, three agents", "one pair per zone")
+        spec, outage = _store(options.store, directory, undo)
+        cluster = _start_cluster(options, directory / "cluster", spec, progress)
+        undo.callback(cluster.kill_all)
+        progress.end(f"Kafka {KAFKA_VERSION}, unmodified; the store is {options.store.description}")
+        progress.begin("make topics, switch them on", ", ".join(topic.name for topic in ALL_TOPICS))
+        prepare_topics(cluster)
+        load = _start_load(cluster, options.plan, progress, clock, undo)
+        return _Show(options, cluster, load, progress, clock).play(outage or _directory_outage(cluster), started_s)
+
+
+class _Show:
+    """The part with records."""
+
+    def __init__(
+        self,
+        options: DemoOptions,
+        cluster: LocalCluster,
+        load: _Load,
+        progress: Progress,
+        clock: Callable[[], float],
+    ) -> None:
+        self._options = options
+        self._plan = options.plan
+        self._cluster = cluster
+        self._load = load
+        self._progress = progress
+        self._clock = clock
+        self._prices = Prices.load()
+
+    def play(self, outage: StoreOutage, started_s: float) -> Report:
+        """Every step, then the report."""
+        load, plan, progress = self._load, self._plan, self._progress
+        first = load.sampler.now()
+        progress.begin("measure latency at a steady pace", "producer-perf-test, 2 MB/s, acks=1, then acks=all")
+        paced = load.performance.one_by_one(plan.paced)
+        quiet = load.sampler.now()
+        progress.end("; ".join(f"acks={run.acks} p50 {it.p50_ms:.0f} ms, p99 {it.p99_ms:.0f} ms"
+                               for run, it in zip(plan.paced, paced, strict=True)))  # fmt: skip
+        load.ledger.start()
+        load.heartbeat.start()
+        progress.begin("write as fast as it goes", "two producer-perf-tests and seven numbered producers")
+        before = load.sampler.now()
+        saturated = load.performance.side_by_side(plan.saturated)
+        after = load.sampler.now()
+        progress.end("; ".join(f"acks={run.acks} {it.mib_per_s * 1.048576:.1f} MB/s"
+                               for run, it in zip(plan.saturated, saturated, strict=True)))  # fmt: skip
+        seen = self._break_things(before.at_s, outage)
+        ledger_report, replicas, read_back = self._judge()
+        last = load.sampler.now()
+        runs = [*plan.paced, *plan.saturated]
+        results = [*paced, *saturated]
+        acks_1 = [producer.name for producer in plan.ledger_producers() if producer.acks == "1"]
+        return Report(
+            store=self._options.store,
+            kafka_version=KAFKA_VERSION,
+            total_s=self._clock() - started_s,
+            load_s=last.at_s - first.at_s,
+            records=records_of(
+                ledger_report,
+                acks_1,
+                sum(run.records for run in runs),
+                sum(result.records for result in results),
+                read_back,
+            ),
+            replicas=replicas,
+            whole=traffic_between(first, last, self._prices, self._options.store, replicas.bytes),
+            phases={"paced": self._between(first, quiet), "saturated": self._between(before, after)},
+            producers=tuple(
+                ProducerRun("paced" if index < len(paced) else "saturated", run.acks, result)
+                for index, (run, result) in enumerate(zip(runs, results, strict=True))
+            ),
+            faults=tuple(seen),
+            fault_counters={
+                reason: int(count)
+                for reason, count in sorted(last.totals.by("remote_wal_faults_total", "reason").items())
+                if count
+            },
+        )
+
+    def _between(self, before: Moment, after: Moment) -> Traffic:
+        return traffic_between(before, after, self._prices, self._options.store)
+
+    def _break_things(self, flowing_since_s: float, outage: StoreOutage) -> list[FaultSeen]:
+        load, plan, progress = self._load, self._plan, self._progress
+        scene = faults.Scene(self._cluster, load.sampler, load.heartbeat, flowing_since_s, self._clock)
+        progress.begin("kill -9 a broker that leads", "its followers take over; then it comes back")
+        seen = [faults.kill_leader(scene)]
+        progress.end("{new_leader_after_s:.1f} s to a new leader, {all_in_sync_after_s:.0f} s until all are in sync"
+                     .format_map(seen[-1].seen))  # fmt: skip
+        scene.pause(plan.calm_s)
+        progress.begin(f"take the object store away for {plan.store_outage_s:.0f} s", outage.description)
+        seen.append(faults.store_outage(scene, outage, plan.store_outage_s))
+        inline = seen[-1].seen["inline_bytes"]
+        assert isinstance(inline, int)  # noqa: S101 - narrows what faults.py counts
+        progress.end(f"{inline / 1e6:.1f} MB went inline meanwhile")
+        scene.pause(plan.calm_s)
+        progress.begin("kill -9 an agent", "and start it again")
+        seen.append(faults.kill_agent(scene))
+        progress.end("ready again after {ready_again_after_s:.1f} s".format_map(seen[-1].seen))
+        scene.pause(plan.calm_s)
+        return seen
+
+    def _judge(self) -> tuple[LedgerReport, Replicas, int]:
+        load, progress = self._load, self._progress
+        progress.begin("read every record back", "numbered ones by number, the others by Kafka's consumer-perf-test")
+        load.heartbeat.finish()
+        ledger_report = load.ledger.finish()
+        written = performance_records([*self._plan.paced, *self._plan.saturated])
+        read_back = sum(load.performance.read_back(written).values())
+        progress.end(f"{ledger_report.consumed + read_back:,} records")
+        progress.begin("compare all replicas byte by byte")
+        compared = [compare_replicas(self._cluster, topic.name) for topic in ALL_TOPICS]
+        replicas = Replicas(
+            sum(len(comparison.partitions) for comparison in compared),
+            sum(comparison.compared_bytes for comparison in compared),
+            tuple(str(comparison) for comparison in compared if not comparison.identical),
+        )
+        progress.end(f"{replicas.partitions} partitions of {replicas.bytes / 1e6:,.0f} MB, three replicas each")
+        return ledger_report, replicas, read_back
+
+
+def _directory(options: DemoOptions, undo: contextlib.ExitStack) -> Path:
+    if options.keep is not None:
+        if options.keep.exists() and any(options.keep.iterdir()):
+            raise DemoError(f"{options.keep} is not empty: --keep needs a directory of its own")
+        options.keep.mkdir(parents=True, exist_ok=True)
+        return options.keep.absolute()
+    directory = Path(tempfile.mkdtemp(prefix="remote-wal-demo-"))
+    undo.callback(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def _store(store: StoreKind, directory: Path, undo: contextlib.ExitStack) -> "tuple[StoreSpec, StoreOutage | None]":
+    if store is StoreKind.LOCAL:
+        return LocalDirectoryStore(), None
+    bucket = DEFAULT_DIRECTORY_BUCKET if store is StoreKind.S3_EXPRESS else DEFAULT_BUCKET
+    place = directory / "object-store-server"
+    server = ManagedProcess(
+        ProcessSpec(
+            "object store server",
+            (sys.executable, "-m", "local_cluster.object_store_server", "--bucket", bucket),
+            place / "server.log",
+            place / "pid",
+            Path(__file__).resolve().parent.parent,
+        )
+    )
+    server.start()
+    undo.callback(server.kill)
+
+    def endpoint() -> str:
+        if not server.is_alive():
+            raise DemoError(f"the object store server has ended: {server.log_tail()}")
+        first = server.log_tail().partition(" ")[0]
+        return first if first.startswith("http://") else ""
+
+    url = wait_until(endpoint, "the object store server listens", 30.0)
+    backend = S3_EXPRESS_BACKEND if store is StoreKind.S3_EXPRESS else S3_BACKEND
+    return S3Store(url, bucket, backend=backend), EndpointOutage(url)
+
+
+def _directory_outage(cluster: LocalCluster) -> StoreOutage:
+    return DirectoryOutage(cluster.layout.object_store_directory)
+
+
+def _start_cluster(options: DemoOptions, directory: Path, store: "StoreSpec", progress: Progress) -> LocalCluster:
+    settings = ClusterSettings(AgentsMode(store), {**_BROKER_SETTINGS, **options.plan.broker_overrides})
+    cluster = LocalCluster.create(directory, settings=settings, progress=progress.note)
+    try:
+        cluster.start()
+    except BaseException:
+        cluster.kill_all()
+        raise
+    return cluster
+
+
+def _start_load(
+    cluster: LocalCluster,
+    plan: DemoPlan,
+    progress: Progress,
+    clock: Callable[[], float],
+    undo: contextlib.ExitStack,
+) -> _Load:
+    """The sampler runs on return; the producers wait for their step."""
+    load = _Load(
+        PerformanceLoad(cluster.tools),
+        LedgerWorkload(cluster.bootstrap_servers, LEDGER_TOPIC.name, plan.ledger_producers()),
+        Heartbeat(cluster.bootstrap_servers, clock),
+        Sampler(cluster, progress.figures, clock),
+    )
+    undo.callback(load.performance.close)
+    undo.callback(load.ledger.abandon)
+    undo.callback(load.heartbeat.abandon)
+    load.sampler.start()
+    undo.callback(load.sampler.close)
+    return load

@@ -1,0 +1,85 @@
+"""Make the object store go away for a while, and come back with all that it held.
+
+A directory is swapped, in one step, with a plain file: every request then fails with the error that a lost mount
+of a shared directory gives. An S3 server takes requests and answers none, as if the network swallowed them.
+"""
+
+import ctypes
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Protocol
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+"""renameat2(2), Linux; a rename in two steps would give an agent time to make the directory anew."""
+
+
+class StoreOutageError(Exception):
+    """The outage could not be made or ended."""
+
+
+class StoreOutage(Protocol):
+    """Between `begin` and `end` the store fails every request."""
+
+    description: str
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class DirectoryOutage:
+    """Of a store that is a directory."""
+
+    description = "every request fails, as on a lost mount"
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stand_in = directory.with_name(directory.name + ".away")
+        self._swap = False
+
+    def begin(self) -> None:
+        """Raises StoreOutageError."""
+        self._stand_in.touch()
+        _exchange(self._directory, self._stand_in)
+        self._swap = True
+
+    def end(self) -> None:
+        """Nothing happens when there is no outage. Raises StoreOutageError."""
+        if self._swap:
+            _exchange(self._directory, self._stand_in)
+            self._swap = False
+            self._stand_in.unlink()
+
+
+class EndpointOutage:
+    """Of an `object_store_server`, by its own control endpoint."""
+
+    description = "requests are taken and never answered"
+
+    def __init__(self, endpoint_url: str) -> None:
+        self._url = f"{endpoint_url}/_faults"
+
+    def begin(self) -> None:
+        """Raises StoreOutageError."""
+        self._ask("POST", b'{"kind": "hang"}')
+
+    def end(self) -> None:
+        """Raises StoreOutageError."""
+        self._ask("DELETE")
+
+    def _ask(self, method: str, body: bytes | None = None) -> None:
+        request = urllib.request.Request(self._url, data=body, method=method)  # noqa: S310 - our own server
+        try:
+            urllib.request.urlopen(request, timeout=10).close()  # noqa: S310
+        except (urllib.error.URLError, OSError) as error:
+            raise StoreOutageError(f"{method} {self._url}: {error}") from error
+
+
+def _exchange(left: Path, right: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE):
+        number = ctypes.get_errno()
+        raise StoreOutageError(f"cannot swap {left} and {right}: {os.strerror(number)}")
