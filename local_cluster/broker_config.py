@@ -71,7 +71,9 @@ def hosts_file(
     names = [socket.gethostname()] if machine_names is None else machine_names
     dialled = layout.agent_replica_host(broker_id) if agents else "127.0.0.1"
     lines = ["127.0.0.1 localhost", *(f"127.0.0.1 {name}" for name in names if name and name != "localhost")]
-    lines += [f"{dialled} {replica_host(other)}" for other in layout.broker_ids]
+    for other in layout.broker_ids:
+        # A broker dials itself too, to verify and to end transactions that it coordinates.
+        lines.append(f"{'127.0.0.1' if other == broker_id else dialled} {replica_host(other)}")
     return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,7 @@
 Addresses are loopback ones, told apart by their third and fourth number, for broker b:
 
 - 127.0.0.1: the broker's own listeners, and its agent's HTTP endpoints
-- 127.0.1.b: where b's agent poses as every other broker, one port each (`replica_port`)
+- 127.0.1.b: where b's agent poses as every other broker, one port each (`replica_port`); never as b itself
 - 127.0.2.b: where b's agent listens for the other agents
 
 Broker x listens for replicas on 127.0.0.1 at the very port number at which the agents pose as x. So it can

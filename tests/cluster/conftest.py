@@ -2,14 +2,44 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from local_cluster.broker_config import ClusterSettings
+from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.store_spec import LocalDirectoryStore
+from tests.cluster.script import Script
 
 ClusterFactory = Callable[..., LocalCluster]
+
+STORAGE_PLUGINS = Path(__file__).parent / "storage_plugins"
+
+IMPATIENT = {
+    # A replica that stands still is out of sync soon, so that tests of it end soon.
+    "replica.lag.time.max.ms": "6000",
+    "replica.socket.timeout.ms": "4000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BreakableStore:
+    """Objects in the cluster's directory, by the storage manager with switches."""
+
+    put_latency_ms: int = 3
+    get_latency_ms: int = 3
+
+    @property
+    def class_name(self) -> str:
+        return "breakable_storage.BreakableWalStorageManager"
+
+    def settings(self, default_directory: Path) -> dict[str, str]:
+        plain = LocalDirectoryStore(self.put_latency_ms, self.get_latency_ms).settings(default_directory)
+        return {**plain, "switches": str(default_directory.parent / "switches")}
+
+    def environment(self) -> dict[str, str]:
+        return {}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,7 +56,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def stock_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers without agents, shared by the session: leave it with all brokers running."""
     directory = tmp_path_factory.mktemp("stock") / "cluster"
-    with LocalCluster.create(directory) as cluster:
+    with LocalCluster.create(directory, settings=ClusterSettings(overrides=IMPATIENT)) as cluster:
+        cluster.start()
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def agent_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three brokers with agents, shared by the session: leave it with all of them running."""
+    directory = tmp_path_factory.mktemp("agents") / "cluster"
+    agents = AgentsMode(BreakableStore(), {"remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS)})
+    with LocalCluster.create(directory, settings=ClusterSettings(agents, IMPATIENT)) as cluster:
+        cluster.start()
+        yield cluster
+
+
+@pytest.fixture(params=["agents", "stock"])
+def script(request: pytest.FixtureRequest, topic: str) -> Iterator[Script]:
+    """A script to be played with agents, and without them as the control."""
+    cluster = request.getfixturevalue("agent_cluster" if request.param == "agents" else "stock_cluster")
+    with Script(cluster, topic) as script:
+        yield script
+
+
+@pytest.fixture
+def agent_script(agent_cluster: LocalCluster, topic: str) -> Iterator[Script]:
+    """A script that says nothing without agents."""
+    with Script(agent_cluster, topic) as script:
+        yield script
+
+
+@pytest.fixture(scope="session")
+def agent_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three brokers with agents on a local directory, shared by the session: leave it with all parts running."""
+    directory = tmp_path_factory.mktemp("agents") / "cluster"
+    with LocalCluster.create(directory, settings=ClusterSettings(AgentsMode())) as cluster:
         cluster.start()
         yield cluster
 

@@ -42,11 +42,11 @@ def test_agents_change_nothing_that_a_stock_broker_reads(layout: ClusterLayout) 
     assert stock.items() <= with_agents.items()
 
 
-def test_a_broker_dials_the_others_by_way_of_its_own_agent(layout: ClusterLayout) -> None:
+def test_a_broker_dials_the_others_by_way_of_its_own_agent_and_itself_directly(layout: ClusterLayout) -> None:
     names = _resolved(hosts_file(layout, 2, agents=True, machine_names=["box"]))
     assert {name: address for name, address in names.items() if name.startswith("replica-")} == {
         "replica-1.remote-wal.internal": "127.0.1.2",
-        "replica-2.remote-wal.internal": "127.0.1.2",
+        "replica-2.remote-wal.internal": "127.0.0.1",
         "replica-3.remote-wal.internal": "127.0.1.2",
     }
     assert names["localhost"] == names["box"] == "127.0.0.1"
