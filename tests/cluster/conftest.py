@@ -86,15 +86,6 @@ def agent_script(agent_cluster: LocalCluster, topic: str) -> Iterator[Script]:
         yield script
 
 
-@pytest.fixture(scope="session")
-def agent_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three brokers with agents on a local directory, shared by the session: leave it with all parts running."""
-    directory = tmp_path_factory.mktemp("agents") / "cluster"
-    with LocalCluster.create(directory, settings=ClusterSettings(AgentsMode())) as cluster:
-        cluster.start()
-        yield cluster
-
-
 @pytest.fixture
 def make_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
     """Makes clusters of the test's own, started; they are gone after the test."""
