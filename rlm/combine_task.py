@@ -5,6 +5,9 @@ the order of the objects' sequence, whichever upload ends first. COPY_SEGMENT_ST
 not waited for, unlike in the KIP: waiting would add a replicated write to every round, and an object without metadata
 describes itself, so it can be found and judged from a listing.
 
+When the publisher takes no more, a stored object's metadata waits here, nothing new is uploaded, and publishing is
+tried again from time to time: metadata of what was uploaded is never dropped while the process lives.
+
 An upload that failed for good leaves its sequence number unused: its outcome may be unknown, so its key is never taken
 again, and the items come back under a new one.
 """
@@ -31,6 +34,8 @@ from rlm.measures import WriteMeasures
 from rlm.segment_queue import MetaQueueItem
 
 log = structlog.get_logger(__name__)
+
+_PUBLISH_AGAIN_S = 0.5
 
 
 class MetadataPublisher(Protocol):
@@ -82,9 +87,13 @@ class RLMWalCombineTask:
         self._clocks = clocks
         self._unpublished: dict[int, RemoteWalCombinedLogSegmentMetadata | None] = {}
         self._next_to_publish = first_segment_id.sequence
+        self._publish_again: asyncio.TimerHandle | None = None
 
     async def combine(self, items: list[MetaQueueItem]) -> UploadedSegment | None:
         """Upload the items as one object; None when that failed, with the items neither stored nor lost."""
+        if self._publication_is_held_up():
+            self._measures.upload_failures.labels(PublicationBacklogFullError.__name__).inc()
+            return None
         segment_id = self._next_segment_id
         self._next_segment_id = segment_id._replace(sequence=segment_id.sequence + 1)
         metadata = RemoteWalCombinedLogSegmentMetadata(
@@ -106,17 +115,41 @@ class RLMWalCombineTask:
         self._publish_in_order(segment_id.sequence, _finished(update, self._clocks.wall_ms()))
         return UploadedSegment(segment_id, tuple(items), update.entries, update.size_bytes, self._clocks.monotonic_s())
 
+    @property
+    def unpublished(self) -> int:
+        """Stored objects whose metadata the publisher has not taken yet."""
+        return sum(record is not None for record in self._unpublished.values())
+
     def close(self) -> None:
         """Uploads under way may finish or not."""
+        if self._publish_again is not None:
+            self._publish_again.cancel()
+        if self._publication_is_held_up():
+            log.error("metadata_unpublished", segments=self.unpublished)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _publish_in_order(self, sequence: int, record: RemoteWalCombinedLogSegmentMetadata | None) -> None:
         self._unpublished[sequence] = record
+        if self._publication_is_held_up() and self._publish_again is None:
+            self._publish_again = asyncio.get_running_loop().call_later(_PUBLISH_AGAIN_S, self._try_again)
+
+    def _publication_is_held_up(self) -> bool:
+        """Publish what is next in order, as far as the publisher takes it; whether it refused one."""
         while self._next_to_publish in self._unpublished:
-            ready = self._unpublished.pop(self._next_to_publish)
-            self._next_to_publish += 1
+            ready = self._unpublished[self._next_to_publish]
             if ready is not None:
-                self._publisher.publish(ready)
+                try:
+                    self._publisher.publish(ready)
+                except PublicationBacklogFullError:
+                    return True
+            del self._unpublished[self._next_to_publish]
+            self._next_to_publish += 1
+        return False
+
+    def _try_again(self) -> None:
+        self._publish_again = None
+        if self._publication_is_held_up():
+            self._publish_again = asyncio.get_running_loop().call_later(_PUBLISH_AGAIN_S, self._try_again)
 
 
 def _started(metadata: RemoteWalCombinedLogSegmentMetadata) -> RemoteWalCombinedLogSegmentMetadata:

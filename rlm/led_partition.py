@@ -1,12 +1,12 @@
 """A partition led by this broker with remote.wal.storage.enable, and how far its upload is."""
 
-from bisect import insort
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.topic_settings import LinkPolicy
-from rlm.wal_task import RLMWalTask
+from rlm.segment_queue import MetaQueueItem
+from rlm.wal_task import RLMWalTask, TaskOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,42 +22,84 @@ class Assignment:
 
 @dataclass(slots=True)
 class LedPartition:
-    """The state of one assignment. `appended`, `queued` and `uploaded` offsets are three different things."""
+    """The state of one assignment. `appended`, `queued` and `uploaded` offsets are three different things.
+
+    Changed in the event loop alone; the plain attributes may be read on any thread.
+    """
 
     assignment: Assignment
     task: RLMWalTask
     append_seen_s: float | None = None
     """When the oldest append that was not read yet was noticed."""
+    is_failing: bool = False
+    """The last run of the task could not read the log."""
     queued_offset: int = -1
     """The first offset that was not put into the queue; negative before the first run of the task."""
-    first_offsets_in_flight: list[int] = field(default_factory=list)
-    """First offsets of items that are queued or being uploaded, ascending."""
+    uploaded_offset: int = -1
+    """Every batch of this assignment below this offset is stored."""
     oldest_unstored_s: float | None = None
     backlog_bytes: int = 0
     """Bytes beyond what was read, as of the last run of the task."""
     pending_bytes: int = 0
     """Bytes that are queued or being uploaded."""
+    _unstored: dict[int, MetaQueueItem] = field(default_factory=dict)
+    """Items that are queued or being uploaded, by first offset, ascending."""
 
     @property
-    def uploaded_offset(self) -> int:
-        """Every batch of this assignment below this offset is stored."""
-        if self.first_offsets_in_flight:
-            return self.first_offsets_in_flight[0]
-        return self.queued_offset
+    def is_settled(self) -> bool:
+        """Whether all that was read is stored."""
+        return not self._unstored
 
-    def item_queued(self, first_offset: int, size: int, seen_s: float) -> None:
-        """A run of batches was put into the queue."""
-        insort(self.first_offsets_in_flight, first_offset)
-        self.pending_bytes += size
-        if self.oldest_unstored_s is None:
-            self.oldest_unstored_s = seen_s
+    def log_read(self, outcome: TaskOutcome) -> None:
+        """The task ran, and its items were put into the queue. A truncation it found was told by `truncated` before."""
+        for item in outcome.items:
+            self._unstored[item.first_offset] = item
+            self.pending_bytes += len(item.records)
+        self.queued_offset = outcome.next_offset
+        self.backlog_bytes = outcome.backlog_bytes
+        self._unstored_changed()
 
-    def item_settled(self, first_offset: int, size: int, oldest_left_s: float) -> None:
-        """A run of batches is stored, or void."""
-        if first_offset in self.first_offsets_in_flight:
-            self.first_offsets_in_flight.remove(first_offset)
-            self.pending_bytes -= size
-        self.oldest_unstored_s = oldest_left_s if self.first_offsets_in_flight else None
+    def unstored_part(self, item: MetaQueueItem) -> MetaQueueItem | None:
+        """What of the item is still to be stored: nothing of what is void or from an assignment before this one."""
+        current = self._unstored.get(item.first_offset)
+        return current if current is not None and current.records.obj is item.records.obj else None
+
+    def item_stored(self, item: MetaQueueItem) -> None:
+        """What `unstored_part` returned is stored."""
+        self._remove(item)
+        self._unstored_changed()
+
+    def truncated(self, offset: int) -> None:
+        """The log was cut: batches that reach `offset` or beyond are void."""
+        for item in list(self._unstored.values()):
+            kept = item.below(offset)
+            if kept is None:
+                self._remove(item)
+            elif kept is not item:
+                self._unstored[item.first_offset] = kept
+                self.pending_bytes -= len(item.records) - len(kept.records)
+        self._unstored_changed()
+
+    def status(self, now_s: float) -> "PartitionStatus":
+        """As of now; on any thread."""
+        oldest_s = self.oldest_unstored_s if self.oldest_unstored_s is not None else self.append_seen_s
+        return PartitionStatus(
+            self.assignment.topic,
+            self.assignment.topic_id_partition.partition,
+            max(self.queued_offset, 0),
+            max(self.uploaded_offset, 0),
+            self.pending_bytes + self.backlog_bytes,
+            0 if oldest_s is None else round((now_s - oldest_s) * 1000),
+        )
+
+    def _unstored_changed(self) -> None:
+        first = next(iter(self._unstored.values()), None)
+        self.uploaded_offset = self.queued_offset if first is None else first.first_offset
+        self.oldest_unstored_s = None if first is None else first.seen_s
+
+    def _remove(self, item: MetaQueueItem) -> None:
+        del self._unstored[item.first_offset]
+        self.pending_bytes -= len(item.records)
 
 
 @dataclass(frozen=True, slots=True)

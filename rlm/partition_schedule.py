@@ -13,6 +13,9 @@ from itertools import count
 
 from kafka_log.topic_partition import TopicIdPartition
 
+_MIN_QUEUE_TO_CLEAN = 64
+"""Entries that a later one replaced stay in the queue until they come up, or outnumber the others by this."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScheduleIntervals:
@@ -50,6 +53,7 @@ class PartitionSchedule:
         """Take on a partition, due at once."""
         scheduled = self._partitions.get(partition)
         if scheduled is not None:
+            scheduled.woken |= scheduled.removed  # what runs now was begun for those who gave the partition up
             scheduled.removed = False
             return
         self._partitions[partition] = _Scheduled(0.0)
@@ -68,11 +72,11 @@ class PartitionSchedule:
     def wake(self, partition: TopicIdPartition, now_s: float) -> None:
         """Something was appended: due now, unless it backs off after a failure."""
         scheduled = self._partitions.get(partition)
-        if scheduled is None or scheduled.failures:
+        if scheduled is None:
             return
         if scheduled.processing:
             scheduled.woken = True
-        elif scheduled.next_s > now_s:
+        elif not scheduled.failures and scheduled.next_s > now_s:
             self._push(partition, now_s)
 
     def take_due(self, now_s: float, limit: int) -> list[TopicIdPartition]:
@@ -103,10 +107,8 @@ class PartitionSchedule:
     def next_time_s(self) -> float | None:
         """When the next partition is due; None when there is none."""
         while self._queue:
-            next_s, ticket, partition = self._queue[0]
-            scheduled = self._partitions.get(partition)
-            if scheduled is not None and scheduled.ticket == ticket and not scheduled.processing:
-                return next_s
+            if self._is_current(self._queue[0]):
+                return self._queue[0][0]
             heapq.heappop(self._queue)
         return None
 
@@ -124,3 +126,10 @@ class PartitionSchedule:
         scheduled.woken = False
         scheduled.ticket = next(self._tickets)
         heapq.heappush(self._queue, (next_s, scheduled.ticket, partition))
+        if len(self._queue) > 2 * len(self._partitions) + _MIN_QUEUE_TO_CLEAN:
+            self._queue = [entry for entry in self._queue if self._is_current(entry)]
+            heapq.heapify(self._queue)
+
+    def _is_current(self, entry: tuple[float, int, TopicIdPartition]) -> bool:
+        scheduled = self._partitions.get(entry[2])
+        return scheduled is not None and scheduled.ticket == entry[1] and not scheduled.processing

@@ -15,16 +15,16 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Protocol
 
 import structlog
 
 from kafka_log.open_files import OpenFiles
-from kafka_log.segment_tail import LogDirectoryError
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.topic_settings import LinkPolicy
 from rlm.append_watcher import AppendWatcher
 from rlm.combine_task import RLMWalCombineTask, UploadedSegment
 from rlm.led_partition import Assignment, LedPartition, PartitionStatus
@@ -32,8 +32,8 @@ from rlm.link_policy import LinkDecider, LinkMode
 from rlm.measures import StageTimes, WriteMeasures
 from rlm.partition_schedule import PartitionSchedule, ScheduleIntervals
 from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
-from rlm.upload_pacer import PacerLimits, UploadPacer
-from rlm.wal_task import RLMWalTask, TaskOutcome
+from rlm.upload_pacer import PacerLimits, UploadPacer, Urgency
+from rlm.wal_task import ReadError, RLMWalTask, TaskOutcome, run_tasks
 
 log = structlog.get_logger(__name__)
 
@@ -98,13 +98,15 @@ class RemoteWalLogManager:
         self._pool = ThreadPoolExecutor(limits.task_threads, thread_name_prefix="rlm-wal-task")
         self._appended: set[TopicIdPartition] = set()
         self._wake = asyncio.Event()
-        self._linking_until_s = float("-inf")
+        self._running: set[RLMWalTask] = set()
         self._uploads: set[asyncio.Task[None]] = set()
+        self._defect: BaseException | None = None
+        self._unknown: set[TopicIdPartition] = set()
         self._main: asyncio.Task[None] | None = None
         self.resume_offset: Callable[[TopicIdPartition, Path], int | None] = lambda _partition, _directory: None
         """Where the upload of a log goes on; None begins with the active segment."""
         self.on_unknown_partition: Callable[[], None] = lambda: None
-        """Called when a follower fetches a partition that is not known as led: leadership may have changed."""
+        """Called when a follower begins to fetch a partition that is not known as led: leadership may have changed."""
 
     def add_listener(self, listener: UploadListener) -> None:
         """Tell this one, too."""
@@ -124,14 +126,25 @@ class RemoteWalLogManager:
         asyncio.get_running_loop().remove_reader(self._watcher.fileno())
         self._main.cancel()
         await asyncio.gather(self._main, return_exceptions=True)
-        while len(self._queue) and self._pacer.in_flight < self._limits.pacer.max_in_flight:
-            self._start_upload(self._clock())
-        if self._uploads:
-            await asyncio.wait(self._uploads, timeout=flush_timeout_s)
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for led in self._partitions.values():
-            led.task.close()
+        await self._flush(self._clock() + flush_timeout_s)
+        await asyncio.to_thread(self._pool.shutdown, True, cancel_futures=True)
+        for task in {led.task for led in self._partitions.values()} | self._running:
+            task.close()
+        self._combine_task.close()
         self._watcher.close()
+
+    async def _flush(self, deadline_s: float) -> None:
+        failures = self._pacer.failures_in_a_row
+        while self._pacer.failures_in_a_row <= failures:
+            while len(self._queue) and self._pacer.in_flight < self._limits.pacer.max_in_flight:
+                self._start_upload(self._clock())
+            if not self._uploads or self._clock() >= deadline_s:
+                break
+            timeout_s = deadline_s - self._clock()
+            await asyncio.wait(self._uploads, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for upload in list(self._uploads):
+            upload.cancel()
+        await asyncio.gather(*self._uploads, return_exceptions=True)
 
     # Which partitions.
 
@@ -155,6 +168,7 @@ class RemoteWalLogManager:
         start_offset = self.resume_offset(partition, assignment.directory)
         task = RLMWalTask(partition, assignment.directory, start_offset, self._open_files)
         self._partitions[partition] = LedPartition(assignment, task)
+        self._unknown.discard(partition)
         self._watcher.watch(partition, assignment.directory)
         self._schedule.add(partition)
 
@@ -164,7 +178,8 @@ class RemoteWalLogManager:
         self._schedule.remove(partition)
         self._watcher.unwatch(partition)
         self._queue.discard(partition)
-        led.task.close()
+        if led.task not in self._running:
+            led.task.close()
         for listener in self._listeners:
             listener.partition_released(partition)
 
@@ -174,7 +189,9 @@ class RemoteWalLogManager:
         """How `size` bytes should travel to a follower that waits for them now."""
         led = self._partitions.get(partition)
         if led is None:
-            self.on_unknown_partition()
+            if partition not in self._unknown:
+                self._unknown.add(partition)
+                self.on_unknown_partition()
             return LinkMode.OFF
         policy, bound_ms = led.assignment.link_policy, led.assignment.latency_bound_ms
         return self._decider.mode(policy, bound_ms, size, self._clock())
@@ -184,6 +201,7 @@ class RemoteWalLogManager:
         led = self._partitions.get(partition)
         return (
             led is not None
+            and not led.is_failing
             and offset >= led.uploaded_offset
             and led.backlog_bytes <= 2 * self._limits.pacer.upload_bytes
             and not self._pacer.failures_in_a_row
@@ -192,11 +210,9 @@ class RemoteWalLogManager:
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Followers wait for these partitions' links: upload now."""
-        now_s = self._clock()
-        self._linking_until_s = now_s + self._limits.link_wait_max_s
         for partition in partitions:
             led = self._partitions.get(partition)
-            if led is not None and not led.first_offsets_in_flight:
+            if led is not None and led.is_settled:
                 self._append_seen(partition)
         self._wake.set()
 
@@ -210,7 +226,7 @@ class RemoteWalLogManager:
     def status(self) -> dict[TopicIdPartition, PartitionStatus]:
         """The led partitions, for `describe`. May be called on other threads."""
         now_s = self._clock()
-        return {partition: _status(led, now_s) for partition, led in list(self._partitions.items())}
+        return {partition: led.status(now_s) for partition, led in list(self._partitions.items())}
 
     @property
     def backlog_is_full(self) -> bool:
@@ -233,6 +249,8 @@ class RemoteWalLogManager:
     async def _run(self) -> None:
         while True:
             self._wake.clear()
+            if self._defect is not None:
+                raise self._defect
             delay_s = self._delay_s(self._clock())
             if delay_s is None or delay_s > 0:
                 try:
@@ -253,70 +271,88 @@ class RemoteWalLogManager:
                 return None
             if due_s > now_s:
                 return due_s - now_s
-        start_s = self._pacer.next_start_s(self._queue.size_bytes, self._linking(now_s))
+        start_s = self._pacer.next_start_s(self._queue.size_bytes, self._urgency(now_s))
         return None if start_s is None else start_s - now_s
 
-    def _linking(self, now_s: float) -> bool:
-        """Whether uploads are for links now, rather than for the archive alone."""
-        if now_s < self._linking_until_s:
-            return True
-        return any(
-            self._decider.mode(led.assignment.link_policy, led.assignment.latency_bound_ms, 0, now_s) is LinkMode.LINK
-            for partition in islice(self._appended, _PARTITIONS_PER_RUN)
-            if (led := self._partitions.get(partition)) is not None
-        )
+    def _urgency(self, now_s: float) -> Urgency:
+        """How the upload of what is queued and appended is wanted: as the most urgent of its partitions."""
+        urgency = Urgency.ARCHIVE
+        for partition in chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN)):
+            led = self._partitions.get(partition)
+            if led is None:
+                continue
+            policy, bound_ms = led.assignment.link_policy, led.assignment.latency_bound_ms
+            if self._decider.mode(policy, bound_ms, 0, now_s) is LinkMode.LINK:
+                if policy is LinkPolicy.ALWAYS:
+                    return Urgency.LINKS
+                urgency = Urgency.PAYING_LINKS
+        return urgency
 
     async def _run_due_tasks(self) -> None:
+        if self.backlog_is_full:
+            return
         now_s = self._clock()
         due = self._schedule.take_due(now_s, min(_PARTITIONS_PER_RUN, self._queue.free_items))
         if not due:
             return
-        runs = []
+        runs: list[tuple[RLMWalTask, float]] = []
         for partition in due:
             led = self._partitions[partition]
             runs.append((led.task, now_s if led.append_seen_s is None else led.append_seen_s))
             led.append_seen_s = None
             self._appended.discard(partition)
         budget_bytes = min(self._limits.read_bytes, max(self._queue.free_bytes, 1))
+        self._running.update(task for task, _ in runs)
         outcomes = await asyncio.get_running_loop().run_in_executor(
-            self._pool, _run_tasks, runs, budget_bytes, self._clock
+            self._pool, run_tasks, runs, budget_bytes, self._clock
         )
-        for partition, outcome in zip(due, outcomes, strict=True):
-            self._take_outcome(partition, outcome)
+        for partition, (task, seen_s), outcome in zip(due, runs, outcomes, strict=True):
+            self._running.discard(task)
+            known = self._partitions.get(partition)
+            if known is None or known.task is not task:  # released meanwhile, and perhaps taken on anew
+                task.close()
+                self._schedule.succeeded(partition, self._clock(), more=True)
+                continue
+            if not isinstance(outcome, TaskOutcome):
+                known.append_seen_s = seen_s
+            self._take_outcome(known, outcome)
 
-    def _take_outcome(self, partition: TopicIdPartition, outcome: TaskOutcome | LogDirectoryError | None) -> None:
+    def _take_outcome(self, led: LedPartition, outcome: TaskOutcome | ReadError | None) -> None:
         now_s = self._clock()
-        led = self._partitions.get(partition)
+        partition = led.assignment.topic_id_partition
         if outcome is None:
             self._schedule.succeeded(partition, now_s, more=True)
             return
-        if isinstance(outcome, LogDirectoryError):
+        led.is_failing = isinstance(outcome, ReadError)
+        if isinstance(outcome, ReadError):
             self._measures.read_failures.inc()
             log.warning("log_read_failed", partition=str(partition), error=str(outcome))
             self._schedule.failed(partition, now_s)
             return
         self._schedule.succeeded(partition, now_s, outcome.more)
-        if led is None:
-            return
-        led.queued_offset = outcome.next_offset
-        led.backlog_bytes = led.task.backlog_bytes() if outcome.more else 0
         if outcome.truncated_at is not None:
             self._truncated(led, outcome.truncated_at)
+        self._queue_items(led, outcome)
+        self._decider.appended(outcome.read_bytes, now_s)
+        if outcome.deleted:  # should it be there again, `assign` takes it on anew
+            self._release(partition)
+
+    def _queue_items(self, led: LedPartition, outcome: TaskOutcome) -> None:
+        partition = led.assignment.topic_id_partition
         for from_offset, to_offset in outcome.gaps:
             self._measures.gap_offsets.inc(to_offset - from_offset)
             log.warning("upload_gap", partition=str(partition), from_offset=from_offset, to_offset=to_offset)
         self._queue.put(outcome.items)
+        led.log_read(outcome)
         for item in outcome.items:
-            led.item_queued(item.first_offset, len(item.records), item.seen_s)
             self._stage_times.observe("queued", item.queued_s - item.seen_s)
         self._measures.appended_bytes.inc(outcome.read_bytes)
-        self._decider.appended(outcome.read_bytes, now_s)
 
     def _truncated(self, led: LedPartition, offset: int) -> None:
         partition = led.assignment.topic_id_partition
         log.info("log_truncated", partition=str(partition), offset=offset)
         self._queue.discard(partition, offset)
-        led.first_offsets_in_flight = [first for first in led.first_offsets_in_flight if first < offset]
+        led.truncated(offset)
         for listener in self._listeners:
             listener.partition_truncated(partition, offset)
 
@@ -325,7 +361,13 @@ class RemoteWalLogManager:
         self._pacer.started(now_s)
         upload = asyncio.get_running_loop().create_task(self._upload(items, now_s))
         self._uploads.add(upload)
-        upload.add_done_callback(self._uploads.discard)
+        upload.add_done_callback(self._upload_ended)
+
+    def _upload_ended(self, upload: "asyncio.Task[None]") -> None:
+        self._uploads.discard(upload)
+        if not upload.cancelled() and (defect := upload.exception()) is not None:
+            self._defect = defect
+            self._wake.set()
 
     async def _upload(self, items: list[MetaQueueItem], started_s: float) -> None:
         for item in items:
@@ -334,7 +376,7 @@ class RemoteWalLogManager:
         now_s = self._clock()
         if segment is None:
             self._pacer.failed(started_s, now_s)
-            self._queue.put_back(item for item in items if item.topic_id_partition in self._partitions)
+            self._queue.put_back(part for item in items if (part := self._unstored_part(item)) is not None)
         else:
             self._pacer.finished(started_s)
             self._decider.uploaded(now_s - started_s)
@@ -342,46 +384,21 @@ class RemoteWalLogManager:
         self._wake.set()
 
     def _stored(self, segment: UploadedSegment, started_s: float, now_s: float) -> None:
-        for item in segment.items:
-            led = self._partitions.get(item.topic_id_partition)
-            if led is not None:
-                led.item_settled(item.first_offset, len(item.records), item.seen_s)
+        live = [
+            (part, entry)
+            for item, entry in zip(segment.items, segment.entries, strict=True)
+            if (part := self._unstored_part(item)) is not None
+        ]
+        for item, _ in live:
+            self._partitions[item.topic_id_partition].item_stored(item)
         self._stage_times.observe("uploaded", now_s - started_s)
         self._measures.uploaded_segments.inc()
         self._measures.uploaded_bytes.inc(sum(len(item.records) for item in segment.items))
+        # The log may have been truncated, or its leadership lost, during the upload.
+        segment = replace(segment, items=tuple(part for part, _ in live), entries=tuple(entry for _, entry in live))
         for listener in self._listeners:
             listener.segment_uploaded(segment)
 
-
-def _run_tasks(
-    runs: list[tuple[RLMWalTask, float]], budget_bytes: int, clock: Callable[[], float]
-) -> list[TaskOutcome | LogDirectoryError | None]:
-    """In a thread of the pool: run the tasks one after the other; None for those that the budget did not reach.
-
-    One that fails does not hold up the others.
-    """
-    outcomes: list[TaskOutcome | LogDirectoryError | None] = []
-    for task, seen_s in runs:
-        if budget_bytes <= 0:
-            outcomes.append(None)
-            continue
-        try:
-            outcome = task.run(budget_bytes, seen_s, clock())
-        except LogDirectoryError as error:
-            outcomes.append(error)
-        else:
-            outcomes.append(outcome)
-            budget_bytes -= outcome.read_bytes
-    return outcomes
-
-
-def _status(led: LedPartition, now_s: float) -> PartitionStatus:
-    oldest_s = led.oldest_unstored_s if led.oldest_unstored_s is not None else led.append_seen_s
-    return PartitionStatus(
-        led.assignment.topic,
-        led.assignment.topic_id_partition.partition,
-        max(led.queued_offset, 0),
-        max(led.uploaded_offset, 0),
-        led.pending_bytes + led.backlog_bytes,
-        0 if oldest_s is None else round((now_s - oldest_s) * 1000),
-    )
+    def _unstored_part(self, item: MetaQueueItem) -> MetaQueueItem | None:
+        led = self._partitions.get(item.topic_id_partition)
+        return led.unstored_part(item) if led is not None else None

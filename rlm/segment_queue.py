@@ -4,13 +4,16 @@ Bounded by items and by bytes. When it is full, tasks do not run; nothing is los
 partition's items is the order of its log, also when a failed upload puts its items back.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_log.record_batch import BatchSpan
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import UNKNOWN_POSITION, RemoteLogSegmentMetadataEntry
+
+MAX_ITEMS_PER_SEGMENT = 16_384
+"""So that the metadata of a combined segment fits one record of 900,000 bytes: an entry takes 40 at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,13 @@ class MetaQueueItem:
     def leader_epoch(self) -> int:
         """The epoch in which all of the batches were appended."""
         return self.batches[0].leader_epoch
+
+    def below(self, offset: int) -> "MetaQueueItem | None":
+        """The item without the batches that reach `offset` or beyond; None when none are left."""
+        if self.last_offset < offset:
+            return self
+        batches = tuple(batch for batch in self.batches if batch.last_offset < offset)
+        return replace(self, batches=batches, records=self.records[: batches[-1].end]) if batches else None
 
     def metadata_entry(self) -> RemoteLogSegmentMetadataEntry:
         """The item as an entry of a combined segment that is not written yet."""
@@ -75,6 +85,10 @@ class RemoteSegmentQueue:
         """How many more bytes fit."""
         return max(self._max_bytes - self.size_bytes, 0)
 
+    def first_partition(self) -> tuple[TopicIdPartition, ...]:
+        """The partition of the item that is next, if there is one."""
+        return (self._items[0].topic_id_partition,) if self._items else ()
+
     def put(self, items: Iterable[MetaQueueItem]) -> None:
         """Append items. The caller has looked at the room; a single batch that exceeds it is taken all the same."""
         for item in items:
@@ -82,16 +96,25 @@ class RemoteSegmentQueue:
             self.size_bytes += len(item.records)
 
     def put_back(self, items: Iterable[MetaQueueItem]) -> None:
-        """Return items whose upload failed, in their order, before all others."""
+        """Return items whose upload failed, before all others.
+
+        Concurrent uploads may fail in any order, so each partition's items are put in the order of their offsets.
+        """
         returned = list(items)
         self._items.extendleft(reversed(returned))
         self.size_bytes += sum(len(item.records) for item in returned)
+        ascending: defaultdict[TopicIdPartition, deque[MetaQueueItem]] = defaultdict(deque)
+        for item in sorted(self._items, key=lambda item: item.first_offset):
+            ascending[item.topic_id_partition].append(item)
+        self._items = deque(ascending[item.topic_id_partition].popleft() for item in self._items)
 
     def drain(self, upload_bytes: int) -> list[MetaQueueItem]:
         """Take items from the front until they hold `upload_bytes`, one at least if there is any."""
         drained: list[MetaQueueItem] = []
         size = 0
         while self._items and (not drained or size + len(self._items[0].records) <= upload_bytes):
+            if len(drained) == MAX_ITEMS_PER_SEGMENT:
+                break
             item = self._items.popleft()
             size += len(item.records)
             drained.append(item)
@@ -99,7 +122,7 @@ class RemoteSegmentQueue:
         return drained
 
     def discard(self, partition: TopicIdPartition, from_offset: int = 0) -> None:
-        """Drop a partition's items that reach `from_offset` or beyond: truncated, or not ours any more."""
-        kept = [item for item in self._items if item.topic_id_partition != partition or item.last_offset < from_offset]
-        self._items = deque(kept)
-        self.size_bytes = sum(len(item.records) for item in kept)
+        """Drop a partition's batches that reach `from_offset` or beyond: truncated, or not ours any more."""
+        kept = (item.below(from_offset) if item.topic_id_partition == partition else item for item in self._items)
+        self._items = deque(item for item in kept if item is not None)
+        self.size_bytes = sum(len(item.records) for item in self._items)

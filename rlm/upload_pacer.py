@@ -1,13 +1,14 @@
 """When to read the active segments and start an upload, sans-IO.
 
-- Nothing in flight: at once. So a lone record waits for nothing.
-- Uploads in flight: one interval after the last start, so that what arrives meanwhile shares an object; or as soon as
-  the queue holds a whole object's bytes.
-- Nobody wants links now (small loads, by cost): at the archive interval, as each object costs a request.
-- After a failure: not before its back-off ended.
+- Where links are wanted whatever they cost: at once while nothing is in flight, so that a lone record waits for
+  nothing; otherwise one interval after the last start, so that what arrives meanwhile shares an object.
+- Where links are wanted because they pay: one interval after the last start, as smaller objects would not pay.
+- Where nobody wants links now (small loads, by cost): at the archive interval, as each object costs a request.
+- As soon as the queue holds a whole object's bytes; after a failure, not before its back-off ended.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,16 @@ class PacerLimits:
     """remote.wal.log.manager.combiner.thread.pool.size"""
     retry_s: float
     retry_max_s: float
+
+
+class Urgency(IntEnum):
+    """For whom an upload is."""
+
+    ARCHIVE = 0
+    """Nobody waits for its links."""
+    PAYING_LINKS = 1
+    LINKS = 2
+    """Followers wait for its links, whatever they cost."""
 
 
 class UploadPacer:
@@ -45,13 +56,13 @@ class UploadPacer:
         """For how long the oldest upload has been under way; 0 when there is none."""
         return now_s - self._started_s[0] if self._started_s else 0.0
 
-    def next_start_s(self, queued_bytes: int, linking: bool) -> float | None:
+    def next_start_s(self, queued_bytes: int, urgency: Urgency) -> float | None:
         """From when on an upload may start, given that there is something to upload; None: not before one ends."""
         if self.in_flight >= self._limits.max_in_flight:
             return None
-        if queued_bytes >= self._limits.upload_bytes or (linking and not self._started_s):
+        if queued_bytes >= self._limits.upload_bytes or (urgency is Urgency.LINKS and not self._started_s):
             return self._retry_at_s
-        interval_s = self._limits.interval_s if linking else self._limits.archive_interval_s
+        interval_s = self._limits.archive_interval_s if urgency is Urgency.ARCHIVE else self._limits.interval_s
         return max(self._last_start_s + interval_s, self._retry_at_s)
 
     def started(self, now_s: float) -> None:

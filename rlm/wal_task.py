@@ -1,14 +1,19 @@
 """RLMWalTask: reads what was appended to one led partition's active segment (KIP-1176)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.open_files import OpenFiles
 from kafka_log.record_batch import BatchSpan
 from kafka_log.segment_tail import Gap, LogDeleted, SegmentTail, TailEvent, Truncated
 from kafka_log.topic_partition import TopicIdPartition
 from rlm.segment_queue import MetaQueueItem
+
+ReadError = LogDirectoryError | MalformedFileError
+"""What a run of a task may fail with: the disk, or a broken leader-epoch-checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +24,18 @@ class TaskOutcome:
     read_bytes: int
     next_offset: int
     """The first offset that was not read yet; negative when the log has not been found."""
-    more: bool
-    """There is more to read now."""
+    backlog_bytes: int
+    """What there is beyond; only known when something was read."""
     truncated_at: int | None
     """The log was cut at this offset: what was uploaded from there on is dead."""
     gaps: tuple[tuple[int, int], ...]
     """[from, to) offsets that retention removed before they were read."""
     deleted: bool
+
+    @property
+    def more(self) -> bool:
+        """There is more to read now."""
+        return self.backlog_bytes > 0
 
 
 class RLMWalTask:
@@ -43,14 +53,10 @@ class RLMWalTask:
         self.directory = directory
         self._tail = SegmentTail(directory, start_offset, open_files)
 
-    def backlog_bytes(self) -> int:
-        """Bytes in the log that were not read yet."""
-        return self._tail.backlog_bytes()
-
     def run(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
         """Read up to `max_bytes` of whole, checked batches, an item for each leader epoch.
 
-        Raises kafka_log.segment_tail.LogDirectoryError when the disk fails.
+        Raises a ReadError.
         """
         read = self._tail.read(max_bytes)
         records = memoryview(read.records)
@@ -62,15 +68,43 @@ class RLMWalTask:
             items,
             len(records),
             self._tail.next_offset,
-            more=bool(items) and self._tail.backlog_bytes() > 0,
+            self._backlog_bytes() if items else 0,
             truncated_at=_truncation(read.events),
             gaps=tuple((event.from_offset, event.to_offset) for event in read.events if isinstance(event, Gap)),
             deleted=any(isinstance(event, LogDeleted) for event in read.events),
         )
 
+    def _backlog_bytes(self) -> int:
+        try:
+            return self._tail.backlog_bytes()
+        except LogDirectoryError:  # what was read must not be lost with it; the next run meets the error itself
+            return 1
+
     def close(self) -> None:
-        """Give the files back."""
+        """Give the files back. Not while the task runs."""
         self._tail.close()
+
+
+def run_tasks(
+    runs: list[tuple[RLMWalTask, float]], budget_bytes: int, clock: Callable[[], float]
+) -> list[TaskOutcome | ReadError | None]:
+    """In a thread of the pool: run the tasks one after the other; None for those that the budget did not reach.
+
+    One that fails does not hold up the others.
+    """
+    outcomes: list[TaskOutcome | ReadError | None] = []
+    for task, seen_s in runs:
+        if budget_bytes <= 0:
+            outcomes.append(None)
+            continue
+        try:
+            outcome = task.run(budget_bytes, seen_s, clock())
+        except (LogDirectoryError, MalformedFileError) as error:
+            outcomes.append(error)
+        else:
+            outcomes.append(outcome)
+            budget_bytes -= outcome.read_bytes
+    return outcomes
 
 
 def _item(

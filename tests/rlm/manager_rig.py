@@ -1,0 +1,127 @@
+"""A RemoteWalLogManager on real files and a storage in memory, and a listener that writes down what it hears."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.topic_settings import LinkPolicy
+from plugin.segment_metadata import CombinedSegmentId
+from rlm.combine_task import Clocks, RLMWalCombineTask, UploadedSegment
+from rlm.led_partition import Assignment
+from rlm.link_policy import CostLimits, LinkDecider
+from rlm.measures import StageTimes, WriteMeasures
+from rlm.partition_schedule import ScheduleIntervals
+from rlm.remote_wal_log_manager import LogManagerLimits, RemoteWalLogManager
+from rlm.upload_pacer import PacerLimits
+from tests.kafka_log.log_writer import LogWriter
+from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
+
+TOPIC = TopicId(b"m" * 16)
+
+
+def partition(number: int) -> TopicIdPartition:
+    return TopicIdPartition(TOPIC, number)
+
+
+LIMITS = LogManagerLimits(
+    ScheduleIntervals(process_s=60.0, retry_s=0.002, retry_max_s=0.01),
+    PacerLimits(
+        interval_s=0.001, archive_interval_s=0.002, upload_bytes=4096, max_in_flight=2, retry_s=0.002, retry_max_s=0.01
+    ),
+    task_threads=2,
+    queue_items=100,
+    queue_bytes=64 * 1024,
+    read_bytes=64 * 1024,
+    link_wait_max_s=0.5,
+    open_files=16,
+)
+
+
+@dataclass
+class Listener:
+    uploaded: list[UploadedSegment] = field(default_factory=list)
+    truncated: list[tuple[TopicIdPartition, int]] = field(default_factory=list)
+    released: list[TopicIdPartition] = field(default_factory=list)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def segment_uploaded(self, segment: UploadedSegment) -> None:
+        self.uploaded.append(segment)
+        self.heard.set()
+
+    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
+        self.truncated.append((partition, offset))
+        self.heard.set()
+
+    def partition_released(self, partition: TopicIdPartition) -> None:
+        self.released.append(partition)
+        self.heard.set()
+
+    def stored(self, wanted: TopicIdPartition) -> list[bytes]:
+        """Every batch of a partition that was told as stored, in the order of telling."""
+        return [
+            bytes(item.records[batch.start : batch.end])
+            for segment in self.uploaded
+            for item in segment.items
+            if item.topic_id_partition == wanted
+            for batch in item.batches
+        ]
+
+
+class Rig:
+    def __init__(self, directory: Path, limits: LogManagerLimits) -> None:
+        self.directory = directory
+        self.storage, self.publisher, self.listener = MemoryStorage(), MemoryPublisher(), Listener()
+        registry = CollectorRegistry()
+        self.measures = WriteMeasures(registry)
+        clocks = Clocks(asyncio.get_running_loop().time, lambda: 1_700_000_000_000)
+        combine = RLMWalCombineTask(self.storage, self.publisher, CombinedSegmentId(1, 5, 0), 2, self.measures, clocks)
+        decider = LinkDecider(CostLimits(30_000, 0.001))
+        self.manager = RemoteWalLogManager(limits, combine, decider, StageTimes(registry), self.measures)
+        self.manager.resume_offset = lambda _partition, _directory: 0
+        self.manager.add_listener(self.listener)
+        self.logs: dict[TopicIdPartition, LogWriter] = {}
+
+    def log(self, number: int = 0) -> LogWriter:
+        """The partition's log, made when first asked for."""
+        if partition(number) not in self.logs:
+            self.logs[partition(number)] = LogWriter(self.directory / f"t-{number}")
+        return self.logs[partition(number)]
+
+    def assignment(self, number: int) -> Assignment:
+        return Assignment(partition(number), "t", self.log(number).path, LinkPolicy.ALWAYS, 20)
+
+    def assign(self, *numbers: int) -> None:
+        self.manager.assign(self.assignment(number) for number in numbers)
+
+    async def until(self, condition: Callable[[], bool], what: str = "") -> None:
+        """Wait for the condition, looking whenever the listener hears something and every few milliseconds."""
+        try:
+            async with asyncio.timeout(10):
+                while not condition():
+                    self.listener.heard.clear()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self.listener.heard.wait(), 0.003)
+        except TimeoutError:
+            raise AssertionError(f"never: {what or condition}") from None
+
+    async def all_stored(self, number: int = 0) -> None:
+        written = [batch.raw for batch in self.log(number).batches]
+        await self.until(lambda: set(written) <= set(self.listener.stored(partition(number))), "all stored")
+
+
+@asynccontextmanager
+async def running(directory: Path, **changes: object) -> AsyncIterator[Rig]:
+    """A started manager; `changes` are limits."""
+    rig = Rig(directory, replace(LIMITS, **changes))  # type: ignore[arg-type]
+    main = rig.manager.start()
+    try:
+        yield rig
+    finally:
+        await rig.manager.stop(flush_timeout_s=5)
+    assert main.cancelled() or main.exception() is None

@@ -1,0 +1,129 @@
+"""A RemoteWalStorageManager in memory that fails, hangs, corrupts and holds back on command."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from plugin.combined_segment import OpenCombinedSegment, SegmentHeader
+from plugin.errors import (
+    RemoteResourceNotFoundError,
+    RemoteSegmentConflictError,
+    RemoteStorageTimeoutError,
+)
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCounts, StorageContext, StoredSegment
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
+    RemoteWalCombinedLogSegmentMetadata,
+    RemoteWalCombinedLogSegmentMetadataUpdate,
+)
+
+FAIL_BEFORE = "before"
+"""The write takes no effect, and fails."""
+FAIL_AFTER = "after"
+"""The write takes effect, and fails all the same: its outcome is unknown to the caller."""
+
+
+class MemoryStorage(RemoteWalStorageManager):
+    """Objects in a dict. Thread-safe enough: every public attribute is set by the test alone."""
+
+    def __init__(self) -> None:
+        self.objects: dict[CombinedSegmentId, bytes] = {}
+        self.entries: dict[CombinedSegmentId, tuple[RemoteLogSegmentMetadataEntry, ...]] = {}
+        self.copy_faults: list[str | None] = []
+        """One for each write to come; None lets it pass."""
+        self.copies_fail = False
+        self.fetches_fail = False
+        self.corrupt: Callable[[bytes], bytes] | None = None
+        self.copies_held: dict[int, threading.Event] | None = None
+        """When set, each write waits for the event of its sequence number."""
+        self.copy_begun: dict[int, threading.Event] = {}
+        self.fetch_gate = threading.Event()
+        self.fetch_gate.set()
+        self.fetches: list[tuple[CombinedSegmentId, int, int]] = []
+        self._lock = threading.Lock()
+
+    def hold_copies(self, *sequences: int) -> None:
+        self.copies_held = {sequence: threading.Event() for sequence in sequences}
+        self.copy_begun = {sequence: threading.Event() for sequence in sequences}
+
+    def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
+        pass
+
+    def copy_log_segment_data(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        segment_id = metadata.combined_segment_id
+        if self.copies_held is not None and segment_id.sequence in self.copies_held:
+            self.copy_begun[segment_id.sequence].set()
+            assert self.copies_held[segment_id.sequence].wait(10)
+        with self._lock:
+            fault = self.copy_faults.pop(0) if self.copy_faults else None
+        if self.copies_fail or fault == FAIL_BEFORE:
+            raise RemoteStorageTimeoutError("put", str(segment_id), "planted")
+        segment = OpenCombinedSegment(SegmentHeader("cluster", segment_id, metadata.event_timestamp_ms))
+        for entry, records in zip(metadata.entries, records_list, strict=True):
+            segment.append(entry, records)
+        sealed = segment.seal()
+        with self._lock:
+            if segment_id in self.objects:
+                raise RemoteSegmentConflictError("put", str(segment_id), "the key is taken")
+            self.objects[segment_id] = b"".join(sealed.chunks)
+            self.entries[segment_id] = sealed.entries
+        if fault == FAIL_AFTER:
+            raise RemoteStorageTimeoutError("put", str(segment_id), "planted, after the effect")
+        return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, sealed.entries, sealed.size_bytes, b"")
+
+    def fetch_log_segment(
+        self,
+        combined_segment_id: CombinedSegmentId,
+        start_position: int,
+        end_position: int,
+        custom_metadata: bytes = b"",
+    ) -> bytes:
+        self.fetches.append((combined_segment_id, start_position, end_position))
+        assert self.fetch_gate.wait(10)
+        if self.fetches_fail:
+            raise RemoteStorageTimeoutError("get", str(combined_segment_id), "planted")
+        with self._lock:
+            stored = self.objects.get(combined_segment_id)
+        if stored is None:
+            raise RemoteResourceNotFoundError("get", str(combined_segment_id), "not there")
+        data = stored[start_position:end_position]
+        return data if self.corrupt is None else self.corrupt(data)
+
+    def records_of(self, segment_id: CombinedSegmentId, entry: RemoteLogSegmentMetadataEntry) -> bytes:
+        return self.objects[segment_id][entry.start_file_position : entry.end_file_position]
+
+    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+        raise NotImplementedError
+
+    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+        self.objects.pop(combined_segment_id, None)
+
+    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
+        return iter(())
+
+    @property
+    def request_counts(self) -> RequestCounts:
+        return RequestCounts(put=len(self.objects), get=len(self.fetches))
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryPublisher:
+    """Takes records until `is_full`."""
+
+    def __init__(self) -> None:
+        self.published: list[RemoteWalCombinedLogSegmentMetadata] = []
+        self.is_full = False
+
+    def publish(self, record: RemoteWalCombinedLogSegmentMetadata) -> None:
+        from metadata_topic.errors import PublicationBacklogFullError
+
+        if self.is_full:
+            raise PublicationBacklogFullError("publish metadata", str(record.combined_segment_id), "planted")
+        self.published.append(record)
+
+    def sequences(self, state: int) -> list[int]:
+        return [record.combined_segment_id.sequence for record in self.published if record.state == state]

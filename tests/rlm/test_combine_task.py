@@ -1,0 +1,156 @@
+"""RLMWalCombineTask: uploads run at once, metadata goes out in order, and none of it is lost."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+import rlm.combine_task
+from kafka_log.record_batch import scan_batches
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
+from rlm.combine_task import Clocks, RLMWalCombineTask
+from rlm.measures import WriteMeasures
+from rlm.segment_queue import MetaQueueItem
+from tests.kafka_log.batches import batches
+from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE, MemoryPublisher, MemoryStorage
+
+PARTITION = TopicIdPartition(TopicId(b"c" * 16), 3)
+STARTED, FINISHED = RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+class Rig:
+    def __init__(self, threads: int = 4) -> None:
+        self.storage, self.publisher = MemoryStorage(), MemoryPublisher()
+        self.measures = WriteMeasures(CollectorRegistry())
+        self.task = RLMWalCombineTask(
+            self.storage,
+            self.publisher,
+            CombinedSegmentId(1, 77, 0),
+            threads,
+            self.measures,
+            Clocks(lambda: 5.0, lambda: 1_700_000_000_000),
+        )
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.task.close()
+
+
+def item(first_offset: int, leader_epoch: int = 2) -> MetaQueueItem:
+    raw = batches(2, first_offset, 5, leader_epoch)
+    return MetaQueueItem(PARTITION, tuple(scan_batches(raw, 0, len(raw))), memoryview(raw), 0.0, 0.0)
+
+
+async def begun(rig: Rig, sequence: int) -> None:
+    assert await asyncio.to_thread(rig.storage.copy_begun[sequence].wait, 10)
+
+
+async def test_whichever_upload_ends_first_metadata_goes_out_in_the_order_of_the_sequence(rig: Rig) -> None:
+    rig.storage.hold_copies(0, 1, 2, 3)
+    held = rig.storage.copies_held
+    assert held is not None
+    uploads = []
+    for sequence in range(4):
+        uploads.append(asyncio.create_task(rig.task.combine([item(10 * sequence)])))
+        await begun(rig, sequence)
+    rig.storage.copy_faults = []
+    for sequence in (2, 3, 1):
+        held[sequence].set()
+        stored = await uploads[sequence]
+        assert stored is not None
+        assert stored.combined_segment_id.sequence == sequence
+    assert rig.publisher.sequences(STARTED) == [0, 1, 2, 3]
+    assert rig.publisher.sequences(FINISHED) == []
+    assert rig.task.unpublished == 3
+    held[0].set()
+    await uploads[0]
+    assert rig.publisher.sequences(FINISHED) == [0, 1, 2, 3]
+    assert rig.task.unpublished == 0
+
+
+async def test_a_failed_upload_holds_up_none_behind_it_and_its_number_is_never_used_again(rig: Rig) -> None:
+    rig.storage.copy_faults = [FAIL_BEFORE, FAIL_AFTER, None]
+    assert await rig.task.combine([item(0)]) is None
+    assert await rig.task.combine([item(0)]) is None
+    stored = await rig.task.combine([item(0)])
+    assert stored is not None
+    assert stored.combined_segment_id == CombinedSegmentId(1, 77, 2)
+    assert rig.publisher.sequences(FINISHED) == [2]
+    assert sorted(segment.sequence for segment in rig.storage.objects) == [1, 2]
+
+
+async def test_what_is_published_says_where_each_item_lies(rig: Rig) -> None:
+    items = [item(0), item(10, leader_epoch=3)]
+    stored = await rig.task.combine(items)
+    assert stored is not None
+    started, finished = rig.publisher.published
+    assert (started.entries, started.state, started.event_timestamp_ms) == ((), STARTED, 1_700_000_000_000)
+    assert finished.entries == stored.entries
+    assert finished.size_bytes == stored.size_bytes == len(rig.storage.objects[stored.combined_segment_id])
+    for queued, entry in zip(items, stored.entries, strict=True):
+        assert rig.storage.records_of(stored.combined_segment_id, entry) == bytes(queued.records)
+        assert (entry.first_offset, entry.last_offset) == (queued.first_offset, queued.last_offset)
+        assert entry.leader_epoch == queued.leader_epoch
+
+
+async def test_a_full_backlog_of_publications_loses_no_finished_record_and_stops_uploads(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rlm.combine_task, "_PUBLISH_AGAIN_S", 3600.0)
+    rig.storage.hold_copies(0, 1)
+    held = rig.storage.copies_held
+    assert held is not None
+    uploads = [asyncio.create_task(rig.task.combine([item(10 * sequence)])) for sequence in range(2)]
+    await begun(rig, 0)
+    await begun(rig, 1)
+    rig.publisher.is_full = True
+    held[1].set()
+    assert await uploads[1] is not None
+    held[0].set()
+    assert await uploads[0] is not None
+    assert rig.publisher.sequences(FINISHED) == []
+    assert rig.task.unpublished == 2
+
+    puts = len(rig.storage.objects)
+    assert await rig.task.combine([item(20)]) is None
+    assert len(rig.storage.objects) == puts
+    assert rig.measures.upload_failures.labels("PublicationBacklogFullError")._value.get() == 1
+
+    rig.publisher.is_full = False
+    assert await rig.task.combine([item(20)]) is not None
+    assert rig.publisher.sequences(FINISHED) == [0, 1, 2]
+
+
+async def test_a_held_up_record_goes_out_by_itself_when_no_further_upload_comes(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rlm.combine_task, "_PUBLISH_AGAIN_S", 0.001)
+    taken = asyncio.Event()
+    publish, attempts = rig.publisher.publish, 0
+
+    def publish_and_tell(record: object) -> None:
+        nonlocal attempts
+        attempts += 1
+        rig.publisher.is_full = 2 <= attempts < 5
+        publish(record)  # type: ignore[arg-type]
+        if attempts >= 5:
+            taken.set()
+
+    monkeypatch.setattr(rig.publisher, "publish", publish_and_tell)
+    assert await rig.task.combine([item(0)]) is not None
+    assert rig.task.unpublished == 1
+    await asyncio.wait_for(taken.wait(), 5)
+    assert rig.publisher.sequences(FINISHED) == [0]
+    assert rig.task.unpublished == 0
+
+
+async def test_when_not_even_the_start_can_be_published_nothing_is_uploaded(rig: Rig) -> None:
+    rig.publisher.is_full = True
+    assert await rig.task.combine([item(0)]) is None
+    assert rig.storage.objects == {}
+    assert rig.task.unpublished == 0

@@ -1,0 +1,67 @@
+"""Link or inline, in virtual time."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata_topic.topic_settings import LinkPolicy
+from rlm.link_policy import CostLimits, LinkDecider, LinkMode, RateMeter
+
+LIMITS = CostLimits(break_even_bytes=10_000, upload_interval_s=0.01, hold_s=0.5)
+
+
+@settings(max_examples=50)
+@given(rate=st.floats(1.0, 1e9), step_s=st.sampled_from([0.001, 0.01, 0.05]))
+def test_a_steady_rate_is_measured_within_a_few_per_cent_of_what_it_is(rate: float, step_s: float) -> None:
+    meter, now_s = RateMeter(time_constant_s=0.5), 100.0
+    for _ in range(round(5 / step_s)):
+        now_s += step_s
+        meter.add(rate * step_s, now_s)  # type: ignore[arg-type]
+    assert meter.bytes_per_second(now_s) == pytest.approx(rate, rel=0.06)
+    assert meter.bytes_per_second(now_s + 5.0) < rate * 0.0001 + 1e-9
+
+
+def test_time_that_stands_still_or_goes_back_adds_up_and_does_not_blow_up() -> None:
+    meter = RateMeter(time_constant_s=0.5)
+    meter.add(100, 10.0)
+    meter.add(100, 10.0)
+    meter.add(100, 9.0)
+    assert meter.bytes_per_second(10.0) == pytest.approx(600.0)
+
+
+def test_small_loads_go_inline_large_ones_as_links_and_the_mode_is_held_for_a_while() -> None:
+    decider = LinkDecider(LIMITS)
+
+    def mode(pending: int, now_s: float) -> LinkMode:
+        return decider.mode(LinkPolicy.COST, 20, pending, now_s)
+
+    assert mode(9_999, 1.0) is LinkMode.INLINE
+    assert mode(10_000, 1.0) is LinkMode.LINK
+    assert mode(1, 1.4) is LinkMode.LINK
+    assert mode(1, 1.5) is LinkMode.INLINE
+
+
+def test_a_rate_that_fills_objects_above_break_even_makes_links() -> None:
+    decider, now_s = LinkDecider(LIMITS), 1.0
+    for _ in range(200):  # 2 MB/s: 20 KB in an interval
+        now_s += 0.01
+        decider.appended(20_000, now_s)
+    assert decider.mode(LinkPolicy.COST, 20, 1, now_s) is LinkMode.LINK
+    assert decider.mode(LinkPolicy.COST, 20, 1, now_s + 10) is LinkMode.INLINE
+
+
+def test_the_policy_always_links_whatever_it_costs() -> None:
+    assert LinkDecider(LIMITS).mode(LinkPolicy.ALWAYS, 1, 1, 1.0) is LinkMode.LINK
+
+
+def test_the_policy_latency_gives_links_up_while_uploads_are_slower_than_its_bound() -> None:
+    decider = LinkDecider(LIMITS)
+    decider.uploaded(0.009)
+    assert decider.mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.LINK
+    for _ in range(20):
+        decider.uploaded(0.1)
+    assert decider.mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.INLINE
+    assert decider.mode(LinkPolicy.COST, 20, 50_000, 1.0) is LinkMode.LINK
+    for _ in range(60):
+        decider.uploaded(0.002)
+    assert decider.mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.LINK

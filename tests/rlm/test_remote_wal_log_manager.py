@@ -1,0 +1,351 @@
+"""The write path on real files: what is appended is stored, in order, whatever fails on the way."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kafka_log.errors import LogDirectoryError
+from kafka_log.segment_tail import SegmentTail
+from plugin.segment_metadata import RemoteLogSegmentState
+from rlm.link_policy import LinkMode
+from rlm.partition_schedule import ScheduleIntervals
+from rlm.segment_queue import MetaQueueItem
+from rlm.wal_task import RLMWalTask
+from tests.rlm.manager_rig import LIMITS, Rig, partition, running
+from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+async def test_everything_appended_is_stored_exactly_once_and_in_order(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        for number in range(3):
+            rig.log(number).append(2, payload=b"before" * 20)
+        rig.assign(0, 1, 2)
+        for round_ in range(10):
+            for number in range(3):
+                rig.log(number).append(1 + number, leader_epoch=round_ // 4, payload=b"%d" % round_ * 50)
+            if round_ == 5:
+                rig.log(1).roll()
+            await asyncio.sleep(0)
+        for number in range(3):
+            await rig.all_stored(number)
+            assert rig.listener.stored(partition(number)) == [batch.raw for batch in rig.log(number).batches]
+        await rig.until(lambda: all(s.lag_bytes == 0 for s in rig.manager.status().values()))
+        status = rig.manager.status()[partition(2)]
+        assert status.uploaded_offset == status.log_end_offset == rig.log(2).log_end_offset
+        assert status.lag_age_ms == 0
+
+
+async def test_the_object_and_its_metadata_hold_what_the_listener_was_told(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        rig.assign(0)
+        rig.log().append(3, leader_epoch=4)
+        rig.log().append(2, leader_epoch=5)
+        await rig.all_stored()
+    for segment in rig.listener.uploaded:
+        for item, entry in zip(segment.items, segment.entries, strict=True):
+            assert rig.storage.records_of(segment.combined_segment_id, entry) == bytes(item.records)
+            assert {batch.leader_epoch for batch in item.batches} == {entry.leader_epoch}
+    published = [record for record in rig.publisher.published if record.state == FINISHED]
+    assert [record.combined_segment_id for record in published] == [
+        segment.combined_segment_id for segment in rig.listener.uploaded
+    ]
+
+
+async def test_uploads_that_fail_before_or_after_their_effect_are_done_anew_under_new_names(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        rig.storage.copy_faults = [FAIL_BEFORE, FAIL_AFTER, None, FAIL_AFTER, FAIL_BEFORE, FAIL_BEFORE]
+        rig.assign(0)
+        for _ in range(30):
+            rig.log().append(1, payload=b"p" * 200)
+            await asyncio.sleep(0.001)
+        await rig.all_stored()
+        await rig.until(lambda: not rig.storage.copy_faults)
+        told = rig.listener.stored(partition(0))
+        assert sorted(told) == sorted(batch.raw for batch in rig.log().batches)
+        assert rig.measures.upload_failures.labels("RemoteStorageTimeoutError")._value.get() == 5
+        assert rig.publisher.sequences(FINISHED) == [
+            segment.combined_segment_id.sequence for segment in rig.listener.uploaded
+        ]
+
+
+async def test_an_item_that_is_under_way_does_not_count_as_uploaded(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        rig.storage.hold_copies(0)
+        held = rig.storage.copies_held
+        assert held is not None
+        rig.log().append(5)
+        rig.assign(0)
+        assert await asyncio.to_thread(rig.storage.copy_begun[0].wait, 10)
+        rig.log().append(5, payload=b"later")
+        await rig.until(lambda: len(rig.listener.uploaded) == 1)  # the second object is stored, the first is not
+        assert rig.manager.status()[partition(0)].uploaded_offset == 0
+        assert rig.manager.upload_expected(partition(0), 0)
+        held[0].set()
+        await rig.all_stored()
+        assert rig.manager.status()[partition(0)].uploaded_offset == 10
+        assert not rig.manager.upload_expected(partition(0), 9)
+
+
+async def test_truncation_voids_what_was_read_but_is_not_stored_and_tells_the_listeners(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        rig.storage.copies_fail = True
+        log = rig.log()
+        kept = [log.append(1, payload=b"kept" * 9) for _ in range(3)]
+        void = [log.append(1, payload=b"void" * 9) for _ in range(3)]
+        rig.assign(0)
+        await _queued(rig, 6)
+        log.truncate_to(3)
+        new = [log.append(2, leader_epoch=1, payload=b"new") for _ in range(2)]
+        await rig.until(lambda: bool(rig.listener.truncated))
+        assert rig.listener.truncated == [(partition(0), 3)]
+        rig.storage.copies_fail = False
+        await rig.all_stored()
+        told = rig.listener.stored(partition(0))
+        assert sorted(told) == sorted(batch.raw for batch in kept + new)
+        assert not set(told) & {batch.raw for batch in void}
+        await rig.until(lambda: rig.manager.status()[partition(0)].lag_bytes == 0)
+
+
+async def test_truncation_during_an_upload_keeps_the_part_below_it_and_no_more(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        rig.storage.hold_copies(0)
+        held = rig.storage.copies_held
+        assert held is not None
+        log = rig.log()
+        kept = [log.append(1, payload=b"kept" * 9) for _ in range(3)]
+        for _ in range(3):
+            log.append(1, payload=b"void" * 9)
+        rig.assign(0)
+        assert await asyncio.to_thread(rig.storage.copy_begun[0].wait, 10)
+        log.truncate_to(3)
+        new = log.append(1, leader_epoch=1, payload=b"new")
+        await rig.until(lambda: bool(rig.listener.truncated))
+        held[0].set()
+        await rig.until(lambda: len(rig.listener.stored(partition(0))) == 4)
+        assert sorted(rig.listener.stored(partition(0))) == sorted(batch.raw for batch in [*kept, new])
+        assert rig.manager.status()[partition(0)].uploaded_offset == 4
+
+
+async def test_released_partitions_are_dropped_from_the_queue_and_not_uploaded_any_more(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        rig.storage.copies_fail = True
+        rig.log(0).append()
+        rig.log(1).append()
+        rig.assign(0, 1)
+        await _queued(rig, 1, 0)
+        await _queued(rig, 1, 1)
+        rig.assign(1)
+        assert rig.listener.released == [partition(0)]
+        assert rig.manager.mode_of(partition(0), 1) is LinkMode.OFF
+        rig.storage.copies_fail = False
+        await rig.all_stored(1)
+        assert rig.listener.stored(partition(0)) == []
+
+
+async def test_leadership_that_comes_back_during_an_upload_is_told_each_batch_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        rig.storage.hold_copies(0)
+        held = rig.storage.copies_held
+        assert held is not None
+        for _ in range(3):
+            rig.log().append()
+        rig.assign(0)
+        assert await asyncio.to_thread(rig.storage.copy_begun[0].wait, 10)
+        rig.assign()
+        rig.assign(0)
+        await rig.all_stored()
+        held[0].set()
+        rig.log().append()
+        await rig.all_stored()
+        await rig.until(lambda: rig.publisher.sequences(FINISHED)[:2] == [0, 1])
+        assert rig.listener.stored(partition(0)) == [batch.raw for batch in rig.log().batches]
+
+
+async def test_a_run_that_was_begun_for_a_former_assignment_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    read, close = SegmentTail.read, SegmentTail.close
+    reading: set[SegmentTail] = set()
+    closed_while_reading: list[SegmentTail] = []
+
+    def slow_read(tail: SegmentTail, max_bytes: int) -> object:
+        result = read(tail, max_bytes)
+        if not begun.is_set():
+            reading.add(tail)
+            loop.call_soon_threadsafe(begun.set)
+            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(10)
+            reading.discard(tail)
+        return result
+
+    def watched_close(tail: SegmentTail) -> None:
+        closed_while_reading.extend(reading & {tail})
+        close(tail)
+
+    monkeypatch.setattr(SegmentTail, "read", slow_read)
+    monkeypatch.setattr(SegmentTail, "close", watched_close)
+    async with running(tmp_path) as rig:
+        rig.log().append(4)
+        rig.assign(0)
+        await begun.wait()
+        rig.assign()
+        rig.assign(0)
+        go_on.set()
+        await rig.all_stored()
+        assert rig.listener.stored(partition(0)) == [batch.raw for batch in rig.log().batches]
+    assert closed_while_reading == []
+
+
+async def test_the_backlog_is_bounded_while_the_store_is_down_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with running(tmp_path, queue_bytes=3000, queue_items=10) as rig:
+        rig.storage.copies_fail = True
+        for _ in range(100):
+            rig.log().append(1, payload=b"b" * 400)
+        rig.assign(0)
+        failures = rig.measures.upload_failures.labels("RemoteStorageTimeoutError")._value
+        await rig.until(lambda: failures.get() >= 8)
+        one = len(rig.log().batches[0].raw)
+        pending = rig.manager._partitions[partition(0)].pending_bytes
+        assert pending <= 3000 + one
+        assert rig.manager.status()[partition(0)].lag_bytes >= 100 * one - pending
+        assert not rig.manager.upload_expected(partition(0), 0)
+        rig.storage.copies_fail = False
+        await rig.all_stored()
+        assert rig.listener.stored(partition(0)) == [batch.raw for batch in rig.log().batches]
+
+
+async def test_a_full_backlog_of_publications_stops_uploads_and_loses_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        rig.publisher.is_full = True
+        rig.log().append(3)
+        rig.assign(0)
+        failures = rig.measures.upload_failures.labels("PublicationBacklogFullError")._value
+        await rig.until(lambda: failures.get() >= 3)
+        assert rig.storage.objects == {}
+        assert not rig.manager.upload_expected(partition(0), 0)
+        rig.publisher.is_full = False
+        await rig.all_stored()
+    assert len(rig.publisher.sequences(FINISHED)) == len(rig.listener.uploaded)
+
+
+async def test_one_log_that_cannot_be_read_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        rig.log(0).append()
+        rig.log(1).append()
+        rig.log(1).roll()
+        (rig.log(0).path / "leader-epoch-checkpoint").write_text("not a checkpoint\n")
+        rig.assign(0, 1)
+        await rig.all_stored(1)
+        await rig.until(lambda: bool(rig.measures.read_failures._value.get()))
+        assert not rig.manager.upload_expected(partition(0), 0)
+        rig.log(0).write_checkpoint()
+        await rig.all_stored(0)
+        assert rig.manager.upload_expected(partition(0), rig.log(0).log_end_offset)
+
+
+async def test_what_was_read_survives_a_disk_that_fails_right_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [LogDirectoryError(tmp_path, "planted")]
+    backlog_bytes = SegmentTail.backlog_bytes
+
+    def failing_once(tail: SegmentTail) -> int:
+        if failures:
+            raise failures.pop()
+        return backlog_bytes(tail)
+
+    monkeypatch.setattr(SegmentTail, "backlog_bytes", failing_once)
+    async with running(tmp_path) as rig:
+        rig.log().append(4)
+        rig.assign(0)
+        await rig.all_stored()
+    assert failures == []
+
+
+async def test_a_deleted_log_is_released_and_its_successor_taken_on_anew(tmp_path: Path) -> None:
+    async with running(tmp_path, schedule=ScheduleIntervals(process_s=0.02, retry_s=0.002, retry_max_s=0.01)) as rig:
+        rig.log().append()
+        rig.assign(0)
+        await rig.all_stored()
+        rig.log().path.rename(tmp_path / "t-0.gone-delete")
+        await rig.until(lambda: rig.listener.released == [partition(0)])
+        del rig.logs[partition(0)]
+        rig.log().append(7)
+        rig.assign(0)
+        await rig.all_stored()
+
+
+async def test_a_defect_in_an_upload_ends_the_manager_instead_of_stopping_it_silently(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path, LIMITS)
+
+    def broken(*_: object) -> None:
+        raise ValueError("a broken precondition")
+
+    monkeypatch.setattr(rig.storage, "copy_log_segment_data", broken)
+    main = rig.manager.start()
+    rig.log().append()
+    rig.assign(0)
+    with pytest.raises(ValueError, match="a broken precondition"):
+        await asyncio.wait_for(main, 10)
+    await rig.manager.stop(1)
+
+
+async def test_a_graceful_stop_uploads_all_that_was_read(tmp_path: Path) -> None:
+    pacer = replace(LIMITS.pacer, archive_interval_s=3600.0, interval_s=3600.0, max_in_flight=1, upload_bytes=1024)
+    async with running(tmp_path, pacer=pacer) as rig:
+        rig.storage.hold_copies(0)
+        held = rig.storage.copies_held
+        assert held is not None
+        rig.log().append(1, payload=b"first")
+        rig.assign(0)
+        assert await asyncio.to_thread(rig.storage.copy_begun[0].wait, 10)
+        held[0].set()
+        await rig.all_stored()
+        rig.manager._queue.put(_items(rig, 5))
+    assert len(rig.storage.objects) == 6
+
+
+async def test_an_unknown_partition_is_reported_once_and_not_with_every_fetch(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        asked: list[None] = []
+        rig.manager.on_unknown_partition = lambda: asked.append(None)
+        for _ in range(50):
+            assert rig.manager.mode_of(partition(9), 1) is LinkMode.OFF
+        assert len(asked) == 1
+        rig.log(9).append()
+        rig.assign(9)
+        assert rig.manager.mode_of(partition(9), 1) is LinkMode.LINK
+        rig.assign()
+        rig.manager.mode_of(partition(9), 1)
+        assert len(asked) == 2
+
+
+async def test_led_partitions_are_found_by_id_and_number_alone(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        rig.log(0)
+        rig.assign(0)
+        known = partition(0)
+        assert rig.manager.find(known.topic_id, 0) == known
+        assert rig.manager.find(known.topic_id, 1) is None
+        assert rig.manager.find(b"another topic id", 0) is None
+        assert rig.manager.find(None, 0) is None
+
+
+def _items(rig: Rig, count: int) -> list[MetaQueueItem]:
+    made: list[MetaQueueItem] = []
+    for number in range(10, 10 + count):
+        rig.log(number).append(1, payload=b"s" * 900)
+        task = RLMWalTask(partition(number), rig.log(number).path, 0, rig.manager._open_files)
+        made += task.run(10_000, 0.0, 0.0).items
+        task.close()
+    return made
+
+
+async def _queued(rig: Rig, next_offset: int, number: int = 0) -> None:
+    await rig.until(lambda: rig.manager.status()[partition(number)].log_end_offset >= next_offset)

@@ -1,0 +1,79 @@
+"""remoteSegmentQ keeps each partition's order, its bounds, and its count of bytes."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_log.record_batch import scan_batches
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
+from tests.kafka_log.batches import batches
+
+PARTITIONS = [TopicIdPartition(TopicId(b"q" * 16), number) for number in range(3)]
+
+
+def item(partition: int, first_offset: int, count: int = 2, records: int = 3) -> MetaQueueItem:
+    raw = batches(count, first_offset, records)
+    return MetaQueueItem(PARTITIONS[partition], tuple(scan_batches(raw, 0, len(raw))), memoryview(raw), 0.0, 0.0)
+
+
+def test_it_drains_up_to_the_upload_size_and_one_item_at_least() -> None:
+    queue = RemoteSegmentQueue(10, 1_000_000)
+    items = [item(0, 0), item(1, 0), item(2, 0)]
+    queue.put(items)
+    assert queue.drain(1) == items[:1]
+    assert queue.drain(2 * len(items[1].records)) == items[1:]
+    assert queue.drain(1) == []
+    assert queue.size_bytes == 0
+
+
+def test_a_single_batch_above_the_bound_is_taken_and_leaves_no_room() -> None:
+    queue = RemoteSegmentQueue(1, 10)
+    queue.put([item(0, 0)])
+    assert (queue.free_items, queue.free_bytes) == (0, 0)
+
+
+def test_truncation_keeps_the_batches_below_it_of_an_item_that_it_cuts() -> None:
+    queue = RemoteSegmentQueue(10, 1_000_000)
+    cut = item(0, 0, count=3)  # batches 0-2, 3-5, 6-8
+    other = item(1, 0)
+    queue.put([cut, other, item(0, 9)])
+    queue.discard(PARTITIONS[0], 6)
+    left = queue.drain(1_000_000)
+    assert [(kept.topic_id_partition, kept.first_offset, kept.last_offset) for kept in left] == [
+        (PARTITIONS[0], 0, 5),
+        (PARTITIONS[1], 0, 5),
+    ]
+    assert bytes(left[0].records) == batches(2, 0, 3)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_whatever_uploads_fail_in_whatever_order_each_partitions_order_stays(data: st.DataObject) -> None:
+    queue = RemoteSegmentQueue(1000, 10_000_000)
+    next_offset = [0, 0, 0]
+    in_flight: list[list[MetaQueueItem]] = []
+    taken: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for _ in range(data.draw(st.integers(1, 30))):
+        action = data.draw(st.sampled_from(["put", "drain", "fail", "finish"]))
+        if action == "put":
+            number = data.draw(st.integers(0, 2))
+            queue.put([item(number, next_offset[number])])
+            next_offset[number] += 6
+        elif action == "drain":
+            in_flight.append(queue.drain(data.draw(st.sampled_from([1, 400, 10_000]))))
+        elif in_flight:
+            upload = in_flight.pop(data.draw(st.integers(0, len(in_flight) - 1)))
+            if action == "fail":
+                queue.put_back(upload)
+            else:
+                for stored in upload:
+                    taken[stored.topic_id_partition.partition].append(stored.first_offset)
+    for upload in in_flight:
+        queue.put_back(upload)
+    size = queue.size_bytes
+    left = queue.drain(10**9)
+    assert size == sum(len(kept.records) for kept in left)
+    for number in range(3):
+        offsets = [kept.first_offset for kept in left if kept.topic_id_partition.partition == number]
+        assert offsets == sorted(offsets)
+        assert sorted(offsets + taken[number]) == list(range(0, next_offset[number], 6))

@@ -1,0 +1,76 @@
+"""When an upload may start."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlm.upload_pacer import PacerLimits, UploadPacer, Urgency
+
+LIMITS = PacerLimits(
+    interval_s=0.01, archive_interval_s=1.0, upload_bytes=1000, max_in_flight=2, retry_s=0.5, retry_max_s=4.0
+)
+
+
+def test_with_nothing_in_flight_a_lone_record_waits_for_nothing() -> None:
+    pacer = UploadPacer(LIMITS)
+    pacer.started(10.0)
+    pacer.finished(10.0)
+    start_s = pacer.next_start_s(1, Urgency.LINKS)
+    assert start_s is not None
+    assert start_s <= 10.0
+
+
+def test_with_uploads_in_flight_it_starts_one_interval_after_the_last_or_with_a_full_object() -> None:
+    pacer = UploadPacer(LIMITS)
+    pacer.started(10.0)
+    assert pacer.next_start_s(999, Urgency.LINKS) == pytest.approx(10.01)
+    full = pacer.next_start_s(1000, Urgency.LINKS)
+    assert full is not None
+    assert full <= 10.0
+
+
+def test_links_that_must_pay_wait_for_the_interval_even_with_nothing_in_flight() -> None:
+    pacer = UploadPacer(LIMITS)
+    pacer.started(10.0)
+    pacer.finished(10.0)
+    assert pacer.next_start_s(999, Urgency.PAYING_LINKS) == pytest.approx(10.01)
+
+
+def test_when_nobody_wants_links_it_keeps_the_archive_interval() -> None:
+    pacer = UploadPacer(LIMITS)
+    pacer.started(10.0)
+    pacer.finished(10.0)
+    assert pacer.next_start_s(1, Urgency.ARCHIVE) == pytest.approx(11.0)
+
+
+def test_no_more_than_the_threads_can_carry_are_in_flight() -> None:
+    pacer = UploadPacer(LIMITS)
+    pacer.started(10.0)
+    pacer.started(10.0)
+    assert pacer.next_start_s(10_000, Urgency.LINKS) is None
+    assert pacer.oldest_in_flight_s(12.5) == 2.5
+    pacer.finished(10.0)
+    assert pacer.next_start_s(10_000, Urgency.LINKS) is not None
+
+
+@settings(max_examples=100)
+@given(st.lists(st.booleans(), min_size=1, max_size=40))
+def test_the_back_off_doubles_with_each_failure_in_a_row_up_to_its_limit(outcomes: list[bool]) -> None:
+    pacer, now_s, failures = UploadPacer(LIMITS), 0.0, 0
+    for succeeds in outcomes:
+        pacer.started(now_s)
+        if succeeds:
+            pacer.finished(now_s)
+            failures = 0
+        else:
+            pacer.failed(now_s, now_s)
+            failures += 1
+        next_s = pacer.next_start_s(1000, Urgency.LINKS)
+        assert next_s is not None
+        if failures:
+            assert next_s == now_s + min(0.5 * 2 ** (failures - 1), 4.0)
+        else:
+            assert next_s <= now_s
+        assert pacer.failures_in_a_row == failures
+        assert pacer.in_flight == 0
+        now_s = max(now_s + 0.1, next_s)
