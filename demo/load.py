@@ -84,7 +84,7 @@ class PerformanceLoad:
             records=run.records,
             record_bytes=RECORD_BYTES,
             records_per_s=run.records_per_s,
-            config={"acks": run.acks},
+            config={"acks": run.acks, **run.config},
         )
 
 

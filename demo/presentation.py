@@ -1,20 +1,248 @@
-"""The report for people."""
+"""The report for people who see it for the first time."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demo.plan import StoreKind
-from demo.report import Report
+from demo.report import FaultSeen, Report, Traffic
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+_STAGE_MEANINGS = {
+    "queued": "read from the leader's log, and queued",
+    "combined": "waited to be combined with other partitions",
+    "uploaded": "PUT to the object store",
+    "announced": "told to the followers' agents",
+    "fetched": "ranged GET, in the follower's zone",
+    "hydrated": "all bytes of a linked response present",
+    "spliced": "written to the follower's broker",
+    "link_wait": "a response held back for its upload",
+    "high_watermark": "append until all replicas have it",
+}
 
 
 def show_introduction(console: "Console", store: StoreKind) -> None:
     """What is about to happen."""
-    console.print(f"remote-wal demo on {store.description}")
+    console.print()
+    console.print("[bold]remote-wal[/]  Kafka replicates across zones through object storage")
+    console.print(
+        "[dim]Three stock Kafka brokers stand for three zones. Beside each runs an agent, which sends followers\n"
+        f"a link to bytes in object storage instead of the bytes. The store: {store.description}.[/]",
+        highlight=False,
+    )
+    console.print()
 
 
 def show_report(console: "Console", report: Report, kept: Path | None) -> None:
-    """Everything."""
-    console.print_json(report.to_text())
+    """Picture, tables, promises."""
+    parts: Iterable[RenderableType] = (
+        _picture(report),
+        _money(report),
+        _records(report),
+        _faults(report.faults),
+        _producers(report),
+        _stages(report),
+    )
+    for part in parts:
+        console.print()
+        console.print(part)
+    console.print()
+    _promises(console, report)
+    if kept is not None:
+        console.print(f"kept in {kept}; start it again with: remote-wal cluster up -d {kept / 'cluster'}", style="dim")
+
+
+def _picture(report: Report) -> "RenderableType":
+    from rich.panel import Panel
+    from rich.text import Text
+
+    traffic = report.phases["saturated"]
+    put, crossed, got = (
+        f"{_megabytes(size):^12}" for size in (traffic.put_bytes, traffic.zone_bytes.with_links, traffic.get_bytes)
+    )
+    stock = _megabytes(traffic.zone_bytes.stock)
+    lines = [
+        "   the leader's zone                                             the followers' zones",
+        " ┌───────────────────┐            the zone border             ┌───────────────────────┐",
+        " │ broker ── agent   ├──────────── !{crossed} ───────────▶┤   agents ── brokers   │",
+        " └─────────────┬─────┘                   ┊                    └────▲──────────────────┘",
+        "               │           ┌─────────────┴─────────────┐           │",
+        "               └─ {put} ─▶│       object storage      ├─ {got} ─┘",
+        "                           └───────────────────────────┘",
+    ]
+    text = Text()
+    for line in lines:
+        before, bang, after = line.format(crossed=crossed, put=put, got=got).partition("!")
+        text.append(before)
+        if bang:
+            text.append(after[: len(crossed)], style="bold green")
+            text.append(after[len(crossed) :])
+        text.append("\n")
+    ratio = traffic.zone_bytes.ratio
+    text.append("\n While it wrote as fast as it could, ")
+    text.append(_megabytes(traffic.zone_bytes.with_links), style="bold green")
+    text.append(" crossed zones. Stock Kafka would have sent ")
+    text.append(stock, style="bold red")
+    text.append("." if ratio is None else f": {ratio:.1%} is left.")
+    return Panel(text, title="what crossed the zone border", title_align="left", border_style="green", width=98)
+
+
+def _money(report: Report) -> "Table":
+    table = _table("where the money goes", "", "whole run", "saturated", "paced, 2 MB/s")
+    columns = (report.whole, report.phases["saturated"], report.phases["paced"])
+
+    def row(title: str, cells: Iterable[str], style: str = "") -> None:
+        table.add_row(title, *cells, style=style)
+
+    row("producers wrote", (_megabytes(traffic.produced_bytes) for traffic in columns))
+    row("crossed zones", (_megabytes(traffic.zone_bytes.with_links) for traffic in columns), "bold green")
+    row("  stock Kafka would have sent", (_megabytes(traffic.zone_bytes.stock) for traffic in columns), "red")
+    row("  left of it", (_percent(traffic.zone_bytes.ratio) for traffic in columns))
+    row("followers' bytes sent as links", (_percent(traffic.link_share) for traffic in columns))
+    row("objects, of mean size", map(_objects, columns))
+    row("PUT / GET requests", (f"{traffic.puts:,} / {traffic.gets:,}" for traffic in columns))
+    table.add_section()
+    row("per GB written: stock Kafka", (_dollars(traffic, "stock") for traffic in columns), "red")
+    row("per GB written: remote-wal", (_dollars(traffic, "remote_wal") for traffic in columns), "bold green")
+    row("  of it requests and their bytes", (_dollars(traffic, "remote_wal_requests") for traffic in columns), "dim")
+    row("  of it zone crossings", (_dollars(traffic, "remote_wal_zone") for traffic in columns), "dim")
+    prices = "S3 Standard" if report.store is StoreKind.S3 else "S3 Express"
+    table.caption = (
+        f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here.\n"
+        "At a small load an object can cost more than the zone border, so most bytes go inline, as in stock\n"
+        "Kafka. They are uploaded all the same, in fewer objects."
+    )
+    return table
+
+
+def _records(report: Report) -> "Table":
+    records = report.records
+    table = _table("what became of the records", "", "")
+    for title, count, bad in (
+        ("sent", records.sent, False),
+        ("acknowledged", records.acknowledged, False),
+        ("consumed", records.consumed, False),
+        ("aborted in transactions, not consumed", records.aborted, False),
+        ("lost: acknowledged with acks=all, not consumed", records.lost, True),
+        ("out of order", records.reordered, True),
+        ("doubled or altered", records.duplicates + records.altered, True),
+        ("lost with acks=1, as its leader was killed (stock Kafka loses them too)", records.lost_acks_1, False),
+    ):
+        style = "" if not bad else "bold green" if count == 0 else "bold red"
+        table.add_row(title, f"{count:,}", style=style)
+    replicas = report.replicas
+    table.add_row(
+        f"replicas byte by byte: {replicas.partitions} partitions, {_megabytes(replicas.bytes)} each",
+        "identical" if replicas.identical else "DIFFERENT",
+        style="bold green" if replicas.identical else "bold red",
+    )
+    return table
+
+
+def _faults(faults: Iterable[FaultSeen]) -> "Table":
+    table = _table("what was broken on purpose", "fault", "target", "seen")
+    for column in table.columns:
+        column.justify = "left"
+    for fault in faults:
+        table.add_row(f"{fault.fault.replace('_', ' ')}, at {fault.at_s:.0f} s", fault.target, _seen(fault))
+    return table
+
+
+def _seen(fault: FaultSeen) -> str:
+    seen = fault.seen
+    if fault.fault == "leader_killed":
+        return (
+            f"broker {seen['new_leader']} leads after {seen['new_leader_after_s']} s (Kafka's own failover),\n"
+            f"produce is acknowledged again after {seen['produce_resumed_after_s']} s,\n"
+            f"all replicas in sync again after {seen['all_in_sync_after_s']} s"
+        )
+    waited = f"the longest wait for acks=all was {seen['longest_acknowledgement_s']} s"
+    if fault.fault == "agent_killed":
+        return f"it was ready again after {seen['ready_again_after_s']} s,\n{waited}"
+    inline, again = seen["inline_bytes"], seen["links_again_after_s"]
+    return (
+        f"for {fault.seconds} s {_megabytes(inline) if isinstance(inline, int) else inline} went inline,\n{waited},\n"
+        + (f"links were used again after {again} s" if again is not None else "links were not used again")
+    )
+
+
+def _producers(report: Report) -> "Table":
+    table = _table("Kafka's producer-perf-test", "", "MB/s", "p50", "p95", "p99", "max")
+    for run in report.producers:
+        result = run.result
+        table.add_row(
+            f"{run.phase}, acks={run.acks}",
+            f"{result.mib_per_s * 1.048576:.1f}",
+            *(f"{value:,.0f} ms" for value in (result.p50_ms, result.p95_ms, result.p99_ms, result.max_ms)),
+        )
+    table.caption = (
+        "Saturated, a record mostly waits in the producer; all brokers, agents and clients share this machine."
+    )
+    return table
+
+
+def _stages(report: Report) -> "Table":
+    table = _table("a batch's way to the followers, while saturated", "stage", "", "p50", "p99", "times")
+    table.columns[1].justify = "left"
+    stages = report.phases["saturated"].stages_ms
+    for stage, meaning in _STAGE_MEANINGS.items():
+        if stage in stages:
+            found = stages[stage]
+            table.add_row(
+                stage, f"[dim]{meaning}", f"{found['p50']:.1f} ms", f"{found['p99']:.1f} ms", f"{found['count']:,.0f}"
+            )
+    return table
+
+
+def _promises(console: "Console", report: Report) -> None:
+    if report.broken_promises:
+        for line in report.broken_promises:
+            console.print(f"[bold red]✗ broken promise:[/] {line}", highlight=False, soft_wrap=True)
+        return
+    console.print(
+        f"[bold green]✓[/] every promise held in {report.total_s:.0f} s: nothing acknowledged was lost, nothing came "
+        "out of order,\n  and all replicas are the same bytes. Every figure above was counted in this run.",
+        highlight=False,
+    )
+
+
+def _table(title: str, *columns: str) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=f"[bold]{title}",
+        title_justify="left",
+        caption_justify="left",
+        caption_style="dim",
+        box=box.SIMPLE_HEAD,
+        show_header=any(columns),
+        width=98,
+        title_style="",
+    )
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    return table
+
+
+def _megabytes(size: int) -> str:
+    value = size / 1e6
+    return f"{value:,.0f} MB" if value >= 100 else f"{value:,.1f} MB"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _objects(traffic: Traffic) -> str:
+    if not traffic.objects:
+        return "0"
+    return f"{traffic.objects:,} of {traffic.put_bytes / traffic.objects / 1000:,.0f} kB"
+
+
+def _dollars(traffic: Traffic, part: str) -> str:
+    cost = traffic.cost_per_gb
+    return "-" if cost is None else f"${getattr(cost, part):.4f}"
