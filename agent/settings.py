@@ -4,6 +4,7 @@ An unmodified broker passes over keys that it does not know, so one file configu
 their names, and ours follow its style. `docs/configuration.md` is generated from the models here.
 """
 
+import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from plugin.loading import DEFAULT_CLASS_NAME, DEFAULT_IMPL_PREFIX
 from replication.peer_connection import Address
 
 OUR_PREFIXES = ("remote.wal.", "remote.log.wal.")
+MAX_PORT = 65535
 
 
 class AgentSettingsError(Exception):
@@ -26,7 +28,7 @@ def parse_address(value: object) -> object:
     if not isinstance(value, str):
         return value
     host, colon, port = value.strip().rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
+    if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= MAX_PORT:
         raise ValueError(f"{value!r} is not host:port")
     return Address(host.strip("[]"), int(port))
 
@@ -40,6 +42,8 @@ def parse_peers(value: object) -> object:
         broker_id, at, address = item.partition("@")
         if not at or not broker_id.isdecimal():
             raise ValueError(f"{item!r} is not <broker id>@<host>:<port>")
+        if int(broker_id) in peers:
+            raise ValueError(f"broker {int(broker_id)} is named twice")
         peers[int(broker_id)] = parse_address(address)
     return peers
 
@@ -90,11 +94,11 @@ class AgentSettings(BaseModel):
     remote_wal_log_manager_combiner_task_interval_ms: int = Field(
         10,
         ge=1,
-        description="How often an object is uploaded while others are under way (KIP-1176). With nothing under way, "
-        "an upload begins at once.",
+        description="How often an object is uploaded for links (KIP-1176). With the policy always, an upload begins at "
+        "once when none is under way.",
     )
     remote_wal_log_manager_combiner_task_upload_bytes: int = Field(
-        4 * 1024 * 1024, ge=1024, description="How large an object becomes at most (KIP-1176)."
+        4 * 1024 * 1024, ge=1024, le=1024**3, description="How large an object becomes at most (KIP-1176)."
     )
     remote_wal_log_manager_task_interval_ms: int = Field(
         60_000, ge=100, description="How often a partition is looked at without any sign of an append."
@@ -157,7 +161,7 @@ class AgentSettings(BaseModel):
     remote_wal_agent_replica_port_base: int = Field(
         19900,
         ge=1,
-        le=65535,
+        le=MAX_PORT,
         description="Broker <id>'s advertised inter-broker port is this plus <id>; the agent listens there for it.",
     )
     remote_wal_agent_http_listener: AddressSetting = Field(
@@ -219,16 +223,36 @@ def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Pat
     if any(tls) and not all(tls):
         raise AgentSettingsError(f"{file}: remote.wal.agent.ssl.*: certificate, key and ca file belong together")
     listener = settings.remote_wal_agent_peer_listener
-    if not all(tls) and not settings.remote_wal_agent_plaintext_enable and not listener.host.startswith("127."):
+    if not all(tls) and not settings.remote_wal_agent_plaintext_enable and not _is_loopback(listener.host):
         raise AgentSettingsError(
             f"{file}: remote.wal.agent.peer.listener: {listener} is open to other hosts; set remote.wal.agent.ssl.* "
             "or, in a network that you trust, remote.wal.agent.plaintext.enable=true"
         )
+    replica_host = settings.remote_wal_agent_replica_listen_host
+    if not settings.remote_wal_agent_plaintext_enable and not _is_loopback(replica_host):
+        raise AgentSettingsError(
+            f"{file}: remote.wal.agent.replica.listen.host: {replica_host} is open to other hosts, which would reach "
+            "the brokers through this agent; take a loopback address or, in a network that you trust, set "
+            "remote.wal.agent.plaintext.enable=true"
+        )
+    highest_port = settings.remote_wal_agent_replica_port_base + max(settings.remote_wal_agent_peers, default=0)
+    if highest_port > MAX_PORT:
+        raise AgentSettingsError(
+            f"{file}: remote.wal.agent.replica.port.base: the port of the highest broker id would be {highest_port}"
+        )
+    state_directory = settings.remote_wal_agent_state_directory.resolve()
     for directory in broker.log_dirs:
-        if settings.remote_wal_agent_state_directory.is_relative_to(directory):
+        if state_directory.is_relative_to(directory.resolve()):
             raise AgentSettingsError(
                 f"{file}: remote.wal.agent.state.directory: must not lie in the log directory {directory}"
             )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def describe_settings() -> list[Mapping[str, Any]]:
