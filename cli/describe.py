@@ -29,9 +29,14 @@ def describe(
     silent: dict[int, str] = {}
     for broker_id, agent in sorted(agents.items()):
         try:
-            answers[broker_id] = _ask(agent.http_endpoint)
+            answer = _ask(agent.http_endpoint)
         except (OSError, ValueError) as error:
             silent[broker_id] = f"{agent.http_endpoint}: {error}"
+            continue
+        if answer.get("broker_id") == broker_id:
+            answers[broker_id] = answer
+        else:  # a loopback address, registered by an agent of another host
+            silent[broker_id] = f"{agent.http_endpoint}: here, that is the agent of broker {answer.get('broker_id')}"
     for answer in answers.values():
         answer["partitions"] = [
             partition for partition in answer["partitions"] if topic is None or partition["topic"] == topic

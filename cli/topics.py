@@ -33,7 +33,7 @@ def enable(
 
 @app.command()
 def disable(topics: Topics, bootstrap_server: BootstrapServer, command_config: CommandConfig = None) -> None:
-    """Replicate these topics as stock Kafka does. Objects that are stored expire as others do."""
+    """Replicate these topics as stock Kafka does. Objects that are stored stay."""
     _set(topics, bootstrap_server, command_config, None)
 
 
