@@ -1,0 +1,35 @@
+"""What the documents point to is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def _anchors(document: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_files_and_titles_that_exist(document: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)]+)\)", document.read_text()):
+        if target.startswith("http"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (document.parent / name).resolve() if name else document
+        if not file.exists() or (anchor and anchor not in _anchors(file)):
+            broken.append(target)
+    assert not broken
+
+
+def test_every_reason_that_faults_are_counted_under_is_explained() -> None:
+    text = (ROOT / "docs" / "failure-behaviour.md").read_text()
+    code = "".join(path.read_text() for path in (ROOT / "replication").glob("*.py"))
+    reasons = set(re.findall(r'\.fault\("([a-z_]+)"', code)) | set(re.findall(r'HydrationError\("([a-z_]+)"', code))
+    assert len(reasons) > 10
+    assert not {reason for reason in reasons if reason not in text}
