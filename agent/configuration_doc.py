@@ -30,8 +30,8 @@ All keys stand in the broker's own `server.properties`, which the agent reads at
 over keys that it does not know. A key that begins with `remote.wal.` or `remote.log.wal.` and is not listed here is
 refused, and so is a wrong value: the agent ends and names the key. Of Kafka's own keys the agent reads `node.id` (or
 `broker.id`), `log.dirs`, `listeners`, `advertised.listeners`, `listener.security.protocol.map`,
-`inter.broker.listener.name`, `controller.listener.names`, `process.roles` and `broker.rack`. Values that a config
-provider would resolve (`${...}`) cannot be used in those.
+`inter.broker.listener.name`, `controller.listener.names`, `process.roles`, `broker.rack` and
+`replica.socket.timeout.ms`. Values that a config provider would resolve (`${...}`) cannot be used in those.
 
 "KIP-1176" marks the keys that have their name from there. How to use them stands in [operations](operations.md).
 """
