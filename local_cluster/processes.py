@@ -78,6 +78,11 @@ class ManagedProcess:
             return None
         return pid if _start_ticks(pid) == ticks else None
 
+    @property
+    def exit_code(self) -> int | None:
+        """Of a child that this program started and that has ended; minus the signal's number when one ended it."""
+        return self._started.poll() if self._started is not None else None
+
     def is_alive(self) -> bool:
         """Whether it runs (a paused process counts as running)."""
         return self.pid is not None

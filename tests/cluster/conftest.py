@@ -77,6 +77,7 @@ def script(request: pytest.FixtureRequest, topic: str) -> Iterator[Script]:
     cluster = request.getfixturevalue("agent_cluster" if request.param == "agents" else "stock_cluster")
     with Script(cluster, topic) as script:
         yield script
+    script.heal()
 
 
 @pytest.fixture
@@ -84,6 +85,7 @@ def agent_script(agent_cluster: LocalCluster, topic: str) -> Iterator[Script]:
     """A script that says nothing without agents."""
     with Script(agent_cluster, topic) as script:
         yield script
+    script.heal()
 
 
 @pytest.fixture

@@ -1,0 +1,287 @@
+"""The language of the cluster tests: a script of actions and expectations, played with agents and without.
+
+Without agents the same script is the control: actions on agents do nothing there, and expectations of links hold
+without being looked at. All else, above all the promises at the end, is the same.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from kafka_log.topic_partition import TopicId
+from local_cluster.cluster import LocalCluster
+from local_cluster.ledger import LedgerReport, ProducerPlan, TransactionPlan
+from local_cluster.ledger_workload import LedgerWorkload
+from local_cluster.polling import WaitTimeoutError, wait_until
+from local_cluster.replica_comparison import compare_replicas
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.settings_topic import SettingsWriter
+from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from plugin.loading import DEFAULT_IMPL_PREFIX, load_storage_manager, settings_under_prefix
+from plugin.remote_wal_storage_manager import StorageContext
+from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, describe
+
+PATIENCE_S = 90.0
+"""Machines may be slow and shared: this only bounds how long a failure takes."""
+
+PLAIN = ProducerPlan("plain", records_per_s=300)
+ZSTD = ProducerPlan("zstd", codec="zstd", records_per_s=300)
+TRANSACTIONS = ProducerPlan("transactions", codec="lz4", records_per_s=200, transaction=TransactionPlan(20, 3))
+
+
+class Script:
+    """One topic on a running cluster, a workload on it, and what is done to the cluster meanwhile."""
+
+    def __init__(self, cluster: LocalCluster, topic: str) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.counters = AgentCounters(cluster)
+        self._workload: LedgerWorkload | None = None
+        self._expects_links = False
+
+    @property
+    def with_agents(self) -> bool:
+        return self.cluster.has_agents
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._workload is not None:
+            self._workload.__exit__(kind, error, trace)
+
+    # Topics.
+
+    def create_topic(
+        self, partitions: int = 3, *, assignment: Sequence[Sequence[int]] | None = None, linked: bool = True
+    ) -> None:
+        """Create the topic with three replicas; with `linked`, replicate it through object storage."""
+        self.cluster.create_topic(self.topic, partitions, assignment=assignment)
+        if linked:
+            self.link_topic()
+
+    def link_topic(self) -> None:
+        """Switch the topic on, links always, and wait until the agents have taken on all of its partitions."""
+        if not self.with_agents:
+            return
+        writer = SettingsWriter(KafkaClientConfig(self.cluster.bootstrap_servers))
+        try:
+            writer.set_topic(self.topic, TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS))
+        finally:
+            writer.close()
+        self._expects_links = True
+        leaders = [state.leader for state in self.cluster.admin.partitions(self.topic)]
+        wanted = sum(self.cluster.agent(leader).is_alive() for leader in leaders)
+        wait_until(lambda: len(self.partitions_of_agents()) == wanted, "the agents lead the topic", PATIENCE_S)
+
+    def recreate_topic(self, *, assignment: Sequence[Sequence[int]]) -> None:
+        """Delete the topic, and make another one of the same name."""
+        old = self.topic_id()
+        self.cluster.admin.delete_topic(self.topic)
+        wait_until(lambda: not self.cluster.admin.partitions(self.topic), "the topic is gone", PATIENCE_S)
+        self.cluster.create_topic(self.topic, assignment=assignment)
+        wait_until(lambda: self.topic_id() != old, "the topic has another id", PATIENCE_S)
+
+    def topic_id(self) -> TopicId | None:
+        """From the partition's directory on the broker that leads it; None while there is none."""
+        for broker_id in self.cluster.broker_ids:
+            directory = self.cluster.partition_directory(broker_id, self.topic, 0)
+            if directory is not None:
+                lines = (directory / "partition.metadata").read_text().splitlines()
+                return TopicId(lines[1].partition(": ")[2].encode())
+        return None
+
+    # Load.
+
+    def produce(self, *plans: ProducerPlan, seed: int = 0) -> None:
+        """Start producers, and a consumer that reads everything."""
+        workload = LedgerWorkload(self.cluster.bootstrap_servers, self.topic, plans or (PLAIN, ZSTD), seed=seed)
+        workload.start()
+        self._workload = workload
+
+    @property
+    def workload(self) -> LedgerWorkload:
+        assert self._workload is not None, "nothing is produced yet"
+        return self._workload
+
+    def expect_records_to_flow(self, records: int = 200) -> None:
+        """So many more records are acknowledged by all in sync and consumed."""
+        before = self.workload.report()
+
+        def flow() -> bool:
+            now = self.workload.report()
+            return now.consumed > before.consumed + records and now.acknowledged > before.acknowledged + records
+
+        wait_until(flow, f"{records} more records of {self.topic} are acknowledged and read", PATIENCE_S)
+
+    def expect_links_to_be_used(self, record_bytes: int = 50_000) -> None:
+        """So many more record bytes reach followers as links."""
+        if not self.with_agents:
+            return
+        counters = AgentCounters(self.cluster)
+        self._wait(
+            lambda: counters.growth(RECORD_BYTES, path="linked") > record_bytes,
+            f"{record_bytes} record bytes travel as links",
+            counters,
+        )
+
+    def expect_inline_bytes(self, record_bytes: int = 50_000) -> None:
+        """So many more record bytes reach followers as they are."""
+        if not self.with_agents:
+            return
+        counters = AgentCounters(self.cluster)
+        self._wait(
+            lambda: counters.growth(RECORD_BYTES, path="inline") > record_bytes,
+            f"{record_bytes} record bytes travel inline",
+            counters,
+        )
+
+    def expect_growth(self, name: str, **labels: str) -> None:
+        """The agents' counters of this name and these labels have grown since the script began, or will."""
+        if self.with_agents:
+            self._wait(lambda: self.counters.growth(name, **labels) > 0, f"{name} {labels} grows", self.counters)
+
+    def _wait(self, condition: Callable[[], bool], description: str, counters: AgentCounters) -> None:
+        try:
+            wait_until(condition, description, PATIENCE_S, interval_s=0.2)
+        except WaitTimeoutError as error:
+            faults = counters.grown_labels("remote_wal_faults_total", "reason")
+            raise WaitTimeoutError(f"{error}; faults meanwhile: {faults}") from None
+
+    # Agents. Without agents, nothing happens.
+
+    def partitions_of_agents(self) -> list[dict[str, object]]:
+        """What the agents tell of this topic's partitions; those of agents that do not answer are missing."""
+        found: list[dict[str, object]] = []
+        for broker_id in self.cluster.broker_ids:
+            try:
+                answer = describe(self.cluster, broker_id)
+            except OSError:
+                continue
+            found += [partition for partition in answer["partitions"] if partition["topic"] == self.topic]
+        return found
+
+    def kill_agent(self, broker_id: int) -> None:
+        if self.with_agents:
+            self.cluster.kill_agent(broker_id)
+
+    def start_agent(self, broker_id: int) -> None:
+        if self.with_agents:
+            self.cluster.start_agent(broker_id)
+
+    def stop_agent(self, broker_id: int) -> None:
+        """SIGTERM: the agent finishes what it has and exits with 0."""
+        if self.with_agents:
+            agent = self.cluster.agent(broker_id)
+            assert self.cluster.stop_agent(broker_id, grace_s=30.0), f"agent {broker_id} did not end by itself"
+            assert agent.exit_code == 0, agent.log_tail()
+
+    def pause_replication_to(self, broker_id: int) -> None:
+        """Pause what the broker replicates through: its agent, or without agents the broker itself."""
+        if self.with_agents:
+            self.cluster.pause_agent(broker_id)
+        else:
+            self.cluster.pause_broker(broker_id)
+
+    def resume_replication_to(self, broker_id: int) -> None:
+        """Undo it."""
+        if self.with_agents:
+            self.cluster.resume_agent(broker_id)
+        else:
+            self.cluster.resume_broker(broker_id)
+
+    def switch(self, broker_id: int, name: str, value: str = "1") -> None:
+        """Set a switch of the agent's storage manager; see storage_plugins/breakable_storage.py."""
+        if self.with_agents:
+            directory = self.cluster.layout.directory / "switches"
+            directory.mkdir(exist_ok=True)
+            unfinished = directory / f"unfinished-{broker_id}-{name}"
+            unfinished.write_text(value)
+            unfinished.rename(directory / f"{broker_id}-{name}")
+
+    def switch_all(self, name: str, value: str = "1") -> None:
+        """The same for every agent."""
+        for broker_id in self.cluster.broker_ids:
+            self.switch(broker_id, name, value)
+
+    def clear_switches(self) -> None:
+        """Let storage work again."""
+        for path in (self.cluster.layout.directory / "switches").glob("*"):
+            path.unlink(missing_ok=True)
+
+    def expect_agent_to_die(self, broker_id: int) -> None:
+        """The agent ends without being asked to."""
+        if self.with_agents:
+            agent = self.cluster.agent(broker_id)
+            wait_until(lambda: not agent.is_alive(), f"agent {broker_id} is dead", PATIENCE_S)
+
+    # The end.
+
+    @contextmanager
+    def without_a_shrinking_isr(self) -> Iterator[None]:
+        """No broker takes a replica of this topic out of sync meanwhile."""
+        before = self.isr_shrinks()
+        yield
+        assert self.isr_shrinks() == before
+
+    def isr_shrinks(self) -> list[str]:
+        """What the brokers have logged of replicas of this topic that they took out of sync."""
+        return [
+            line
+            for broker_id in self.cluster.broker_ids
+            for line in (self.cluster.layout.broker_directory(broker_id) / "kafka.log")
+            .read_text(errors="replace")
+            .splitlines()
+            if "Shrinking ISR" in line and f"{self.topic}-" in line
+        ]
+
+    def expect_promises(self) -> LedgerReport:
+        """What holds whatever was done: see the assertions."""
+        if self._expects_links:
+            self.expect_links_to_be_used()
+        self.cluster.admin.wait_for_full_isr(self.topic, timeout_s=PATIENCE_S)
+        report = self.workload.finish()
+        assert report.faults == 0, str(report)
+        assert report.foreign_records == 0
+        assert all(producer.acknowledged > 0 for producer in report.producers), str(report)
+        comparison = compare_replicas(self.cluster, self.topic, PATIENCE_S)
+        assert comparison.identical, str(comparison)
+        assert comparison.compared_bytes > 0
+        return report
+
+    def heal(self) -> None:
+        """All processes run and answer, and storage works."""
+        if self.with_agents:
+            self.clear_switches()
+            for broker_id in self.cluster.broker_ids:
+                self.cluster.resume_agent(broker_id)
+                self.cluster.start_agent(broker_id, wait=False)
+        for broker_id in self.cluster.broker_ids:
+            self.cluster.resume_broker(broker_id)
+            if not self.cluster.broker(broker_id).is_alive():
+                self.cluster.start_broker(broker_id, wait=False)
+        self.cluster.wait_until_ready()
+
+
+def expect_whole_objects(cluster: LocalCluster) -> int:
+    """Every object that can be seen is whole and describes itself; how many there are."""
+    properties = {
+        f"{DEFAULT_IMPL_PREFIX}{key}": value
+        for key, value in {
+            "directory": str(cluster.layout.object_store_directory),
+            "startup.self.test": "false",
+        }.items()
+    }
+    storage = load_storage_manager(
+        "plugin.local_directory.LocalWalStorageManager",
+        None,
+        settings_under_prefix(properties),
+        StorageContext(cluster.layout.cluster_id, 0),
+    )
+    try:
+        return sum(bool(storage.fetch_segment_metadata(stored).entries) for stored in storage.list_log_segments())
+    finally:
+        storage.close()
