@@ -36,7 +36,7 @@ def prepare_topics(cluster: "LocalCluster") -> None:
             for first in range(topic.partitions)
         ]
         cluster.create_topic(topic.name, assignment=replicas)
-    client = KafkaClientConfig(cluster.bootstrap_servers)
+    client = KafkaClientConfig(cluster.bootstrap_servers, {"log_level": 0})
     writer = SettingsWriter(client)
     try:
         for topic in ALL_TOPICS:

@@ -11,6 +11,23 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
+_WIDTH = 98
+_FAULT_TITLES = {
+    "leader_killed": "kill -9 of a broker that leads",
+    "store_outage": "no object storage",
+    "agent_killed": "kill -9 of an agent",
+}
+
+_PICTURE = """
+  the leader's zone                                                  two followers' zones
+ ┌────────────────────┐                                             ┌────────────────────┐
+ │ broker     agent ──┼────────── links: [crossed.] ───────────────▶│ agents     brokers │
+ └──────────────┬─────┘                                             └───▲────────────────┘
+                │                 ┌──────────────────┐                  │
+                └── [put.....] ──▶│  object storage  ├─── [get.....] ───┘
+                                  └──────────────────┘
+"""
+
 _STAGE_MEANINGS = {
     "queued": "read from the leader's log, and queued",
     "combined": "waited to be combined with other partitions",
@@ -29,8 +46,8 @@ def show_introduction(console: "Console", store: StoreKind) -> None:
     console.print()
     console.print("[bold]remote-wal[/]  Kafka replicates across zones through object storage")
     console.print(
-        "[dim]Three stock Kafka brokers stand for three zones. Beside each runs an agent, which sends followers\n"
-        f"a link to bytes in object storage instead of the bytes. The store: {store.description}.[/]",
+        "[dim]Three stock Kafka brokers stand for three zones. Beside each runs an agent, which sends followers a link "
+        f"to bytes in object storage instead of the bytes. The store is {store.description}.[/]",
         highlight=False,
     )
     console.print()
@@ -40,9 +57,10 @@ def show_report(console: "Console", report: Report, kept: Path | None) -> None:
     """Picture, tables, promises."""
     parts: Iterable[RenderableType] = (
         _picture(report),
-        _money(report),
         _records(report),
-        _faults(report.faults),
+        _money(report),
+        _object_sizes(report),
+        _faults(report),
         _producers(report),
         _stages(report),
     )
@@ -60,37 +78,22 @@ def _picture(report: Report) -> "RenderableType":
     from rich.text import Text
 
     traffic = report.phases["saturated"]
-    put, crossed, got = (
-        f"{_megabytes(size):^12}" for size in (traffic.put_bytes, traffic.zone_bytes.with_links, traffic.get_bytes)
-    )
-    stock = _megabytes(traffic.zone_bytes.stock)
-    lines = [
-        "   the leader's zone                                             the followers' zones",
-        " ┌───────────────────┐            the zone border             ┌───────────────────────┐",
-        " │ broker ── agent   ├──────────── !{crossed} ───────────▶┤   agents ── brokers   │",
-        " └─────────────┬─────┘                   ┊                    └────▲──────────────────┘",
-        "               │           ┌─────────────┴─────────────┐           │",
-        "               └─ {put} ─▶│       object storage      ├─ {got} ─┘",
-        "                           └───────────────────────────┘",
-    ]
-    text = Text()
-    for line in lines:
-        before, bang, after = line.format(crossed=crossed, put=put, got=got).partition("!")
-        text.append(before)
-        if bang:
-            text.append(after[: len(crossed)], style="bold green")
-            text.append(after[len(crossed) :])
-        text.append("\n")
+    crossed = f"{_megabytes(traffic.zone_bytes.with_links):^10}"
+    drawn = _PICTURE.replace("[crossed.]", crossed)
+    for token, size in (("[put.....]", traffic.put_bytes), ("[get.....]", traffic.get_bytes)):
+        drawn = drawn.replace(token, f"{_megabytes(size):^10}")
+    text = Text(drawn)
+    text.highlight_words([crossed.strip()], "bold green")
     ratio = traffic.zone_bytes.ratio
-    text.append("\n While it wrote as fast as it could, ")
+    text.append("\n While the producers wrote as fast as they could, ")
     text.append(_megabytes(traffic.zone_bytes.with_links), style="bold green")
-    text.append(" crossed zones. Stock Kafka would have sent ")
-    text.append(stock, style="bold red")
-    text.append("." if ratio is None else f": {ratio:.1%} is left.")
-    return Panel(text, title="what crossed the zone border", title_align="left", border_style="green", width=98)
+    text.append(" crossed zones.\n Stock Kafka would have sent ")
+    text.append(_megabytes(traffic.zone_bytes.stock), style="bold red")
+    text.append("." if ratio is None else f": {ratio:.1%} of it is left.")
+    return Panel(text, title="across the zone border", title_align="left", border_style="green", width=_WIDTH)
 
 
-def _money(report: Report) -> "Table":
+def _money(report: Report) -> "RenderableType":
     table = _table("where the money goes", "", "whole run", "saturated", "paced, 2 MB/s")
     columns = (report.whole, report.phases["saturated"], report.phases["paced"])
 
@@ -110,12 +113,33 @@ def _money(report: Report) -> "Table":
     row("  of it requests and their bytes", (_dollars(traffic, "remote_wal_requests") for traffic in columns), "dim")
     row("  of it zone crossings", (_dollars(traffic, "remote_wal_zone") for traffic in columns), "dim")
     prices = "S3 Standard" if report.store is StoreKind.S3 else "S3 Express"
-    table.caption = (
-        f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here.\n"
-        "At a small load an object can cost more than the zone border, so most bytes go inline, as in stock\n"
-        "Kafka. They are uploaded all the same, in fewer objects."
+    return _captioned(
+        table,
+        f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here. "
+        "At a small load an object can cost more than the zone border, so most bytes go inline, as in stock "
+        "Kafka. They are uploaded all the same, in fewer objects.",
     )
-    return table
+
+
+def _object_sizes(report: Report) -> "RenderableType":
+    sizes = sorted(report.object_usd_per_gb)
+    table = _table(
+        "the same gigabyte in larger objects",
+        "objects of",
+        *(f"{size / 1000:,.0f} kB" for size in sizes),
+        "stock Kafka",
+    )
+    stock = report.phases["saturated"].cost_per_gb
+    table.add_row(
+        "per GB, both followers linked",
+        *(f"${report.object_usd_per_gb[size]:.4f}" for size in sizes),
+        "-" if stock is None else f"${stock.stock:.4f}",
+    )
+    return _captioned(
+        table,
+        "From the price table alone: a PUT costs the same for any size, so the price falls as brokers write "
+        "more. This machine's brokers write little; ten MB/s each fill objects of some 100 kB every 10 ms.",
+    )
 
 
 def _records(report: Report) -> "Table":
@@ -142,12 +166,13 @@ def _records(report: Report) -> "Table":
     return table
 
 
-def _faults(faults: Iterable[FaultSeen]) -> "Table":
-    table = _table("what was broken on purpose", "fault", "target", "seen")
-    for column in table.columns:
-        column.justify = "left"
-    for fault in faults:
-        table.add_row(f"{fault.fault.replace('_', ' ')}, at {fault.at_s:.0f} s", fault.target, _seen(fault))
+def _faults(report: Report) -> "RenderableType":
+    table = _table("what was broken on purpose", "", "")
+    table.columns[1].justify = "left"
+    table.columns[0].no_wrap = True
+    for fault in report.faults:
+        title = _FAULT_TITLES.get(fault.fault, fault.fault)
+        table.add_row(f"{title}\n[dim]{fault.target}, at {fault.at_s:.0f} s[/]", _seen(fault))
     return table
 
 
@@ -155,7 +180,7 @@ def _seen(fault: FaultSeen) -> str:
     seen = fault.seen
     if fault.fault == "leader_killed":
         return (
-            f"broker {seen['new_leader']} leads after {seen['new_leader_after_s']} s (Kafka's own failover),\n"
+            f"Kafka makes broker {seen['new_leader']} the leader after {seen['new_leader_after_s']} s,\n"
             f"produce is acknowledged again after {seen['produce_resumed_after_s']} s,\n"
             f"all replicas in sync again after {seen['all_in_sync_after_s']} s"
         )
@@ -169,7 +194,7 @@ def _seen(fault: FaultSeen) -> str:
     )
 
 
-def _producers(report: Report) -> "Table":
+def _producers(report: Report) -> "RenderableType":
     table = _table("Kafka's producer-perf-test", "", "MB/s", "p50", "p95", "p99", "max")
     for run in report.producers:
         result = run.result
@@ -178,10 +203,10 @@ def _producers(report: Report) -> "Table":
             f"{result.mib_per_s * 1.048576:.1f}",
             *(f"{value:,.0f} ms" for value in (result.p50_ms, result.p95_ms, result.p99_ms, result.max_ms)),
         )
-    table.caption = (
-        "Saturated, a record mostly waits in the producer; all brokers, agents and clients share this machine."
+    return _captioned(
+        table,
+        "Saturated, a record mostly waits in the producer; all brokers, agents and clients share this machine.",
     )
-    return table
 
 
 def _stages(report: Report) -> "Table":
@@ -213,19 +238,26 @@ def _table(title: str, *columns: str) -> "Table":
     from rich import box
     from rich.table import Table
 
+    headed = any(columns)
     table = Table(
-        title=f"[bold]{title}",
+        title=f"[bold]{title}" + ("" if headed else "\n"),
         title_justify="left",
-        caption_justify="left",
-        caption_style="dim",
-        box=box.SIMPLE_HEAD,
-        show_header=any(columns),
-        width=98,
         title_style="",
+        box=box.SIMPLE_HEAD if headed else None,
+        show_header=headed,
+        padding=(0, 2, 0, 0) if headed else (0, 2),
     )
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")
     return table
+
+
+def _captioned(table: "Table", caption: str) -> "RenderableType":
+    """Rich would wrap a caption at the table's width."""
+    from rich.console import Group
+    from rich.padding import Padding
+
+    return Group(table, Padding(f"[dim]{caption}[/]", (0, 2)))
 
 
 def _megabytes(size: int) -> str:

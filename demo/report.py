@@ -129,6 +129,17 @@ def cost_per_gb(
     return DollarsPerGb(requests + zone, requests, zone, stock)
 
 
+OBJECT_SIZES_BYTES = (32_000, 64_000, 256_000, 1_000_000, 4_000_000)
+
+
+def object_usd_per_gb(prices: Prices, store: StoreKind, object_bytes: int) -> float:
+    """Dollars for a gigabyte in objects of this size that both followers read: what the price table alone says."""
+    usd = _store_prices(prices, store).requests_usd(1, _FOLLOWERS, object_bytes, _FOLLOWERS * object_bytes)
+    if store is not StoreKind.S3:
+        usd += _FOLLOWERS * object_bytes / BYTES_PER_GB * prices.express_cross_zone_read_gb
+    return usd / object_bytes * BYTES_PER_GB
+
+
 def _store_prices(prices: Prices, store: StoreKind) -> StorePrices:
     return prices.s3_standard if store is StoreKind.S3 else prices.s3_express
 
@@ -231,6 +242,8 @@ class Report:
     producers: tuple[ProducerRun, ...]
     faults: tuple[FaultSeen, ...]
     fault_counters: Mapping[str, int] = field(default_factory=dict)
+    object_usd_per_gb: Mapping[int, float] = field(default_factory=dict)
+    """What `object_usd_per_gb` says, by object size in bytes."""
 
     @property
     def broken_promises(self) -> tuple[str, ...]:
@@ -272,6 +285,7 @@ class Report:
             },
             "faults": [dataclasses.asdict(fault) for fault in self.faults],
             "fault_counters": dict(self.fault_counters),
+            "object_usd_per_gb": {str(size): usd for size, usd in self.object_usd_per_gb.items()},
             "broken_promises": list(self.broken_promises),
         }
 

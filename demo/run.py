@@ -15,7 +15,17 @@ from demo.load import Heartbeat, PerformanceLoad, performance_records, prepare_t
 from demo.measurement import Moment
 from demo.plan import ALL_TOPICS, LEDGER_TOPIC, DemoPlan, StoreKind
 from demo.progress import Progress
-from demo.report import FaultSeen, ProducerRun, Replicas, Report, Traffic, records_of, traffic_between
+from demo.report import (
+    OBJECT_SIZES_BYTES,
+    FaultSeen,
+    ProducerRun,
+    Replicas,
+    Report,
+    Traffic,
+    object_usd_per_gb,
+    records_of,
+    traffic_between,
+)
 from demo.sampler import Sampler
 from demo.store_outage import DirectoryOutage, EndpointOutage, StoreOutage
 from local_cluster.broker_config import AgentsMode, ClusterSettings
@@ -150,6 +160,9 @@ class _Show:
                 reason: int(count)
                 for reason, count in sorted(last.totals.by("remote_wal_faults_total", "reason").items())
                 if count
+            },
+            object_usd_per_gb={
+                size: object_usd_per_gb(self._prices, self._options.store, size) for size in OBJECT_SIZES_BYTES
             },
         )
 

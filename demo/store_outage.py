@@ -33,7 +33,7 @@ class StoreOutage(Protocol):
 class DirectoryOutage:
     """Of a store that is a directory."""
 
-    description = "every request fails, as on a lost mount"
+    description = "requests fail, as on a lost mount"
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -57,7 +57,7 @@ class DirectoryOutage:
 class EndpointOutage:
     """Of an `object_store_server`, by its own control endpoint."""
 
-    description = "requests are taken and never answered"
+    description = "requests are never answered"
 
     def __init__(self, endpoint_url: str) -> None:
         self._url = f"{endpoint_url}/_faults"

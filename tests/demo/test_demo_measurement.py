@@ -1,0 +1,113 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from demo.measurement import AgentAccounts, Moment, Scrape, Totals, parse_metrics
+from demo.progress import LiveRates, sparkline
+
+
+def counted(value: float, **labels: str) -> Scrape:
+    return Scrape({("bytes_total", tuple(sorted(labels.items()))): value}, {})
+
+
+def test_metrics_text_becomes_counters_and_gauges_by_label() -> None:
+    registry = CollectorRegistry()
+    Counter("remote_wal_faults", "f", ["reason"], registry=registry).labels("slow").inc(3)
+    Gauge("remote_wal_upload_lag_bytes", "g", registry=registry).set(7)
+    Histogram("remote_wal_stage_seconds", "h", ["stage"], registry=registry).labels("uploaded").observe(0.2)
+    found = parse_metrics(generate_latest(registry).decode())
+    totals = Totals(found.counters)
+    assert totals.by("remote_wal_faults_total", "reason") == {"slow": 3.0}
+    assert totals.of("remote_wal_stage_seconds_count", stage="uploaded") == 1.0
+    assert found.gauges == {("remote_wal_upload_lag_bytes", ()): 7.0}
+    assert not any(name.endswith("_created") for name, _ in found.counters)
+
+
+def test_what_a_killed_agent_had_counted_stays_in_the_totals() -> None:
+    accounts = AgentAccounts()
+    accounts.observe(1, 100, counted(50))
+    accounts.observe(2, 200, counted(7))
+    accounts.observe(1, 101, counted(3))
+    assert accounts.totals().of("bytes_total") == 60
+    accounts.observe(1, 102, counted(80))  # more than its predecessor ever had: still a new account
+    assert accounts.totals().of("bytes_total") == 50 + 3 + 80 + 7
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.integers(0, 1000)), max_size=40))
+def test_totals_are_what_was_counted_however_often_agents_restart(events: list[tuple[int, bool, int]]) -> None:
+    accounts = AgentAccounts()
+    counters: dict[int, tuple[int, int]] = {}
+    truth = 0
+    for broker, restarts, growth in events:
+        process, value = counters.get(broker, (broker * 1000, 0))
+        if restarts:
+            process, value = process + 1, 0
+        counters[broker] = (process, value + growth)
+        truth += growth
+        accounts.observe(broker, process, counted(value + growth))
+    assert accounts.totals().of("bytes_total") == truth
+
+
+def test_sums_go_over_the_labels_that_are_not_asked_for() -> None:
+    totals = Totals(
+        {
+            ("peer_bytes_total", (("direction", "sent"), ("role", "leader"))): 5.0,
+            ("peer_bytes_total", (("direction", "received"), ("role", "leader"))): 2.0,
+            ("peer_bytes_total", (("direction", "sent"), ("role", "follower"))): 100.0,
+        }
+    )
+    assert totals.of("peer_bytes_total", role="leader") == 7.0
+    assert totals.since(totals).of("peer_bytes_total") == 0.0
+
+
+def test_a_series_that_appears_later_counts_from_zero() -> None:
+    later = Totals({("faults_total", (("reason", "new"),)): 4.0})
+    assert later.since(Totals({})).by("faults_total", "reason") == {"new": 4.0}
+
+
+def buckets(**counts: float) -> Totals:
+    return Totals({("s_bucket", (("le", bound.replace("_", ".")[1:]),)): count for bound, count in counts.items()})
+
+
+def test_a_quantile_lies_inside_its_bucket_by_its_rank() -> None:
+    totals = buckets(b0_1=10, b0_2=20, bInf=20)
+    assert totals.quantile_ms("s", 0.5) == pytest.approx(100)
+    assert totals.quantile_ms("s", 0.75) == pytest.approx(150)
+
+
+def test_beyond_the_last_bound_a_quantile_is_that_bound_and_without_observations_there_is_none() -> None:
+    assert buckets(b0_1=1, bInf=10).quantile_ms("s", 0.99) == pytest.approx(100)
+    assert buckets(b0_1=0, bInf=0).quantile_ms("s", 0.99) is None
+    assert buckets().quantile_ms("s", 0.5) is None
+
+
+def moment(at_s: float, appended: float, records: int) -> Moment:
+    totals = Totals(
+        {
+            ("remote_wal_appended_bytes_total", ()): appended,
+            ("remote_wal_replicated_record_bytes_total", (("path", "linked"),)): appended,
+            ("remote_wal_replicated_record_bytes_total", (("path", "inline"),)): appended,
+        }
+    )
+    return Moment(at_s, totals, 0, records, 0.0, 0.0)
+
+
+def test_live_rates_are_those_of_the_window_only() -> None:
+    rates = LiveRates(window_s=2.0)
+    assert rates.add(moment(0, 0, 0)) is None
+    rates.add(moment(1, 0, 0))
+    rates.add(moment(2, 0, 0))
+    rates.add(moment(3, 1e6, 10))
+    figures = rates.add(moment(4, 4e6, 40))
+    assert figures is not None
+    assert figures.produced_mb_per_s == pytest.approx(2.0)
+    assert figures.records_per_s == pytest.approx(20)
+    assert figures.link_share == pytest.approx(0.5)
+
+
+def test_a_sparkline_has_a_character_for_each_value_and_none_for_nothing() -> None:
+    assert sparkline([0, 1, 2]) == " ▄█"
+    assert sparkline([]) == ""
+    assert sparkline([0, 0]) == "  "

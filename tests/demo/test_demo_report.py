@@ -1,0 +1,175 @@
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from demo.measurement import Moment, Totals
+from demo.plan import ALL_TOPICS, PERFORMANCE_TOPICS, StoreKind, plan_for
+from demo.presentation import show_introduction, show_report
+from demo.report import Records, Replicas, ZoneBytes, cost_per_gb, object_usd_per_gb, records_of, traffic_between
+from demo.store_outage import DirectoryOutage
+from local_cluster.ledger import LedgerReport, ProducerReport
+from plugin.errors import RemoteStorageError
+from plugin.local_directory import DirectoryStore
+from plugin.prices import Prices
+from tests.demo.reports import RECORDS, report
+
+
+def test_a_gigabyte_costs_its_requests_and_what_still_crosses() -> None:
+    zone_bytes = ZoneBytes(with_links=20_000_000, stock=1_000_000_000, metadata=0)
+    cost = cost_per_gb(zone_bytes, 500_000_000, requests_usd=0.003, crossing_usd_per_gb=0.02)
+    assert cost is not None
+    assert cost.remote_wal_requests == pytest.approx(0.006)
+    assert cost.remote_wal_zone == pytest.approx(0.0008)
+    assert cost.remote_wal == pytest.approx(0.0068)
+    assert cost.stock == pytest.approx(0.04)
+
+
+def test_nothing_produced_has_no_price() -> None:
+    assert cost_per_gb(ZoneBytes(0, 0, 0), 0, 0.0, 0.02) is None
+    assert ZoneBytes(0, 0, 0).ratio is None
+
+
+def series(name: str, value: float, **labels: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {(name, tuple(sorted(labels.items()))): value}
+
+
+def counted(factor: float) -> Totals:
+    return Totals(
+        series("remote_wal_peer_bytes_total", 1000 * factor, role="leader", direction="sent")
+        | series("remote_wal_peer_bytes_total", 100 * factor, role="leader", direction="received")
+        # The same bytes at the other end.
+        | series("remote_wal_peer_bytes_total", 1100 * factor, role="follower", direction="received")
+        | series("remote_wal_stock_bytes_total", 19_000 * factor, direction="response")
+        | series("remote_wal_stock_bytes_total", 1000 * factor, direction="request")
+        | series("remote_wal_store_requests_total", 7 * factor, operation="put")
+        | series("remote_wal_store_requests_total", 14 * factor, operation="get")
+        | series("remote_wal_uploaded_segments_total", 6 * factor)
+        | series("remote_wal_appended_bytes_total", 9000 * factor)
+    )
+
+
+def test_a_phase_counts_each_connection_once_and_charges_our_own_topics_to_us() -> None:
+    before = Moment(1.0, counted(1), 10, 0, 0.0, 0.0)
+    after = Moment(3.0, counted(3), 60, 0, 0.0, 0.0)
+    traffic = traffic_between(before, after, Prices.load(), StoreKind.LOCAL)
+    assert traffic.zone_bytes == ZoneBytes(with_links=2 * 1100 + 50, stock=2 * 20_000 - 2 * 50, metadata=50)
+    assert (traffic.objects, traffic.puts, traffic.gets) == (12, 14, 28)
+    assert traffic.produced_bytes == 18_000
+    assert traffic.link_share is None
+    assert traffic.seconds == 2.0
+
+
+@pytest.mark.parametrize("store", StoreKind)
+def test_larger_objects_are_cheaper(store: StoreKind) -> None:
+    prices = Prices.load()
+    costs = [object_usd_per_gb(prices, store, size) for size in (32_000, 256_000, 4_000_000)]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] > 0
+
+
+def test_an_object_at_the_break_even_size_costs_what_the_border_costs() -> None:
+    prices = Prices.load()
+    size = prices.break_even_bytes(2)
+    assert object_usd_per_gb(prices, StoreKind.S3_EXPRESS, size) == pytest.approx(2 * prices.zone_crossing_gb, rel=1e-3)
+
+
+def producer(name: str, **counts: int) -> ProducerReport:
+    fields = dict.fromkeys((field.name for field in dataclasses.fields(ProducerReport) if field.name != "name"), 0)
+    return ProducerReport(name, **{**fields, **counts})
+
+
+def test_what_acks_1_lost_with_its_leader_breaks_no_promise() -> None:
+    ledger = LedgerReport((producer("acks=1", lost=5, duplicates=2, at_wrong_offset=1), producer("zstd")), 0)
+    records = records_of(ledger, ["acks=1"], sent=10, acknowledged=10, consumed=10)
+    assert (records.lost, records.lost_acks_1, records.duplicates, records.altered) == (0, 5, 0, 0)
+    assert report(records).broken_promises == ()
+
+
+def test_records_of_producer_performance_that_are_not_read_are_lost() -> None:
+    records = records_of(LedgerReport((), 0), [], sent=12, acknowledged=10, consumed=7)
+    assert records.lost == 3
+    assert report(records).broken_promises
+
+
+@pytest.mark.parametrize("promise", ["lost", "reordered", "duplicates", "altered", "aborted_but_read", "foreign"])
+def test_each_broken_promise_has_its_line(promise: str) -> None:
+    broken = report(dataclasses.replace(RECORDS, **{promise: 2})).broken_promises
+    assert len(broken) == 1
+    assert broken[0].startswith("2 records")
+
+
+@pytest.mark.parametrize("replicas", [Replicas(0, 0), Replicas(1, 5, ("broker 2 differs",))])
+def test_replicas_that_differ_or_were_not_compared_break_the_promise(replicas: Replicas) -> None:
+    assert len(report(replicas=replicas).broken_promises) == 1
+
+
+def test_the_json_has_what_programs_look_for() -> None:
+    found = json.loads(report().to_text())
+    assert {field.name for field in dataclasses.fields(Records)} == set(found["records"])
+    assert found["replicas_identical"] is True
+    assert found["zone_bytes"] == {"with_links": 10_000_000, "stock": 2_000_000_000, "metadata": 1000, "ratio": 0.005}
+    assert found["objects"] == 1000
+    assert found["requests"] == {"put": 1001, "get": 2000}
+    assert found["cost_per_gb"]["stock"] == 0.04
+    assert set(found["latency_ms"]) == {"producers", "stages"}
+    assert [fault["fault"] for fault in found["faults"]] == ["leader_killed", "store_outage", "agent_killed"]
+    assert found["broken_promises"] == []
+    assert found["seconds"] == {"total": 180.0, "load": 120.0}
+
+
+def shown(console_width: int, **changes: object) -> str:
+    console = Console(width=console_width, file=io.StringIO())
+    show_introduction(console, StoreKind.LOCAL)
+    show_report(console, dataclasses.replace(report(), **changes), Path("kept"))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_people_are_shown_the_figures_and_no_line_is_wider_than_the_terminal() -> None:
+    text = shown(100)
+    assert max(map(len, text.splitlines())) <= 100
+    for part in ("10.0 MB", "2,000 MB", "0.5%", "$0.0400", "$0.0058", "identical", "3.0 MB went inline"):
+        assert part in text, part
+    assert "every promise held" in text
+
+
+def test_people_are_told_which_promise_was_broken() -> None:
+    text = shown(100, records=dataclasses.replace(RECORDS, lost=3))
+    assert "3 records were acknowledged with acks=all, and not consumed" in text
+    assert "every promise held" not in text
+
+
+def test_every_plan_covers_both_acks_all_codecs_and_transactions() -> None:
+    for store in StoreKind:
+        for quick in (False, True):
+            plan = plan_for(store, quick=quick)
+            assert {run.acks for run in plan.paced} == {run.acks for run in plan.saturated} == set(PERFORMANCE_TOPICS)
+            producers = plan.ledger_producers()
+            assert {producer.codec for producer in producers} == {"none", "gzip", "snappy", "lz4", "zstd"}
+            assert {producer.acks for producer in producers} == {"1", "all"}
+            assert any(producer.transaction for producer in producers)
+    assert len({topic.name for topic in ALL_TOPICS}) == len(ALL_TOPICS)
+
+
+def test_a_directory_store_fails_while_it_is_away_and_has_everything_when_it_is_back(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    directory.mkdir()
+    store = DirectoryStore(directory, 0.0, 0.0, False, lambda _: None)
+    store.put_if_absent("a/1", [b"before"])
+    outage = DirectoryOutage(directory)
+    outage.begin()
+    with pytest.raises(RemoteStorageError):
+        store.put_if_absent("a/2", [b"lost"])
+    with pytest.raises(RemoteStorageError):
+        store.put_if_absent("new/1", [b"lost"])
+    with pytest.raises(RemoteStorageError):
+        store.get_range("a/1", 0, 6)
+    outage.end()
+    outage.end()
+    assert store.get_range("a/1", 0, 6) == b"before"
+    store.put_if_absent("a/2", [b"after"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
