@@ -32,11 +32,14 @@ class AgentLock:
     def next_incarnation(self, wall_ms: Callable[[], int]) -> int:
         """A number above all that this state directory has seen, close to the time in milliseconds."""
         last = os.pread(self._file, 32, 0).strip()
-        incarnation = max(wall_ms(), int(last) + 1 if last.isdigit() else 0)
+        if last and not last.isdigit():
+            raise ValueError(f"{self._path}: {last!r} is no incarnation; the file must hold the last one, or nothing")
+        incarnation = max(wall_ms(), int(last or b"-1") + 1)
         if incarnation > _MAX_INCARNATION:
             raise ValueError(f"{self._path}: {incarnation} is no incarnation")
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, b"%d\n" % incarnation, 0)
+        line = b"%d\n" % incarnation
+        os.pwrite(self._file, line, 0)  # in one piece over a shorter or equal number, so a crash leaves old or new
+        os.ftruncate(self._file, len(line))
         os.fsync(self._file)
         return incarnation
 

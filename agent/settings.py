@@ -215,6 +215,13 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
 
 
 def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
+    protocol = broker.security_protocols.get(broker.inter_broker_listener_name, "")
+    if protocol.endswith("SSL"):
+        raise AgentSettingsError(
+            f"{file}: listener.security.protocol.map: the inter-broker listener {broker.inter_broker_listener_name} "
+            f"speaks {protocol}, which the agent cannot read; make it PLAINTEXT or SASL_PLAINTEXT on loopback, and "
+            "encrypt between hosts by remote.wal.agent.ssl.*"
+        )
     tls = (
         settings.remote_wal_agent_ssl_certificate_file,
         settings.remote_wal_agent_ssl_key_file,

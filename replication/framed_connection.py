@@ -135,7 +135,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         if position and remaining:
             self._staging[:remaining] = self._staging[position : self._staged]
         self._staged = remaining
-        if remaining and self._frame_timer is None:
+        if remaining:
             self._start_frame_timer()
 
     def _begin_large_frame(self, size: int, start: int) -> None:
@@ -144,8 +144,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._frame[:received] = self._staging[start : self._staged]
         self._frame_size = size
         self._frame_received = received
-        if self._frame_timer is None:
-            self._start_frame_timer()
+        self._start_frame_timer()
 
     def _frame_done(self, frame: Buffer) -> None:
         self._stop_frame_timer()
@@ -160,6 +159,9 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._wake_reader()
 
     def _start_frame_timer(self) -> None:
+        """For the frame that began; while we do not read, its sender is not to blame."""
+        if self._frame_timer is not None or self._reading_paused:
+            return
         self._frame_timer = self._loop.call_later(
             self._frame_timeout_s, self._fail, TimeoutError("a frame did not arrive whole in time")
         )
@@ -193,6 +195,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._queued_bytes -= len(frame)
         if self._reading_paused and not self._frames and self._transport is not None and not self._closed:
             self._reading_paused = False
+            if self._staged or self._frame is not None:
+                self._start_frame_timer()
             self._transport.resume_reading()
         return frame
 
@@ -219,15 +223,22 @@ class FramedConnection(asyncio.BufferedProtocol):
             raise ConnectionResetError("the connection is closed")
 
     @property
+    def is_writable(self) -> bool:
+        """Whether the connection is open and the peer keeps up."""
+        return self._writable.is_set() and not self._closed and self._transport is not None
+
+    @property
     def peer_certificate(self) -> dict[str, object] | None:
         """The peer's certificate as `ssl.SSLSocket.getpeercert` gives it; None without TLS."""
         return self._transport.get_extra_info("peercert") if self._transport is not None else None
 
     def close(self) -> None:
-        """Send what is buffered, then close. Idempotent."""
-        self._closed = True
+        """Send what is buffered, within `frame_timeout_s`, then close. Idempotent."""
         if self._transport is not None:
             self._transport.close()
+            if not self._closed and self._transport.get_write_buffer_size():
+                self._loop.call_later(self._frame_timeout_s, self._transport.abort)
+        self._closed = True
         self._wake_reader()
 
     def abort(self) -> None:

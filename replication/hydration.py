@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from plugin.errors import RemoteStorageError
+from plugin.errors import RemoteResourceNotFoundError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
 from replication.circuit_breaker import BreakerLimits, CircuitBreaker
@@ -98,7 +98,7 @@ class HydrationCache:
             cached = self._fetch(segment, start, end)
         try:
             data = await asyncio.shield(cached.data)
-        except RemoteStorageError as error:
+        except Exception as error:  # a backend's defect, too, must not hold up replication
             raise HydrationError(type(error).__name__, str(error)) from error
         return memoryview(data)[start - cached.start : end - cached.start]
 
@@ -155,6 +155,9 @@ class HydrationCache:
             self._size_bytes += len(data)
             self._segments.move_to_end(segment)
             self._evict()
+        self._answered()
+
+    def _answered(self) -> None:
         if self.breaker.succeeded():
             self._tell(is_open=False)
 
@@ -168,7 +171,9 @@ class HydrationCache:
             wanted.data.set_exception(error)
             wanted.data.exception()  # an announced range may have nobody who waits for it
         self._measures.fault(f"hydration_{type(error).__name__}")
-        if self.breaker.failed(self._clock()):
+        if isinstance(error, RemoteResourceNotFoundError):
+            self._answered()
+        elif self.breaker.failed(self._clock()):
             self._tell(is_open=True)
 
     def _tell(self, is_open: bool) -> None:

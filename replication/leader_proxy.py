@@ -20,12 +20,14 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from kafka_log.topic_partition import TopicIdPartition
 from replication.fetch_frame import (
     CONSUMER_REPLICA_ID,
     FETCH_API_KEY,
     Buffer,
     FetchRequestView,
+    FetchResponseView,
     MalformedFrameError,
     RequestHeader,
     parse_request_header,
@@ -54,6 +56,7 @@ from replication.upload_signal import UploadSignal
 from replication.watermarks import WatermarkTimes
 from rlm.combine_task import UploadedSegment
 from rlm.led_views import LedPartitions
+from rlm.link_policy import LinkMode
 from rlm.measures import StageTimes
 
 log = structlog.get_logger(__name__)
@@ -127,9 +130,9 @@ class LeaderProxy:
             if first is None:
                 self._count_refusal(peer)
                 return
-            linking = is_hello(first) and self._greet(peer, first)
+            link_version = self._greet(peer, first) if is_hello(first) else None
             await connect_framed(self._context.broker, broker)
-            relay = _LeaderRelay(self._context, peer, broker, linking, self._watermarks)
+            relay = _LeaderRelay(self._context, peer, broker, link_version, self._watermarks)
             self._relays.add(relay)
             try:
                 await relay.run(None if is_hello(first) else first)
@@ -147,14 +150,14 @@ class LeaderProxy:
             peer.close()
             broker.close()
 
-    def _greet(self, peer: FramedConnection, first: Buffer) -> bool:
-        """Answer a hello; whether links may be sent to this peer."""
+    def _greet(self, peer: FramedConnection, first: Buffer) -> int:
+        """Answer a hello; the link version to use with this peer, 0 when it may be sent none."""
         hello = Hello.decode(first)
         check_certificate(peer, hello)
         link_version = agree(self._context.hello, hello)
         peer.write_frame(self._context.hello.encode())
         log.info("peer_accepted", follower=hello.broker_id, link_version=link_version)
-        return link_version > 0
+        return link_version
 
     def _count_refusal(self, peer: FramedConnection) -> None:
         reason = getattr(peer.error, "reason", None)
@@ -182,7 +185,7 @@ class LeaderProxy:
                     (
                         batch.base_offset,
                         StoredBatch(
-                            bytes(records[batch.start : batch.start + 21]),
+                            bytes(records[batch.start : batch.start + HEADER_PREFIX_BYTES]),
                             segment.combined_segment_id,
                             start + batch.start,
                             start + batch.end,
@@ -225,15 +228,17 @@ class _LeaderRelay:
         context: LeaderContext,
         peer: FramedConnection,
         broker: FramedConnection,
-        linking: bool,
+        link_version: int | None,
         watermarks: WatermarkTimes,
     ) -> None:
+        """`link_version` is None for a peer that is no agent, 0 for one that understands none of our links."""
         self._context = context
         self._peer = peer
         self._channel = PeerChannel(peer)
         self._broker = broker
-        self._has_agent = linking
-        self._linking = linking
+        self._has_agent = link_version is not None
+        self._may_link = bool(link_version)
+        self._linking = self._may_link
         self._watermarks = watermarks
         self._under_way: deque[_RequestUnderWay] = deque()
         self._kept: tuple[int, Buffer] | None = None
@@ -275,12 +280,13 @@ class _LeaderRelay:
 
     def announce(self, segment: UploadedSegment) -> None:
         """Tell the follower's agent what it will be given links to."""
-        if not self._has_agent:
+        if not self._may_link or not self._peer.is_writable:  # a hint; a peer that lags or left can do without
             return
         ranges = [
             (entry.start_file_position, entry.end_file_position)
             for entry in segment.entries
             if entry.topic_id_partition in self._followed
+            and self._context.led.mode_of(entry.topic_id_partition, 0) is LinkMode.LINK
         ]
         if ranges:
             joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
@@ -314,8 +320,9 @@ class _LeaderRelay:
         if kind is MessageKind.INLINE_REQUEST:
             self._send_kept(decode_inline_request(body))
         elif kind in (MessageKind.LINKS_PAUSED, MessageKind.LINKS_RESUMED):
-            self._linking = kind == MessageKind.LINKS_RESUMED
-            self._context.measures.fault("links_paused" if not self._linking else "links_resumed")
+            resumed = kind is MessageKind.LINKS_RESUMED
+            self._linking = self._may_link and resumed
+            self._context.measures.fault("links_resumed" if resumed else "links_paused")
             self._context.uploads.notify()
         else:
             raise MalformedFrameError(0, f"{kind.name} from a follower's agent")
@@ -324,13 +331,22 @@ class _LeaderRelay:
         header = parse_request_header(frame)
         linkable = False
         if header.api_key == FETCH_API_KEY and understands_fetch(header.api_version):
-            view = scan_fetch_request(frame, header.api_version)
-            linkable = view.replica_id != CONSUMER_REPLICA_ID
-            self._note_fetch_offsets(view)
+            try:
+                view = scan_fetch_request(frame, header.api_version)
+            except MalformedFrameError as error:
+                self._not_understood("request", error)
+            else:
+                linkable = view.replica_id != CONSUMER_REPLICA_ID
+                self._note_fetch_offsets(view)
         self._kept = None
         self._under_way.append(_RequestUnderWay(header, self._context.clock(), linkable))
         self._context.measures.stock_bytes.labels("request").inc(SIZE_PREFIX.size + len(frame))
         self._broker.write_frame(frame)
+
+    def _not_understood(self, what: str, error: MalformedFrameError) -> None:
+        """The frame is passed on as it is: it is for the brokers to judge."""
+        self._context.measures.fault(f"{what}_not_understood")
+        log.warning("frame_not_understood", frame=what, error=str(error))
 
     def _note_fetch_offsets(self, view: FetchRequestView) -> None:
         if view.replica_id == CONSUMER_REPLICA_ID:
@@ -346,18 +362,32 @@ class _LeaderRelay:
 
     async def _relay_responses(self) -> None:
         while (frame := await self._broker.read_frame()) is not None:
-            if not self._under_way:
-                raise MalformedFrameError(0, "a response without a request")
-            request = self._under_way.popleft()
-            if request.linkable:
-                await self._fetch_response(request, frame)
+            request = self._request_of(frame)
+            view = self._scanned(request, frame) if request.linkable else None
+            if view is not None:
+                await self._fetch_response(request, frame, view)
             else:
                 self._send_plain(frame)
             self._peer_bytes.update()
             await self._peer.drain()
 
-    async def _fetch_response(self, request: _RequestUnderWay, frame: Buffer) -> None:
-        view = scan_fetch_response(frame, request.header.api_version)
+    def _request_of(self, frame: Buffer) -> _RequestUnderWay:
+        """The request that a response answers. Those before it were of the kind that gets none (acks=0)."""
+        correlation_id = int.from_bytes(bytes(frame[:4]), "big", signed=True)
+        while self._under_way:
+            request = self._under_way.popleft()
+            if request.header.correlation_id == correlation_id:
+                return request
+        raise MalformedFrameError(0, "a response without a request")
+
+    def _scanned(self, request: _RequestUnderWay, frame: Buffer) -> FetchResponseView | None:
+        try:
+            return scan_fetch_response(frame, request.header.api_version)
+        except MalformedFrameError as error:
+            self._not_understood("response", error)
+            return None
+
+    async def _fetch_response(self, request: _RequestUnderWay, frame: Buffer, view: FetchResponseView) -> None:
         for records in view.fields:
             if records.topic_id is not None and not records.error_code:
                 partition = TopicIdPartition(records.topic_id, records.partition)
@@ -367,6 +397,8 @@ class _LeaderRelay:
         if self._has_agent and not self._under_way:
             self._planner.begin(frame, view)
             sent = await self._links()
+            if self._under_way:  # a request came meanwhile, so the next one cannot mean that this response arrived
+                sent = None
         if self._context.clock() - request.received_s > self._context.limits.stale_after_s:
             self._context.measures.fault("stale_response")
             raise ConnectionResetError("the follower has given this request up")

@@ -1,0 +1,210 @@
+"""Linked responses: encode and decode, splice, and refuse whatever does not prove itself."""
+
+import tracemalloc
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_log.crc32c import crc32c
+from kafka_log.record_batch import scan_batches
+from plugin.segment_metadata import CombinedSegmentId
+from replication.fetch_frame import MalformedFrameError, encode_unsigned_varint, scan_fetch_response
+from replication.link import (
+    Cut,
+    InlineBytes,
+    LinkedResponse,
+    SegmentLink,
+    decode_linked_response,
+    encode_linked_response,
+)
+from replication.splicer import SpliceError, splice
+from tests.kafka_log.batches import batch, batches
+from tests.replication.fetch_frames import decode, response
+
+MAX = 1024 * 1024
+SEGMENT = CombinedSegmentId(3, 2**40 + 1, 9)
+
+segment_ids = st.builds(
+    CombinedSegmentId, st.integers(0, 2**31 - 1), st.integers(0, 2**48 - 1), st.integers(0, 2**48 - 1)
+)
+links = st.builds(SegmentLink, segment_ids, st.integers(0, 2**40), st.integers(0, 5000), st.integers(0, 2**32 - 1))
+inline = st.builds(InlineBytes, st.binary(max_size=300))
+
+
+@st.composite
+def linked_responses(draw: st.DrawFn) -> LinkedResponse:
+    skeleton = draw(st.binary(max_size=200))
+    positions = sorted(draw(st.lists(st.integers(0, len(skeleton)), max_size=6)))
+    cuts = tuple(Cut(position, tuple(draw(st.lists(links | inline, max_size=5)))) for position in positions)
+    return LinkedResponse(draw(st.integers(0, MAX)), cuts, (skeleton,))
+
+
+def plain(linked: LinkedResponse) -> tuple[object, ...]:
+    """Comparable, whatever kind of buffer holds the bytes."""
+    cuts = [
+        (cut.skeleton_position, [bytes(p.data) if isinstance(p, InlineBytes) else p for p in cut.parts])
+        for cut in linked.cuts
+    ]
+    return linked.original_frame_bytes, cuts, b"".join(map(bytes, linked.skeleton))
+
+
+def encoded(linked: LinkedResponse) -> bytes:
+    return b"".join(map(bytes, encode_linked_response(linked)))
+
+
+@settings(max_examples=150)
+@given(linked_responses())
+def test_a_linked_response_comes_out_as_it_went_in(linked: LinkedResponse) -> None:
+    assert plain(decode_linked_response(encoded(linked), MAX)) == plain(linked)
+
+
+@settings(max_examples=100)
+@given(linked_responses(), st.data())
+def test_hostile_payloads_are_refused_or_read_within_bounds(linked: LinkedResponse, data: st.DataObject) -> None:
+    payload = bytearray(encoded(linked))
+    for _ in range(data.draw(st.integers(1, 4))):
+        position = data.draw(st.integers(0, len(payload) - 1))
+        payload[position] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]))
+    payload = payload[: data.draw(st.integers(0, len(payload)))]
+    try:
+        decoded = decode_linked_response(payload, MAX)
+    except MalformedFrameError:
+        return
+    assert decoded.original_frame_bytes <= MAX
+    assert sum(part.length for cut in decoded.cuts for part in cut.parts) <= MAX
+    skeleton_bytes = len(b"".join(map(bytes, decoded.skeleton)))
+    assert all(0 <= cut.skeleton_position <= skeleton_bytes for cut in decoded.cuts)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xff\xff\xff\xff\x00\x00",
+        b"\0\0\0\1" + b"\xff" * 8 + b"\x7f",
+        b"\0\0\0\1" + b"\x00" + b"\xff\xff\xff\xff\x0f",
+        b"\0\0\0\1" + b"\x00\x01\x00" + b"\xff\xff\xff\xff\x0f",
+        b"\0\0\0\1" + b"\x00\x01\x00\x01\x01" + b"\xff\xff\xff\xff\x0f",
+        b"\0\0\0\1" + b"\x00\x01\x00\x01\x00\x05\x00\x00\0\0\0\0",
+        b"\0\0\0\1" + b"\x00\x01\x00\x01\x02\x00",
+        b"\0\0\0\1" + b"\x00\x01\x09\x00" + b"skel",
+    ],
+    ids=["empty", "frame", "segments", "cuts", "parts", "inline", "no such segment", "kind", "outside"],
+)
+def test_absurd_payloads_are_refused_before_anything_is_allocated(payload: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedFrameError):
+            decode_linked_response(payload, MAX)
+        assert tracemalloc.get_traced_memory()[1] < 64 * 1024
+    finally:
+        tracemalloc.stop()
+
+
+def test_more_linked_bytes_than_a_frame_may_have_are_refused() -> None:
+    link = SegmentLink(SEGMENT, 0, MAX // 2 + 1, 0)
+    with pytest.raises(MalformedFrameError, match="linked bytes exceed"):
+        decode_linked_response(encoded(LinkedResponse(10, (Cut(0, (link, link)),), (b"",))), MAX)
+
+
+class LinkedFrame:
+    """A response whose partitions' records are linked in part, with the bytes that the links stand for."""
+
+    def __init__(self, frame: bytes, linked_batches: list[int], drop_tail: bool) -> None:
+        self.hydrated: list[bytes] = []
+        self.expected_records: list[bytes] = []
+        cuts, skeleton, position, skeleton_bytes = [], [], 0, 0
+        fields = scan_fetch_response(frame, 17).fields
+        for field, count in zip(fields, linked_batches, strict=True):
+            spans = scan_batches(frame, field.records_start, field.records_end)[:count]
+            if not spans:
+                self.expected_records.append(frame[field.records_start : field.records_end])
+                continue
+            end = spans[-1].end
+            run = frame[field.records_start : end]
+            rest = b"" if drop_tail else frame[end : field.records_end]
+            self.hydrated.append(run)
+            self.expected_records.append(run + rest)
+            link = SegmentLink(SEGMENT, 100, len(run), crc32c(run))
+            skeleton.append(frame[position : field.length_start])
+            skeleton_bytes += field.length_start - position
+            cuts.append(Cut(skeleton_bytes, (link, InlineBytes(rest)) if rest else (link,)))
+            position = field.records_end
+        self.response = LinkedResponse(len(frame), tuple(cuts), (*skeleton, frame[position:]))
+
+
+@st.composite
+def linked_frames(draw: st.DrawFn) -> tuple[bytes, LinkedFrame, bool]:
+    """(frame, the same linked, whether what is not linked was dropped)."""
+    records: dict[int, bytes | None] = {}
+    counts = []
+    for number in range(draw(st.integers(1, 4))):
+        count = draw(st.integers(0, 4))
+        raw = batches(count, 10 * number, 2, 3, b"v" * draw(st.integers(0, 200)))
+        records[number] = raw + batch(99, 1, 3)[: draw(st.integers(0, 60))] if raw else raw
+        counts.append(draw(st.integers(0, count)))
+    frame = response(records, high_watermark=5)
+    drop_tail = draw(st.booleans())
+    return frame, LinkedFrame(frame, counts, drop_tail), drop_tail
+
+
+@settings(max_examples=100, deadline=None)
+@given(linked_frames())
+def test_a_spliced_frame_is_the_leaders_frame_or_that_without_a_dropped_tail(
+    made: tuple[bytes, LinkedFrame, bool],
+) -> None:
+    frame, linked, drop_tail = made
+    sent = decode_linked_response(encoded(linked.response), MAX)
+    spliced = b"".join(map(bytes, splice(sent, linked.hydrated)))
+    if not drop_tail:
+        assert spliced == frame
+    got, original = decode(spliced, 17), decode(frame, 17)
+    assert [bytes(p.records) for p in got.responses[0].partitions] == linked.expected_records
+    for p in (*got.responses[0].partitions, *original.responses[0].partitions):
+        p.records = b""
+    assert got.to_dict() == original.to_dict()
+
+
+@settings(max_examples=150, deadline=None)
+@given(linked_frames().filter(lambda made: bool(made[1].hydrated)), st.data())
+def test_wrong_bytes_from_the_store_never_become_a_frame(
+    made: tuple[bytes, LinkedFrame, bool], data: st.DataObject
+) -> None:
+    _, linked, _ = made
+    index = data.draw(st.integers(0, len(linked.hydrated) - 1))
+    right = linked.hydrated[index]
+    kind = data.draw(st.sampled_from(["flip", "short", "long", "shifted", "empty", "other"]))
+    if kind == "flip":
+        position = data.draw(st.integers(0, len(right) - 1))
+        wrong = right[:position] + bytes((right[position] ^ 1 << data.draw(st.integers(0, 7)),)) + right[position + 1 :]
+    else:
+        wrong = {
+            "short": right[:-1],
+            "long": right + b"\0",
+            "shifted": b"\0" + right[:-1],
+            "empty": b"",
+            "other": batch(0, 1, 9, b"another epoch's"),
+        }[kind]
+    hydrated = [*linked.hydrated[:index], wrong, *linked.hydrated[index + 1 :]]
+    with pytest.raises(SpliceError) as caught:
+        splice(linked.response, hydrated)
+    assert caught.value.link == linked.response.links[index]
+
+
+def test_bytes_with_the_right_checksum_that_are_no_whole_batches_are_refused() -> None:
+    raw = batch(5, 2)
+    for wrong in (raw[:-3], raw + raw[:20], b"\x01" * 80, b""):
+        link = SegmentLink(SEGMENT, 0, len(wrong), crc32c(wrong))
+        with pytest.raises(SpliceError):
+            splice(LinkedResponse(9, (Cut(0, (link,)),), (b"skeleton",)), [wrong])
+
+
+def test_the_splicer_wants_one_answer_for_each_link() -> None:
+    raw = batch(5, 2)
+    link = SegmentLink(SEGMENT, 0, len(raw), crc32c(raw))
+    linked = LinkedResponse(9, (Cut(0, (link,)),), (b"skeleton",))
+    assert b"".join(map(bytes, splice(linked, [raw]))) == encode_unsigned_varint(len(raw) + 1) + raw + b"skeleton"
+    with pytest.raises(ValueError, match="shorter"):
+        splice(replace(linked, cuts=(Cut(0, (link, link)),)), [raw])
