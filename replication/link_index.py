@@ -35,7 +35,7 @@ class LinkIndex:
     def __init__(self, max_batches: int = DEFAULT_MAX_BATCHES) -> None:
         self._max_batches = max_batches
         self._partitions: dict[TopicIdPartition, dict[int, StoredBatch]] = {}
-        self._oldest_first: deque[tuple[TopicIdPartition, Sequence[int]]] = deque()
+        self._oldest_first: deque[tuple[TopicIdPartition, CombinedSegmentId, Sequence[int]]] = deque()
         self._listed_batches = 0
 
     def __len__(self) -> int:
@@ -45,8 +45,11 @@ class LinkIndex:
     def add(self, partition: TopicIdPartition, batches: Iterable[tuple[int, StoredBatch]]) -> None:
         """List (base offset, batch) pairs of one object that is stored."""
         by_base_offset = dict(batches)
+        if not by_base_offset:
+            return
+        segment = next(iter(by_base_offset.values())).combined_segment_id
         self._partitions.setdefault(partition, {}).update(by_base_offset)
-        self._oldest_first.append((partition, tuple(by_base_offset)))
+        self._oldest_first.append((partition, segment, tuple(by_base_offset)))
         self._listed_batches += len(by_base_offset)
         while self._listed_batches > self._max_batches:
             self._forget_oldest()
@@ -67,12 +70,14 @@ class LinkIndex:
             del batches[base_offset]
 
     def _forget_oldest(self) -> None:
-        partition, base_offsets = self._oldest_first.popleft()
+        partition, segment, base_offsets = self._oldest_first.popleft()
         self._listed_batches -= len(base_offsets)
         batches = self._partitions.get(partition)
         if batches is None:
             return
         for base_offset in base_offsets:
-            batches.pop(base_offset, None)
+            listed = batches.get(base_offset)
+            if listed is not None and listed.combined_segment_id == segment:  # not one that was stored again since
+                del batches[base_offset]
         if not batches:
             del self._partitions[partition]

@@ -1,0 +1,279 @@
+"""What becomes of a Fetch response: rules one by one, then all of them against a model."""
+
+import struct
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_log.crc32c import crc32c
+from kafka_log.topic_partition import TopicIdPartition
+from plugin.segment_metadata import CombinedSegmentId
+from replication.fetch_frame import scan_fetch_response
+from replication.link import InlineBytes, SegmentLink
+from replication.link_index import LinkIndex
+from replication.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, Verdict, WaitForUploads
+from replication.splicer import splice
+from rlm.link_policy import LinkMode
+from tests.kafka_log.batches import batch, batches
+from tests.replication.fake_led import FakeLed, store
+from tests.replication.fetch_frames import decode, partition, response
+
+SEGMENT, OTHER = CombinedSegmentId(1, 2, 3), CombinedSegmentId(1, 2, 4)
+LIMITS = PlannerLimits(wait_max_s=0.5, break_even_bytes=10_000)
+
+
+class Rig:
+    def __init__(self, led: FakeLed | None = None, limits: PlannerLimits = LIMITS) -> None:
+        self.index, self.led = LinkIndex(), led or FakeLed()
+        self.planner = LinkPlanner(self.index, self.led, limits)
+        self.frame = b""
+
+    def begin(self, records: dict[int, bytes | None], version: int = 17, errors: dict[int, int] | None = None) -> "Rig":
+        self.frame = response(records, version=version, errors=errors)
+        self.planner.begin(self.frame, scan_fetch_response(self.frame, version))
+        return self
+
+    def plan(self, records: dict[int, bytes | None], now_s: float = 0.0) -> Verdict:
+        return self.begin(records).planner.decide(now_s)
+
+
+def links_of(verdict: Verdict) -> list[SegmentLink]:
+    assert isinstance(verdict, SendLinked)
+    return verdict.response.links
+
+
+def received(verdict: Verdict, store_bytes: dict[tuple[CombinedSegmentId, int], bytes]) -> dict[int, bytes]:
+    """The records that the follower's broker gets, by partition."""
+    assert isinstance(verdict, SendLinked)
+    hydrated = [store_bytes[link.combined_segment_id, link.start_position][: link.length] for link in links_of(verdict)]
+    frame = b"".join(map(bytes, splice(verdict.response, hydrated)))
+    return {p.partition_index: bytes(p.records or b"") for p in decode(frame, 17).responses[0].partitions}
+
+
+def test_what_is_stored_is_linked_as_one_run_with_the_checksum_of_the_responses_own_bytes() -> None:
+    rig, raw = Rig(), batches(3, 10, 2)
+    store(rig.index, partition(0), raw, SEGMENT, start=500)
+    verdict = rig.plan({0: raw})
+    assert links_of(verdict) == [SegmentLink(SEGMENT, 500, len(raw), crc32c(raw))]
+    assert isinstance(verdict, SendLinked)
+    assert verdict.linked == ((partition(0), 16, len(raw)),)
+    assert received(verdict, {(SEGMENT, 500): raw}) == {0: raw}
+
+
+def test_runs_in_two_objects_or_with_something_between_become_two_links() -> None:
+    rig = Rig()
+    first, second, third = (batches(1, offset) for offset in (0, 1, 2))
+    store(rig.index, partition(0), first, SEGMENT, start=100)
+    store(rig.index, partition(0), second, SEGMENT, start=5000)
+    store(rig.index, partition(0), third, OTHER, start=5000 + len(second))
+    assert [
+        (link.combined_segment_id, link.start_position) for link in links_of(rig.plan({0: first + second + third}))
+    ] == [
+        (SEGMENT, 100),
+        (SEGMENT, 5000),
+        (OTHER, 5000 + len(second)),
+    ]
+
+
+def test_a_stale_leaders_object_is_never_linked() -> None:
+    """The same offset, length and payload, stored in an older epoch: another batch."""
+    rig = Rig(FakeLed(expected=False))
+    store(rig.index, partition(0), batch(5, 2, leader_epoch=3, payload=b"same"), SEGMENT)
+    assert isinstance(rig.plan({0: batch(5, 2, leader_epoch=4, payload=b"same")}), PassThrough)
+
+
+def test_a_batch_with_another_payload_at_the_same_offset_and_epoch_is_never_linked() -> None:
+    rig = Rig(FakeLed(expected=False))
+    store(rig.index, partition(0), batch(5, 2, payload=b"lost!"), SEGMENT)
+    assert isinstance(rig.plan({0: batch(5, 2, payload=b"kept!")}), PassThrough)
+
+
+def test_another_partitions_or_topics_object_is_never_linked() -> None:
+    rig, raw = Rig(FakeLed(expected=False)), batch(5, 2)
+    store(rig.index, partition(1), raw, SEGMENT)
+    store(rig.index, TopicIdPartition(b"another topic id", 0), raw, SEGMENT)  # type: ignore[arg-type]
+    assert isinstance(rig.plan({0: raw}), PassThrough)
+
+
+def test_a_response_waits_for_its_upload_and_goes_out_as_soon_as_it_is_stored() -> None:
+    rig, raw = Rig(), batch(0, 3)
+    assert rig.plan({0: raw}, 10.0) == WaitForUploads(10.5, (partition(0),))
+    assert rig.planner.decide(10.4) == WaitForUploads(10.5, (partition(0),))
+    store(rig.index, partition(0), raw, SEGMENT)
+    assert len(links_of(rig.planner.decide(10.45))) == 1
+
+
+def test_when_the_patience_has_run_out_the_bytes_go_inline_and_the_next_wait_anew() -> None:
+    rig = Rig()
+    assert isinstance(rig.plan({0: batch(0)}, 10.0), WaitForUploads)
+    assert isinstance(rig.planner.decide(10.5), PassThrough)
+    assert rig.plan({0: batch(1)}, 10.6) == WaitForUploads(11.1, (partition(0),))
+
+
+def test_a_partition_waits_no_longer_in_sum_over_however_many_responses() -> None:
+    """Another partition's links let each response go; the one that waits gets nothing, until its time is up."""
+    rig, now_s = Rig(), 10.0
+    waiting = batch(0, 1, payload=b"waits")
+    for step in range(20):
+        other = batch(step, 1)
+        store(rig.index, partition(1), other, SEGMENT)
+        verdict = rig.plan({0: waiting, 1: other}, now_s)
+        got = received(verdict, {(SEGMENT, 112): other})
+        assert got[1] == other
+        if now_s >= 10.5:
+            assert got[0] == waiting
+            return
+        assert got[0] == b""
+        now_s += 0.1
+    raise AssertionError("the partition waited for ever")
+
+
+def test_nothing_is_waited_for_where_no_upload_is_expected_or_inline_is_cheaper() -> None:
+    assert isinstance(Rig(FakeLed(expected=False)).plan({0: batch(0)}), PassThrough)
+    assert isinstance(Rig(FakeLed(mode=LinkMode.INLINE)).plan({0: batch(0)}), PassThrough)
+    assert isinstance(Rig(FakeLed(mode=LinkMode.OFF)).plan({0: batch(0)}), PassThrough)
+
+
+def test_it_stops_waiting_when_the_upload_is_not_expected_any_more() -> None:
+    rig = Rig()
+    assert isinstance(rig.plan({0: batch(0)}, 10.0), WaitForUploads)
+    rig.led.expected = False
+    assert isinstance(rig.planner.decide(10.1), PassThrough)
+
+
+def test_of_a_partition_stored_in_part_the_stored_batches_go_alone() -> None:
+    rig, stored, rest = Rig(), batches(2, 0), batches(2, 2)
+    store(rig.index, partition(0), stored, SEGMENT)
+    verdict = rig.plan({0: stored + rest})
+    assert received(verdict, {(SEGMENT, 112): stored}) == {0: stored}
+
+
+def test_nothing_behind_a_hole_in_what_is_stored_is_linked() -> None:
+    rig = Rig()
+    first, missing, third = batch(0), batch(1, payload=b"missing"), batch(2)
+    store(rig.index, partition(0), first, SEGMENT)
+    store(rig.index, partition(0), third, OTHER)
+    verdict = rig.plan({0: first + missing + third})
+    assert received(verdict, {(SEGMENT, 112): first}) == {0: first}
+
+
+def test_a_cut_off_last_batch_is_dropped_with_links_and_kept_without() -> None:
+    rig, raw, cut = Rig(), batches(2, 0), batch(2, 5)[:70]
+    store(rig.index, partition(0), raw, SEGMENT)
+    assert received(rig.plan({0: raw + cut}), {(SEGMENT, 112): raw}) == {0: raw}
+
+
+def test_a_single_batch_that_is_cut_off_passes_through() -> None:
+    assert isinstance(Rig().plan({0: batch(0, 100)[:80]}), PassThrough)
+
+
+def test_where_inline_is_cheaper_links_are_used_only_if_they_save_enough_and_the_rest_goes_along() -> None:
+    small, large, rest = batch(0, 1, payload=b"s" * 100), batch(1, 1, payload=b"l" * 20_000), batch(2)
+    rig = Rig(FakeLed(mode=LinkMode.INLINE))
+    store(rig.index, partition(0), small + large, SEGMENT)
+    assert isinstance(rig.plan({0: small}), PassThrough)
+    verdict = rig.plan({0: small + large + rest + rest[:30]})
+    assert received(verdict, {(SEGMENT, 112): small + large}) == {0: small + large + rest + rest[:30]}
+    assert isinstance(verdict, SendLinked)
+    assert verdict.inline == ((partition(0), len(rest) + 30),)
+
+
+def test_fields_that_are_not_ours_stay_as_they_are_beside_linked_ones() -> None:
+    raw = batch(0, 3)
+    old_magic = bytearray(batch(0, 2))
+    old_magic[16] = 1
+    rig = Rig()
+    rig.led.modes[partition(2)] = LinkMode.OFF
+    for number in range(6):
+        store(rig.index, partition(number), raw, SEGMENT)
+    rig.begin(
+        {0: raw, 1: None, 2: raw, 3: raw, 4: bytes(old_magic), 5: b"no records at all, but a message set" * 3},
+        errors={3: 6},
+    )
+    verdict = rig.planner.decide(0.0)
+    assert len(links_of(verdict)) == 1
+    got = received(verdict, {(SEGMENT, 112): raw})
+    expected = decode(rig.frame, 17).responses[0].partitions
+    assert got == {p.partition_index: bytes(p.records or b"") for p in expected}
+    assert isinstance(verdict, SendLinked)
+    assert not any(isinstance(part, InlineBytes) for cut in verdict.response.cuts for part in cut.parts)
+
+
+def test_magic_0_and_1_pass_through() -> None:
+    for magic in (0, 1):
+        old = bytearray(batch(0, 2))
+        old[16] = magic
+        assert isinstance(Rig().plan({0: bytes(old)}), PassThrough)
+
+
+def test_versions_without_topic_ids_pass_through() -> None:
+    rig, raw = Rig(), batch(0, 2)
+    store(rig.index, partition(0), raw, SEGMENT)
+    assert isinstance(rig.begin({0: raw}, version=12).planner.decide(0.0), PassThrough)
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[dict[int, list[bytes]], dict[int, list[str]], dict[int, LinkMode], dict[int, int]]:
+    """Batches by partition; whether each is stored, stored as something else, or not; modes; bytes of a cut tail."""
+    partitions = range(draw(st.integers(1, 3)))
+    logs: dict[int, list[bytes]] = {}
+    for number in partitions:
+        sizes = draw(st.lists(st.integers(0, 6000), max_size=4))
+        logs[number] = [batch(index, 1, 2, b"z" * size) for index, size in enumerate(sizes)]
+    state = {
+        number: [draw(st.sampled_from(["stored", "stored", "stale", "absent"])) for _ in logs[number]]
+        for number in partitions
+    }
+    modes = {number: draw(st.sampled_from(list(LinkMode))) for number in partitions}
+    return logs, state, modes, {number: draw(st.sampled_from([0, 0, 40])) for number in partitions}
+
+
+@settings(max_examples=200, deadline=None)
+@given(scenes(), st.booleans())
+def test_whatever_is_stored_the_follower_gets_a_prefix_of_the_leaders_batches(
+    scene: tuple[dict[int, list[bytes]], dict[int, list[str]], dict[int, LinkMode], dict[int, int]], expected: bool
+) -> None:
+    logs, states, modes, tails = scene
+    rig = Rig(FakeLed(expected=expected))
+    rig.led.modes = {partition(number): mode for number, mode in modes.items()}
+    objects: dict[tuple[CombinedSegmentId, int], bytes] = {}
+    position = 112
+    for number, state in states.items():
+        for raw, kind in zip(logs[number], state, strict=True):
+            if kind == "absent":
+                continue
+            stale = struct.pack(">qii", *struct.unpack_from(">qi", raw), 1) + raw[16:]
+            stored = raw if kind == "stored" else stale
+            store(rig.index, partition(number), stored, SEGMENT, start=position)
+            objects[SEGMENT, position] = stored
+            position += len(raw)
+    whole = b"".join(objects.values())
+    records = {n: b"".join(log) + batch(99, 1, 2, b"cut")[: tails[n]] for n, log in logs.items()}
+    verdict = rig.plan(dict(records), 10.0)
+
+    stored_runs = {n: _leading(logs[n], states[n]) if modes[n] is not LinkMode.OFF else b"" for n in logs}
+    worth = any(stored_runs[n] for n in logs if modes[n] is LinkMode.LINK)
+    worth |= sum(len(run) for run in stored_runs.values()) >= LIMITS.break_even_bytes
+    waiting = [n for n in logs if logs[n] and modes[n] is LinkMode.LINK and not stored_runs[n] and expected]
+    if not worth:
+        if waiting:
+            assert verdict == WaitForUploads(10.5, tuple(partition(n) for n in waiting))
+            assert isinstance(rig.planner.decide(10.5), PassThrough)
+        else:
+            assert isinstance(verdict, PassThrough)
+        return
+    got = received(verdict, {(SEGMENT, start): whole[start - 112 :] for _, start in objects})
+    for number, raw in records.items():
+        if stored_runs[number]:
+            assert got[number] == (stored_runs[number] if modes[number] is LinkMode.LINK else raw)
+        else:
+            assert got[number] == (b"" if number in waiting else raw)
+
+
+def _leading(log: list[bytes], state: list[str]) -> bytes:
+    run = b""
+    for raw, kind in zip(log, state, strict=True):
+        if kind != "stored":
+            break
+        run += raw
+    return run

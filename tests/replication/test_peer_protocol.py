@@ -1,0 +1,109 @@
+"""Hellos, announcements and the ranges in them."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plugin.segment_metadata import CombinedSegmentId
+from replication.fetch_frame import MalformedFrameError
+from replication.peer_protocol import (
+    HELLO_MAGIC,
+    MAX_ANNOUNCED_RANGES,
+    Announcement,
+    Hello,
+    PeerRefusedError,
+    agree,
+    coalesce_ranges,
+    decode_inline_request,
+    encode_inline_request,
+    is_hello,
+)
+from tests.replication.fetch_frames import request
+
+
+def hello(minimum: int = 1, maximum: int = 1, cluster_id: str = "cluster", broker_id: int = 1) -> Hello:
+    return Hello(cluster_id, broker_id, 5, minimum, maximum)
+
+
+@settings(max_examples=50)
+@given(
+    st.builds(
+        Hello,
+        st.text(max_size=40),
+        st.integers(0, 2**31 - 1),
+        st.integers(0, 2**48 - 1),
+        st.integers(0, 2**16 - 1),
+        st.integers(0, 2**16 - 1),
+    )
+)
+def test_a_hello_comes_out_as_it_went_in(sent: Hello) -> None:
+    assert is_hello(sent.encode())
+    assert Hello.decode(sent.encode()) == sent
+
+
+def test_no_kafka_request_is_taken_for_a_hello() -> None:
+    assert not is_hello(request({0: 0}))
+    assert not is_hello(b"RWA")
+    assert int.from_bytes(HELLO_MAGIC[:2], "big") > 1000  # far above any API key
+
+
+def test_hostile_hellos_are_refused() -> None:
+    good = hello().encode()
+    for bad in (good[:-1], good + b"x", good[:10], b"", HELLO_MAGIC + b"\xff" * 30, good[:4] + b"\0" * 1000):
+        with pytest.raises(MalformedFrameError):
+            Hello.decode(bad)
+
+
+@settings(max_examples=100)
+@given(*[st.integers(0, 6)] * 4)
+def test_the_highest_version_that_both_speak_is_used_or_none(a: int, b: int, c: int, d: int) -> None:
+    own, peer = hello(min(a, b), max(a, b)), hello(min(c, d), max(c, d), broker_id=2)
+    common = set(range(min(a, b), max(a, b) + 1)) & set(range(min(c, d), max(c, d) + 1))
+    assert agree(own, peer) == max(common, default=0) == agree(peer, own)
+
+
+def test_another_clusters_agent_is_refused() -> None:
+    with pytest.raises(PeerRefusedError, match="belongs to cluster other"):
+        agree(hello(), hello(cluster_id="other", broker_id=2))
+
+
+def test_an_inline_request_comes_out_as_it_went_in() -> None:
+    assert decode_inline_request(encode_inline_request(-5)) == -5
+    with pytest.raises(MalformedFrameError):
+        decode_inline_request(b"123")
+
+
+ranges = st.lists(
+    st.tuples(st.integers(0, 10_000), st.integers(1, 200)).map(lambda r: (r[0], r[0] + r[1])), min_size=1, max_size=50
+)
+
+
+@settings(max_examples=100)
+@given(ranges, st.integers(0, 300))
+def test_joined_ranges_cover_all_are_apart_and_bridge_only_small_gaps(wanted: list[tuple[int, int]], gap: int) -> None:
+    joined = coalesce_ranges(wanted, gap)
+    assert all(any(s <= start and end <= e for s, e in joined) for start, end in wanted)
+    assert all(left[1] + gap < right[0] for left, right in zip(joined, joined[1:], strict=False))
+    bytes_wanted = {position for start, end in wanted for position in range(start, end)}
+    for start, end in joined:
+        holes = [position for position in range(start, end) if position not in bytes_wanted]
+        runs = 1 + sum(b - a > 1 for a, b in zip(holes, holes[1:], strict=False)) if holes else 0
+        assert len(holes) <= runs * gap
+    announcement = Announcement(CombinedSegmentId(1, 2, 3), joined)
+    assert Announcement.decode(announcement.encode()) == announcement
+
+
+def test_more_ranges_than_an_announcement_holds_are_covered_by_its_last() -> None:
+    joined = coalesce_ranges([(1000 * number, 1000 * number + 1) for number in range(1000)], 10)
+    assert len(joined) == MAX_ANNOUNCED_RANGES
+    assert joined[-1] == (1000 * (MAX_ANNOUNCED_RANGES - 1), 999_001)
+    announcement = Announcement(CombinedSegmentId(1, 2, 3), joined)
+    assert Announcement.decode(announcement.encode()) == announcement
+
+
+def test_hostile_announcements_are_refused() -> None:
+    good = Announcement(CombinedSegmentId(1, 2, 3), ((1, 5), (9, 12))).encode()
+    empty_range = Announcement(CombinedSegmentId(1, 2, 3), ((5, 5),)).encode()
+    for bad in (good[:-1], good + b"x", b"", good[:16] + b"\xff" + good[17:], empty_range):
+        with pytest.raises(MalformedFrameError):
+            Announcement.decode(bad)
