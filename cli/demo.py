@@ -36,12 +36,14 @@ def demo(
     from rich.console import Console
 
     from demo.plan import StoreKind, plan_for
-    from demo.presentation import show_introduction, show_report
+    from demo.presentation import PAGE_WIDTH, show_introduction, show_report
     from demo.progress import Progress
     from demo.run import DemoOptions, run_demo
 
     to_stdout = json is not None and str(json) == "-"
     console = Console(stderr=to_stdout)
+    if not console.is_terminal:
+        console = Console(stderr=to_stdout, width=PAGE_WIDTH)
     kind = StoreKind(store)
     # Both ends come as an exception, so that everything is taken down on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

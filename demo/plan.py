@@ -77,18 +77,18 @@ class DemoPlan:
     """All amounts of one run."""
 
     paced: tuple[PerformanceRun, ...] = (
-        PerformanceRun("1", 16_000, 2000),
-        PerformanceRun("all", 16_000, 2000),
+        PerformanceRun("1", 30_000, 2000),
+        PerformanceRun("all", 30_000, 2000),
     )
     """One after the other, for latencies."""
     saturated: tuple[PerformanceRun, ...] = (
-        PerformanceRun("1", 220_000, config=BULK_CONFIG),
-        PerformanceRun("all", 160_000, config=BULK_CONFIG),
+        PerformanceRun("1", 450_000, config=BULK_CONFIG),
+        PerformanceRun("all", 250_000, config=BULK_CONFIG),
     )
     """Side by side, for throughput and cost."""
     ledger: LedgerRate = field(default_factory=LedgerRate)
-    store_outage_s: float = 8.0
-    calm_s: float = 4.0
+    store_outage_s: float = 10.0
+    calm_s: float = 5.0
     """Between two faults, so that each one's effects stand alone."""
     broker_overrides: Mapping[str, str] = field(default_factory=dict)
 

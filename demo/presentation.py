@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-_WIDTH = 98
+PAGE_WIDTH = 100
+"""Columns that a page is laid out for."""
+
 _FAULT_TITLES = {
     "leader_killed": "kill -9 of a broker that leads",
     "store_outage": "no object storage",
@@ -90,7 +92,7 @@ def _picture(report: Report) -> "RenderableType":
     text.append(" crossed zones.\n Stock Kafka would have sent ")
     text.append(_megabytes(traffic.zone_bytes.stock), style="bold red")
     text.append("." if ratio is None else f": {ratio:.1%} of it is left.")
-    return Panel(text, title="across the zone border", title_align="left", border_style="green", width=_WIDTH)
+    return Panel(text, title="across the zone border", title_align="left", border_style="green", width=PAGE_WIDTH - 2)
 
 
 def _money(report: Report) -> "RenderableType":
