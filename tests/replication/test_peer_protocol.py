@@ -1,5 +1,7 @@
 """Hellos, announcements and the ranges in them."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,11 +85,11 @@ ranges = st.lists(
 def test_joined_ranges_cover_all_are_apart_and_bridge_only_small_gaps(wanted: list[tuple[int, int]], gap: int) -> None:
     joined = coalesce_ranges(wanted, gap)
     assert all(any(s <= start and end <= e for s, e in joined) for start, end in wanted)
-    assert all(left[1] + gap < right[0] for left, right in zip(joined, joined[1:], strict=False))
+    assert all(left[1] + gap < right[0] for left, right in itertools.pairwise(joined))
     bytes_wanted = {position for start, end in wanted for position in range(start, end)}
     for start, end in joined:
         holes = [position for position in range(start, end) if position not in bytes_wanted]
-        runs = 1 + sum(b - a > 1 for a, b in zip(holes, holes[1:], strict=False)) if holes else 0
+        runs = 1 + sum(b - a > 1 for a, b in itertools.pairwise(holes)) if holes else 0
         assert len(holes) <= runs * gap
     announcement = Announcement(CombinedSegmentId(1, 2, 3), joined)
     assert Announcement.decode(announcement.encode()) == announcement
