@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demo.plan import StoreKind
-from demo.report import FaultSeen, Report, Traffic
+from demo.report import MB_PER_MIB, FaultSeen, Report, Traffic
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -96,7 +96,7 @@ def _picture(report: Report) -> "RenderableType":
 
 
 def _money(report: Report) -> "RenderableType":
-    table = _table("where the money goes", "", "whole run", "saturated", "paced, 2 MB/s")
+    table = _table("where the money goes", "", "whole run", "saturated", "paced")
     columns = (report.whole, report.phases["saturated"], report.phases["paced"])
 
     def row(title: str, cells: Iterable[str], style: str = "") -> None:
@@ -118,8 +118,8 @@ def _money(report: Report) -> "RenderableType":
     return _captioned(
         table,
         f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here. "
-        "At a small load an object can cost more than the zone border, so most bytes go inline, as in stock "
-        "Kafka. They are uploaded all the same, in fewer objects.",
+        "A small load (paced) gains nothing: an object would cost more than the border, so many bytes go inline, as "
+        "in stock Kafka, and are uploaded all the same.",
     )
 
 
@@ -202,7 +202,7 @@ def _producers(report: Report) -> "RenderableType":
         result = run.result
         table.add_row(
             f"{run.phase}, acks={run.acks}",
-            f"{result.mib_per_s * 1.048576:.1f}",
+            f"{result.mib_per_s * MB_PER_MIB:.1f}",
             *(f"{value:,.0f} ms" for value in (result.p50_ms, result.p95_ms, result.p99_ms, result.max_ms)),
         )
     return _captioned(
@@ -277,6 +277,10 @@ def _objects(traffic: Traffic) -> str:
     return f"{traffic.objects:,} of {traffic.put_bytes / traffic.objects / 1000:,.0f} kB"
 
 
+def _usd(value: float) -> str:
+    return f"${value:.4f}" if value >= 0.0001 or not value else f"${value:.5f}"
+
+
 def _dollars(traffic: Traffic, part: str) -> str:
     cost = traffic.cost_per_gb
-    return "-" if cost is None else f"${getattr(cost, part):.4f}"
+    return "-" if cost is None else _usd(getattr(cost, part))

@@ -165,7 +165,7 @@ def _live_rows(figures: LiveFigures, sparks: Iterable[float]) -> list[tuple[str,
             f"[bold green]{figures.zone_mb_per_s:.2f} MB/s",
             f"[dim]stock Kafka would send {figures.stock_mb_per_s:.1f} MB/s",
         ),
-        ("sent as links", share, "[dim]of the bytes that followers get; the rest goes inline, as it is cheaper"),
+        ("sent as links", share, "[dim]of what followers get; the rest goes inline"),
         (
             "not yet stored",
             f"{figures.upload_lag_mb:.1f} MB",

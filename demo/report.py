@@ -11,6 +11,9 @@ from local_cluster.kafka_tools import ProducerPerformance
 from local_cluster.ledger import LedgerReport
 from plugin.prices import BYTES_PER_GB, Prices, StorePrices
 
+MB_PER_MIB = 1.048576
+"""Kafka's tools say MB and mean MiB."""
+
 _FOLLOWERS = 2
 
 

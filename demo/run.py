@@ -8,14 +8,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from demo import faults
 from demo.load import Heartbeat, PerformanceLoad, performance_records, prepare_topics
 from demo.measurement import Moment
-from demo.plan import ALL_TOPICS, LEDGER_TOPIC, DemoPlan, StoreKind
+from demo.plan import ALL_TOPICS, LEDGER_TOPIC, DemoPlan, PerformanceRun, StoreKind
 from demo.progress import Progress
 from demo.report import (
+    MB_PER_MIB,
     OBJECT_SIZES_BYTES,
     FaultSeen,
     ProducerRun,
@@ -31,6 +32,7 @@ from demo.store_outage import DirectoryOutage, EndpointOutage, StoreOutage
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_distribution import KAFKA_VERSION
+from local_cluster.kafka_tools import ProducerPerformance
 from local_cluster.ledger import LedgerReport
 from local_cluster.ledger_workload import LedgerWorkload
 from local_cluster.object_store_server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET
@@ -42,8 +44,6 @@ from plugin.prices import Prices
 
 if TYPE_CHECKING:
     from local_cluster.store_spec import StoreSpec
-
-T = TypeVar("T")
 
 _BROKER_SETTINGS = {
     # Agents read their metadata from the broker of their own zone.
@@ -83,12 +83,12 @@ def run_demo(options: DemoOptions, progress: Progress, clock: Callable[[], float
     started_s = clock()
     with contextlib.ExitStack() as undo:
         directory = _directory(options, undo)
-        progress.begin("start three brokers, three agents", "one pair per zone")
+        progress.begin("start three brokers, three agents")
         spec, outage = _store(options.store, directory, undo)
         cluster = _start_cluster(options, directory / "cluster", spec, progress)
         undo.callback(cluster.kill_all)
-        progress.end(f"Kafka {KAFKA_VERSION}, unmodified; the store is {options.store.description}")
-        progress.begin("make topics, switch them on", ", ".join(topic.name for topic in ALL_TOPICS))
+        progress.end(f"Kafka {KAFKA_VERSION}, unmodified; each pair is a zone of its own")
+        progress.begin("make topics, switch them on", f"{len(ALL_TOPICS)} topics, remote.wal.storage.enable=true")
         prepare_topics(cluster)
         load = _start_load(cluster, options.plan, progress, clock, undo)
         return _Show(options, cluster, load, progress, clock).play(outage or _directory_outage(cluster), started_s)
@@ -117,19 +117,17 @@ class _Show:
         """Every step, then the report."""
         load, plan, progress = self._load, self._plan, self._progress
         first = load.sampler.now()
-        progress.begin("measure latency at a steady pace", "producer-perf-test, 2 MB/s, acks=1, then acks=all")
+        progress.begin("measure latency at a steady pace", "producer-perf-test with acks=1, then acks=all")
         paced = load.performance.one_by_one(plan.paced)
         quiet = load.sampler.now()
-        progress.end("; ".join(f"acks={run.acks} p50 {it.p50_ms:.0f} ms, p99 {it.p99_ms:.0f} ms"
-                               for run, it in zip(plan.paced, paced, strict=True)))  # fmt: skip
+        progress.end(", ".join(map(_latency_note, plan.paced, paced)) + " (p50 / p99)")
         load.ledger.start()
         load.heartbeat.start()
-        progress.begin("write as fast as it goes", "two producer-perf-tests and seven numbered producers")
+        progress.begin("write as fast as it goes", "two producer-perf-tests, seven numbered producers")
         before = load.sampler.now()
         saturated = load.performance.side_by_side(plan.saturated)
         after = load.sampler.now()
-        progress.end("; ".join(f"acks={run.acks} {it.mib_per_s * 1.048576:.1f} MB/s"
-                               for run, it in zip(plan.saturated, saturated, strict=True)))  # fmt: skip
+        progress.end(", ".join(map(_throughput_note, plan.saturated, saturated)))
         seen = self._break_things(before.at_s, outage)
         ledger_report, replicas, read_back = self._judge()
         last = load.sampler.now()
@@ -174,8 +172,8 @@ class _Show:
         scene = faults.Scene(self._cluster, load.sampler, load.heartbeat, flowing_since_s, self._clock)
         progress.begin("kill -9 a broker that leads", "its followers take over; then it comes back")
         seen = [faults.kill_leader(scene)]
-        progress.end("{new_leader_after_s:.1f} s to a new leader, {all_in_sync_after_s:.0f} s until all are in sync"
-                     .format_map(seen[-1].seen))  # fmt: skip
+        note = "a new leader after {new_leader_after_s:.1f} s, all in sync after {all_in_sync_after_s:.0f} s"
+        progress.end(note.format_map(seen[-1].seen))
         scene.pause(plan.calm_s)
         progress.begin(f"take the object store away for {plan.store_outage_s:.0f} s", outage.description)
         seen.append(faults.store_outage(scene, outage, plan.store_outage_s))
@@ -191,7 +189,7 @@ class _Show:
 
     def _judge(self) -> tuple[LedgerReport, Replicas, int]:
         load, progress = self._load, self._progress
-        progress.begin("read every record back", "numbered ones by number, the others by Kafka's consumer-perf-test")
+        progress.begin("read every record back", "by number, and with consumer-perf-test")
         load.heartbeat.finish()
         ledger_report = load.ledger.finish()
         written = performance_records([*self._plan.paced, *self._plan.saturated])
@@ -206,6 +204,14 @@ class _Show:
         )
         progress.end(f"{replicas.partitions} partitions of {replicas.bytes / 1e6:,.0f} MB, three replicas each")
         return ledger_report, replicas, read_back
+
+
+def _latency_note(run: PerformanceRun, result: ProducerPerformance) -> str:
+    return f"acks={run.acks} {result.p50_ms:,.0f} / {result.p99_ms:,.0f} ms"
+
+
+def _throughput_note(run: PerformanceRun, result: ProducerPerformance) -> str:
+    return f"acks={run.acks} {result.mib_per_s * MB_PER_MIB:.1f} MB/s"
 
 
 def _directory(options: DemoOptions, undo: contextlib.ExitStack) -> Path:
