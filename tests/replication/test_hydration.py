@@ -1,0 +1,186 @@
+"""Hydration: each byte once, within bounds, and a store that fails is left alone for a while."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from plugin.segment_metadata import CombinedSegmentId
+from replication.circuit_breaker import BreakerLimits, CircuitBreaker
+from replication.hydration import HydrationCache, HydrationError, HydrationLimits
+from replication.measures import ReplicationMeasures
+from rlm.measures import StageTimes
+from tests.rlm.memory_storage import MemoryStorage
+
+BREAKER = BreakerLimits(failures_to_open=3, open_s=1.0, open_max_s=4.0)
+
+
+def segment(number: int) -> CombinedSegmentId:
+    return CombinedSegmentId(1, 1, number)
+
+
+class Rig:
+    def __init__(self, cache_bytes: int = 1000) -> None:
+        self.storage, self.now_s = MemoryStorage(), 50.0
+        for number in range(10):
+            self.storage.objects[segment(number)] = bytes(range(200))
+        registry = CollectorRegistry()
+        self.measures = ReplicationMeasures(registry)
+        self.cache = HydrationCache(
+            self.storage,
+            HydrationLimits(2, cache_bytes, BREAKER),
+            StageTimes(registry),
+            self.measures,
+            clock=lambda: self.now_s,
+        )
+        self.told: list[bool] = []
+        self.cache.on_breaker_change.append(self.told.append)
+
+    async def fetch(self, number: int, start: int = 0, end: int = 100) -> bytes:
+        return bytes(await asyncio.wait_for(self.cache.fetch(segment(number), start, end), 10))
+
+    async def refused(self, number: int) -> str:
+        with pytest.raises(HydrationError) as caught:
+            await self.fetch(number)
+        return caught.value.reason
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    made = Rig()
+    yield made
+    made.storage.fetch_gate.set()
+    made.cache.close()
+
+
+async def test_what_is_cached_or_on_its_way_is_not_read_again(rig: Rig) -> None:
+    rig.storage.fetch_gate.clear()
+    rig.cache.announce(segment(0), ((0, 100),))
+    waiting = [asyncio.create_task(rig.fetch(0, start, start + 10)) for start in (0, 30, 90)]
+    await asyncio.sleep(0)
+    rig.storage.fetch_gate.set()
+    assert await asyncio.gather(*waiting) == [bytes(range(start, start + 10)) for start in (0, 30, 90)]
+    assert await rig.fetch(0) == bytes(range(100))
+    assert rig.storage.fetches == [(segment(0), 0, 100)]
+    assert await rig.fetch(0, 50, 150) == bytes(range(50, 150))
+    assert len(rig.storage.fetches) == 2
+
+
+async def test_one_caller_that_gives_up_does_not_take_the_read_from_the_others(rig: Rig) -> None:
+    rig.storage.fetch_gate.clear()
+    impatient, patient = asyncio.create_task(rig.fetch(0)), asyncio.create_task(rig.fetch(0))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await asyncio.sleep(0)
+    rig.storage.fetch_gate.set()
+    assert await patient == bytes(range(100))
+    assert len(rig.storage.fetches) == 1
+
+
+async def test_the_cache_is_bounded_and_the_oldest_segments_go_first(rig: Rig) -> None:
+    for number in range(10):
+        await rig.fetch(number, 0, 200)
+    assert rig.cache._size_bytes <= 1000
+    count = len(rig.storage.fetches)
+    await rig.fetch(9, 0, 200)
+    assert len(rig.storage.fetches) == count
+    await rig.fetch(0, 0, 200)
+    assert len(rig.storage.fetches) == count + 1
+
+
+async def test_announcements_beyond_the_budget_are_let_go(rig: Rig) -> None:
+    rig.storage.fetch_gate.clear()
+    rig.cache.announce(segment(0), ((0, 200), (200, 400), (400, 600)))
+    rig.cache.announce(segment(1), ((0, 2**32 - 1),))
+    assert rig.cache._in_flight_bytes == 400
+    assert rig.measures.faults.labels("announcement_over_budget")._value.get() == 2
+    rig.storage.fetch_gate.set()
+
+
+async def test_wrong_bytes_are_discarded_and_read_anew(rig: Rig) -> None:
+    rig.storage.corrupt = lambda data: b"\xff" * len(data)
+    assert await rig.fetch(0) == b"\xff" * 100
+    rig.storage.corrupt = None
+    rig.cache.discard(segment(0))
+    assert await rig.fetch(0) == bytes(range(100))
+    assert rig.cache._size_bytes == 100
+
+
+async def test_a_failed_read_is_told_and_not_remembered(rig: Rig) -> None:
+    rig.storage.fetches_fail = True
+    assert await rig.refused(0) == "RemoteStorageTimeoutError"
+    rig.storage.fetches_fail = False
+    assert await rig.fetch(0) == bytes(range(100))
+
+
+async def test_a_store_that_keeps_failing_is_left_alone_and_probed_now_and_then(rig: Rig) -> None:
+    rig.storage.fetches_fail = True
+    for number in range(3):
+        await rig.refused(number)
+    assert rig.told == [True]
+    assert await rig.refused(3) == "breaker_open"
+    assert len(rig.storage.fetches) == 3
+    rig.now_s += 1.0
+    assert await rig.refused(3) == "RemoteStorageTimeoutError"  # the probe
+    rig.now_s += 1.9  # the wait has doubled
+    assert await rig.refused(3) == "breaker_open"
+    rig.now_s += 0.1
+    rig.storage.fetches_fail = False
+    rig.cache.announce(segment(4), ((0, 10), (20, 30)))  # the first is the probe
+    async with asyncio.timeout(10):
+        while rig.told != [True, False]:  # noqa: ASYNC110 - the callback is what is under test
+            await asyncio.sleep(0)
+    assert len(rig.storage.fetches) == 5
+    assert await rig.fetch(5) == bytes(range(100))
+
+
+async def test_objects_that_are_gone_are_no_sign_of_a_store_that_fails(rig: Rig) -> None:
+    for number in range(100, 110):
+        assert await rig.refused(number) == "RemoteResourceNotFoundError"
+    assert rig.told == []
+
+
+async def test_callers_that_time_out_open_the_breaker_too(rig: Rig) -> None:
+    for _ in range(3):
+        rig.cache.timed_out()
+    assert rig.told == [True]
+    assert await rig.refused(0) == "breaker_open"
+
+
+async def test_a_defect_of_the_backend_counts_as_a_failure_and_raises_nothing_else(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> bytes:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(rig.storage, "fetch_log_segment", broken)
+    assert await rig.refused(0) == "KeyError"
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.sampled_from(["ok", "fail"]), st.sampled_from([0.0, 0.5, 1.0, 5.0])), max_size=40))
+def test_the_breaker_lets_no_more_than_one_probe_through_in_each_wait(script: list[tuple[str, float]]) -> None:
+    breaker, now_s = CircuitBreaker(BREAKER), 0.0
+    last_probe_s, failures = float("-inf"), 0
+    for outcome, wait_s in script:
+        now_s += wait_s
+        was_open = breaker.is_open
+        if not breaker.allows(now_s):
+            assert was_open
+            continue
+        if was_open:
+            assert now_s - last_probe_s >= BREAKER.open_s
+            last_probe_s = now_s
+        if outcome == "ok":
+            assert breaker.succeeded() == was_open
+            failures = 0
+        else:
+            failures += 1
+            opened = breaker.failed(now_s)
+            assert opened == (not was_open and failures == 3)
+            if opened:
+                last_probe_s = now_s
+        assert breaker.is_open == (failures >= 3)
