@@ -1,0 +1,539 @@
+"""Leader and follower proxy together: the follower's broker gets the leader's bytes, or nothing."""
+
+import asyncio
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from replication.framed_connection import FramedConnection
+from replication.peer_channel import PeerChannel
+from replication.peer_connection import Address, connect_framed, exchange_hellos
+from replication.peer_protocol import Hello, MessageKind, PeerRefusedError, encode_inline_request
+from rlm.link_policy import LinkMode
+from tests.kafka_log.batches import batches
+from tests.replication.fetch_frames import request, response
+from tests.replication.two_agents import Agents, framed, read_frame, two_agents
+
+
+async def test_a_fetch_goes_the_whole_way_by_links_and_arrives_as_the_leader_sent_it() -> None:
+    async with two_agents() as agents:
+        records = {0: batches(3, 0, 5, 2, b"a" * 500), 1: batches(2, 0, 1, 2, b"b" * 9000)}
+        agents.append(records)
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0, 1: 0, 2: 0}) == follower.expected({**records, 2: b""})
+        assert agents.linked_responses == 1
+        assert sum(end - start for _, start, end in agents.storage.fetches) >= sum(map(len, records.values()))
+        assert agents.leader_measures.traffic[next(iter(agents.leader_measures.traffic))].inline_bytes == 0
+
+
+async def test_only_a_fraction_of_the_bytes_crosses_between_the_agents() -> None:
+    async with two_agents() as agents:
+        follower = await agents.connect()
+        raw = b""
+        for step in range(20):
+            new = batches(1, 10 * step, 10, payload=b"%d" % step * 3000)
+            agents.append({0: new})
+            assert await follower.fetch({0: 10 * step}) == follower.expected({0: new})
+            raw += new
+        sent = agents.leader_measures.peer_bytes.labels("leader", "sent")
+        await agents.until(lambda: agents.linked_responses == 20)
+        assert 0 < sent._value.get() < len(raw) / 20
+
+
+async def test_a_response_waits_for_the_upload_that_is_on_its_way() -> None:
+    async with two_agents() as agents:
+        raw = batches(1, 0, 3)
+        agents.append({0: raw}, stored=False)
+        follower = await agents.connect()
+        follower.send({0: 0})
+        await agents.until(lambda: bool(agents.led.wanted))
+        agents.store({0: raw})
+        assert await follower.receive() == follower.expected({0: raw})
+        assert agents.linked_responses == 1
+
+
+async def test_a_response_that_has_waited_long_enough_goes_inline() -> None:
+    async with two_agents() as agents:
+        raw = batches(1, 0, 3)
+        agents.append({0: raw}, stored=False)
+        follower = await agents.connect()
+        follower.send({0: 0})
+        await agents.until(lambda: bool(agents.led.wanted))
+        agents.now_s += 0.5
+        agents.leader._context.uploads.notify()
+        assert await follower.receive() == follower.expected({0: raw})
+        assert agents.leader_faults("link_wait_timeout") == 1
+
+
+async def test_announced_ranges_are_read_ahead_of_the_response() -> None:
+    async with two_agents() as agents:
+        agents.append({0: batches(1, 0)})
+        follower = await agents.connect()
+        await follower.fetch({0: 0})
+        read = len(agents.storage.fetches)
+        agents.append({0: batches(1, 1, payload=b"next"), 5: batches(1, 0, payload=b"not followed" * 200)})
+        await agents.until(lambda: len(agents.storage.fetches) == read + 1)
+        segment, start, end = agents.storage.fetches[-1]
+        assert segment.sequence == 1
+        assert end - start == len(batches(1, 1, payload=b"next"))
+        await follower.fetch({0: 1})
+        assert len(agents.storage.fetches) == read + 1
+
+
+async def test_nothing_is_announced_where_the_bytes_will_go_inline() -> None:
+    async with two_agents(break_even_bytes=1_000_000) as agents:
+        agents.led.mode = LinkMode.INLINE
+        agents.append({0: batches(1, 0)})
+        follower = await agents.connect()
+        await follower.fetch({0: 0})
+        agents.append({0: batches(1, 1)})
+        assert await follower.fetch({0: 1}) == follower.expected({0: batches(1, 1)})
+        assert agents.storage.fetches == []
+
+
+async def test_two_responses_keep_their_order_when_the_first_takes_longer() -> None:
+    async with two_agents() as agents:
+        first, second = batches(1, 0, payload=b"1" * 500), batches(1, 1, payload=b"2" * 500)
+        agents.append({0: first})
+        follower = await agents.connect()
+        agents.storage.fetch_gate.clear()
+        one = follower.send({0: 0})
+        await agents.until(lambda: bool(agents.storage.fetches))
+        agents.led.expected = False
+        agents.append({0: second}, stored=False)
+        two = follower.send({0: 1})
+        await agents.until(lambda: len(agents.broker.requests) == 2)
+        agents.storage.fetch_gate.set()
+        assert await follower.receive() == response({0: first}, correlation_id=one)
+        assert await follower.receive() == response({0: second}, correlation_id=two)
+
+
+async def test_pipelined_requests_are_never_linked_and_answered_in_order() -> None:
+    async with two_agents() as agents:
+        raw = batches(2, 0, payload=b"p" * 300)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        agents.broker.go_on.clear()
+        ids = [follower.send({0: 0}) for _ in range(3)]
+        await agents.until(lambda: agents.leader_measures.stock_bytes.labels("request")._value.get() > 250)
+        agents.broker.go_on.set()
+        for correlation_id in ids:
+            assert await follower.receive() == response({0: raw}, correlation_id=correlation_id)
+        assert agents.linked_responses <= 1  # the last one is alone by then
+
+
+async def test_a_request_that_comes_while_a_response_waits_for_its_links_takes_them_away() -> None:
+    async with two_agents() as agents:
+        raw = batches(1, 0)
+        agents.append({0: raw}, stored=False)
+        follower = await agents.connect()
+        one = follower.send({0: 0})
+        await agents.until(lambda: bool(agents.led.wanted))
+        agents.broker.go_on.clear()
+        two = follower.send({0: 0})
+        await agents.until(lambda: len(agents.broker.requests) == 2)
+        agents.store({0: raw})
+        assert await follower.receive() == response({0: raw}, correlation_id=one)
+        assert agents.linked_responses == 0
+        agents.broker.go_on.set()
+        assert await follower.receive() == response({0: raw}, correlation_id=two)
+
+
+async def test_a_consumer_is_never_given_a_link() -> None:
+    async with two_agents() as agents:
+        raw = batches(2, 0)
+        agents.append({0: raw})
+        consumer = await agents.connect()
+        for version in (12, 14, 15, 18):
+            answer = await consumer.fetch({0: 0}, replica_id=-1, version=version)
+            assert answer == consumer.expected({0: raw}, version)
+        assert agents.linked_responses == 0
+        assert agents.storage.fetches == []
+
+
+async def test_what_is_no_fetch_or_of_an_unknown_version_passes_untouched() -> None:
+    async with two_agents() as agents:
+        agents.append({0: batches(1, 0)})
+        follower = await agents.connect()
+        other = struct.pack(">hhih", 23, 4, 77, 3) + b"abc" + b"\x00whatever OffsetForLeaderEpoch says"
+        newer = struct.pack(">hhih", 1, 99, 78, 3) + b"abc" + b"\x00 a Fetch of the future"
+        agents.broker.answer = lambda frame: frame[4:8] + b"the answer to " + frame
+        for sent in (other, newer):
+            follower.writer.write(framed(sent))
+            assert await follower.receive() == sent[4:8] + b"the answer to " + sent
+        assert agents.broker.requests == [other, newer]
+
+
+async def test_frames_that_contradict_themselves_are_passed_on_for_the_brokers_to_judge() -> None:
+    async with two_agents() as agents:
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        broken = request({0: 0}, correlation_id=5) + b"one byte too many"
+        agents.broker.answer = lambda frame: response({0: raw}, correlation_id=struct.unpack_from(">i", frame, 4)[0])
+        follower.writer.write(framed(broken))
+        assert await follower.receive() == response({0: raw}, correlation_id=5)
+        assert agents.broker.requests == [broken]
+        agents.broker.answer = lambda frame: frame[4:8] + b"\xff" * 50
+        correlation_id = follower.send({0: 0})
+        assert await follower.receive() == struct.pack(">i", correlation_id) + b"\xff" * 50
+        assert agents.leader_faults("request_not_understood") == 1
+        assert agents.leader_faults("response_not_understood") == 1
+        agents.broker.answer = agents.broker.answer_from_logs
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert agents.linked_responses == 1
+
+
+async def test_a_request_that_gets_no_answer_does_not_shift_those_behind_it() -> None:
+    async with two_agents() as agents:
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        answer_from_logs = agents.broker.answer_from_logs
+        agents.broker.answer = lambda frame: None if frame[:2] == b"\0\0" else answer_from_logs(frame)
+        follower.writer.write(framed(struct.pack(">hhih", 0, 9, 6, 3) + b"abc" + b"a Produce with acks=0"))
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert agents.linked_responses == 2
+
+
+# Object storage fails.
+
+
+async def fetched_inline(agents: Agents, reason: str) -> None:
+    """One fetch whose links cannot be hydrated, answered by the leader's original all the same."""
+    raw = batches(2, 0, payload=b"i" * 700)
+    agents.append({0: raw})
+    follower = await agents.connect()
+    assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+    assert agents.leader_faults("inline_requested_by_follower") == 1
+    assert agents.follower_faults(f"inline_requested_{reason}") == 1
+    assert await follower.fetch({0: 2}) == follower.expected({0: b""})
+
+
+async def test_when_object_storage_fails_the_original_comes_inline() -> None:
+    async with two_agents() as agents:
+        agents.storage.fetches_fail = True
+        await fetched_inline(agents, "RemoteStorageTimeoutError")
+
+
+async def test_when_the_object_is_gone_the_original_comes_inline() -> None:
+    async with two_agents() as agents:
+        agents.storage.fetch_log_segment = _gone  # type: ignore[method-assign]
+        await fetched_inline(agents, "KeyError")
+
+
+async def test_corrupt_bytes_are_read_anew_once_and_then_asked_for_inline() -> None:
+    async with two_agents() as agents:
+        agents.storage.corrupt = lambda data: data[:-1] + bytes((data[-1] ^ 1,))
+        await fetched_inline(agents, "corrupt")
+        assert len(agents.storage.fetches) == 2
+
+
+async def test_a_short_read_is_as_good_as_a_corrupt_one() -> None:
+    async with two_agents() as agents:
+        agents.storage.corrupt = lambda data: data[:-1]
+        await fetched_inline(agents, "corrupt")
+
+
+async def test_bytes_that_are_right_the_second_time_are_spliced() -> None:
+    async with two_agents() as agents:
+        agents.storage.corrupt = _one_after_the_other(lambda data: b"\0" * len(data), lambda data: data)
+        raw = batches(2, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert agents.leader_faults("inline_requested_by_follower") == 0
+        assert agents.follower_faults("splice_refetch") == 1
+
+
+async def test_a_store_that_hangs_costs_one_timeout_then_links_pause_until_it_answers_again() -> None:
+    async with two_agents(hydration_timeout_s=0.05) as agents:
+        agents.storage.fetch_gate.clear()
+        follower = await agents.connect()
+        for step in range(3):
+            raw = batches(1, step, payload=b"%d" % step * 100)
+            agents.append({0: raw})
+            assert await follower.fetch({0: step}) == follower.expected({0: raw})
+        assert agents.follower_faults("inline_requested_timeout") == 3
+        await agents.until(lambda: agents.leader_faults("links_paused") == 1)
+        linked = agents.linked_responses
+        raw = batches(1, 3, payload=b"while paused")
+        agents.append({0: raw})
+        assert await follower.fetch({0: 3}) == follower.expected({0: raw})
+        assert agents.linked_responses == linked
+        assert agents.follower_faults("inline_requested_breaker_open") == 0
+
+        agents.storage.fetch_gate.set()
+        await agents.until(lambda: agents.leader_faults("links_resumed") == 1)
+        raw = batches(1, 4, payload=b"afterwards")
+        agents.append({0: raw})
+        assert await follower.fetch({0: 4}) == follower.expected({0: raw})
+        assert agents.linked_responses == linked + 1
+
+
+async def test_a_pause_ends_the_wait_of_a_response_for_its_links() -> None:
+    async with two_agents() as agents:
+        raw = batches(1, 0)
+        agents.append({0: raw}, stored=False)
+        follower = await agents.connect()
+        follower.send({0: 0})
+        await agents.until(lambda: bool(agents.led.wanted))
+        for _ in range(3):
+            agents.hydration.timed_out()
+        assert await follower.receive() == follower.expected({0: raw})
+
+
+async def test_a_connection_made_while_the_breaker_is_open_begins_paused() -> None:
+    async with two_agents() as agents:
+        for _ in range(3):
+            agents.hydration.timed_out()
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        assert await follower.fetch({0: 5}) == follower.expected({0: b""})
+        await agents.until(lambda: agents.leader_faults("links_paused") == 1)
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert agents.storage.fetches == []
+
+
+# Peers that are not as they should be.
+
+
+async def test_a_peer_without_a_hello_gets_everything_inline() -> None:
+    async with two_agents() as agents:
+        raw = batches(2, 0)
+        agents.append({0: raw})
+        plain = await agents.connect(agents.leader_address)
+        assert await plain.fetch({0: 0}) == plain.expected({0: raw})
+        agents.append({0: batches(1, 2)})  # no announcement comes between
+        assert await plain.fetch({0: 2}) == plain.expected({0: batches(1, 2)})
+        assert agents.linked_responses == 0
+
+
+async def test_a_peer_without_a_hello_is_refused_where_only_agents_may_connect() -> None:
+    async with two_agents(allow_plain_connections=False) as agents:
+        plain = await agents.connect(agents.leader_address)
+        assert await plain.fetch({0: 0}) is None
+        assert agents.broker.requests == []
+        assert agents.leader_faults("peer_refused") == 1
+
+
+async def test_an_agent_without_a_common_link_version_gets_everything_inline() -> None:
+    async with two_agents(follower_hello=Hello("cluster", 2, 22, 7, 9)) as agents:
+        raw = batches(2, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        agents.append({0: batches(1, 2)})
+        for _ in range(3):
+            agents.hydration.timed_out()
+        await agents.until(lambda: agents.leader_faults("links_paused") == 1)
+        agents.hydration._answered()
+        await agents.until(lambda: agents.leader_faults("links_resumed") == 1)
+        assert await follower.fetch({0: 2}) == follower.expected({0: batches(1, 2)})
+        assert agents.linked_responses == 0
+        assert agents.storage.fetches == []
+
+
+async def test_another_clusters_agent_is_refused() -> None:
+    async with two_agents(follower_hello=Hello("other", 2, 22)) as agents:
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) is None
+        assert agents.broker.requests == []
+        assert agents.leader_faults("peer_refused") == 1
+
+
+async def test_an_agent_of_another_broker_than_dialled_is_refused() -> None:
+    async with two_agents(leader_hello=Hello("cluster", 3, 11)) as agents:
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) is None
+        assert agents.follower_faults("peer_refused") == 1
+
+
+async def agent_connection(agents: Agents) -> tuple[FramedConnection, PeerChannel]:
+    connection = await connect_framed(agents.leader_address, FramedConnection())
+    await exchange_hellos(connection, Hello("cluster", 2, 22), expected_broker_id=1)
+    return connection, PeerChannel(connection)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (MessageKind.INLINE_REQUEST, encode_inline_request(55)),
+        (MessageKind.INLINE_REQUEST, b"xy"),
+        (MessageKind.LINKED, b"from a follower"),
+        (MessageKind.ANNOUNCE, b"from a follower"),
+        (MessageKind.KAFKA, b"no header"),
+    ],
+)
+async def test_messages_that_no_honest_follower_sends_close_its_connection_alone(
+    kind: MessageKind, body: bytes
+) -> None:
+    async with two_agents() as agents:
+        connection, channel = await agent_connection(agents)
+        channel.send(kind, body)
+        assert await asyncio.wait_for(channel.receive(), 10) is None
+        connection.close()
+        assert agents.leader_faults("peer_refused") == 1
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+
+
+async def test_a_frame_of_an_impossible_size_is_counted_with_its_reason() -> None:
+    async with two_agents() as agents:
+        connection, _ = await agent_connection(agents)
+        assert connection._transport is not None
+        connection._transport.write(struct.pack(">i", -5))
+        assert await asyncio.wait_for(connection.read_frame(), 10) is None
+        await agents.until(lambda: agents.leader_faults("peer_frame_negative") == 1)
+
+
+async def test_more_connections_than_the_limit_are_not_served() -> None:
+    async with two_agents(max_connections=1) as agents:
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        second = await agents.connect(agents.leader_address)
+        assert await second.fetch({0: 0}) is None
+        assert agents.leader_faults("too_many_connections") == 1
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+
+
+# Things end.
+
+
+async def test_a_response_that_comes_after_the_follower_gave_up_is_not_sent() -> None:
+    async with two_agents(stale_after_s=30.0) as agents:
+        agents.append({0: batches(1, 0)})
+        follower = await agents.connect()
+        agents.broker.go_on.clear()
+        follower.send({0: 0})
+        await agents.until(lambda: len(agents.broker.requests) == 1)
+        agents.now_s += 31.0
+        agents.broker.go_on.set()
+        assert await follower.receive() is None
+        assert agents.leader_faults("stale_response") == 1
+
+
+async def test_a_broker_that_dies_in_the_middle_of_a_response_gives_the_follower_no_byte_of_it() -> None:
+    async with two_agents() as agents:
+        agents.append({0: batches(5, 0, payload=b"d" * 10_000)}, stored=False)
+        agents.broker.half_answers = True
+        follower = await agents.connect()
+        follower.send({0: 0})
+        assert await asyncio.wait_for(follower.reader.read(), 10) == b""
+
+
+@pytest.mark.parametrize("kind", [MessageKind.KAFKA, MessageKind.LINKED])
+async def test_an_agent_that_dies_in_the_middle_of_a_message_gives_the_follower_no_byte_of_it(
+    kind: MessageKind,
+) -> None:
+    async def half_an_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_frame(reader)
+        writer.write(framed(Hello("cluster", 1, 11).encode()))
+        await read_frame(reader)
+        message = framed(bytes((kind,)) + response({0: batches(3, 0, payload=b"h" * 60_000)}))
+        writer.write(message[: len(message) // 2])
+        writer.close()
+
+    server = await asyncio.start_server(half_an_answer, "127.0.0.1", 0)
+    async with two_agents() as agents:
+        await agents.follower.stop()
+        await agents.start_follower(Address(*server.sockets[0].getsockname()[:2]))
+        follower = await agents.connect()
+        follower.send({0: 0})
+        assert await asyncio.wait_for(follower.reader.read(), 10) == b""
+    server.close()
+
+
+async def test_an_object_that_was_tampered_with_never_reaches_the_broker() -> None:
+    """Whole batches with right checksums of their own, but of another leader epoch."""
+    async with two_agents() as agents:
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        honest = agents.storage.objects.copy()
+        for segment, data in honest.items():
+            agents.storage.objects[segment] = data.replace(raw, batches(1, 0, leader_epoch=9))
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert agents.follower_faults("inline_requested_corrupt") == 1
+
+
+async def test_when_the_leaders_agent_is_away_the_followers_connection_ends_and_later_ones_work() -> None:
+    async with two_agents() as agents:
+        raw = batches(1, 0)
+        follower = await agents.connect()
+        await follower.fetch({0: 0})
+        await agents.leader.stop()
+        assert await follower.fetch({0: 0}) is None
+        again = await agents.connect()
+        assert await again.fetch({0: 0}) is None
+        assert agents.follower_faults("peer_unreachable") == 1
+        await agents.leader.start(agents.leader_address, None)
+        agents.append({0: raw})
+        third = await agents.connect()
+        assert await third.fetch({0: 0}) == third.expected({0: raw})
+
+
+async def test_an_upload_that_ends_just_when_a_follower_leaves_is_told_to_the_others() -> None:
+    async with two_agents() as agents:
+        agents.append({0: batches(1, 0)})
+        leaving, staying = await agents.connect(), await agents.connect()
+        await leaving.fetch({0: 0})
+        await staying.fetch({0: 0})
+        next(iter(agents.leader._relays))._peer.abort()  # gone, and its relay does not know it yet
+        agents.append({0: batches(1, 1)})
+        assert len(agents.leader._relays) == 2
+        survivors = [f for f in (leaving, staying) if await f.fetch({0: 1}) == f.expected({0: batches(1, 1)})]
+        assert len(survivors) == 1
+
+
+async def test_a_released_partition_is_neither_linked_nor_announced_any_more() -> None:
+    async with two_agents() as agents:
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        await follower.fetch({0: 0})
+        assert agents.linked_responses == 1
+        agents.led.mode = LinkMode.OFF
+        agents.leader.partition_released(next(iter(agents.leader_measures.traffic)))
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert agents.linked_responses == 1
+
+
+async def test_what_was_stored_above_a_truncation_is_not_linked_any_more() -> None:
+    async with two_agents() as agents:
+        kept, dead = batches(1, 0), batches(1, 1, leader_epoch=0)
+        agents.append({0: kept + dead})
+        agents.led.expected = False
+        agents.leader.partition_truncated(next(iter(agents.leader._context.index._partitions)), 1)
+        agents.broker.logs[0] = kept + batches(1, 1, leader_epoch=1)
+        follower = await agents.connect()
+        assert await follower.fetch({0: 1}) == follower.expected({0: batches(1, 1, leader_epoch=1)})
+        assert agents.linked_responses == 0
+
+
+def _one_after_the_other(*answers: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    left = iter(answers)
+
+    def answer(data: bytes) -> bytes:
+        return next(left)(data)
+
+    return answer
+
+
+def _gone(*_: object) -> bytes:
+    raise KeyError("a defect of the backend")
+
+
+async def test_refusals_name_what_is_wrong() -> None:
+    async with two_agents() as agents:
+        connection = await connect_framed(agents.leader_address, FramedConnection())
+        with pytest.raises(PeerRefusedError, match="broker 1's agent answers where broker 9's should"):
+            await exchange_hellos(connection, Hello("cluster", 2, 22), expected_broker_id=9)
+        connection.close()

@@ -1,0 +1,257 @@
+"""Both proxies over real sockets: a scripted leader's broker, two agents' ends, and a bare follower's connection.
+
+follower's connection -> FollowerProxy -> LeaderProxy -> ScriptedBroker
+                              |                 ^
+                         MemoryStorage  <- Agents.store
+"""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from prometheus_client import CollectorRegistry
+
+from kafka_log.record_batch import scan_batches
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentState,
+    RemoteWalCombinedLogSegmentMetadata,
+)
+from replication.circuit_breaker import BreakerLimits
+from replication.fetch_frame import FETCH_API_KEY, parse_request_header, scan_fetch_request
+from replication.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
+from replication.hydration import HydrationCache, HydrationLimits
+from replication.leader_proxy import LeaderContext, LeaderLimits, LeaderProxy
+from replication.measures import ReplicationMeasures
+from replication.peer_connection import Address
+from replication.peer_protocol import Hello
+from rlm.combine_task import UploadedSegment
+from rlm.measures import StageTimes
+from rlm.segment_queue import MetaQueueItem
+from tests.replication.fake_led import FakeLed
+from tests.replication.fetch_frames import partition, request, response
+from tests.rlm.memory_storage import MemoryStorage
+
+PATIENCE_S = 10
+LOOPBACK = Address("127.0.0.1", 0)
+
+
+def framed(frame: bytes) -> bytes:
+    return struct.pack(">i", len(frame)) + frame
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
+    """The next frame; None at the end, also in the middle of one."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            return await reader.readexactly(size)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+class ScriptedBroker:
+    """Answers Fetch requests from its logs; anything else by an echo of the correlation id."""
+
+    def __init__(self) -> None:
+        self.logs: dict[int, bytes] = {}
+        self.requests: list[bytes] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.answer: Callable[[bytes], bytes | None] = self.answer_from_logs
+        self.half_answers = False
+        """Send the first half of each answer, then close."""
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> Address:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return Address(*self._server.sockets[0].getsockname()[:2])
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+
+    def answer_from_logs(self, frame: bytes) -> bytes | None:
+        header = parse_request_header(frame)
+        if header.api_key != FETCH_API_KEY:
+            return struct.pack(">i", header.correlation_id) + b"some other answer"
+        records: dict[int, bytes | None] = {}
+        for wanted in scan_fetch_request(frame, header.api_version).partitions:
+            log = self.logs.get(wanted.partition, b"")
+            spans = [s for s in scan_batches(log, 0, len(log)) if s.last_offset >= wanted.fetch_offset]
+            records[wanted.partition] = log[spans[0].start :] if spans else b""
+        return response(records, version=header.api_version, correlation_id=header.correlation_id)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while (frame := await read_frame(reader)) is not None:
+                self.requests.append(frame)
+                await self.go_on.wait()
+                answer = self.answer(frame)
+                if answer is None:
+                    continue
+                raw = framed(answer)
+                writer.write(raw[: len(raw) // 2] if self.half_answers else raw)
+                if self.half_answers:
+                    break
+        writer.close()
+
+
+@dataclass
+class Follower:
+    """One connection of the follower's broker."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    correlation_id: int = field(default=100)
+
+    def send(self, offsets: dict[int, int], **changes: int) -> int:
+        self.correlation_id += 1
+        self.writer.write(framed(request(offsets, correlation_id=self.correlation_id, **changes)))
+        return self.correlation_id
+
+    async def receive(self) -> bytes | None:
+        return await read_frame(self.reader)
+
+    async def fetch(self, offsets: dict[int, int], **changes: int) -> bytes | None:
+        self.send(offsets, **changes)
+        return await self.receive()
+
+    def expected(self, records: dict[int, bytes | None], version: int = 17) -> bytes:
+        """The answer that the leader's broker gives to the last request."""
+        return response(records, version=version, correlation_id=self.correlation_id)
+
+
+class Agents:
+    def __init__(self) -> None:
+        self.broker, self.storage, self.led = ScriptedBroker(), MemoryStorage(), FakeLed()
+        self.now_s = 1000.0
+        """The leader's and the hydration cache's clock."""
+        self.leader_measures = ReplicationMeasures(CollectorRegistry())
+        registry = CollectorRegistry()
+        self.follower_measures = ReplicationMeasures(registry)
+        self.stage_times = StageTimes(registry)
+        self.hydration = HydrationCache(
+            self.storage,
+            HydrationLimits(4, 10_000_000, BreakerLimits(failures_to_open=3, open_s=1.0)),
+            self.stage_times,
+            self.follower_measures,
+            clock=lambda: self.now_s,
+        )
+        self.limits = LeaderLimits(link_wait_max_s=0.5, break_even_bytes=1, range_gap_bytes=1000)
+        self.follower_limits = FollowerLimits(hydration_timeout_s=5.0)
+        self.leader_hello = Hello("cluster", 1, 11)
+        self.follower_hello = Hello("cluster", 2, 22)
+        self.leader_address = self.follower_address = LOOPBACK
+        self._sequence = 0
+        self._followers: list[Follower] = []
+
+    async def start(self) -> None:
+        broker = await self.broker.start()
+        self.leader = LeaderProxy(
+            LeaderContext(
+                self.leader_hello,
+                self.limits,
+                broker,
+                self.led,
+                StageTimes(self.leader_measures.registry),
+                self.leader_measures,
+                clock=lambda: self.now_s,
+            )
+        )
+        await self.leader.start(LOOPBACK, None)
+        assert self.leader._server is not None
+        self.leader_address = Address(*self.leader._server.sockets[0].getsockname()[:2])
+        await self.start_follower(self.leader_address)
+
+    async def start_follower(self, leader: Address) -> None:
+        self.follower = FollowerProxy(
+            FollowerContext(
+                self.follower_hello,
+                self.follower_limits,
+                self.hydration,
+                self.stage_times,
+                self.follower_measures,
+                lambda: None,
+            ),
+            {1: leader},
+        )
+        await self.follower.start({1: LOOPBACK})
+        self.follower_address = Address(*self.follower._servers[0].sockets[0].getsockname()[:2])
+
+    async def connect(self, address: Address | None = None) -> Follower:
+        where = address or self.follower_address
+        follower = Follower(*await asyncio.open_connection(where.host, where.port))
+        self._followers.append(follower)
+        return follower
+
+    def store(self, records: dict[int, bytes]) -> CombinedSegmentId:
+        """Upload these batches as one object, and tell the leader's proxy."""
+        segment_id = CombinedSegmentId(1, 11, self._sequence)
+        self._sequence += 1
+        items = tuple(
+            MetaQueueItem(partition(number), tuple(scan_batches(raw, 0, len(raw))), memoryview(raw), 0.0, 0.0)
+            for number, raw in records.items()
+        )
+        metadata = RemoteWalCombinedLogSegmentMetadata(
+            segment_id,
+            tuple(item.metadata_entry() for item in items),
+            RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+            0,
+        )
+        update = self.storage.copy_log_segment_data(metadata, [item.records for item in items])
+        self.leader.segment_uploaded(UploadedSegment(segment_id, items, update.entries, update.size_bytes, self.now_s))
+        return segment_id
+
+    def append(self, records: dict[int, bytes], stored: bool = True) -> None:
+        """Append to the leader's log, and store it."""
+        for number, raw in records.items():
+            self.broker.logs[number] = self.broker.logs.get(number, b"") + raw
+        if stored:
+            self.store(records)
+
+    def leader_faults(self, reason: str) -> float:
+        return float(self.leader_measures.faults.labels(reason)._value.get())
+
+    def follower_faults(self, reason: str) -> float:
+        return float(self.follower_measures.faults.labels(reason)._value.get())
+
+    @property
+    def linked_responses(self) -> float:
+        return float(self.leader_measures.responses.labels("linked")._value.get())
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():  # noqa: ASYNC110 - what it looks at is behind two sockets
+                await asyncio.sleep(0.001)
+
+    async def stop(self) -> None:
+        self.storage.fetch_gate.set()
+        self.broker.go_on.set()
+        for follower in self._followers:
+            follower.writer.close()
+        await self.follower.stop()
+        await self.leader.stop()
+        await self.broker.stop()
+        self.hydration.close()
+
+
+@asynccontextmanager
+async def two_agents(**changes: object) -> AsyncIterator[Agents]:
+    """Started agents. Changes: `leader_hello`, `follower_hello`, and fields of LeaderLimits or FollowerLimits."""
+    agents = Agents()
+    for name, value in changes.items():
+        if hasattr(agents, name):
+            setattr(agents, name, value)
+        elif hasattr(agents.follower_limits, name):
+            agents.follower_limits = replace(agents.follower_limits, **{name: value})  # type: ignore[arg-type]
+        else:
+            agents.limits = replace(agents.limits, **{name: value})  # type: ignore[arg-type]
+    await agents.start()
+    try:
+        yield agents
+    finally:
+        await agents.stop()
