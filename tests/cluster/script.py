@@ -179,19 +179,19 @@ class Script:
             assert self.cluster.stop_agent(broker_id, grace_s=30.0), f"agent {broker_id} did not end by itself"
             assert agent.exit_code == 0, agent.log_tail()
 
-    def pause_replication_to(self, broker_id: int) -> None:
-        """Pause what the broker replicates through: its agent, or without agents the broker itself."""
+    def cut_off_follower(self, broker_id: int) -> None:
+        """Its agent stands still; without agents, the broker itself is killed."""
         if self.with_agents:
             self.cluster.pause_agent(broker_id)
         else:
-            self.cluster.pause_broker(broker_id)
+            self.cluster.kill_broker(broker_id)
 
-    def resume_replication_to(self, broker_id: int) -> None:
+    def reconnect_follower(self, broker_id: int) -> None:
         """Undo it."""
         if self.with_agents:
             self.cluster.resume_agent(broker_id)
         else:
-            self.cluster.resume_broker(broker_id)
+            self.cluster.start_broker(broker_id)
 
     def switch(self, broker_id: int, name: str, value: str = "1") -> None:
         """Set a switch of the agent's storage manager; see storage_plugins/breakable_storage.py."""
