@@ -1,0 +1,43 @@
+"""Until object storage is there, every call fails as if it were down."""
+
+import pytest
+
+from agent.late_storage import LateStorageManager
+from plugin.errors import RemoteStorageError
+from plugin.remote_wal_storage_manager import RequestCounts, StorageContext, StoredSegment
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from tests.rlm.memory_storage import MemoryStorage
+
+SEGMENT = CombinedSegmentId(1, 2, 3)
+METADATA = RemoteWalCombinedLogSegmentMetadata(SEGMENT, (), RemoteLogSegmentState.COPY_SEGMENT_STARTED, 0)
+
+
+def test_before_it_arrived_every_call_fails_and_says_retry() -> None:
+    late = LateStorageManager()
+    calls = [
+        lambda: late.copy_log_segment_data(METADATA, []),
+        lambda: late.fetch_log_segment(SEGMENT, 0, 1),
+        lambda: late.fetch_segment_metadata(StoredSegment(SEGMENT, "key", 1, 1)),
+        lambda: late.delete_log_segment_data(SEGMENT),
+        late.list_log_segments,
+    ]
+    for call in calls:
+        with pytest.raises(RemoteStorageError, match="has not answered") as caught:
+            call()
+        assert caught.value.retriable
+    assert not late.is_there
+    assert late.request_counts == RequestCounts()
+    late.configure({}, StorageContext("cluster", 1))
+    late.close()
+
+
+def test_once_it_arrived_every_call_goes_there() -> None:
+    late, real = LateStorageManager(), MemoryStorage()
+    late.arrived(real)
+    assert late.is_there
+    real.objects[SEGMENT] = b"0123456789"
+    assert late.fetch_log_segment(SEGMENT, 2, 5) == b"234"
+    assert late.request_counts == real.request_counts
+    late.delete_log_segment_data(SEGMENT)
+    assert real.objects == {}
+    assert list(late.list_log_segments()) == []

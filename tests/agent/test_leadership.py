@@ -1,0 +1,88 @@
+"""Which partitions an agent takes care of, and where their upload goes on."""
+
+from pathlib import Path
+
+from agent.leadership import assignments, resume_offset
+from kafka_log.log_directory import PartitionDirectory
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
+    RemoteLogSegmentState,
+    RemoteWalCombinedLogSegmentMetadata,
+)
+from tests.kafka_log.log_writer import LogWriter
+
+OLD_ID, NEW_ID, OTHER_ID = (TopicId(letter * 16) for letter in (b"o", b"n", b"x"))
+PARTITION = TopicIdPartition(NEW_ID, 0)
+
+
+def directory(topic: str, number: int, topic_id: TopicId = NEW_ID) -> PartitionDirectory:
+    return PartitionDirectory(topic, number, topic_id, Path(f"/logs/{topic}-{number}"))
+
+
+def test_only_led_partitions_of_enabled_topics_with_a_directory_are_taken_on() -> None:
+    led = {"on": frozenset({0, 2, 7}), "off": frozenset({0}), "unknown": frozenset({0}), "idle": frozenset[int]()}
+    topics = {"on": TopicSettings(True, LinkPolicy.ALWAYS, 5), "off": TopicSettings(False), "idle": TopicSettings(True)}
+    directories = [directory("on", n) for n in (0, 1, 2)]
+    directories += [directory(topic, 0, OTHER_ID) for topic in ("off", "unknown", "idle", "gone from metadata")]
+    found = assignments(led, topics, directories, 20)
+    assert [(a.topic, a.topic_id_partition) for a in found] == [
+        ("on", TopicIdPartition(NEW_ID, 0)),
+        ("on", TopicIdPartition(NEW_ID, 2)),
+    ]
+    assert {(a.link_policy, a.latency_bound_ms) for a in found} == {(LinkPolicy.ALWAYS, 5)}
+    assert found[1].directory == Path("/logs/on-2")
+
+
+def test_the_id_comes_from_the_directory_so_that_a_topic_made_anew_is_another_one() -> None:
+    led, topics = {"t": frozenset({0})}, {"t": TopicSettings(True)}
+    before = assignments(led, topics, [directory("t", 0, OLD_ID)], 20)
+    after = assignments(led, topics, [directory("t", 0, NEW_ID)], 20)
+    assert before[0].topic_id_partition != after[0].topic_id_partition
+
+
+def test_a_topic_without_a_latency_bound_takes_the_agents() -> None:
+    found = assignments({"t": frozenset({0})}, {"t": TopicSettings(True, LinkPolicy.LATENCY)}, [directory("t", 0)], 33)
+    assert found[0].latency_bound_ms == 33
+
+
+def uploaded(store: RemoteWalMetadataStore, sequence: int, epoch: int, first: int, last: int) -> None:
+    entry = RemoteLogSegmentMetadataEntry(PARTITION, epoch, first, last, 112, 200, 0)
+    segment = CombinedSegmentId(1, 1, sequence)
+    finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    store.apply(RemoteWalCombinedLogSegmentMetadata(segment, (entry,), finished, 0, 300))
+
+
+def test_the_upload_goes_on_behind_the_last_offset_of_the_logs_own_epochs(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "t-0")
+    log.append(10, leader_epoch=1)
+    log.append(10, leader_epoch=3)
+    store = RemoteWalMetadataStore()
+    assert resume_offset(store, PARTITION, log.path) is None
+    uploaded(store, 0, epoch=1, first=0, last=9)
+    assert resume_offset(store, PARTITION, log.path) == 10
+    uploaded(store, 1, epoch=3, first=10, last=14)
+    assert resume_offset(store, PARTITION, log.path) == 15
+
+
+def test_what_a_deposed_leader_uploaded_beyond_its_epochs_end_does_not_count(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "t-0")
+    log.append(10, leader_epoch=1)
+    log.append(5, leader_epoch=3)
+    store = RemoteWalMetadataStore()
+    uploaded(store, 0, epoch=1, first=0, last=29)
+    assert resume_offset(store, PARTITION, log.path) == 10
+
+
+def test_without_a_readable_checkpoint_the_upload_begins_with_the_active_segment(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "t-0")
+    log.append(10, leader_epoch=1)
+    store = RemoteWalMetadataStore()
+    uploaded(store, 0, epoch=1, first=0, last=9)
+    (log.path / "leader-epoch-checkpoint").write_text("nonsense")
+    assert resume_offset(store, PARTITION, log.path) is None
+    (log.path / "leader-epoch-checkpoint").unlink()
+    assert resume_offset(store, PARTITION, log.path) is None

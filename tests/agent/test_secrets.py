@@ -1,0 +1,127 @@
+"""Secrets that an agent is given appear nowhere in what it tells."""
+
+import asyncio
+import http.client
+import logging
+import traceback
+from pathlib import Path
+
+import pytest
+
+import agent.kafka_side as kafka_side
+import agent.process as agent_process
+from agent.identity import AgentLock
+from agent.process import Agent
+from agent.settings import AgentSettingsError, agent_settings
+from kafka_log.server_properties import load_broker_properties
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.errors import MetadataTopicError
+
+PLANTED = "planted-0123456789"
+SERVER_PROPERTIES = """
+process.roles=broker
+node.id=1
+log.dirs={directory}/data
+listeners=PLAINTEXT://127.0.0.1:1,REPLICATION://127.0.0.1:2
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,REPLICATION:PLAINTEXT
+inter.broker.listener.name=REPLICATION
+ssl.keystore.password=planted-0123456789-keystore
+remote.log.wal.storage.system.enable=true
+remote.log.wal.storage.manager.class.name=plugin.s3.S3WalStorageManager
+{prefix}bucket=bucket
+{prefix}region=us-east-1
+{prefix}allow.http=true
+{prefix}endpoint.url=http://127.0.0.1:9
+{prefix}credentials.file={directory}/credentials
+{prefix}attempt.timeout.ms=600
+{prefix}total.timeout.ms=600
+remote.wal.agent.state.directory={directory}/state
+remote.wal.agent.peer.listener=127.0.0.1:0
+remote.wal.agent.http.listener=127.0.0.1:0
+remote.wal.agent.client.config={directory}/client.properties
+remote.wal.agent.shutdown.timeout.ms=0
+"""
+
+
+@pytest.fixture
+def properties(tmp_path: Path) -> Path:
+    from plugin.loading import DEFAULT_IMPL_PREFIX
+
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
+    (tmp_path / "credentials").write_text(
+        f"[default]\naws_access_key_id={PLANTED}-id\naws_secret_access_key={PLANTED}-key\n"
+    )
+    (tmp_path / "client.properties").write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config="
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        f'username="agent" password="{PLANTED}-sasl";\n'
+    )
+    path = tmp_path / "server.properties"
+    path.write_text(SERVER_PROPERTIES.format(directory=tmp_path, prefix=DEFAULT_IMPL_PREFIX))
+    return path
+
+
+def _brokers_are_away(client: KafkaClientConfig, settings: object) -> object:
+    """Without Kafka's own client, which would go on dialling, and telling so, for long after the test."""
+    raise MetadataTopicError("make topics", client.bootstrap_servers, "no broker answers")
+
+
+def ask(port: int, path: str) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+async def test_a_whole_run_tells_no_secret(
+    properties: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither Kafka nor object storage answers, so there is much to complain about."""
+    monkeypatch.setattr(agent_process, "_STORAGE_RETRY_S", 0.01)
+    monkeypatch.setattr(kafka_side, "ensure_topics", _brokers_are_away)
+    caplog.set_level(logging.INFO)  # botocore, told to debug, writes down whole requests
+    broker = load_broker_properties(properties)
+    found = agent_settings(broker, properties)
+    lock = AgentLock(found.remote_wal_agent_state_directory)
+    running = Agent(broker, found, lock)
+    stop = asyncio.Event()
+    run = asyncio.create_task(running.run(stop))
+    told: list[str] = []
+    try:
+        async with asyncio.timeout(60):
+            while "storage_not_there" not in "".join(told):
+                await asyncio.sleep(0.02)
+                told += capfd.readouterr()
+                assert not run.done()
+        assert running._http._server is not None
+        port = running._http._server.server_address[1]
+        for path in ("/metrics", "/describe", "/readyz", "/healthz"):
+            told.append((await asyncio.to_thread(ask, port, path)).decode())
+    finally:
+        stop.set()
+        await run
+        lock.release()
+    told += capfd.readouterr()
+    told += [record.getMessage() for record in caplog.records]
+    told += [repr(part) for part in (broker, found, running, *vars(running).values())]
+    told += [str(vars(running)), repr(vars(running._kafka))]
+    everything = "\n".join(told)
+    assert "remote_wal_led_partitions" in everything
+    assert "agent_started" in everything
+    found_at = everything.find(PLANTED)
+    assert found_at < 0, everything[max(found_at - 200, 0) : found_at]
+
+
+def test_a_secret_in_a_wrong_place_is_not_repeated_in_the_error(properties: Path) -> None:
+    with properties.open("a") as file:
+        file.write(f"remote.wal.secret.key={PLANTED}\n")
+    broker = load_broker_properties(properties)
+    with pytest.raises(AgentSettingsError, match=r"remote\.wal\.secret\.key") as caught:
+        agent_settings(broker, properties)
+    assert PLANTED not in "".join(traceback.format_exception(caught.value))

@@ -1,0 +1,162 @@
+"""The agent's keys in server.properties: what is wrong is named, what belongs together is held together."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.settings import (
+    AgentSettings,
+    AgentSettingsError,
+    agent_settings,
+    describe_settings,
+    parse_address,
+    parse_peers,
+)
+from kafka_log.server_properties import parse_broker_properties
+from plugin.loading import DEFAULT_IMPL_PREFIX
+from replication.peer_connection import Address
+
+FILE = Path("/etc/kafka/server.properties")
+LOG_DIR = "/data/kafka"
+
+
+def parsed(**keys: str) -> AgentSettings:
+    """Keys in Python's spelling: remote_wal_archive_interval_ms."""
+    raw = {
+        "node.id": "1",
+        "process.roles": "broker",
+        "log.dirs": LOG_DIR,
+        "listeners": "PLAINTEXT://:9092",
+        **{key.replace("_", "."): value for key, value in keys.items()},
+    }
+    return agent_settings(parse_broker_properties(raw, FILE), FILE)
+
+
+def refused(**keys: str) -> str:
+    with pytest.raises(AgentSettingsError) as caught:
+        parsed(**keys)
+    return str(caught.value)
+
+
+TLS = {
+    "remote_wal_agent_ssl_certificate_file": "/tls/cert.pem",
+    "remote_wal_agent_ssl_key_file": "/tls/key.pem",
+    "remote_wal_agent_ssl_ca_file": "/tls/ca.pem",
+}
+
+
+def test_a_brokers_file_without_our_keys_gives_an_agent_that_only_relays() -> None:
+    found = parsed()
+    assert not found.remote_log_wal_storage_system_enable
+    assert found == AgentSettings()
+
+
+def test_keys_of_the_broker_and_of_the_storage_manager_are_none_of_ours() -> None:
+    found = parsed(
+        remote_log_wal_storage_manager_impl_prefix="rwsm.config.",
+        remote_log_storage_system_enable="true",
+        **{"rwsm.config.bucket": "b"},
+    )
+    assert found.remote_log_wal_storage_manager_impl_prefix == "rwsm.config."
+    assert parsed(**{DEFAULT_IMPL_PREFIX + "anything.at.all": "x"}) == AgentSettings()
+
+
+WRONG = [
+    ("remote_wal_log_manager_thread_pool_size", "0"),
+    ("remote_wal_log_manager_thread_pool_size", "many"),
+    ("remote_wal_log_manager_combiner_queue_size", "-1"),
+    ("remote_wal_log_manager_combiner_task_upload_bytes", "99999999999"),
+    ("remote_wal_log_manager_task_interval_ms", "1.5"),
+    ("remote_log_wal_storage_system_enable", "maybe"),
+    ("remote_wal_agent_peer_listener", "localhost"),
+    ("remote_wal_agent_peer_listener", "host:70000"),
+    ("remote_wal_agent_http_listener", ":80"),
+    ("remote_wal_agent_peers", "1@a:1,b:2"),
+    ("remote_wal_agent_peers", "x@a:1"),
+    ("remote_wal_agent_peers", "1@a:1,1@b:2"),
+    ("remote_wal_agent_replica_port_base", "70000"),
+    ("remote_wal_hydration_cache_bytes", "12"),
+    ("remote_wal_no_such_key", "1"),
+    ("remote_log_wal_storage_manager_clas_name", "typo"),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG, ids=[f"{key}={value}" for key, value in WRONG])
+def test_each_wrong_key_is_named_with_its_file(key: str, value: str) -> None:
+    assert refused(**{key: value}).startswith(f"{FILE}: {key.replace('_', '.')}: ")
+
+
+def test_tls_files_belong_together() -> None:
+    assert parsed(**TLS).remote_wal_agent_ssl_key_file == Path("/tls/key.pem")
+    for missing in TLS:
+        rest = {key: value for key, value in TLS.items() if key != missing}
+        assert "remote.wal.agent.ssl.*" in refused(**rest)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.7", "[::]", "kafka-1.example", "127.example.com", "128.0.0.1"])
+def test_a_peer_listener_open_to_others_needs_tls_or_the_explicit_flag(host: str) -> None:
+    listener = {"remote_wal_agent_peer_listener": f"{host}:19090"}
+    assert "remote.wal.agent.peer.listener" in refused(**listener)
+    assert parsed(**listener, **TLS)
+    assert parsed(**listener, remote_wal_agent_plaintext_enable="true")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.3", "localhost", "[::1]"])
+def test_a_peer_listener_on_loopback_needs_no_tls(host: str) -> None:
+    assert parsed(remote_wal_agent_peer_listener=f"{host}:19090")
+
+
+def test_a_replica_listener_open_to_others_is_refused_even_with_tls_between_agents() -> None:
+    opened = {"remote_wal_agent_replica_listen_host": "0.0.0.0"}
+    assert "remote.wal.agent.replica.listen.host" in refused(**opened, **TLS)
+    assert parsed(**opened, remote_wal_agent_plaintext_enable="true")
+
+
+def test_ports_for_all_peers_must_exist() -> None:
+    reason = refused(remote_wal_agent_peers="1@a:1,60000@b:2", remote_wal_agent_replica_port_base="19900")
+    assert "remote.wal.agent.replica.port.base" in reason
+
+
+@pytest.mark.parametrize("inside", ["", "/state", "/../kafka/state"])
+def test_the_state_directory_may_not_lie_in_a_log_directory(inside: str) -> None:
+    assert "remote.wal.agent.state.directory" in refused(remote_wal_agent_state_directory=LOG_DIR + inside)
+
+
+def test_the_state_directory_may_not_lie_in_a_log_directory_by_a_link_either(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "innocent").symlink_to(tmp_path / "logs")
+    with pytest.raises(AgentSettingsError, match=r"state\.directory"):
+        parsed(log_dirs=str(tmp_path / "logs"), remote_wal_agent_state_directory=str(tmp_path / "innocent/state"))
+    assert parsed(log_dirs=str(tmp_path / "logs"), remote_wal_agent_state_directory=str(tmp_path / "logs-state"))
+
+
+@settings(max_examples=50)
+@given(st.from_regex(r"[a-z0-9.-]{1,20}", fullmatch=True), st.integers(0, 65535))
+def test_an_address_comes_out_as_it_is_written(host: str, port: int) -> None:
+    assert parse_address(f" {host}:{port} ") == Address(host, port)
+    assert parse_address(str(Address(host, port))) == Address(host, port)
+    assert parse_peers(f"7@{host}:{port}, 8@{host}:{port},") == {7: Address(host, port), 8: Address(host, port)}
+
+
+def test_addresses_of_ipv6_stand_in_brackets() -> None:
+    assert parse_address("[fe80::1]:9092") == Address("fe80::1", 9092)
+
+
+@settings(max_examples=100)
+@given(st.text(max_size=30))
+def test_any_text_is_an_address_or_refused(text: str) -> None:
+    for parse in (parse_address, parse_peers):
+        try:
+            parse(text)
+        except ValueError:
+            continue
+
+
+def test_every_setting_is_described_with_its_key_type_and_default() -> None:
+    described = {setting["key"]: setting for setting in describe_settings()}
+    assert len(described) == len(AgentSettings.model_fields)
+    assert all(setting["description"] for setting in described.values())
+    assert described["remote.wal.agent.peer.listener"]["type"] == "host:port"
+    assert described["remote.wal.agent.plaintext.enable"]["default"] == "false"
