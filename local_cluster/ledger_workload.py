@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from local_cluster.cluster_admin import CLIENT_CONFIG
+from local_cluster.cluster_admin import CLIENT_CONFIG, ClusterAdmin
 from local_cluster.ledger import Ledger, LedgerReport, Outcome, ProducerPage, ProducerPlan, TransactionPlan
+from local_cluster.polling import WaitTimeoutError, wait_until
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, Producer
@@ -121,12 +122,13 @@ class LedgerWorkload:
             raise LedgerWorkloadError(f"the workload failed: {self._failures[0]!r}") from self._failures[0]
 
     def _partitions(self) -> tuple[int, ...]:
-        from confluent_kafka.admin import AdminClient
-
-        found = AdminClient(self._config).list_topics(self.topic, timeout=REQUEST_TIMEOUT_S).topics[self.topic]
-        if found.error is not None or not found.partitions:
-            raise LedgerWorkloadError(f"topic {self.topic} cannot be used: {found.error}")
-        return tuple(sorted(found.partitions))
+        """A topic that was made just now is not yet known to every broker."""
+        admin = ClusterAdmin(str(self._config["bootstrap.servers"]))
+        try:
+            states = wait_until(lambda: admin.partitions(self.topic), f"topic {self.topic} is known", REQUEST_TIMEOUT_S)
+        except WaitTimeoutError as error:
+            raise LedgerWorkloadError(f"topic {self.topic} cannot be used: {error}") from error
+        return tuple(state.partition for state in states)
 
     def _consume(self, partitions: Iterable[int]) -> None:
         from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
