@@ -193,7 +193,7 @@ class Script:
         else:
             self.cluster.start_broker(broker_id)
 
-    def switch(self, broker_id: int, name: str, value: str = "1") -> None:
+    def switch(self, broker_id: int, name: str, value: str = "") -> None:
         """Set a switch of the agent's storage manager; see storage_plugins/breakable_storage.py."""
         if self.with_agents:
             directory = self.cluster.layout.directory / "switches"
@@ -202,7 +202,7 @@ class Script:
             unfinished.write_text(value)
             unfinished.rename(directory / f"{broker_id}-{name}")
 
-    def switch_all(self, name: str, value: str = "1") -> None:
+    def switch_all(self, name: str, value: str) -> None:
         """The same for every agent."""
         for broker_id in self.cluster.broker_ids:
             self.switch(broker_id, name, value)
