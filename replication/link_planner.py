@@ -31,6 +31,8 @@ class PlannedField:
     batches: list[BatchSpan]
     mode: LinkMode
     stored: list[StoredBatch] = field(default_factory=list)
+    gave_up: bool = False
+    """It has waited for as long as it may, so in this response its bytes go inline."""
 
     @property
     def linked_bytes(self) -> int:
@@ -83,11 +85,13 @@ class LinkPlanner:
         self._limits = limits
         self._waiting_since: dict[TopicIdPartition, float] = {}
         self._frame: Buffer = b""
+        self._begun_s: float | None = None
         self._fields: list[PlannedField] = []
 
     def begin(self, frame: Buffer, view: FetchResponseView) -> None:
         """Take up a response. Partitions that are not of this agent's concern stay as they are."""
         self._frame = frame
+        self._begun_s = None
         self._fields = []
         for records in view.fields:
             if records.records_end == records.records_start or records.topic_id is None or records.error_code:
@@ -107,11 +111,15 @@ class LinkPlanner:
         """What to do with the response at hand, as of now."""
         if not self._fields:
             return PassThrough()
+        if self._begun_s is None:
+            self._begun_s = now_s
         for planned in self._fields:
             self._find_stored(planned)
-        waiting = self._still_waiting(now_s)
+        waiting = self._still_waiting(now_s, self._begun_s)
         if not self._links_pay():
-            if not waiting:
+            if not waiting or any(planned.gave_up for planned in self._fields):
+                for planned in waiting:  # they go along inline
+                    del self._waiting_since[planned.partition]
                 return PassThrough()
             since = min(self._waiting_since[planned.partition] for planned in waiting)
             return WaitForUploads(since + self._limits.wait_max_s, tuple(planned.partition for planned in waiting))
@@ -126,18 +134,19 @@ class LinkPlanner:
                 return
             planned.stored.append(stored)
 
-    def _still_waiting(self, now_s: float) -> list[PlannedField]:
+    def _still_waiting(self, now_s: float, begun_s: float) -> list[PlannedField]:
         """Fields without any link whose uploads are worth waiting for, and whose patience has not run out."""
         waiting = []
         for planned in self._fields:
-            if planned.stored or not self._is_worth_waiting(planned):
+            if planned.stored or planned.gave_up or not self._is_worth_waiting(planned):
                 self._waiting_since.pop(planned.partition, None)
                 continue
-            since = self._waiting_since.setdefault(planned.partition, now_s)
+            since = self._waiting_since.setdefault(planned.partition, begun_s)
             if now_s - since < self._limits.wait_max_s:
                 waiting.append(planned)
             else:  # these bytes go inline now; whether the next ones wait again is for `_led` to say
                 del self._waiting_since[planned.partition]
+                planned.gave_up = True
         return waiting
 
     def _is_worth_waiting(self, planned: PlannedField) -> bool:

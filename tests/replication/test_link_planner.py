@@ -128,6 +128,28 @@ def test_a_partition_waits_no_longer_in_sum_over_however_many_responses() -> Non
     raise AssertionError("the partition waited for ever")
 
 
+def test_partitions_whose_patience_ends_at_different_times_do_not_prolong_each_others_wait() -> None:
+    rig, links = Rig(), batch(0)
+    one, two = batch(0, 1, payload=b"one"), batch(0, 1, payload=b"two")
+    store(rig.index, partition(2), links, SEGMENT)
+    for now_s, records in ((10.0, {0: one, 2: links}), (10.3, {0: one, 1: two, 2: links})):
+        assert isinstance(rig.plan(dict(records), now_s), SendLinked)
+    assert rig.plan({0: one, 1: two}, 10.4) == WaitForUploads(10.5, (partition(0), partition(1)))
+    assert isinstance(rig.planner.decide(10.5), PassThrough)
+    assert rig.plan({0: batch(1), 1: batch(1)}, 10.6) == WaitForUploads(11.1, (partition(0), partition(1)))
+
+
+def test_a_wait_that_is_interrupted_does_not_begin_anew_in_the_same_response() -> None:
+    rig = Rig()
+    assert rig.plan({0: batch(0), 1: batch(0)}, 10.0) == WaitForUploads(10.5, (partition(0), partition(1)))
+    for now_s in (10.2, 10.4):
+        rig.led.modes[partition(0)] = LinkMode.INLINE
+        assert rig.planner.decide(now_s) == WaitForUploads(10.5, (partition(1),))
+        rig.led.modes[partition(0)] = LinkMode.LINK
+        assert rig.planner.decide(now_s) == WaitForUploads(10.5, (partition(0), partition(1)))
+    assert isinstance(rig.planner.decide(10.5), PassThrough)
+
+
 def test_nothing_is_waited_for_where_no_upload_is_expected_or_inline_is_cheaper() -> None:
     assert isinstance(Rig(FakeLed(expected=False)).plan({0: batch(0)}), PassThrough)
     assert isinstance(Rig(FakeLed(mode=LinkMode.INLINE)).plan({0: batch(0)}), PassThrough)

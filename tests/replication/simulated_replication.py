@@ -1,0 +1,271 @@
+"""A leader, its agent, a store and a follower in virtual time, driven by one seed.
+
+Every step lets one actor act: append, read the log's tail, begin or end an upload, fetch, hand over leadership, crash
+the agent, lose an object. The store fails before or after its effect, and reads come back short, wrong or not at all.
+No sockets and no threads: the sans-IO parts are the real ones (queue, pacer, decider, index, planner, link, splicer).
+
+A change of leadership cuts what the follower has not got, and what is appended then takes the same offsets. The agent
+learns of it later, so its index lists dead batches for a while.
+"""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kafka_log.record_batch import scan_batches
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.topic_settings import LinkPolicy
+from plugin.segment_metadata import CombinedSegmentId
+from replication.fetch_frame import scan_fetch_response
+from replication.link import LinkedResponse, decode_linked_response, encode_linked_response
+from replication.link_index import LinkIndex
+from replication.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
+from replication.splicer import SpliceError, splice
+from rlm.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
+from rlm.upload_pacer import PacerLimits, UploadPacer, Urgency
+from tests.kafka_log.batches import batch
+from tests.replication.fake_led import store
+from tests.replication.fetch_frames import decode, partition, response
+
+PARTITIONS = range(3)
+MAX_FETCH_BYTES = 3000
+PACER = PacerLimits(0.01, 0.1, 2000, 3, 0.05, 0.4)
+WAIT_MAX_S = 0.5
+
+
+@dataclass
+class Upload:
+    segment: CombinedSegmentId
+    items: list[MetaQueueItem]
+    started_s: float
+
+
+class LeadersAgent:
+    """One incarnation. Everything in it is lost when it crashes."""
+
+    def __init__(self, incarnation: int, read_offsets: dict[int, int], policy: LinkPolicy) -> None:
+        self.incarnation, self.sequence, self.policy = incarnation, 0, policy
+        self.read_offsets = read_offsets
+        self.queue, self.pacer = RemoteSegmentQueue(50, 20_000), UploadPacer(PACER)
+        self.decider = LinkDecider(CostLimits(500, 0.01))
+        self.uploads: list[Upload] = []
+        self.index = LinkIndex(max_batches=40)
+        self.planner = LinkPlanner(self.index, self, PlannerLimits(WAIT_MAX_S, 500))
+        self.now_s = 0.0
+
+    # LedPartitions
+
+    def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
+        return self.decider.mode(self.policy, 20, size, self.now_s)
+
+    def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
+        return not self.pacer.failures_in_a_row
+
+    def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
+        pass
+
+    def find(self, topic_id: bytes | None, number: int) -> TopicIdPartition | None:
+        return None if topic_id is None else TopicIdPartition(TopicId(topic_id), number)
+
+
+class Simulation:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.now_s = 0.0
+        self.epoch = 0
+        self.faults = True
+        self.leader: dict[int, list[bytes]] = {number: [] for number in PARTITIONS}
+        self.follower: dict[int, list[bytes]] = {number: [] for number in PARTITIONS}
+        self.objects: dict[CombinedSegmentId, bytes] = {}
+        self.policy = self.rng.choice([LinkPolicy.ALWAYS, LinkPolicy.COST])
+        self.agent = LeadersAgent(0, dict.fromkeys(PARTITIONS, 0), self.policy)
+        self.untold_cuts: list[tuple[int, int]] = []
+        self.waiting: tuple[bytes, float] | None = None
+        """The response that waits for its links, and until when."""
+        self.trace: list[str] = []
+        self.linked = self.refused = self.waited = 0
+
+    def run(self, steps: int) -> None:
+        actions: list[tuple[Callable[[], object], int]] = [
+            (self.append, 15), (self.read, 25), (self.begin_upload, 25), (self.end_upload, 25), (self.fetch, 25),
+            (self.tell_cuts, 3), (self.hand_over, 1), (self.crash_agent, 1), (self.lose_object, 1),
+        ]  # fmt: skip
+        choices, weights = zip(*actions, strict=True)
+        for _ in range(steps):
+            self.now_s += self.rng.choice([0.0, 0.001, 0.005, 0.02])
+            self.agent.now_s = self.now_s
+            action = self.rng.choices(choices, weights)[0]
+            self.trace.append(f"{self.now_s:.3f} {action.__name__} {action()}")
+            self.check()
+
+    def check(self) -> None:
+        for number in PARTITIONS:
+            got, sent = self.follower[number], self.leader[number]
+            assert got == sent[: len(got)], f"partition {number} differs from the leader's log"
+
+    def settle(self) -> None:
+        """No more faults and no more appends: the follower must get everything."""
+        self.faults = False
+        self.tell_cuts(every=True)
+        for _ in range(2000):
+            if self.follower == self.leader:
+                return
+            self.now_s += 0.05
+            self.agent.now_s = self.now_s
+            for act in (self.read, self.begin_upload, self.end_upload, self.fetch):
+                act()
+            self.check()
+        raise AssertionError("the follower does not catch up")
+
+    # What may happen.
+
+    def append(self) -> str:
+        number = self.rng.choice(PARTITIONS)
+        log = self.leader[number]
+        payload = self.rng.randbytes(self.rng.choice([1, 40, 400, 1500]))
+        log.append(batch(len(log), 1, self.epoch, payload))  # one record each: a batch's index is its offset
+        return f"{number}:{len(log)}"
+
+    def read(self) -> str:
+        agent, number = self.agent, self.rng.choice(PARTITIONS)
+        offset = agent.read_offsets[number]
+        run = self.leader[number][offset : offset + self.rng.randint(1, 5)]
+        if not run or not agent.queue.free_items or not agent.queue.free_bytes:
+            return "nothing"
+        epochs = {raw[12:16] for raw in run}
+        run = [raw for raw in run if raw[12:16] == run[0][12:16]] if len(epochs) > 1 else run
+        records = b"".join(run)
+        spans = tuple(scan_batches(records, 0, len(records)))
+        agent.queue.put([MetaQueueItem(partition(number), spans, memoryview(records), self.now_s, self.now_s)])
+        agent.decider.appended(len(records), self.now_s)
+        agent.read_offsets[number] = spans[-1].last_offset + 1
+        return f"{number}:{agent.read_offsets[number]}"
+
+    def begin_upload(self) -> str:
+        agent = self.agent
+        urgency = Urgency.LINKS if agent.mode_of(partition(0), 0) is LinkMode.LINK else Urgency.ARCHIVE
+        start_s = agent.pacer.next_start_s(agent.queue.size_bytes, urgency)
+        if not len(agent.queue) or start_s is None or start_s > self.now_s:
+            return "not now"
+        segment = CombinedSegmentId(1, agent.incarnation, agent.sequence)
+        agent.sequence += 1
+        agent.uploads.append(Upload(segment, agent.queue.drain(PACER.upload_bytes), self.now_s))
+        agent.pacer.started(self.now_s)
+        return str(segment)
+
+    def end_upload(self) -> str:
+        agent = self.agent
+        if not agent.uploads:
+            return "none"
+        upload = agent.uploads.pop(self.rng.randrange(len(agent.uploads)))
+        outcome = self.rng.choices(["stored", "before", "after"], [8, 1, 1])[0] if self.faults else "stored"
+        if outcome != "before":
+            self.objects[upload.segment] = b"".join(bytes(item.records) for item in upload.items)
+        if outcome != "stored":
+            agent.pacer.failed(upload.started_s, self.now_s)
+            agent.queue.put_back(upload.items)
+            return f"{upload.segment} failed {outcome}"
+        agent.pacer.finished(upload.started_s)
+        agent.decider.uploaded(self.now_s - upload.started_s)
+        start = 0
+        for item in upload.items:
+            store(agent.index, item.topic_id_partition, bytes(item.records), upload.segment, start)
+            start += len(item.records)
+        return f"{upload.segment} stored"
+
+    def fetch(self) -> str:
+        """Go on with the response that waits, or ask for a new one."""
+        agent = self.agent
+        if self.waiting is None:
+            records = {n: self.answer(n) for n in PARTITIONS}
+            frame = response(dict(records))
+            agent.planner.begin(frame, scan_fetch_response(frame, 17))
+            self.waiting = frame, self.now_s
+        frame, asked_s = self.waiting
+        verdict = agent.planner.decide(self.now_s)
+        if isinstance(verdict, WaitForUploads):
+            self.waited += 1
+            assert verdict.until_s <= asked_s + WAIT_MAX_S + 1e-9, "a response waits too long"
+            return "waits"
+        self.waiting = None
+        if isinstance(verdict, PassThrough):
+            self.receive(frame)
+            return "inline"
+        assert isinstance(verdict, SendLinked)
+        payload = b"".join(map(bytes, encode_linked_response(verdict.response)))
+        return self.hydrate(decode_linked_response(payload, 1_000_000), frame)
+
+    def answer(self, number: int) -> bytes:
+        """Records from where the follower stands, cut off at the byte limit but for a first batch."""
+        log = self.leader[number][len(self.follower[number]) :]
+        return b"".join(log)[: max(MAX_FETCH_BYTES, len(log[0]))] if log else b""
+
+    def hydrate(self, linked: LinkedResponse, original: bytes) -> str:
+        data = [self.fetched(link.combined_segment_id, link.start_position, link.end_position) for link in linked.links]
+        try:
+            frame = b"".join(map(bytes, splice(linked, [part for part in data if part is not None])))
+        except (SpliceError, ValueError):  # ValueError: an object was gone
+            self.refused += 1
+            self.receive(original)
+            return "inline after a refusal"
+        self.linked += 1
+        self.receive(frame)
+        return f"linked {len(linked.links)}"
+
+    def fetched(self, segment: CombinedSegmentId, start: int, end: int) -> bytes | None:
+        stored = self.objects.get(segment)
+        fault = self.rng.choices(["", "gone", "short", "wrong", "shifted"], [20, 1, 1, 1, 1])[0] if self.faults else ""
+        if stored is None or fault == "gone":
+            return None
+        if fault == "wrong":
+            stored = stored[:start] + self.rng.randbytes(end - start) + stored[end:]
+        return stored[start + (fault == "shifted") : end - (fault == "short")]
+
+    def receive(self, frame: bytes) -> None:
+        """As a follower's broker: whole batches that continue its log, a cut-off one ignored."""
+        for found in decode(frame, 17).responses[0].partitions:
+            raw = bytes(found.records or b"")
+            log = self.follower[found.partition_index]
+            for span in scan_batches(raw, 0, len(raw)):
+                assert span.base_offset == len(log), "offsets that do not continue the follower's log"
+                log.append(raw[span.start : span.end])
+
+    def hand_over(self) -> str:
+        """The next leader has what the follower has, and perhaps some more."""
+        self.epoch += 1
+        self.waiting = None
+        for number in PARTITIONS:
+            end = self.rng.randint(len(self.follower[number]), len(self.leader[number]))
+            del self.leader[number][end:]
+            self.untold_cuts.append((number, end))
+        return f"epoch {self.epoch}"
+
+    def tell_cuts(self, every: bool = False) -> str:
+        """The agent's tail sees that the log was cut."""
+        told = 0
+        while self.untold_cuts and (every or self.rng.random() < 0.7):
+            number, offset = self.untold_cuts.pop(0)
+            self.agent.queue.discard(partition(number), offset)
+            self.agent.index.drop_from(partition(number), offset)
+            self.agent.read_offsets[number] = min(self.agent.read_offsets[number], offset)
+            told += 1
+        return str(told)
+
+    def crash_agent(self) -> str:
+        """Uploads under way may have taken effect. The tail begins anew, somewhere below where it was."""
+        for upload in self.agent.uploads:
+            if self.rng.random() < 0.5:
+                self.objects[upload.segment] = b"".join(bytes(item.records) for item in upload.items)
+        begin = {n: self.rng.randint(0, len(self.leader[n])) for n in PARTITIONS}
+        self.agent = LeadersAgent(self.agent.incarnation + 1, begin, self.policy)
+        self.agent.now_s = self.now_s
+        self.waiting, self.untold_cuts = None, []
+        return str(self.agent.incarnation)
+
+    def lose_object(self) -> str:
+        if not self.objects:
+            return "none"
+        segment = self.rng.choice(sorted(self.objects))
+        del self.objects[segment]
+        return str(segment)
