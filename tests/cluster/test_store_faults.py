@@ -1,0 +1,97 @@
+"""The object store refuses, hangs, cuts its answers or alters bytes. The agents may cost money then, never data or ISR.
+
+Every fault strikes all requests of its method until it is taken away; then links are used again.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.object_store_faults import Fault
+from local_cluster.object_store_front import ObjectStoreFront
+from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
+from local_cluster.store_spec import S3Store
+from tests.cluster.agent_views import FAULTS, UPLOAD_FAILURES
+from tests.cluster.conftest import IMPATIENT
+from tests.cluster.script import PLAIN, ZSTD, Script
+
+STORE_LATENCY_S = 0.003
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStoreServer]:
+    front = ObjectStoreFront(put_latency=STORE_LATENCY_S, get_latency=STORE_LATENCY_S)
+    with ObjectStoreServer(front, [DEFAULT_BUCKET]) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def s3_cluster(store: ObjectStoreServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    agents = AgentsMode(S3Store(store.endpoint_url, DEFAULT_BUCKET))
+    directory = tmp_path_factory.mktemp("s3") / "cluster"
+    with LocalCluster.create(directory, settings=ClusterSettings(agents, IMPATIENT)) as cluster:
+        cluster.start()
+        yield cluster
+
+
+@pytest.fixture
+def s3_script(s3_cluster: LocalCluster, store: ObjectStoreServer, topic: str) -> Iterator[Script]:
+    with Script(s3_cluster, topic) as script:
+        yield script
+    store.faults.clear()
+
+
+def play(script: Script, store: ObjectStoreServer | None, fault: Fault, metric: str, reason: str) -> None:
+    # links -> the fault sets in: counted, bytes go inline, all replicas stay in sync -> it ends -> links again
+    script.create_topic(partitions=3)
+    script.produce(PLAIN, ZSTD)
+    script.expect_records_to_flow()
+    script.expect_links_to_be_used()
+    with script.without_a_shrinking_isr():
+        if store is not None:
+            store.faults.add(fault)
+        script.expect_growth(metric, reason=reason)
+        script.expect_inline_bytes()
+        script.expect_records_to_flow()
+        if store is not None:
+            store.faults.clear()
+    script.expect_links_to_be_used()
+    script.expect_promises()
+
+
+@pytest.mark.parametrize(
+    ("fault", "metric", "reason"),
+    [
+        (Fault("error", ("PUT",)), UPLOAD_FAILURES, "RemoteStorageThrottledError"),
+        (Fault("hang", ("PUT",)), UPLOAD_FAILURES, "RemoteStorageTimeoutError"),
+        (Fault("error", ("GET",)), FAULTS, "inline_requested_timeout"),
+        (Fault("hang", ("GET",)), FAULTS, "inline_requested_timeout"),
+        (Fault("cut_body", ("GET",)), FAULTS, "inline_requested_timeout"),
+        (Fault("alter_body", ("GET",)), FAULTS, "inline_requested_corrupt"),
+    ],
+    ids=["put-503", "put-hangs", "get-503", "get-hangs", "get-is-cut", "get-is-altered"],
+)
+def test_a_fault_of_the_store_costs_no_data_and_no_isr(
+    s3_script: Script, store: ObjectStoreServer, fault: Fault, metric: str, reason: str
+) -> None:
+    play(s3_script, store, fault, metric, reason)
+
+
+def test_control_without_a_store(stock_cluster: LocalCluster, topic: str) -> None:
+    with Script(stock_cluster, topic) as script:
+        play(script, None, Fault("error"), FAULTS, "none")
+
+
+def test_a_lost_answer_to_an_upload_is_recognised_as_success(s3_script: Script, store: ObjectStoreServer) -> None:
+    # stored, but the answer is cut: the same key again, 412, HEAD says that the bytes are ours
+    s3_script.create_topic(partitions=3)
+    s3_script.produce(PLAIN, ZSTD)
+    s3_script.expect_links_to_be_used()
+    with s3_script.without_a_shrinking_isr():
+        store.faults.add(Fault("lose_response", ("PUT",), times=6))
+        s3_script.expect_growth("remote_wal_store_requests_total", operation="head")
+        s3_script.expect_links_to_be_used()
+    assert s3_script.counters.growth(UPLOAD_FAILURES) == 0
+    s3_script.expect_promises()
