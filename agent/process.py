@@ -44,6 +44,8 @@ from rlm.upload_pacer import PacerLimits
 log = structlog.get_logger(__name__)
 
 _STORAGE_RETRY_S = 2.0
+_STORAGE_REFUSED_RETRY_S = 30.0
+"""A setting, or what the store lacks, changes by a person's hand."""
 _SWITCH_INTERVAL_S = 0.0005
 """How long a thread may hold the interpreter while another waits: the event loop must not wait the default 5 ms."""
 
@@ -103,12 +105,13 @@ class Agent:
         self._manager.on_unknown_partition = self._kafka.look_again
         self._registry.register(StateCollector(self._storage, self._manager, self._publisher, self._kafka.store))
         self._http = HttpEndpoint(self._registry, self.describe, self.not_ready)
+        self._storage_missing = "no answer yet"
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, stop: asyncio.Event) -> None:
         """Relay until `stop` is set; then finish what is under way, within the shutdown time.
 
-        Raises what ended a part for good, a wrong setting of the storage manager for instance, after the same stop.
+        Raises what ended a part for good, which only a defect does, after the same stop.
         """
         settings = self._settings
         tls = self._tls()
@@ -148,7 +151,10 @@ class Agent:
         log.info("agent_stopped", broker=self._identity.broker_id)
 
     async def _await_storage(self) -> None:
-        """Configure the storage manager, however long the store is away. A wrong setting ends the agent."""
+        """Configure the storage manager, however long the store is away, or refuses what it is told.
+
+        Neither may take replication with it: until then all bytes go inline, and /readyz says why.
+        """
         settings, raw = self._settings, self._broker.raw
         prefix = settings.remote_log_wal_storage_manager_impl_prefix
         context = StorageContext(self._identity.cluster_id, self._identity.broker_id)
@@ -162,11 +168,12 @@ class Agent:
                     context,
                     prefix,
                 )
-            except RemoteStorageConfigError:
-                raise
             except RemoteStorageError as error:
-                log.warning("storage_not_there", error=str(error), consequence="all bytes go inline")
-                await asyncio.sleep(_STORAGE_RETRY_S)
+                refused = isinstance(error, RemoteStorageConfigError)
+                tell = log.error if refused else log.warning
+                tell("storage_refused" if refused else "storage_not_there", error=str(error), consequence="inline")
+                self._storage_missing = str(error)
+                await asyncio.sleep(_STORAGE_REFUSED_RETRY_S if refused else _STORAGE_RETRY_S)
                 continue
             self._storage.arrived(manager)
             log.info("storage_ready", manager=settings.remote_log_wal_storage_manager_class_name)
@@ -203,7 +210,7 @@ class Agent:
         if not self._settings.remote_log_wal_storage_system_enable:
             return []
         reasons = [f"{name} not known yet" for name in sorted(self._kafka.missing)]
-        return reasons if self._storage.is_there else [*reasons, "object storage does not answer"]
+        return reasons if self._storage.is_there else [*reasons, f"object storage: {self._storage_missing}"]
 
     # Parts.
 
@@ -250,6 +257,7 @@ class Agent:
             settings.remote_wal_link_wait_max_ms / 1000,
             self._break_even_bytes,
             range_gap_bytes=round(prices.get_per_1000 / 1000 / max(prices.retrieval_gb, 1e-9) * 1e9),
+            stale_after_s=int(self._broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
             allow_plain_connections=settings.remote_wal_agent_plain_connections_enable,
         )
         return LeaderContext(hello, limits, self._broker_listener(), self._manager, self._stage_times, self._measures)
