@@ -8,6 +8,7 @@ from pathlib import Path
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.open_files import OpenFiles
 from kafka_log.record_batch import BatchSpan
+from kafka_log.segment_files import log_file_name
 from kafka_log.segment_tail import Gap, LogDeleted, SegmentTail, TailEvent, Truncated
 from kafka_log.topic_partition import TopicIdPartition
 from rlm.segment_queue import MetaQueueItem
@@ -75,10 +76,16 @@ class RLMWalTask:
         )
 
     def _backlog_bytes(self) -> int:
+        """Also in a segment that was rolled just now, whose appends may have been told of before this run."""
         try:
-            return self._tail.backlog_bytes()
-        except LogDirectoryError:  # what was read must not be lost with it; the next run meets the error itself
+            return self._tail.backlog_bytes() or self._rolled_segment().stat().st_size
+        except FileNotFoundError:
+            return 0
+        except (LogDirectoryError, OSError):  # what was read must not be lost with it; the next run meets the error
             return 1
+
+    def _rolled_segment(self) -> Path:
+        return self.directory / log_file_name(self._tail.next_offset)
 
     def close(self) -> None:
         """Give the files back. Not while the task runs."""

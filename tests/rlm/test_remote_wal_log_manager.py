@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from kafka_log.errors import LogDirectoryError
+from kafka_log.open_files import OpenFiles
 from kafka_log.segment_tail import SegmentTail
 from plugin.segment_metadata import RemoteLogSegmentState
 from rlm.link_policy import LinkMode
 from rlm.partition_schedule import ScheduleIntervals
 from rlm.segment_queue import MetaQueueItem
 from rlm.wal_task import RLMWalTask
+from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.manager_rig import LIMITS, Rig, partition, running
 from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE
 
@@ -37,6 +39,25 @@ async def test_everything_appended_is_stored_exactly_once_and_in_order(tmp_path:
         status = rig.manager.status()[partition(2)]
         assert status.uploaded_offset == status.log_end_offset == rig.log(2).log_end_offset
         assert status.lag_age_ms == 0
+
+
+def test_a_run_that_ends_where_the_log_was_rolled_says_that_there_is_more(tmp_path: Path) -> None:
+    """The appends to the new segment were told of before the run, so nothing else would bring the task back."""
+    log = LogWriter(tmp_path / "t-0")
+    task = RLMWalTask(partition(0), log.path, 0, OpenFiles())
+    log.append(3)
+    assert not task.run(10_000, 0.0, 0.0).more
+    log.append(3)
+    log.roll()
+    log.append(2)
+    read = []
+    for _ in range(2):
+        outcome = task.run(10_000, 0.0, 0.0)
+        read += [batch.base_offset for item in outcome.items for batch in item.batches]
+        if not outcome.more:
+            break
+    assert read == [3, 6]
+    task.close()
 
 
 async def test_the_object_and_its_metadata_hold_what_the_listener_was_told(tmp_path: Path) -> None:
