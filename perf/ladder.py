@@ -5,6 +5,7 @@ their topics are set. In every round each load runs on stock and then on each ru
 speed meets all alike; rungs are compared with stock of the same round only.
 """
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from perf.workloads import Figures, Workload
 
 Tell = Callable[[str], None]
 STOCK = "stock"
+_MEMORY = Path("/dev/shm")  # noqa: S108 (a directory of its own is made in it)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,14 @@ class Ladder:
 
 @contextmanager
 def object_store(kind: str, latency_ms: int) -> Iterator[StoreSpec]:
-    """The store of a rung: a directory, or an S3 server of this machine; both with this latency for PUT and GET."""
+    """The store of a rung: a directory, or an S3 server of this machine; both with this latency for PUT and GET.
+
+    The directory is in memory where the machine has such a place, so that the latency is the simulated one and not
+    that of this machine's disk, which the brokers' logs are on.
+    """
     if kind == "directory":
-        yield LocalDirectoryStore(latency_ms, latency_ms)
+        with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
+            yield LocalDirectoryStore(latency_ms, latency_ms, Path(directory))
         return
     from local_cluster.object_store_front import ObjectStoreFront
     from local_cluster.object_store_server import ObjectStoreServer
