@@ -1,12 +1,13 @@
 """Which partitions this broker leads: leaders from the cluster's metadata, ids and paths from the log directories."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kafka_log.leader_epoch_checkpoint import MalformedFileError, read_leader_epochs
 from kafka_log.log_directory import PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.store import UNKNOWN_OFFSET, RemoteWalMetadataStore
 from metadata_topic.topic_settings import TopicSettings
@@ -21,7 +22,10 @@ class LeadershipReader:
     def __init__(self, client: KafkaClientConfig, broker_id: int, timeout_s: float = 5.0) -> None:
         from confluent_kafka.admin import AdminClient
 
-        self._admin = AdminClient(client.for_confluent(client_id=f"remote-wal-agent-{broker_id}-leadership"))
+        self._admin = AdminClient(
+            client.for_confluent(client_id=f"remote-wal-agent-{broker_id}-leadership"),
+            logger=logging.getLogger(LIBRDKAFKA_LOGGER),
+        )
         self._broker_id = broker_id
         self._timeout_s = timeout_s
 

@@ -30,7 +30,8 @@ from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
 from replication.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
 from replication.hydration import HydrationCache, HydrationLimits
-from replication.leader_proxy import LeaderContext, LeaderLimits, LeaderProxy
+from replication.leader_proxy import LeaderProxy
+from replication.leader_relay import LeaderContext, LeaderLimits
 from replication.measures import ReplicationMeasures
 from replication.peer_connection import Address, PeerTls
 from replication.peer_protocol import Hello

@@ -13,6 +13,9 @@ from metadata_topic.errors import ClientPropertyError
 
 log = structlog.get_logger(__name__)
 
+LIBRDKAFKA_LOGGER = "metadata_topic.librdkafka"
+"""The name under which all Kafka clients of ours log what librdkafka has to say."""
+
 ConfluentValue = str | int | float | bool
 
 _SAME_NAME = frozenset(

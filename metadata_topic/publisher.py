@@ -25,7 +25,7 @@ from typing import Protocol, cast
 import structlog
 
 from metadata_topic import serde
-from metadata_topic.client_config import ConfluentValue, KafkaClientConfig
+from metadata_topic.client_config import LIBRDKAFKA_LOGGER, ConfluentValue, KafkaClientConfig
 from metadata_topic.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.partitioner import metadata_partition
 from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
@@ -304,6 +304,6 @@ class RemoteWalMetadataPublisher:
                 queue_buffering_max_kbytes=16 * 1024,
                 message_max_bytes=1_000_000,
             ),
-            "logger": logging.getLogger("metadata_topic.librdkafka"),
+            "logger": logging.getLogger(LIBRDKAFKA_LOGGER),
         }
         return self._producer_factory(config)

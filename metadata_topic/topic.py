@@ -1,5 +1,6 @@
 """The metadata topics themselves: their names, settings and layout, made when they are missing."""
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import structlog
 
-from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.errors import TopicSetupError
 from metadata_topic.partitioner import metadata_partition
 
@@ -198,7 +199,10 @@ class _ConfluentAdmin:
     def __init__(self, client_config: KafkaClientConfig, timeout_s: float) -> None:
         from confluent_kafka.admin import AdminClient
 
-        self._admin = AdminClient(client_config.for_confluent(client_id="remote-wal-metadata-admin"))
+        self._admin = AdminClient(
+            client_config.for_confluent(client_id="remote-wal-metadata-admin"),
+            logger=logging.getLogger(LIBRDKAFKA_LOGGER),
+        )
         self._timeout_s = timeout_s
 
     def brokers(self) -> list[Broker]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import structlog
 
-from metadata_topic.client_config import ConfluentValue, KafkaClientConfig
+from metadata_topic.client_config import LIBRDKAFKA_LOGGER, ConfluentValue, KafkaClientConfig
 from metadata_topic.errors import MetadataTopicError
 
 log = structlog.get_logger(__name__)
@@ -281,5 +281,5 @@ class TopicFollower:
                 queued_max_messages_kbytes=16 * 1024,
                 **overrides,
             ),
-            "logger": logging.getLogger("metadata_topic.librdkafka"),
+            "logger": logging.getLogger(LIBRDKAFKA_LOGGER),
         }

@@ -24,7 +24,8 @@ from replication.circuit_breaker import BreakerLimits
 from replication.fetch_frame import FETCH_API_KEY, parse_request_header, scan_fetch_request
 from replication.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
 from replication.hydration import HydrationCache, HydrationLimits
-from replication.leader_proxy import LeaderContext, LeaderLimits, LeaderProxy
+from replication.leader_proxy import LeaderProxy
+from replication.leader_relay import LeaderContext, LeaderLimits
 from replication.measures import ReplicationMeasures
 from replication.peer_connection import Address
 from replication.peer_protocol import Hello
