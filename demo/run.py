@@ -20,9 +20,9 @@ from demo.report import (
     OBJECT_SIZES_BYTES,
     FaultSeen,
     ProducerRun,
+    Records,
     Replicas,
     Report,
-    Traffic,
     object_usd_per_gb,
     records_of,
     traffic_between,
@@ -73,6 +73,19 @@ class _Load:
     ledger: LedgerWorkload
     heartbeat: Heartbeat
     sampler: Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """What was measured on the way; phases by their first and last moment."""
+
+    started_s: float
+    paced: tuple[Moment, Moment]
+    saturated: tuple[Moment, Moment]
+    last: Moment
+    results: tuple[list[ProducerPerformance], list[ProducerPerformance]]
+    """Of the paced runs, and of the saturated ones."""
+    faults: list[FaultSeen]
 
 
 def run_demo(options: DemoOptions, progress: Progress, clock: Callable[[], float] = time.monotonic) -> Report:
@@ -131,41 +144,43 @@ class _Show:
         seen = self._break_things(before.at_s, outage)
         ledger_report, replicas, read_back = self._judge()
         last = load.sampler.now()
-        runs = [*plan.paced, *plan.saturated]
-        results = [*paced, *saturated]
-        acks_1 = [producer.name for producer in plan.ledger_producers() if producer.acks == "1"]
-        return Report(
-            store=self._options.store,
-            kafka_version=KAFKA_VERSION,
-            total_s=self._clock() - started_s,
-            load_s=last.at_s - first.at_s,
-            records=records_of(
+        return self._report(
+            _Course(started_s, (first, quiet), (before, after), last, (paced, saturated), seen),
+            records_of(
                 ledger_report,
-                acks_1,
-                sum(run.records for run in runs),
-                sum(result.records for result in results),
+                [producer.name for producer in plan.ledger_producers() if producer.acks == "1"],
+                sum(run.records for run in (*plan.paced, *plan.saturated)),
+                sum(result.records for result in (*paced, *saturated)),
                 read_back,
             ),
-            replicas=replicas,
-            whole=traffic_between(first, last, self._prices, self._options.store, replicas.bytes),
-            phases={"paced": self._between(first, quiet), "saturated": self._between(before, after)},
-            producers=tuple(
-                ProducerRun("paced" if index < len(paced) else "saturated", run.acks, result)
-                for index, (run, result) in enumerate(zip(runs, results, strict=True))
-            ),
-            faults=tuple(seen),
-            fault_counters={
-                reason: int(count)
-                for reason, count in sorted(last.totals.by("remote_wal_faults_total", "reason").items())
-                if count
-            },
-            object_usd_per_gb={
-                size: object_usd_per_gb(self._prices, self._options.store, size) for size in OBJECT_SIZES_BYTES
-            },
+            replicas,
         )
 
-    def _between(self, before: Moment, after: Moment) -> Traffic:
-        return traffic_between(before, after, self._prices, self._options.store)
+    def _report(self, course: _Course, records: Records, replicas: Replicas) -> Report:
+        store, (first, _), last = self._options.store, course.paced, course.last
+        phases = (("paced", self._plan.paced), ("saturated", self._plan.saturated))
+        faults_counted = last.totals.by("remote_wal_faults_total", "reason")
+        return Report(
+            store=store,
+            kafka_version=KAFKA_VERSION,
+            total_s=self._clock() - course.started_s,
+            load_s=last.at_s - first.at_s,
+            records=records,
+            replicas=replicas,
+            whole=traffic_between(first, last, self._prices, store, replicas.bytes),
+            phases={
+                "paced": traffic_between(*course.paced, self._prices, store),
+                "saturated": traffic_between(*course.saturated, self._prices, store),
+            },
+            producers=tuple(
+                ProducerRun(phase, run.acks, result)
+                for (phase, runs), results in zip(phases, course.results, strict=True)
+                for run, result in zip(runs, results, strict=True)
+            ),
+            faults=tuple(course.faults),
+            fault_counters={reason: int(count) for reason, count in sorted(faults_counted.items()) if count},
+            object_usd_per_gb={size: object_usd_per_gb(self._prices, store, size) for size in OBJECT_SIZES_BYTES},
+        )
 
     def _break_things(self, flowing_since_s: float, outage: StoreOutage) -> list[FaultSeen]:
         load, plan, progress = self._load, self._plan, self._progress

@@ -17,7 +17,7 @@ from local_cluster.ledger import Ledger, LedgerReport, Outcome, ProducerPage, Pr
 from local_cluster.polling import WaitTimeoutError, wait_until
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, KafkaError, Message, Producer
+    from confluent_kafka import KafkaError, Message, Producer
 
 REQUEST_TIMEOUT_S = 30.0
 DELIVERY_TIMEOUT_S = 120.0
@@ -43,6 +43,7 @@ class LedgerWorkload:
     ) -> None:
         self.topic = topic
         self.ledger = Ledger(plans, seed)
+        self._bootstrap_servers = bootstrap_servers
         self._config = {"bootstrap.servers": bootstrap_servers, **CLIENT_CONFIG}
         self._isolation = isolation
         self._stop = threading.Event()
@@ -123,7 +124,7 @@ class LedgerWorkload:
 
     def _partitions(self) -> tuple[int, ...]:
         """A topic that was made just now is not yet known to every broker."""
-        admin = ClusterAdmin(str(self._config["bootstrap.servers"]))
+        admin = ClusterAdmin(self._bootstrap_servers)
         try:
             states = wait_until(lambda: admin.partitions(self.topic), f"topic {self.topic} is known", REQUEST_TIMEOUT_S)
         except WaitTimeoutError as error:
@@ -152,7 +153,7 @@ class LedgerWorkload:
                 for message in consumer.consume(_BURST_RECORDS, timeout=0.1):
                     self._take(message, reached)
                 if ends is None and self._read_to_end.is_set():
-                    ends = self._end_offsets(consumer, partitions)
+                    ends = self._end_offsets(partitions)
         finally:
             consumer.close()
 
@@ -169,15 +170,21 @@ class LedgerWorkload:
         elif error.fatal():
             raise KafkaException(error)
 
-    def _end_offsets(self, consumer: "Consumer", partitions: Iterable[int]) -> dict[int, int] | None:
-        """None when a broker does not answer now: the next round asks again."""
-        from confluent_kafka import KafkaException, TopicPartition
+    def _end_offsets(self, partitions: Iterable[int]) -> dict[int, int] | None:
+        """High watermarks. None when a broker does not answer now: the next round asks again.
 
+        Not what a committed reader is told: before the markers of the last transactions are written, its end of the
+        log is the first open transaction's start.
+        """
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        wanted = {TopicPartition(self.topic, number): OffsetSpec.latest() for number in partitions}
         try:
-            return {
-                number: consumer.get_watermark_offsets(TopicPartition(self.topic, number), timeout=5)[1]
-                for number in partitions
-            }
+            asked = ClusterAdmin(self._bootstrap_servers).client.list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=5
+            )
+            return {partition.partition: future.result().offset for partition, future in asked.items()}
         except KafkaException:
             return None
 

@@ -108,12 +108,18 @@ class Script:
         return self._workload
 
     def expect_records_to_flow(self, records: int = 200) -> None:
-        """So many more records are acknowledged by all in sync and consumed."""
+        """So many more records are acknowledged and consumed, some of each producer."""
         before = self.workload.report()
 
         def flow() -> bool:
             now = self.workload.report()
-            return now.consumed > before.consumed + records and now.acknowledged > before.acknowledged + records
+            every = all(
+                producer.acknowledged > earlier.acknowledged
+                for producer, earlier in zip(now.producers, before.producers, strict=True)
+            )
+            return (
+                every and now.consumed > before.consumed + records and now.acknowledged > before.acknowledged + records
+            )
 
         wait_until(flow, f"{records} more records of {self.topic} are acknowledged and read", PATIENCE_S)
 

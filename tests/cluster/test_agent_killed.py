@@ -2,24 +2,75 @@
 
 import pytest
 
-from tests.cluster.script import PLAIN, TRANSACTIONS, ZSTD, Script, expect_whole_objects
+from local_cluster.ledger import ProducerPlan
+from local_cluster.polling import wait_until
+from tests.cluster.agent_views import AgentCounters
+from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script, expect_whole_objects
+from tests.cluster.socket_queues import unsent_bytes
 
-BEFORE_AND_DURING_THE_UPLOAD = ["die-before-put", "die-mid-put", "die-after-put"]
-BEFORE_THE_FOLLOWER_HAS_ITS_REPLY = ["die-before-get", "die-after-get"]
+LEADER, FOLLOWER = 1, 3
+
+UPLOADING = [("die-before-put", ""), ("die-mid-put", ""), ("die-after-put", "")]
+STORED = [("die-after-put-ms", "2"), ("die-after-put-ms", "10")]
+"""Metadata is published, links and announcements go out: the moment is left to chance, the outcome is not."""
+HYDRATING = [("die-before-get", ""), ("die-after-get", "")]
+"""The leader has replied with links, the follower's broker has no reply yet."""
 
 
-@pytest.mark.parametrize("steps", [BEFORE_AND_DURING_THE_UPLOAD, BEFORE_THE_FOLLOWER_HAS_ITS_REPLY], ids=["put", "get"])
-def test_an_agent_killed_at_a_step_of_the_way_loses_nothing(script: Script, steps: list[str]) -> None:
-    # every agent leads one partition and follows two: each step comes by at each agent
+@pytest.mark.parametrize("steps", [UPLOADING, STORED, HYDRATING], ids=["uploading", "stored", "hydrating"])
+def test_an_agent_killed_at_a_step_of_the_way_loses_nothing(script: Script, steps: list[tuple[str, str]]) -> None:
+    # every agent leads one partition and follows two, so each step comes by at each agent
     script.create_topic(partitions=3)
     script.produce(PLAIN, ZSTD, TRANSACTIONS)
     script.expect_records_to_flow()
-    for number, step in enumerate(steps):
+    for number, (step, value) in enumerate(steps):
         victim = script.cluster.broker_ids[number % 3]
-        script.switch(victim, step)
+        script.switch(victim, step, value)
         script.expect_agent_to_die(victim)
         script.start_agent(victim)
         script.expect_records_to_flow()
     script.expect_promises()
     if script.with_agents:
         assert expect_whole_objects(script.cluster) > 0
+
+
+def test_an_agent_killed_with_half_a_reply_sent(script: Script) -> None:
+    # 3 lags by more than one reply can hold -> its agent has the reply, its broker stands still -> half of the frame
+    # is in the socket -> kill -9 -> the broker sees a connection that broke, and asks again
+    script.create_topic(assignment=[[LEADER, 2, FOLLOWER]] * 12)
+    script.kill_agent(FOLLOWER)
+    script.produce(ProducerPlan("large", payload_bytes=50_000, records_per_s=100))
+    script.expect_records_to_flow(400)
+    if script.with_agents:
+        send_half_a_reply(script)
+        broken = broken_fetches(script)
+        script.kill_agent(FOLLOWER)
+        script.cluster.resume_broker(FOLLOWER)
+        wait_until(lambda: broken_fetches(script) > broken, "the broker sees that its connection broke", PATIENCE_S)
+    script.start_agent(FOLLOWER)
+    script.expect_promises()
+
+
+def send_half_a_reply(script: Script) -> None:
+    """On return, the follower's agent writes a reply that its broker, paused, does not take."""
+    reads = AgentCounters(script.cluster, [FOLLOWER])
+    script.switch(FOLLOWER, "get-latency-ms", "600")
+    script.cluster.start_agent(FOLLOWER, wait=False)
+    wait_until(
+        lambda: reads.growth("remote_wal_store_requests_total", operation="get") > 0,
+        "the follower's agent hydrates a reply",
+        PATIENCE_S,
+    )
+    script.cluster.pause_broker(FOLLOWER)
+    layout = script.cluster.layout
+    posing_as_leader = (layout.agent_replica_host(FOLLOWER), layout.replica_port(LEADER))
+    wait_until(lambda: unsent_bytes(*posing_as_leader) > 65_536, "half of the reply is sent", PATIENCE_S)
+    script.clear_switches()
+
+
+def broken_fetches(script: Script) -> int:
+    """How often the follower's broker has lost a connection to the leader while it waited for a reply."""
+    log = script.cluster.layout.broker_directory(FOLLOWER) / "kafka.log"
+    return log.read_text(errors="replace").count(
+        f"Connection to {LEADER} was disconnected before the response was read"
+    )
