@@ -43,7 +43,7 @@ class LedgerWorkload:
     ) -> None:
         self.topic = topic
         self.ledger = Ledger(plans, seed)
-        self._bootstrap_servers = bootstrap_servers
+        self._admin = ClusterAdmin(bootstrap_servers)
         self._config = {"bootstrap.servers": bootstrap_servers, **CLIENT_CONFIG}
         self._isolation = isolation
         self._stop = threading.Event()
@@ -124,9 +124,9 @@ class LedgerWorkload:
 
     def _partitions(self) -> tuple[int, ...]:
         """A topic that was made just now is not yet known to every broker."""
-        admin = ClusterAdmin(self._bootstrap_servers)
+        admin, topic = self._admin, self.topic
         try:
-            states = wait_until(lambda: admin.partitions(self.topic), f"topic {self.topic} is known", REQUEST_TIMEOUT_S)
+            states = wait_until(lambda: admin.partitions(topic), f"topic {topic} is known", REQUEST_TIMEOUT_S)
         except WaitTimeoutError as error:
             raise LedgerWorkloadError(f"topic {self.topic} cannot be used: {error}") from error
         return tuple(state.partition for state in states)
@@ -181,10 +181,10 @@ class LedgerWorkload:
 
         wanted = {TopicPartition(self.topic, number): OffsetSpec.latest() for number in partitions}
         try:
-            asked = ClusterAdmin(self._bootstrap_servers).client.list_offsets(
+            asked = self._admin.client.list_offsets(
                 wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=5
             )
-            return {partition.partition: future.result().offset for partition, future in asked.items()}
+            return {partition.partition: future.result(REQUEST_TIMEOUT_S).offset for partition, future in asked.items()}
         except KafkaException:
             return None
 
