@@ -95,17 +95,17 @@ THROUGHPUT = {"MB/s": Comparison.RATIO}
 LATENCY = {"p50 ms": Comparison.ADDED_MS, "p99 ms": Comparison.ADDED_MS}
 
 WORKLOADS = (
-    Workload("acks-1", "acks=1, one producer, saturated", 6, THROUGHPUT, _acks_1),
-    Workload("acks-all-six", "acks=all, six producers with default settings, saturated", 6, THROUGHPUT, _acks_all_six),
+    Workload("acks-1", "acks=1, one producer, saturated", 12, THROUGHPUT, _acks_1),
+    Workload("acks-all-six", "acks=all, six producers with default settings, saturated", 12, THROUGHPUT, _acks_all_six),
     Workload(
         "acks-all-six-128k",
         "acks=all, six producers with batch.size 128 KB, saturated",
-        6,
+        12,
         THROUGHPUT,
         _acks_all_six_large_batches,
     ),
     Workload("one-in-flight", "acks=all, one record in flight, 50/s", 3, LATENCY, _one_in_flight),
     Workload("small-load", "acks=all, 2,000 records/s of 1 KB, one request in flight", 3, LATENCY, _small_load),
     Workload("end-to-end", "produce to consume, one record in flight", 1, LATENCY, _end_to_end),
-    Workload("steady", "25 MB/s, acks=1", 6, {"p50 ms": Comparison.ADDED_MS}, _steady),
+    Workload("steady", "25 MB/s, acks=1", 12, {"p50 ms": Comparison.ADDED_MS}, _steady),
 )

@@ -123,6 +123,7 @@ class _FollowerRelay:
         self._broker = broker
         self._leader = leader
         self._channel = PeerChannel(leader)
+        self._spliced_at_s: float | None = None
         self._responses: asyncio.Queue[tuple[MessageKind, memoryview] | None] = asyncio.Queue(_RESPONSES_AHEAD)
         self._peer_bytes = PeerByteCount(context.measures, "follower", leader)
 
@@ -163,6 +164,9 @@ class _FollowerRelay:
 
     async def _relay_requests(self) -> None:
         while (frame := await self._broker.read_frame()) is not None:
+            if self._spliced_at_s is not None:
+                self._context.stage_times.observe("appended", self._context.clock() - self._spliced_at_s)
+                self._spliced_at_s = None
             self._channel.send(MessageKind.KAFKA, frame)
             self._peer_bytes.update()
             await self._leader.drain()
@@ -204,7 +208,8 @@ class _FollowerRelay:
             await self._ask_inline(response, "corrupt", str(error))
             return
         self._broker.write_frame(*spliced)
-        self._context.stage_times.observe("spliced", self._context.clock() - started_s)
+        self._spliced_at_s = self._context.clock()
+        self._context.stage_times.observe("spliced", self._spliced_at_s - started_s)
 
     async def _hydrated(self, response: LinkedResponse) -> list[Buffer]:
         """The response spliced. A range that proves wrong is read once more, past the cache."""

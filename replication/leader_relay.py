@@ -268,6 +268,8 @@ class LeaderRelay:
         sent: SendLinked | None = None
         if self._has_agent and not self._under_way:
             self._planner.begin(frame, view)
+            if self._planner.has_records:
+                self._context.stage_times.observe("answered", self._context.clock() - request.received_s)
             sent = await self._links()
             if self._under_way:  # a request came meanwhile, so the next one cannot mean that this response arrived
                 sent = None

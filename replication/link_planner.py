@@ -107,6 +107,11 @@ class LinkPlanner:
             if mode is not LinkMode.OFF:
                 self._fields.append(PlannedField(records, partition, batches, mode))
 
+    @property
+    def has_records(self) -> bool:
+        """Whether the response at hand has record batches of partitions led here with the feature on."""
+        return bool(self._fields)
+
     def decide(self, now_s: float) -> Verdict:
         """What to do with the response at hand, as of now."""
         if not self._fields:

@@ -13,7 +13,8 @@ class StageTimes:
 
     `queued` append seen to queued; `combined` queued to upload begun; `uploaded` the PUT; `announced` stored to told to
     the followers' agents; `fetched` a range read from object storage; `hydrated` linked response arrived to all its
-    bytes present; `spliced` until written to the follower's broker; `link_wait` a response held back for its links;
+    bytes present; `spliced` until written to the follower's broker; `appended` until that broker asks for more;
+    `answered` the leader's broker answering a fetch with records; `link_wait` a response held back for its links;
     `high_watermark` append seen to the high watermark passing it.
     """
 
