@@ -5,10 +5,11 @@ without being looked at. All else, above all the promises at the end, is the sam
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
+from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.topic_partition import TopicId
 from local_cluster.cluster import LocalCluster
 from local_cluster.ledger import LedgerReport, ProducerPlan, TransactionPlan
@@ -89,9 +90,10 @@ class Script:
         """From the partition's directory on the broker that leads it; None while there is none."""
         for broker_id in self.cluster.broker_ids:
             directory = self.cluster.partition_directory(broker_id, self.topic, 0)
-            if directory is not None:
-                lines = (directory / "partition.metadata").read_text().splitlines()
-                return TopicId(lines[1].partition(": ")[2].encode())
+            if directory is None:
+                continue
+            with suppress(OSError):  # it is being made, or removed
+                return read_partition_metadata(directory)
         return None
 
     # Load.

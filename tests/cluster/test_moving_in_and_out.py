@@ -6,7 +6,7 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings, replica_hos
 from local_cluster.cluster import LocalCluster
 from local_cluster.replica_comparison import ReplicaComparison, compare_replicas
 from tests.cluster.conftest import IMPATIENT, ClusterFactory
-from tests.cluster.script import PLAIN, ZSTD, Script
+from tests.cluster.script import PLAIN, TRANSACTIONS, ZSTD, Script
 
 
 def start_with_agents_at_1_and_2(cluster: LocalCluster) -> None:
@@ -64,7 +64,7 @@ def play(cluster: LocalCluster, topic: str, *, inline_too: bool = False) -> Stor
     """Three partitions, one led by each broker; links wherever two agents meet, and some bytes that are not linked."""
     with Script(cluster, topic) as script:
         script.create_topic(assignment=[[1, 2, 3], [2, 1, 3], [3, 1, 2]])
-        script.produce(PLAIN, ZSTD)
+        script.produce(PLAIN, ZSTD, TRANSACTIONS)
         script.expect_links_to_be_used()
         if inline_too:
             script.expect_inline_bytes()
