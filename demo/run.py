@@ -204,8 +204,10 @@ class _Show:
 
     def _judge(self) -> tuple[LedgerReport, Replicas, int]:
         load, progress = self._load, self._progress
-        progress.begin("read every record back", "by number, and with consumer-perf-test")
+        progress.begin("stop the producers", "the last acknowledgements come in")
         load.heartbeat.finish()
+        load.ledger.stop_producing()
+        progress.begin("read every record back", "by number, and with consumer-perf-test")
         ledger_report = load.ledger.finish()
         written = performance_records([*self._plan.paced, *self._plan.saturated])
         read_back = sum(load.performance.read_back(written).values())
