@@ -99,4 +99,6 @@ class Sampler:
             futures = self._cluster.admin.client.list_offsets(wanted, request_timeout=_OFFSETS_TIMEOUT_S)
             return sum(int(future.result(_OFFSETS_TIMEOUT_S + 1).offset) for future in futures.values())
         except (KafkaException, TimeoutError):
+            # The client goes on asking the leaders of old until it is told of the new ones.
+            self._cluster.admin.registered_brokers(_OFFSETS_TIMEOUT_S)
             return None
