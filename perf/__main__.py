@@ -1,13 +1,14 @@
 """`python -m perf`: the ladder of benchmarks, paired with stock Kafka in one run."""
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from perf.idle import idle
-from perf.ladder import RUNGS, Ladder, object_store
+from perf.ladder import RUNGS, Ladder, Measured, object_store
 from perf.report import agent_rows, compare, plot, write_json
 from perf.workloads import WORKLOADS
 
@@ -37,12 +38,16 @@ def ladder(
         raise typer.BadParameter(f"nothing to run; there are {names}")
     results.mkdir(parents=True, exist_ok=True)
     with console.status("preparing") as line, tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory:
-        climbing = Ladder(Path(directory), workloads, rounds, scale, line.update)
+
+        def keep(measured: Sequence[Measured]) -> None:
+            about = {"rounds": rounds, "scale": scale, "latency_ms": latency_ms}
+            write_json(results / "ladder.json", workloads, measured, **about)
+
+        climbing = Ladder(Path(directory), workloads, rounds, scale, line.update, keep)
         for kind in dict.fromkeys(one.store for one in rungs):
             with object_store(kind, latency_ms) as store:
                 climbing.climb(store, [one for one in rungs if one.store == kind])
     measured = climbing.measured
-    write_json(results / "ladder.json", workloads, measured, rounds=rounds, scale=scale, latency_ms=latency_ms)
     plot(results / "ladder.png", workloads, measured)
     _print(console, compare(workloads, measured), agent_rows(measured))
     console.print(f"written: {results / 'ladder.json'} and {results / 'ladder.png'}")

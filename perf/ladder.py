@@ -49,6 +49,8 @@ class Measured:
     """One load on one rung in one round; `agents` is what the agents counted meanwhile, None on stock."""
 
     workload: str
+    store: str
+    """The store of the rungs that this was measured beside; stock is measured anew beside each."""
     rung: str
     round: int
     figures: Figures
@@ -65,10 +67,14 @@ class Ladder:
     rounds: int
     scale: float
     tell: Tell
+    keep: Callable[[Sequence[Measured]], None]
+    """Called with all that was measured so far, after each load, so that a run that is cut short leaves its part."""
     measured: list[Measured] = field(default_factory=list)
+    _store: str = ""
 
     def climb(self, store: StoreSpec, rungs: Sequence[Rung]) -> None:
-        """Measure the rungs, all on agents with this store."""
+        """Measure the rungs, all of one kind of store, on agents with this one."""
+        self._store = rungs[0].store
         with self._cluster("stock", None) as stock, self._cluster("agents", AgentsMode(store)) as agents:
             for workload in self.workloads:
                 topics = self._topics(workload, stock, agents, rungs)
@@ -98,7 +104,8 @@ class Ladder:
         figures = workload.run(cluster.tools, topic, self.scale)
         seconds = time.monotonic() - started
         counted = None if before is None else read_agents(cluster) - before
-        self.measured.append(Measured(workload.name, rung, number, figures, seconds, counted))
+        self.measured.append(Measured(workload.name, self._store, rung, number, figures, seconds, counted))
+        self.keep(self.measured)
 
     @contextmanager
     def _cluster(self, name: str, agents: AgentsMode | None) -> Iterator[LocalCluster]:

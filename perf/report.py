@@ -17,9 +17,10 @@ def compare(workloads: Sequence[Workload], measured: Sequence[Measured]) -> list
         runs = [run for run in measured if run.workload == workload.name]
         rungs = list(dict.fromkeys(run.rung for run in runs if run.rung != STOCK))
         for figure, comparison in workload.compared.items():
-            stock = {run.round: run.figures[figure] for run in runs if run.rung == STOCK}
             for rung in rungs:
                 values = {run.round: run.figures[figure] for run in runs if run.rung == rung}
+                store = next(run.store for run in runs if run.rung == rung)
+                stock = {run.round: run.figures[figure] for run in runs if run.rung == STOCK and run.store == store}
                 compared = [_compare(comparison, values[number], stock[number]) for number in values]
                 rows.append(
                     {

@@ -1,0 +1,89 @@
+"""The ladder's arithmetic: a rung is held against stock of the same round and the same pair of clusters."""
+
+import json
+from pathlib import Path
+
+from local_cluster.agent_figures import AgentFigures, parse_figures
+from perf.ladder import STOCK, Measured
+from perf.report import agent_rows, compare, plot, write_json
+from perf.workloads import Comparison, Workload
+
+RATE = Workload("rate", "a rate", 1, {"MB/s": Comparison.RATIO}, lambda _tools, _topic, _scale: {})
+DELAY = Workload("delay", "a delay", 1, {"p50 ms": Comparison.ADDED_MS}, lambda _tools, _topic, _scale: {})
+
+
+def measured(workload: Workload, store: str, rung: str, number: int, value: float) -> Measured:
+    figure = next(iter(workload.compared))
+    return Measured(workload.name, store, rung, number, {figure: value}, 1.0, None)
+
+
+def test_a_ratio_is_taken_round_by_round_so_that_a_slow_round_does_not_count_against_the_rung() -> None:
+    runs = [
+        measured(RATE, "directory", STOCK, 0, 10.0),
+        measured(RATE, "directory", "links", 0, 9.0),
+        measured(RATE, "directory", STOCK, 1, 100.0),
+        measured(RATE, "directory", "links", 1, 90.0),
+    ]
+    (row,) = compare([RATE], runs)
+    assert row["compared"] == row["compared_min"] == row["compared_max"] == 0.9
+
+
+def test_each_rung_is_held_against_the_stock_cluster_beside_its_own() -> None:
+    runs = [
+        measured(DELAY, "directory", STOCK, 0, 3.0),
+        measured(DELAY, "directory", "links", 0, 17.0),
+        measured(DELAY, "s3", STOCK, 0, 5.0),
+        measured(DELAY, "s3", "links-s3", 0, 25.0),
+    ]
+    assert {row["rung"]: row["compared"] for row in compare([DELAY], runs)} == {"links": 14.0, "links-s3": 20.0}
+
+
+METRICS = """\
+# TYPE process_cpu_seconds_total counter
+process_cpu_seconds_total 1.5
+# TYPE remote_wal_replicated_record_bytes_total counter
+remote_wal_replicated_record_bytes_total{path="linked"} 900.0
+remote_wal_replicated_record_bytes_total{path="inline"} 100.0
+# TYPE remote_wal_peer_bytes_total counter
+remote_wal_peer_bytes_total{role="leader",direction="sent"} 40.0
+remote_wal_peer_bytes_total{role="leader",direction="received"} 10.0
+remote_wal_peer_bytes_total{role="follower",direction="sent"} 10.0
+# TYPE remote_wal_stage_seconds histogram
+remote_wal_stage_seconds_bucket{stage="uploaded",le="0.005"} 0.0
+remote_wal_stage_seconds_bucket{stage="uploaded",le="0.01"} 4.0
+remote_wal_stage_seconds_bucket{stage="uploaded",le="+Inf"} 4.0
+remote_wal_stage_seconds_count{stage="uploaded"} 4.0
+remote_wal_stage_seconds_sum{stage="uploaded"} 0.03
+# TYPE remote_wal_led_partitions gauge
+remote_wal_led_partitions 7.0
+"""
+
+
+def test_figures_of_two_readings_give_what_happened_in_between_and_count_each_connection_once() -> None:
+    figures = parse_figures(METRICS)
+    assert figures.zone_bytes == 50.0
+    assert figures.stage_quantile_ms("uploaded", 0.5) == 7.5
+    nothing = figures - figures
+    assert (nothing.cpu_s, nothing.linked_bytes, nothing.zone_bytes) == (0.0, 0.0, 0.0)
+    assert (figures + figures).inline_bytes == 200.0
+
+
+def test_what_the_agents_did_is_summed_over_the_rounds() -> None:
+    figures = parse_figures(METRICS)
+    runs = [Measured("rate", "directory", "links", number, {"MB/s": 1.0}, 3.0, figures) for number in range(2)]
+    (row,) = agent_rows(runs)
+    assert row["agent_cores"] == 0.5
+    assert row["zone_share"] == 0.05
+
+
+def test_json_and_plot_are_written_for_a_run_that_was_cut_short(tmp_path: Path) -> None:
+    runs = [measured(RATE, "directory", STOCK, 0, 10.0), measured(RATE, "directory", "links", 0, 9.0)]
+    write_json(tmp_path / "ladder.json", [RATE, DELAY], runs, rounds=3)
+    plot(tmp_path / "ladder.png", [RATE, DELAY], runs)
+    written = json.loads((tmp_path / "ladder.json").read_text())
+    assert written["rounds"] == [
+        {"workload": "rate", "rung": "links" if number else STOCK, "round": 0, "seconds": 1.0, "MB/s": value}
+        for number, value in enumerate((10.0, 9.0))
+    ]
+    assert (tmp_path / "ladder.png").read_bytes().startswith(b"\x89PNG")
+    assert AgentFigures().stages() == []
