@@ -83,7 +83,10 @@ class Agent:
             settings.remote_wal_log_metadata_topic_num_partitions,
             time.monotonic,
         )
-        self._break_even_bytes = _prices(settings).break_even_bytes(settings.remote_wal_link_remote_followers)
+        prices = _prices(settings)
+        self._store_prices = prices.of_storage_manager(settings.remote_log_wal_storage_manager_class_name)
+        followers = settings.remote_wal_link_remote_followers
+        self._break_even_bytes = prices.break_even_bytes(followers, self._store_prices)
         self._manager = self._log_manager()
         hello = Hello(self._identity.cluster_id, broker.node_id, self._identity.incarnation)
         self._leader = LeaderProxy(self._leader_context(hello))
@@ -253,7 +256,7 @@ class Agent:
 
     def _leader_context(self, hello: Hello) -> LeaderContext:
         settings = self._settings
-        prices = _prices(settings).s3_express
+        prices = self._store_prices
         limits = LeaderLimits(
             settings.remote_wal_link_wait_max_ms / 1000,
             self._break_even_bytes,

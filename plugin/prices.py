@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 BYTES_PER_GB = 10**9
+S3_STANDARD_CLASS_NAME = "plugin.s3.S3WalStorageManager"
 DEFAULT_PRICES_FILE = Path(__file__).with_name("prices.toml")
 
 
@@ -57,13 +58,16 @@ class Prices:
             express_cross_zone_read_gb=_price(file, table, "network", "express_cross_zone_read_gb"),
         )
 
-    def break_even_bytes(self, remote_followers: int) -> int:
+    def of_storage_manager(self, class_name: str) -> StorePrices:
+        """What a storage manager's requests cost: S3 Standard's prices for that one, S3 Express's for all others."""
+        return self.s3_standard if class_name == S3_STANDARD_CLASS_NAME else self.s3_express
+
+    def break_even_bytes(self, remote_followers: int, store: StorePrices) -> int:
         """The size from which an object is cheaper than sending its bytes across the border to each follower.
 
         An object costs one PUT and a GET per follower, and per byte its upload and retrievals; inline, a byte costs a
         crossing per follower.
         """
-        store = self.s3_express
         requests = store.put_per_1000 / 1000 + remote_followers * store.get_per_1000 / 1000
         saved_per_gb = (
             remote_followers * (self.zone_crossing_gb - store.retrieval_gb - self.express_cross_zone_read_gb)

@@ -73,7 +73,7 @@ def test_larger_objects_are_cheaper(store: StoreKind) -> None:
 
 def test_an_object_at_the_break_even_size_costs_what_the_border_costs() -> None:
     prices = Prices.load()
-    size = prices.break_even_bytes(2)
+    size = prices.break_even_bytes(2, prices.s3_express)
     assert object_usd_per_gb(prices, StoreKind.S3_EXPRESS, size) == pytest.approx(2 * prices.zone_crossing_gb, rel=1e-3)
 
 

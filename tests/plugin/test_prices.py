@@ -1,0 +1,43 @@
+"""Prices come from a file; the break-even size of an object follows from them."""
+
+from pathlib import Path
+
+import pytest
+
+from plugin.prices import DEFAULT_PRICES_FILE, PriceError, Prices
+
+
+def test_at_list_prices_an_object_on_s3_express_pays_from_33_kb_on() -> None:
+    prices = Prices.load()
+    assert prices.break_even_bytes(2, prices.s3_express) == pytest.approx(33_000, rel=0.02)
+
+
+def test_at_the_break_even_size_an_object_costs_what_the_zone_border_costs() -> None:
+    prices = Prices.load()
+    for store in (prices.s3_express, prices.s3_standard):
+        size = prices.break_even_bytes(2, store)
+        border = 2 * size / 1e9 * prices.zone_crossing_gb
+        assert store.requests_usd(1, 2, size, 2 * size) == pytest.approx(border, rel=1e-3)
+
+
+def test_the_standard_backend_is_reckoned_at_standard_prices() -> None:
+    prices = Prices.load()
+    assert prices.of_storage_manager("plugin.s3.S3WalStorageManager") is prices.s3_standard
+    assert prices.of_storage_manager("plugin.s3_express.S3ExpressWalStorageManager") is prices.s3_express
+    assert prices.of_storage_manager("plugin.local_directory.LocalWalStorageManager") is prices.s3_express
+
+
+@pytest.mark.parametrize("broken", ["put_per_1000 = 0.00113", "zone_transfer_gb_per_side = 0.01"])
+def test_a_missing_price_is_an_error_that_names_it(tmp_path: Path, broken: str) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(DEFAULT_PRICES_FILE.read_text().replace(broken, ""))
+    with pytest.raises(PriceError, match=broken.split(" ", maxsplit=1)[0]):
+        Prices.load(file)
+
+
+def test_prices_at_which_no_object_ever_pays_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(DEFAULT_PRICES_FILE.read_text().replace("upload_gb = 0.0032", "upload_gb = 1.0"))
+    prices = Prices.load(file)
+    with pytest.raises(PriceError, match="no object is ever cheaper"):
+        prices.break_even_bytes(2, prices.s3_express)
