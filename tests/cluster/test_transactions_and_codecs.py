@@ -1,9 +1,14 @@
 """What producers may send: every codec, with and without transactions, read by a committed reader."""
 
-from local_cluster.ledger import ProducerPlan, TransactionPlan
-from tests.cluster.script import Script
+from local_cluster.ledger import LedgerReport, ProducerPlan, ProducerReport, TransactionPlan
+from local_cluster.polling import wait_until
+from tests.cluster.script import PATIENCE_S, Script
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def transactional(report: LedgerReport) -> list[ProducerReport]:
+    return [producer for producer in report.producers if producer.name.endswith("-transactions")]
 
 
 def test_every_codec_and_transactions_with_aborts(script: Script) -> None:
@@ -18,9 +23,10 @@ def test_every_codec_and_transactions_with_aborts(script: Script) -> None:
         ProducerPlan("without-waiting", acks="1", records_per_s=100),
     )
     script.expect_records_to_flow(2000)
+    wait_until(
+        lambda: all(found.aborted > 0 for found in transactional(script.workload.report())), "aborts", PATIENCE_S
+    )
     report = script.expect_promises()
-    for producer in report.producers:
-        if producer.name.endswith("-transactions"):
-            assert producer.aborted > 0, str(report)
-            # Exactly what was committed is read.
-            assert producer.consumed == producer.acknowledged, str(report)
+    for producer in transactional(report):
+        # Exactly what was committed is read.
+        assert producer.consumed == producer.acknowledged, str(report)
