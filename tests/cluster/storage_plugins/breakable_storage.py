@@ -5,6 +5,7 @@ in the directory `switches`; its text is the value. The agent whose broker id it
 
 - die-before-put, die-mid-put, die-after-put: SIGKILL of the agent at that point of its next upload
 - die-before-get, die-after-get: the same at its next read, so before its broker has the reply
+- stop-before-get: SIGSTOP of the agent at its next read; whoever waits for that resumes it
 - die-after-put-ms: SIGKILL so many milliseconds after an upload is stored, while it is published and links go out
 - put-latency-ms, get-latency-ms: waits that long before each request, while the switch is set
 
@@ -67,6 +68,8 @@ class BreakableStore:
     def get_range(self, key: str, start: int, end: int) -> bytes:
         self._wait("get-latency-ms")
         self._die_if("die-before-get")
+        if self._takes("stop-before-get"):
+            os.kill(os.getpid(), signal.SIGSTOP)
         data = self._store.get_range(key, start, end)
         self._die_if("die-after-get")
         return data

@@ -1,4 +1,4 @@
-"""What the kernel holds of a TCP connection that its sender has written and nobody has read yet."""
+"""What the kernel knows of processes and their connections."""
 
 import socket
 import struct
@@ -15,3 +15,8 @@ def unsent_bytes(local_host: str, local_port: int) -> int:
         if local == wanted and state == "01":
             total += int(queues.partition(":")[0], 16)
     return total
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process stands still, by SIGSTOP. Source: proc(5), /proc/pid/stat, field 3."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
