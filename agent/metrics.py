@@ -37,6 +37,15 @@ class StateCollector(Collector):
         moved.add_metric(["put"], counts.put_bytes)
         moved.add_metric(["get"], counts.get_bytes)
         yield moved
+        failures = CounterMetricFamily(
+            "remote_wal_store_failures", "Failed attempts of requests to object storage", labels=["reason"]
+        )
+        for reason, failed in dict(counts.failures).items():
+            failures.add_metric([reason], failed)
+        yield failures
+        foreign = CounterMetricFamily("remote_wal_store_foreign_objects", "Listed objects whose keys are not ours")
+        foreign.add_metric([], counts.foreign_objects)
+        yield foreign
         yield from self._lag()
         pending = GaugeMetricFamily("remote_wal_metadata_pending", "Records that wait to be published")
         pending.add_metric([], self._publisher.pending)

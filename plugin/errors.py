@@ -25,6 +25,11 @@ class RemoteStorageError(Exception):
         super().__init__(f"{operation} {key}: {reason}" + (f" ({hint})" if hint else ""))
 
 
+def failure_label(error: BaseException) -> str:
+    """The label of a storage manager's failure; "defect" for what it may not raise."""
+    return error.label if isinstance(error, RemoteStorageError) else "defect"
+
+
 class RemoteResourceNotFoundError(RemoteStorageError):
     """The object is not there. KIP-405's RemoteResourceNotFoundException. Trying again does not help."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from plugin.errors import RemoteResourceNotFoundError
+from plugin.errors import RemoteResourceNotFoundError, failure_label
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
 from replication.circuit_breaker import BreakerLimits, CircuitBreaker
@@ -99,7 +99,7 @@ class HydrationCache:
         try:
             data = await asyncio.shield(cached.data)
         except Exception as error:  # a backend's defect, too, must not hold up replication
-            raise HydrationError(type(error).__name__, str(error)) from error
+            raise HydrationError(failure_label(error), str(error) or type(error).__name__) from error
         return memoryview(data)[start - cached.start : end - cached.start]
 
     def discard(self, segment: CombinedSegmentId) -> None:
@@ -170,7 +170,7 @@ class HydrationCache:
         if not wanted.data.done():
             wanted.data.set_exception(error)
             wanted.data.exception()  # an announced range may have nobody who waits for it
-        self._measures.fault(f"hydration_{type(error).__name__}")
+        self._measures.fault(f"hydration_{failure_label(error)}")
         if isinstance(error, RemoteResourceNotFoundError):
             self._answered()
         elif self.breaker.failed(self._clock()):

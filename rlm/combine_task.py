@@ -21,7 +21,7 @@ from typing import Protocol
 import structlog
 
 from metadata_topic.errors import PublicationBacklogFullError
-from plugin.errors import RemoteStorageError
+from plugin.errors import RemoteStorageError, failure_label
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -36,6 +36,7 @@ from rlm.segment_queue import MetaQueueItem
 log = structlog.get_logger(__name__)
 
 _PUBLISH_AGAIN_S = 0.5
+_BACKLOG_LABEL = "publication_backlog"
 
 
 class MetadataPublisher(Protocol):
@@ -92,7 +93,7 @@ class RLMWalCombineTask:
     async def combine(self, items: list[MetaQueueItem]) -> UploadedSegment | None:
         """Upload the items as one object; None when that failed, with the items neither stored nor lost."""
         if self._publication_is_held_up():
-            self._measures.upload_failures.labels(PublicationBacklogFullError.__name__).inc()
+            self._measures.upload_failures.labels(_BACKLOG_LABEL).inc()
             return None
         segment_id = self._next_segment_id
         self._next_segment_id = segment_id._replace(sequence=segment_id.sequence + 1)
@@ -108,7 +109,8 @@ class RLMWalCombineTask:
                 self._pool, self._storage.copy_log_segment_data, metadata, [item.records for item in items]
             )
         except (RemoteStorageError, PublicationBacklogFullError) as error:
-            self._measures.upload_failures.labels(type(error).__name__).inc()
+            reason = failure_label(error) if isinstance(error, RemoteStorageError) else _BACKLOG_LABEL
+            self._measures.upload_failures.labels(reason).inc()
             log.warning("upload_failed", segment=str(segment_id), error=str(error))
             self._publish_in_order(segment_id.sequence, None)
             return None

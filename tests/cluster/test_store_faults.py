@@ -64,11 +64,11 @@ def play(script: Script, store: ObjectStoreServer | None, fault: Fault, metric: 
 @pytest.mark.parametrize(
     ("fault", "metric", "reason"),
     [
-        (Fault("error", ("PUT",)), UPLOAD_FAILURES, "RemoteStorageThrottledError"),
-        (Fault("hang", ("PUT",)), UPLOAD_FAILURES, "RemoteStorageTimeoutError"),
+        (Fault("error", ("PUT",)), UPLOAD_FAILURES, "throttled"),
+        (Fault("hang", ("PUT",)), UPLOAD_FAILURES, "timeout"),
         (Fault("error", ("GET",)), FAULTS, "inline_requested_timeout"),
         (Fault("hang", ("GET",)), FAULTS, "inline_requested_timeout"),
-        (Fault("cut_body", ("GET",)), FAULTS, "inline_requested_timeout"),
+        (Fault("cut_body", ("GET",)), FAULTS, "inline_requested_corrupt"),
         (Fault("alter_body", ("GET",)), FAULTS, "inline_requested_corrupt"),
     ],
     ids=["put-503", "put-hangs", "get-503", "get-hangs", "get-is-cut", "get-is-altered"],

@@ -215,13 +215,13 @@ async def fetched_inline(agents: Agents, reason: str) -> None:
 async def test_when_object_storage_fails_the_original_comes_inline() -> None:
     async with two_agents() as agents:
         agents.storage.fetches_fail = True
-        await fetched_inline(agents, "RemoteStorageTimeoutError")
+        await fetched_inline(agents, "timeout")
 
 
 async def test_when_the_object_is_gone_the_original_comes_inline() -> None:
     async with two_agents() as agents:
         agents.storage.fetch_log_segment = _gone  # type: ignore[method-assign]
-        await fetched_inline(agents, "KeyError")
+        await fetched_inline(agents, "defect")
 
 
 async def test_corrupt_bytes_are_read_anew_once_and_then_asked_for_inline() -> None:

@@ -119,7 +119,7 @@ async def test_a_full_backlog_of_publications_loses_no_finished_record_and_stops
     puts = len(rig.storage.objects)
     assert await rig.task.combine([item(20)]) is None
     assert len(rig.storage.objects) == puts
-    assert rig.measures.upload_failures.labels("PublicationBacklogFullError")._value.get() == 1
+    assert rig.measures.upload_failures.labels("publication_backlog")._value.get() == 1
 
     rig.publisher.is_full = False
     assert await rig.task.combine([item(20)]) is not None

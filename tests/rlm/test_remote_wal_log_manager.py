@@ -87,7 +87,7 @@ async def test_uploads_that_fail_before_or_after_their_effect_are_done_anew_unde
         await rig.until(lambda: not rig.storage.copy_faults)
         told = rig.listener.stored(partition(0))
         assert sorted(told) == sorted(batch.raw for batch in rig.log().batches)
-        assert rig.measures.upload_failures.labels("RemoteStorageTimeoutError")._value.get() == 5
+        assert rig.measures.upload_failures.labels("timeout")._value.get() == 5
         assert rig.publisher.sequences(FINISHED) == [
             segment.combined_segment_id.sequence for segment in rig.listener.uploaded
         ]
@@ -227,7 +227,7 @@ async def test_the_backlog_is_bounded_while_the_store_is_down_and_nothing_is_los
         for _ in range(100):
             rig.log().append(1, payload=b"b" * 400)
         rig.assign(0)
-        failures = rig.measures.upload_failures.labels("RemoteStorageTimeoutError")._value
+        failures = rig.measures.upload_failures.labels("timeout")._value
         await rig.until(lambda: failures.get() >= 8)
         one = len(rig.log().batches[0].raw)
         pending = rig.manager._partitions[partition(0)].pending_bytes
@@ -244,7 +244,7 @@ async def test_a_full_backlog_of_publications_stops_uploads_and_loses_nothing(tm
         rig.publisher.is_full = True
         rig.log().append(3)
         rig.assign(0)
-        failures = rig.measures.upload_failures.labels("PublicationBacklogFullError")._value
+        failures = rig.measures.upload_failures.labels("publication_backlog")._value
         await rig.until(lambda: failures.get() >= 3)
         assert rig.storage.objects == {}
         assert not rig.manager.upload_expected(partition(0), 0)
