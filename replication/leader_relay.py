@@ -267,7 +267,7 @@ class LeaderRelay:
                 self._watermarks.passed(partition, records.high_watermark, self._context.clock())
         sent: SendLinked | None = None
         if self._has_agent and not self._under_way:
-            self._planner.begin(frame, view)
+            self._planner.begin(frame, view, self._follower_id)
             if self._planner.has_records:
                 self._context.stage_times.observe("answered", self._context.clock() - request.received_s)
             sent = await self._links()

@@ -87,12 +87,15 @@ class LinkPlanner:
         self._frame: Buffer = b""
         self._begun_s: float | None = None
         self._fields: list[PlannedField] = []
+        self._size_bytes = 0
 
-    def begin(self, frame: Buffer, view: FetchResponseView) -> None:
+    def begin(self, frame: Buffer, view: FetchResponseView, follower_id: int) -> None:
         """Take up a response. Partitions that are not of this agent's concern stay as they are."""
         self._frame = frame
         self._begun_s = None
         self._fields = []
+        # One object combines the partitions, so it is their sum that decides whether it pays.
+        self._size_bytes = sum(records.records_end - records.records_start for records in view.fields)
         for records in view.fields:
             if records.records_end == records.records_start or records.topic_id is None or records.error_code:
                 continue
@@ -103,9 +106,11 @@ class LinkPlanner:
                 continue
             if not batches:
                 continue
-            mode = self._led.mode_of(partition, records.records_end - records.records_start)
+            mode = self._led.mode_of(partition, self._size_bytes)
             if mode is not LinkMode.OFF:
                 self._fields.append(PlannedField(records, partition, batches, mode))
+                size = batches[-1].end - batches[0].start
+                self._led.fetched(follower_id, partition, batches[0].base_offset, size)
 
     @property
     def has_records(self) -> bool:
@@ -155,8 +160,7 @@ class LinkPlanner:
         return waiting
 
     def _is_worth_waiting(self, planned: PlannedField) -> bool:
-        size = planned.records.records_end - planned.records.records_start
-        planned.mode = self._led.mode_of(planned.partition, size)
+        planned.mode = self._led.mode_of(planned.partition, self._size_bytes)
         return planned.mode is LinkMode.LINK and self._led.upload_expected(
             planned.partition, planned.batches[0].base_offset
         )

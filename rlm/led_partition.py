@@ -37,6 +37,8 @@ class LedPartition:
     """The first offset that was not put into the queue; negative before the first run of the task."""
     uploaded_offset: int = -1
     """Every batch of this assignment below this offset is stored."""
+    read_s: float | None = None
+    """When the task last read something, or first looked."""
     oldest_unstored_s: float | None = None
     backlog_bytes: int = 0
     """Bytes beyond what was read, as of the last run of the task."""

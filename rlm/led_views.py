@@ -13,6 +13,9 @@ class LedPartitions(Protocol):
     def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
         """How `size` bytes should travel to a follower that waits for them now."""
 
+    def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
+        """A follower is about to be sent `size` bytes from this offset on, one way or the other."""
+
     def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
         """Whether the batch at this offset is not stored yet, and about to be."""
 

@@ -6,6 +6,7 @@ and are uploaded for safety at a longer interval. Above it, links are used and e
 """
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from enum import Enum
 
@@ -30,10 +31,14 @@ class RateMeter:
         self._bytes = 0.0
         self._at_s = -math.inf
 
-    def add(self, size: int, now_s: float) -> None:
-        """Count so many bytes at this (monotonic) time."""
+    def add(self, size: int, now_s: float, over_s: float = 0.0) -> None:
+        """Count so many bytes at this (monotonic) time, which came evenly over the last `over_s` seconds."""
         self._decay(now_s)
-        self._bytes += size
+        if over_s > 0:  # what came first has decayed since
+            size_left = size * self._time_constant_s / over_s * -math.expm1(-over_s / self._time_constant_s)
+            self._bytes += size_left
+        else:
+            self._bytes += size
 
     def bytes_per_second(self, now_s: float) -> float:
         """The rate as of now."""
@@ -53,22 +58,33 @@ class CostLimits:
     break_even_bytes: int
     upload_interval_s: float
     """How often objects are uploaded while linking."""
-    hold_s: float = 0.5
+    hold_s: float = 0.2
     """For how long links stay in use after the last reason for them, so that the mode does not flap."""
+    time_constant_s: float = 0.1
+    """Rates are averaged over so long. The bytes of a load that begins go inline for about as long."""
 
 
 class LinkDecider:
-    """Decides per agent, as an object combines all partitions that are led here."""
+    """Decides per agent, as an object combines all partitions that are led here.
+
+    A load shows in two places. While links are in use, the logs are read every few milliseconds and tell the rate;
+    while bytes go inline, the logs are read seldom, and what followers fetch beyond the stored offsets tells it first.
+    """
 
     def __init__(self, limits: CostLimits) -> None:
         self._limits = limits
-        self._appended = RateMeter(time_constant_s=0.5)
+        self._appended = RateMeter(limits.time_constant_s)
+        self._fetched: defaultdict[int, RateMeter] = defaultdict(lambda: RateMeter(limits.time_constant_s))
         self._hold_until_s = -math.inf
         self._upload_s = 0.0
 
-    def appended(self, size: int, now_s: float) -> None:
-        """So many bytes were read from the active segments of partitions led here."""
-        self._appended.add(size, now_s)
+    def appended(self, size: int, since_s: float, now_s: float) -> None:
+        """So many bytes were read from an active segment led here, all that came since then."""
+        self._appended.add(size, now_s, now_s - since_s)
+
+    def fetched(self, follower_id: int, size: int, now_s: float) -> None:
+        """A follower is about to be sent so many bytes that are not stored yet."""
+        self._fetched[follower_id].add(size, now_s)
 
     def uploaded(self, duration_s: float) -> None:
         """An upload took so long."""
@@ -86,5 +102,5 @@ class LinkDecider:
         return LinkMode.LINK if now_s < self._hold_until_s else LinkMode.INLINE
 
     def _object_pays(self, pending_bytes: int, now_s: float) -> bool:
-        expected = self._appended.bytes_per_second(now_s) * self._limits.upload_interval_s
-        return max(pending_bytes, expected) >= self._limits.break_even_bytes
+        rate = max(meter.bytes_per_second(now_s) for meter in (self._appended, *self._fetched.values()))
+        return max(pending_bytes, rate * self._limits.upload_interval_s) >= self._limits.break_even_bytes

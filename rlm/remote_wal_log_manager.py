@@ -196,6 +196,12 @@ class RemoteWalLogManager:
         policy, bound_ms = led.assignment.link_policy, led.assignment.latency_bound_ms
         return self._decider.mode(policy, bound_ms, size, self._clock())
 
+    def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
+        """A follower is about to be sent `size` bytes from this offset on, one way or the other."""
+        led = self._partitions.get(partition)
+        if led is not None and offset >= led.uploaded_offset:
+            self._decider.fetched(follower_id, size, self._clock())
+
     def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
         """Whether the batch at this offset is about to be stored: not yet stored, not far behind, nothing failing."""
         led = self._partitions.get(partition)
@@ -333,7 +339,8 @@ class RemoteWalLogManager:
         if outcome.truncated_at is not None:
             self._truncated(led, outcome.truncated_at)
         self._queue_items(led, outcome)
-        self._decider.appended(outcome.read_bytes, now_s)
+        self._decider.appended(outcome.read_bytes, led.read_s if led.read_s is not None else now_s, now_s)
+        led.read_s = now_s
         if outcome.deleted:  # should it be there again, `assign` takes it on anew
             self._release(partition)
 

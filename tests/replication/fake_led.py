@@ -16,10 +16,16 @@ class FakeLed:
         self.mode = mode
         self.modes: dict[TopicIdPartition, LinkMode] = {}
         self.expected = expected
+        self.fetches: list[tuple[int, TopicIdPartition, int, int]] = []
+        self.sizes: list[int] = []
         self.wanted: list[TopicIdPartition] = []
 
     def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
+        self.sizes.append(size)
         return self.modes.get(partition, self.mode)
+
+    def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
+        self.fetches.append((follower_id, partition, offset, size))
 
     def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
         return self.expected

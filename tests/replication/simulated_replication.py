@@ -52,12 +52,15 @@ class LeadersAgent:
         self.uploads: list[Upload] = []
         self.index = LinkIndex(max_batches=40)
         self.planner = LinkPlanner(self.index, self, PlannerLimits(WAIT_MAX_S, 500))
-        self.now_s = 0.0
+        self.now_s = self.read_s = 0.0
 
     # LedPartitions
 
     def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
         return self.decider.mode(self.policy, 20, size, self.now_s)
+
+    def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
+        self.decider.fetched(follower_id, size, self.now_s)
 
     def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
         return not self.pacer.failures_in_a_row
@@ -138,7 +141,8 @@ class Simulation:
         records = b"".join(run)
         spans = tuple(scan_batches(records, 0, len(records)))
         agent.queue.put([MetaQueueItem(partition(number), spans, memoryview(records), self.now_s, self.now_s)])
-        agent.decider.appended(len(records), self.now_s)
+        agent.decider.appended(len(records), agent.read_s, self.now_s)
+        agent.read_s = self.now_s
         agent.read_offsets[number] = spans[-1].last_offset + 1
         return f"{number}:{agent.read_offsets[number]}"
 
@@ -180,7 +184,7 @@ class Simulation:
         if self.waiting is None:
             records = {n: self.answer(n) for n in PARTITIONS}
             frame = response(dict(records))
-            agent.planner.begin(frame, scan_fetch_response(frame, 17))
+            agent.planner.begin(frame, scan_fetch_response(frame, 17), 2)
             self.waiting = frame, self.now_s
         frame, asked_s = self.waiting
         verdict = agent.planner.decide(self.now_s)

@@ -30,7 +30,7 @@ class Rig:
 
     def begin(self, records: dict[int, bytes | None], version: int = 17, errors: dict[int, int] | None = None) -> "Rig":
         self.frame = response(records, version=version, errors=errors)
-        self.planner.begin(self.frame, scan_fetch_response(self.frame, version))
+        self.planner.begin(self.frame, scan_fetch_response(self.frame, version), 2)
         return self
 
     def plan(self, records: dict[int, bytes | None], now_s: float = 0.0) -> Verdict:
@@ -154,6 +154,13 @@ def test_nothing_is_waited_for_where_no_upload_is_expected_or_inline_is_cheaper(
     assert isinstance(Rig(FakeLed(expected=False)).plan({0: batch(0)}), PassThrough)
     assert isinstance(Rig(FakeLed(mode=LinkMode.INLINE)).plan({0: batch(0)}), PassThrough)
     assert isinstance(Rig(FakeLed(mode=LinkMode.OFF)).plan({0: batch(0)}), PassThrough)
+
+
+def test_the_responses_whole_size_decides_and_what_is_sent_is_told_as_demand() -> None:
+    rig, first, second = Rig(), batches(3, 10, 2), batch(7)
+    rig.plan({0: first, 1: second})
+    assert set(rig.led.sizes) == {len(first) + len(second)}
+    assert rig.led.fetches == [(2, partition(0), 10, len(first)), (2, partition(1), 7, len(second))]
 
 
 def test_it_stops_waiting_when_the_upload_is_not_expected_any_more() -> None:

@@ -45,9 +45,30 @@ def test_a_rate_that_fills_objects_above_break_even_makes_links() -> None:
     decider, now_s = LinkDecider(LIMITS), 1.0
     for _ in range(200):  # 2 MB/s: 20 KB in an interval
         now_s += 0.01
-        decider.appended(20_000, now_s)
+        decider.appended(20_000, now_s - 0.01, now_s)
     assert decider.mode(LinkPolicy.COST, 20, 1, now_s) is LinkMode.LINK
     assert decider.mode(LinkPolicy.COST, 20, 1, now_s + 10) is LinkMode.INLINE
+
+
+@pytest.mark.parametrize(("rate", "mode"), [(900_000, LinkMode.INLINE), (1_200_000, LinkMode.LINK)])
+def test_logs_that_are_read_seldom_show_the_same_rate_as_logs_that_are_read_often(rate: int, mode: LinkMode) -> None:
+    # 10,000 bytes in an interval of 10 ms pay, which is 1 MB/s; three partitions, each read once a second
+    decider = LinkDecider(LIMITS)
+    for now_s in range(1, 10):
+        for _ in range(3):
+            decider.appended(rate // 3, now_s - 1.0, float(now_s))
+    assert decider.mode(LinkPolicy.COST, 20, 1, 9.0) is mode
+
+
+def test_a_load_that_begins_is_known_by_what_its_followers_fetch() -> None:
+    # 2 MB/s to each of two followers, in responses of 4 KB; nothing of it has been read from the logs yet
+    decider, now_s = LinkDecider(LIMITS), 1.0
+    while decider.mode(LinkPolicy.COST, 20, 4_000, now_s) is LinkMode.INLINE:
+        now_s += 0.002
+        decider.fetched(2, 4_000, now_s)
+        decider.fetched(3, 4_000, now_s)
+        assert now_s < 1.1, "it takes too long"
+    assert now_s > 1.05, "the followers' rates are not to be added up: an object serves both"
 
 
 def test_the_policy_always_links_whatever_it_costs() -> None:
