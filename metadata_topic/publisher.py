@@ -10,6 +10,10 @@ a pause. Only then may a record be published twice, or after a younger one, and 
 The queue is bounded by records and bytes; over the bound `publish` raises, and the caller stops uploading.
 Loss of the metadata of an object that was uploaded is what must not happen.
 
+Records go out in groups: those that came while the group before them was under way, or within `linger_ms`. With
+several batches under way librdkafka would spin as soon as its limit of requests in flight is reached, which cost
+more than all the rest of the agent.
+
 `publish` may be called from any thread. Records still in the queue when the process dies are lost; their
 objects are orphans, which reconciliation finds.
 """
@@ -60,7 +64,7 @@ ProducerFactory = Callable[[dict[str, ConfluentValue | logging.Logger]], Produce
 
 @dataclass(frozen=True, slots=True)
 class PublisherSettings:
-    """How much may wait, and how long librdkafka gathers records into one batch."""
+    """How much may wait, and for how long records are gathered into one group."""
 
     topic: str = METADATA_TOPIC
     linger_ms: int = 50
@@ -70,6 +74,11 @@ class PublisherSettings:
     """Below the broker's message.max.bytes (1,048,588), so that no record is ever refused for good."""
     retry_pause_ms: int = 1000
 
+
+_POLL_S = 0.05
+_IDLE_S = 5.0
+_BATCHING_MS = 5
+"""For librdkafka to take all records of a group into one batch."""
 
 DEFAULT_SETTINGS = PublisherSettings()
 
@@ -214,15 +223,22 @@ class RemoteWalMetadataPublisher:
             if self._failure is not None:
                 producer = self._start_over(producer)
                 continue
-            self._send_waiting(producer)
             if self._sent:
-                producer.poll(self._settings.linger_ms / 1000)
+                producer.poll(_POLL_S)
+            elif self._records_gathered():
+                self._send_waiting(producer)
             else:
-                with self._changed:
-                    self._changed.wait_for(lambda: bool(self._waiting) or self._closing, timeout=5.0)
                 producer.poll(0)
         producer.purge()
         producer.flush(1.0)
+
+    def _records_gathered(self) -> bool:
+        """Wait for a record, and then for others that may go with it; False when none came for a while."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._waiting) or self._closing, timeout=_IDLE_S)
+            if self._waiting:
+                self._changed.wait_for(lambda: self._closing, timeout=self._settings.linger_ms / 1000)
+            return bool(self._waiting)
 
     def _send_waiting(self, producer: ProducerLike) -> None:
         while not self._closing and self._failure is None:
@@ -298,7 +314,7 @@ class RemoteWalMetadataPublisher:
                 acks="all",
                 enable_idempotence=True,
                 message_timeout_ms=0,
-                linger_ms=self._settings.linger_ms,
+                linger_ms=_BATCHING_MS,
                 compression_type="zstd",
                 queue_buffering_max_messages=10_000,
                 queue_buffering_max_kbytes=16 * 1024,
