@@ -78,10 +78,16 @@ class Ladder:
         with self._cluster("stock", None) as stock, self._cluster("agents", AgentsMode(store)) as agents:
             for workload in self.workloads:
                 topics = self._topics(workload, stock, agents, rungs)
+                self._warm_up(workload, stock, topics[STOCK])
+                self._warm_up(workload, agents, topics[rungs[0].name])
                 for number in range(self.rounds):
                     self._measure(workload, STOCK, number, stock, topics[STOCK])
                     for rung in rungs:
                         self._measure(workload, rung.name, number, agents, topics[rung.name])
+
+    def _warm_up(self, workload: Workload, cluster: LocalCluster, topic: str) -> None:
+        self.tell(f"{workload.title}: warming up, so that no round pays for the brokers' compilers")
+        workload.run(cluster.tools, topic, self.scale / 2)
 
     def _topics(
         self, workload: Workload, stock: LocalCluster, agents: LocalCluster, rungs: Sequence[Rung]
