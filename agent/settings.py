@@ -92,10 +92,10 @@ class AgentSettings(BaseModel):
         64 * 1024 * 1024, ge=1024, description="Bytes that remoteSegmentQ holds at most."
     )
     remote_wal_log_manager_combiner_task_interval_ms: int = Field(
-        10,
+        25,
         ge=1,
-        description="How often an object is uploaded for links (KIP-1176). With the policy always, an upload begins at "
-        "once when none is under way.",
+        description="How often an object is uploaded for links (KIP-1176). While much is appended, an upload begins "
+        "earlier when the appends pause; while little is appended, with the policy always, when none is under way.",
     )
     remote_wal_log_manager_combiner_task_upload_bytes: int = Field(
         4 * 1024 * 1024, ge=1024, le=1024**3, description="How large an object becomes at most (KIP-1176)."

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
+
 from local_cluster.cluster_status import ReplicaSummary
 from local_cluster.polling import WaitTimeoutError, wait_until
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, NewTopic
 
 REQUEST_TIMEOUT_S = 15.0
 
@@ -26,6 +28,10 @@ CLIENT_CONFIG: Mapping[str, object] = {
 
 class ClusterAdminError(Exception):
     """The cluster refused an order; the message names it."""
+
+
+class ClusterUnsettledError(ClusterAdminError):
+    """The connection broke under the order, as when the controllers elect; whether it took effect is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +92,18 @@ class ClusterAdmin:
         else:
             replicas = [list(brokers) for brokers in assignment]
             topic = NewTopic(name, count, replica_assignment=replicas, config=dict(config or {}))
-        self._settle(self.client.create_topics([topic]), f"create topic {name}")
+        self._create(topic, f"create topic {name}")
         self.wait_for_full_isr(name, partitions=count)
+
+    @retry(
+        retry=retry_if_exception_type(ClusterUnsettledError),
+        stop=stop_after_attempt(10),
+        wait=wait_fixed(0.5),
+        reraise=True,
+    )
+    def _create(self, topic: "NewTopic", order: str) -> None:
+        if topic.topic not in self.client.list_topics(timeout=REQUEST_TIMEOUT_S).topics:
+            self._settle(self.client.create_topics([topic]), order)
 
     def delete_topic(self, name: str) -> None:
         """Raises ClusterAdminError."""
@@ -233,12 +249,15 @@ class ClusterAdmin:
         self.wait_for_leader(topic, partition, expected=broker_id, timeout_s=timeout_s)
 
     def _settle(self, futures: Mapping[str, object], order: str) -> None:
-        from confluent_kafka import KafkaException
+        from confluent_kafka import KafkaError, KafkaException
 
         for future in futures.values():
             try:
                 future.result(REQUEST_TIMEOUT_S)  # type: ignore[attr-defined]
             except KafkaException as error:
-                raise ClusterAdminError(f"{order}: {error.args[0].str()}") from error
+                reason = error.args[0]
+                broken = reason.code() in (KafkaError._DESTROY_BROKER, KafkaError._TRANSPORT)
+                kind = ClusterUnsettledError if broken or reason.retriable() else ClusterAdminError
+                raise kind(f"{order}: {reason.str()}") from error
             except TimeoutError as error:
                 raise ClusterAdminError(f"{order}: no answer within {REQUEST_TIMEOUT_S:g} s") from error

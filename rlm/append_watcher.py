@@ -4,6 +4,7 @@ The kernel tells of every write to a watched directory's files (inotify). Events
 upload until the partition's next regular processing and changes nothing else.
 """
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +24,7 @@ _FLAGS = (
 
 
 class AppendWatcher:
-    """Watches partition directories. `fileno` becomes readable when there are appends to be taken."""
+    """Watches partition directories. Between `listen` and `ignore` every append is told of by the event loop."""
 
     def __init__(self) -> None:
         self._inotify = inotify_simple.INotify(nonblocking=True)
@@ -32,10 +33,30 @@ class AppendWatcher:
         self.unwatched = 0
         """Directories that the kernel would not watch (fs.inotify.max_user_watches): seen at the process interval."""
 
-    def fileno(self) -> int:
-        """The descriptor to wait on."""
-        descriptor: int = self._inotify.fileno()
-        return descriptor
+    def listen(self, appended: Callable[[TopicIdPartition], None]) -> None:
+        """Call `appended` from now on, as appends come."""
+        asyncio.get_running_loop().add_reader(self._inotify.fileno(), self.take, appended)
+
+    def ignore(self) -> None:
+        """The inverse of `listen`."""
+        asyncio.get_running_loop().remove_reader(self._inotify.fileno())
+
+    async def pause(self, at_most_s: float, quiet_s: float, appended: Callable[[TopicIdPartition], None]) -> bool:
+        """While listening: gather appends until none came for `quiet_s`; False when the time is up before.
+
+        Appends wake nobody meanwhile: under load, being told of each costs more than looking from time to time.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + at_most_s
+        self.ignore()
+        try:
+            while (left_s := until_s - loop.time()) > 0:
+                await asyncio.sleep(min(quiet_s, left_s))
+                if not self.take(appended):
+                    return True
+        finally:
+            self.listen(appended)
+        return False
 
     def watch(self, partition: TopicIdPartition, directory: Path) -> None:
         """Tell of appends in this directory from now on. A directory that is gone is not watched."""
@@ -61,8 +82,11 @@ class AppendWatcher:
         except OSError:  # the directory was deleted, and the kernel has removed the watch
             return
 
-    def take(self, appended: Callable[[TopicIdPartition], None]) -> None:
-        """Call `appended` once for every partition with events since the last call; all of them if events were lost."""
+    def take(self, appended: Callable[[TopicIdPartition], None]) -> bool:
+        """Call `appended` once for every partition with events since the last call; all of them if events were lost.
+
+        Whether there was any.
+        """
         seen: set[TopicIdPartition] = set()
         for event in self._inotify.read(timeout=0):
             if event.mask & inotify_simple.flags.Q_OVERFLOW:
@@ -73,6 +97,7 @@ class AppendWatcher:
                 seen.add(partition)
         for partition in seen:
             appended(partition)
+        return bool(seen)
 
     def close(self) -> None:
         """Stop watching."""

@@ -101,6 +101,14 @@ class LinkDecider:
             return LinkMode.INLINE
         return LinkMode.LINK if now_s < self._hold_until_s else LinkMode.INLINE
 
+    def expected_bytes(self, now_s: float) -> float:
+        """What an upload interval brings at the rate of late."""
+        return self._appended.bytes_per_second(now_s) * self._limits.upload_interval_s
+
+    def pays(self, size: int) -> bool:
+        """Whether an object of this size is cheaper than its bytes inline."""
+        return size >= self._limits.break_even_bytes
+
     def _object_pays(self, pending_bytes: int, now_s: float) -> bool:
         rate = max(meter.bytes_per_second(now_s) for meter in (self._appended, *self._fetched.values()))
-        return max(pending_bytes, rate * self._limits.upload_interval_s) >= self._limits.break_even_bytes
+        return self.pays(max(pending_bytes, int(rate * self._limits.upload_interval_s)))

@@ -37,6 +37,10 @@ from rlm.wal_task import ReadError, RLMWalTask, TaskOutcome, run_tasks
 
 log = structlog.get_logger(__name__)
 
+_BULK_BYTES = 128 * 1024
+"""From so much in an upload interval on, appends are gathered."""
+_PAUSE_S = 0.004
+"""So long without an append is a pause."""
 _PARTITIONS_PER_RUN = 256
 """So many due partitions are handed to the pool at a time."""
 
@@ -115,7 +119,7 @@ class RemoteWalLogManager:
     def start(self) -> "asyncio.Task[None]":
         """Begin to process partitions. The task never ends by itself, unless by a defect."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._watcher.fileno(), self._watcher.take, self._append_seen)
+        self._watcher.listen(self._append_seen)
         self._main = loop.create_task(self._run(), name="remote-wal-log-manager")
         return self._main
 
@@ -123,9 +127,9 @@ class RemoteWalLogManager:
         """Upload what was read, as far as the time allows, then stop."""
         if self._main is None:
             return
-        asyncio.get_running_loop().remove_reader(self._watcher.fileno())
         self._main.cancel()
         await asyncio.gather(self._main, return_exceptions=True)
+        self._watcher.ignore()
         await self._flush(self._clock() + flush_timeout_s)
         await asyncio.to_thread(self._pool.shutdown, True, cancel_futures=True)
         for task in {led.task for led in self._partitions.values()} | self._running:
@@ -258,6 +262,13 @@ class RemoteWalLogManager:
             if self._defect is not None:
                 raise self._defect
             delay_s = self._delay_s(self._clock())
+            if delay_s is not None and delay_s > 0 and self._appended and self._is_bulk(self._clock()):
+                if await self._watcher.pause(delay_s, _PAUSE_S, self._append_seen):
+                    await self._run_due_tasks()
+                    now_s = self._clock()
+                    if self._urgency(now_s) is Urgency.LINKS or self._decider.pays(self._queue.size_bytes):
+                        self._start_queued(now_s)
+                continue
             if delay_s is None or delay_s > 0:
                 try:
                     async with asyncio.timeout(delay_s):
@@ -266,8 +277,14 @@ class RemoteWalLogManager:
                     pass
                 continue
             await self._run_due_tasks()
-            if len(self._queue):
-                self._start_upload(self._clock())
+            self._start_queued(self._clock())
+
+    def _start_queued(self, now_s: float) -> None:
+        if len(self._queue):
+            self._start_upload(now_s)
+
+    def _is_bulk(self, now_s: float) -> bool:
+        return not self._pacer.failures_in_a_row and self._decider.expected_bytes(now_s) >= _BULK_BYTES
 
     def _delay_s(self, now_s: float) -> float | None:
         """Seconds until the next step; None: when woken."""
@@ -277,7 +294,7 @@ class RemoteWalLogManager:
                 return None
             if due_s > now_s:
                 return due_s - now_s
-        start_s = self._pacer.next_start_s(self._queue.size_bytes, self._urgency(now_s))
+        start_s = self._pacer.next_start_s(self._queue.size_bytes, self._urgency(now_s), self._is_bulk(now_s))
         return None if start_s is None else start_s - now_s
 
     def _urgency(self, now_s: float) -> Urgency:

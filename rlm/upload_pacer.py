@@ -4,6 +4,8 @@
   nothing; otherwise one interval after the last start, so that what arrives meanwhile shares an object.
 - Where links are wanted because they pay: one interval after the last start, as smaller objects would not pay.
 - Where nobody wants links now (small loads, by cost): at the archive interval, as each object costs a request.
+- While much is appended (`bulk`): once the appends pause, or one interval after the last start, so that a broker that
+  is written to without a pause has few large objects, and producers that wait for acks=all get theirs at once.
 - As soon as the queue holds a whole object's bytes; after a failure, not before its back-off ended.
 """
 
@@ -56,11 +58,12 @@ class UploadPacer:
         """For how long the oldest upload has been under way; 0 when there is none."""
         return now_s - self._started_s[0] if self._started_s else 0.0
 
-    def next_start_s(self, queued_bytes: int, urgency: Urgency) -> float | None:
+    def next_start_s(self, queued_bytes: int, urgency: Urgency, bulk: bool = False) -> float | None:
         """From when on an upload may start, given that there is something to upload; None: not before one ends."""
         if self.in_flight >= self._limits.max_in_flight:
             return None
-        if queued_bytes >= self._limits.upload_bytes or (urgency is Urgency.LINKS and not self._started_s):
+        at_once = urgency is Urgency.LINKS and not self._started_s and not bulk
+        if queued_bytes >= self._limits.upload_bytes or at_once:
             return self._retry_at_s
         interval_s = self._limits.archive_interval_s if urgency is Urgency.ARCHIVE else self._limits.interval_s
         return max(self._last_start_s + interval_s, self._retry_at_s)

@@ -74,3 +74,13 @@ def test_the_back_off_doubles_with_each_failure_in_a_row_up_to_its_limit(outcome
         assert pacer.failures_in_a_row == failures
         assert pacer.in_flight == 0
         now_s = max(now_s + 0.1, next_s)
+
+
+def test_while_much_is_appended_an_upload_waits_for_the_interval_though_none_is_under_way() -> None:
+    pacer = UploadPacer(LIMITS)
+    assert pacer.next_start_s(1, Urgency.LINKS) == float("-inf")
+    pacer.started(10.0)
+    pacer.finished(10.0)
+    assert pacer.next_start_s(1, Urgency.LINKS) == float("-inf")
+    assert pacer.next_start_s(1, Urgency.LINKS, bulk=True) == 10.0 + LIMITS.interval_s
+    assert pacer.next_start_s(LIMITS.upload_bytes, Urgency.LINKS, bulk=True) == float("-inf")

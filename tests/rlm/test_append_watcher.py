@@ -1,0 +1,44 @@
+"""Appends to real files, as the kernel tells of them."""
+
+import asyncio
+from pathlib import Path
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from rlm.append_watcher import AppendWatcher
+
+PARTITION = TopicIdPartition(TopicId(bytes(16)), 0)
+
+
+async def append_for(file: Path, rounds: int, every_s: float) -> None:
+    for _ in range(rounds):
+        with file.open("ab") as log:
+            log.write(b"x")
+        await asyncio.sleep(every_s)
+
+
+async def test_a_pause_ends_the_gathering_and_tells_of_what_came(tmp_path: Path) -> None:
+    watcher, told = AppendWatcher(), list[TopicIdPartition]()
+    watcher.watch(PARTITION, tmp_path)
+    watcher.listen(told.append)
+    writing = asyncio.create_task(append_for(tmp_path / "0.log", 5, 0.01))
+    assert await watcher.pause(30.0, 0.2, told.append)
+    assert writing.done(), "it was still appended to"
+    assert set(told) == {PARTITION}
+    watcher.ignore()
+    watcher.close()
+
+
+async def test_appends_without_a_pause_are_gathered_until_the_time_is_up_and_told_one_by_one_again_then(
+    tmp_path: Path,
+) -> None:
+    watcher, told = AppendWatcher(), asyncio.Queue[TopicIdPartition]()
+    watcher.watch(PARTITION, tmp_path)
+    watcher.listen(told.put_nowait)
+    writing = asyncio.create_task(append_for(tmp_path / "0.log", 10_000, 0.0))
+    assert not await watcher.pause(0.1, 0.05, told.put_nowait)
+    while not told.empty():
+        told.get_nowait()
+    assert await asyncio.wait_for(told.get(), 10) == PARTITION
+    writing.cancel()
+    watcher.ignore()
+    watcher.close()
