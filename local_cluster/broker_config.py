@@ -18,8 +18,9 @@ BACKEND_PREFIX = "rsm.wal.config."
 TIERED_TOPIC: Mapping[str, str] = MappingProxyType(
     {
         "remote.storage.enable": "true",
-        # A segment may go from the local log as soon as it is on the tier.
-        "local.retention.ms": "1",
+        # A segment may go from the local log as soon as it is on the tier. (By age, Kafka would roll and tier the
+        # active segment too.)
+        "local.retention.bytes": "1",
         # The smallest that Kafka takes.
         "segment.bytes": "1048576",
     }
