@@ -19,7 +19,8 @@ from metadata_topic.topic_follower import (
     confluent_reader,
 )
 
-TIER_SETTINGS = FollowSettings(absence_check_ms=30_000)
+TIER_SETTINGS = FollowSettings(absence_check_ms=30_000, retry_pause_ms=10_000)
+"""Nothing waits for this topic, and a principal without rights to it is refused each time: no haste."""
 
 
 class TierFollower:
