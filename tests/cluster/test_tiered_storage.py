@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import ElectionType, KafkaException, Producer, TopicPartition
 
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.record_batch import scan_batches
@@ -173,6 +173,70 @@ def test_what_kafka_tiers_is_known_follows_it_everywhere_and_is_never_more(
         assert offsets.tiered_up_to(partition.key, epochs) == NOTHING_TIERED
         assert not [name for name in offsets.counters if name.startswith("unknown_")]
         assert "without_start" not in offsets.counters
+
+
+def test_what_an_unclean_election_threw_away_is_on_the_tier_and_is_never_counted(
+    tiering_cluster: LocalCluster, topic: str
+) -> None:
+    cluster = tiering_cluster
+    with following_the_tier(cluster) as (_follower, offsets), Script(cluster, topic) as script:
+        unclean = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+        cluster.create_topic(topic, assignment=[[1, 2]], config={**TIERED_TOPIC, **unclean})
+        script.link_topic()
+        topic_id = script.topic_id()
+        assert topic_id is not None
+        partition = TieredPartition(cluster, topic, TopicIdPartition(topic_id, 0), offsets)
+
+        # Both brokers have this.
+        partition.produce(segments=1)
+        kept = partition.expect_all_but_the_active_segment_on_the_tier()
+
+        # Only broker 1 has this, and the tier.
+        cluster.kill_broker(2)
+        cluster.admin.wait_for_isr(topic, [1])
+        partition.produce(segments=3)
+        lost = partition.expect_all_but_the_active_segment_on_the_tier()
+        assert lost > kept
+
+        # Broker 2 goes on from what it has.
+        cluster.kill_broker(1)
+        cluster.start_broker(2)
+        elect_uncleanly(cluster, topic)
+        cluster.admin.wait_for_leader(topic, expected=2)
+        old_epoch, _ = partition.leader_epochs().entries[0]
+        wait_until(lambda: partition.leader_epochs().latest_epoch > old_epoch, "the epoch is begun", PATIENCE_S)
+        log = partition.leader_epochs()
+        began = log.entries[-1][1]
+        assert kept < began <= lost
+        assert max(last for _, last in partition.finished()) == lost
+        assert partition.tiered_up_to() == began - 1
+        assert not offsets.is_tiered(partition.key, log, old_epoch, TieredRange(began - 1, began))
+
+        # What it writes in the dead records' place counts, once it is on the tier.
+        partition.produce(segments=2)
+        wait_until(
+            lambda: began < partition.tiered_up_to() == partition.local_segments()[-1] - 1,
+            "all but the active segment is on the tier",
+            PATIENCE_S,
+        )
+        assert partition.kafka_says("latest-tiered") == partition.tiered_up_to()
+
+        cluster.start_broker(1)
+        cluster.admin.wait_for_full_isr(topic)
+        cluster.admin.delete_topic(topic)
+        wait_until(lambda: not offsets.partitions, "dead segments are forgotten too", PATIENCE_S)
+
+
+def elect_uncleanly(cluster: LocalCluster, topic: str) -> None:
+    """Wait until a replica leads that is not in sync."""
+
+    def elected() -> bool:
+        with suppress(KafkaException):
+            partitions = [TopicPartition(topic, 0)]
+            cluster.admin.client.elect_leaders(ElectionType.UNCLEAN, partitions).result(PATIENCE_S)
+        return cluster.leader_of(topic) is not None
+
+    wait_until(elected, f"somebody leads {topic}", PATIENCE_S, interval_s=0.5)
 
 
 def test_without_tiered_storage_the_topic_is_not_there_and_nothing_is_waited_for(stock_cluster: LocalCluster) -> None:
