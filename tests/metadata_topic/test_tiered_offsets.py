@@ -83,6 +83,13 @@ def test_nothing_beyond_a_gap_counts() -> None:
     assert tier.take(update(2)).up_to() == 29
 
 
+def test_a_gap_of_one_offset_is_a_gap() -> None:
+    tier = Tier(*copied(1, 0, 9), *copied(2, 11, 19))
+    assert tier.up_to() == 9
+    assert tier.tiered_ranges(ORDERS, ONE_LEADER) == (TieredRange(0, 9), TieredRange(11, 19))
+    assert tier.take(*copied(3, 10, 10)).tiered_ranges(ORDERS, ONE_LEADER) == (TieredRange(0, 19),)
+
+
 def test_retention_moves_the_first_offset_and_not_the_last() -> None:
     tier = Tier(*copied(1, 0, 9), *copied(2, 10, 19))
     assert tier.take(update(1, DELETING), update(1, DELETED)).up_to() == 19
