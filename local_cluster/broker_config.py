@@ -6,6 +6,7 @@ The agent of a broker reads the same server.properties; Kafka passes over the ke
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import javaproperties
 
@@ -13,6 +14,18 @@ from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 from local_cluster.store_spec import LocalDirectoryStore, StoreSpec
 
 BACKEND_PREFIX = "rsm.wal.config."
+
+TIERED_TOPIC: Mapping[str, str] = MappingProxyType(
+    {
+        "remote.storage.enable": "true",
+        # A segment may go from the local log as soon as it is on the tier. (By age, Kafka would roll and tier the
+        # active segment too.)
+        "local.retention.bytes": "1",
+        # The smallest that Kafka takes.
+        "segment.bytes": "1048576",
+    }
+)
+"""What makes a topic of a cluster with `tiered_storage` go to the tier within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +49,9 @@ class ClusterSettings:
     """Kafka's keys by broker, laid over `overrides`."""
     heap_mb: int = 512
     tiered_storage: bool = False
-    """Put LocalTieredStorage on the brokers' class path."""
+    """Switch KIP-405 on, with LocalTieredStorage in a directory of the cluster and short intervals. Topics ask for
+    it: see TIERED_TOPIC.
+    """
 
 
 def replica_host(broker_id: int) -> str:
@@ -59,6 +74,8 @@ def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSe
         "transaction.state.log.min.isr": str(min(2, len(layout.brokers))),
         "share.coordinator.state.topic.min.isr": str(min(2, len(layout.brokers))),
     }
+    if settings.tiered_storage:
+        properties |= _tiered_storage_properties(layout, replicas)
     if settings.agents is not None:
         properties |= _agent_properties(layout, broker_id, settings.agents)
     return {**properties, **settings.overrides, **settings.broker_overrides.get(broker_id, {})}
@@ -116,6 +133,23 @@ def _listener_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str
         "listeners": f"{client},REPLICATION://127.0.0.1:{replica_port},CONTROLLER://127.0.0.1:{ports.controller}",
         "advertised.listeners": f"{client},REPLICATION://{replica_host(broker_id)}:{replica_port}",
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,REPLICATION:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
+
+
+def _tiered_storage_properties(layout: ClusterLayout, replicas: str) -> dict[str, str]:
+    """KIP-405 with Kafka's own metadata manager, which keeps to its prefix `rlmm.config.`."""
+    return {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+        # One directory for all brokers, as a bucket would be.
+        "rsm.config.dir": str(layout.tiered_storage_directory),
+        "remote.log.metadata.manager.listener.name": "CLIENT",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": replicas,
+        "rlmm.config.remote.log.metadata.initialization.retry.interval.ms": "300",
+        "remote.log.manager.task.interval.ms": "500",
+        "log.retention.check.interval.ms": "500",
+        "log.initial.task.delay.ms": "500",
     }
 
 

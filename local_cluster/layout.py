@@ -76,6 +76,11 @@ class ClusterLayout:
     def object_store_directory(self) -> Path:
         return self.directory / "object-store"
 
+    @property
+    def tiered_storage_directory(self) -> Path:
+        """Where LocalTieredStorage keeps KIP-405's segments, for all brokers."""
+        return self.directory / "tiered-storage"
+
     def ports(self, broker_id: int) -> BrokerPorts:
         """Raises KeyError when there is no such broker."""
         for broker in self.brokers:

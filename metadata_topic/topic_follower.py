@@ -47,7 +47,7 @@ class ConsumerLike(Protocol):
     """What is used of a consumer; `confluent_reader` adapts confluent_kafka.Consumer to it."""
 
     def partition_count(self, topic: str, timeout_s: float) -> int:
-        """0 when the topic does not exist."""
+        """0 when the topic does not exist, and only then."""
 
     def end_offset(self, topic: str, partition: int, timeout_s: float) -> int: ...
 
@@ -73,6 +73,8 @@ class FollowSettings:
     retry_pause_ms: int = 1000
     request_timeout_ms: int = 10_000
     new_partitions_check_ms: int = 60_000
+    absence_check_ms: int | None = None
+    """For a topic that need not exist: how often to look whether it does. None: its absence is a fault."""
 
 
 DEFAULT_SETTINGS = FollowSettings()
@@ -87,8 +89,16 @@ class _ConfluentReader:
         self._consumer = Consumer(config)
 
     def partition_count(self, topic: str, timeout_s: float) -> int:
+        from confluent_kafka import KafkaError, KafkaException
+
         metadata = self._consumer.list_topics(topic, timeout=timeout_s).topics.get(topic)
-        return len(metadata.partitions) if metadata is not None and metadata.error is None else 0
+        if metadata is None or (
+            metadata.error is not None and metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        ):
+            return 0
+        if metadata.error is not None:
+            raise KafkaException(metadata.error)
+        return len(metadata.partitions)
 
     def end_offset(self, topic: str, partition: int, timeout_s: float) -> int:
         from confluent_kafka import TopicPartition
@@ -138,7 +148,8 @@ class TopicFollower:
 
         self._stop = threading.Event()
         self._caught_up = False
-        self._settled = threading.Event()  # Caught up, or dead.
+        self._settled = threading.Event()  # Caught up, dead, or without a topic that need not be there.
+        self._is_there: bool | None = None
         self._positions: dict[int, int] = {}
         self._goals: dict[int, int] | None = None
         self._counters: Counter[str] = Counter()
@@ -154,8 +165,13 @@ class TopicFollower:
         """Caught up once, and still reading."""
         return self._caught_up and self._failure is None
 
+    @property
+    def is_there(self) -> bool | None:
+        """Whether the topic exists; None until a broker has said so."""
+        return self._is_there
+
     def wait_until_ready(self, timeout_s: float) -> bool:
-        """False when the time ran out first, or the thread died."""
+        """False when the time ran out first, the thread died, or a topic that need not be there is not."""
         return self._settled.wait(timeout_s) and self.ready
 
     @property
@@ -199,6 +215,8 @@ class TopicFollower:
         """Read until stopped, or until more partitions may be there."""
         consumer = self._consumer_factory(self._config())
         try:
+            if not self._find_topic(consumer):
+                return
             self._take_up(consumer)
             checks = max(1, self._settings.new_partitions_check_ms // self._settings.batch_wait_ms)
             idle = 0
@@ -213,13 +231,26 @@ class TopicFollower:
         finally:
             consumer.close()
 
+    def _find_topic(self, consumer: ConsumerLike) -> bool:
+        """Wait for the topic if it need not be there; False when stopped meanwhile. Raises MetadataTopicError."""
+        while not self._stop.is_set():
+            if consumer.partition_count(self._topic, self._timeout_s) > 0:
+                if self._is_there is False:
+                    self._settled.clear()
+                self._is_there = True
+                return True
+            self._is_there = False
+            if self._settings.absence_check_ms is None:
+                raise MetadataTopicError(
+                    "follow", self._topic, "the topic does not exist", "an agent makes it when it starts"
+                )
+            self._settled.set()
+            self._stop.wait(self._settings.absence_check_ms / 1000)
+        return False
+
     def _take_up(self, consumer: ConsumerLike) -> None:
         """Assign every partition there is, each from where we stand."""
         count = consumer.partition_count(self._topic, self._timeout_s)
-        if count == 0:
-            raise MetadataTopicError(
-                "follow", self._topic, "the topic does not exist", "an agent makes it when it starts"
-            )
         if self._goals is None:
             self._goals = {p: consumer.end_offset(self._topic, p, self._timeout_s) for p in range(count)}
         for partition in range(count):

@@ -69,6 +69,15 @@ def test_the_agents_addresses_fit_together(layout: ClusterLayout) -> None:
     assert second["remote.wal.agent.bootstrap.servers"].startswith(layout.client_address(2) + ",")
 
 
+def test_tiered_storage_is_off_unless_asked_for_and_then_shared_by_all_brokers(layout: ClusterLayout) -> None:
+    assert not [key for key in server_properties(layout, 1, ClusterSettings()) if key.startswith(("remote.", "rlmm."))]
+    first, second = (server_properties(layout, broker, ClusterSettings(tiered_storage=True)) for broker in (1, 2))
+    assert first["remote.log.storage.system.enable"] == "true"
+    assert first["rsm.config.dir"] == second["rsm.config.dir"] == str(layout.tiered_storage_directory)
+    listeners = [listener.split(":")[0] for listener in first["listeners"].split(",")]
+    assert first["remote.log.metadata.manager.listener.name"] in listeners
+
+
 def test_overrides_win_the_brokers_own_over_the_common(layout: ClusterLayout) -> None:
     settings = ClusterSettings(
         AgentsMode(overrides={"remote.wal.agent.state.directory": "/elsewhere"}),

@@ -3,7 +3,11 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError, KafkaException
 from fake_topic import FakeTopic
 from metadata_strategies import FINISHED, STARTED, entry, segment
 
@@ -12,7 +16,7 @@ from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.records import MetadataRecord
 from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_follower import FollowSettings, TopicFollower
+from metadata_topic.topic_follower import FollowSettings, TopicFollower, confluent_reader
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 
 QUICK = FollowSettings(batch_records=10, batch_wait_ms=10, retry_pause_ms=1, new_partitions_check_ms=10)
@@ -136,3 +140,22 @@ def test_a_defect_in_the_handler_makes_it_unready_and_is_kept() -> None:
     follower.close()
     assert isinstance(follower.failure, ZeroDivisionError)
     assert not follower.ready
+
+
+@pytest.mark.parametrize(
+    ("error", "partitions"), [(None, 3), (KafkaError.UNKNOWN_TOPIC_OR_PART, 0), (KafkaError.LEADER_NOT_AVAILABLE, None)]
+)
+def test_only_a_topic_that_the_brokers_do_not_know_counts_as_absent(
+    error: int | None, partitions: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = SimpleNamespace(error=None if error is None else KafkaError(error), partitions={0: 0, 1: 0, 2: 0})
+    answer = SimpleNamespace(topics={"t": told})
+    monkeypatch.setattr(
+        confluent_kafka, "Consumer", lambda _config: SimpleNamespace(list_topics=lambda *_, **__: answer)
+    )
+    reader = confluent_reader({})
+    if partitions is None:
+        with pytest.raises(KafkaException):
+            reader.partition_count("t", 1.0)
+    else:
+        assert reader.partition_count("t", 1.0) == partitions

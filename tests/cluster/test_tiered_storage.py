@@ -1,0 +1,246 @@
+"""KIP-405 beside the agents: what Kafka puts on its tier, moves there and deletes is known, and never more."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ElectionType, KafkaException, Producer, TopicPartition
+
+from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
+from kafka_log.record_batch import scan_batches
+from kafka_log.segment_files import list_segments
+from kafka_log.topic_partition import TopicIdPartition, topic_id_to_text
+from local_cluster.broker_config import TIERED_TOPIC, AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.tier_follower import TierFollower
+from metadata_topic.tiered_offsets import NOTHING_TIERED, TieredOffsets, TieredRange
+from metadata_topic.topic_follower import FollowSettings
+from tests.cluster.conftest import IMPATIENT
+from tests.cluster.script import PATIENCE_S, Script
+
+EAGER = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=100, absence_check_ms=500)
+RECORD = b"\xa5" * 10_000
+RECORDS_PER_SEGMENT = 1_048_576 // len(RECORD)
+
+
+@pytest.fixture(scope="module")
+def tiering_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("tiering") / "cluster"
+    settings = ClusterSettings(AgentsMode(), IMPATIENT, tiered_storage=True)
+    with LocalCluster.create(directory, settings=settings) as cluster:
+        cluster.start()
+        yield cluster
+
+
+@contextmanager
+def following_the_tier(cluster: LocalCluster) -> Iterator[tuple[TierFollower, TieredOffsets]]:
+    offsets = TieredOffsets()
+    follower = TierFollower(KafkaClientConfig(cluster.bootstrap_servers), offsets, EAGER)
+    follower.start()
+    try:
+        yield follower, offsets
+    finally:
+        follower.close()
+
+
+class TieredPartition:
+    """Partition 0 of a topic: what Kafka says and has, beside what the store knows."""
+
+    def __init__(self, cluster: LocalCluster, topic: str, key: TopicIdPartition, offsets: TieredOffsets) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.key = key
+        self._offsets = offsets
+        name = f"{topic}-{key.partition}-{topic_id_to_text(key.topic_id)}"
+        self.tier_directory = cluster.layout.tiered_storage_directory / "kafka-tiered-storage" / name
+
+    @property
+    def leaders_directory(self) -> Path:
+        leader = self.cluster.admin.wait_for_leader(self.topic)
+        directory = self.cluster.partition_directory(leader, self.topic, 0)
+        assert directory is not None
+        return directory
+
+    def leader_epochs(self) -> LeaderEpochs:
+        return read_leader_epochs(self.leaders_directory)
+
+    def tiered_up_to(self) -> int:
+        return self._offsets.tiered_up_to(self.key, self.leader_epochs())
+
+    def finished(self) -> list[tuple[int, int]]:
+        return [(s.first_offset, s.last_offset) for s in self._offsets.finished_segments(self.key)]
+
+    def on_disk(self) -> list[tuple[int, int]]:
+        """First and last offset of each segment that LocalTieredStorage has, as its batches say."""
+        found = []
+        for path in self.tier_directory.glob("*.log"):
+            with suppress(FileNotFoundError):
+                raw = path.read_bytes()
+                spans = scan_batches(raw, 0, len(raw))
+                if spans:
+                    found.append((spans[0].base_offset, spans[-1].last_offset))
+        return sorted(found)
+
+    def local_segments(self) -> list[int]:
+        return sorted(list_segments(self.leaders_directory))
+
+    def kafka_says(self, which: str) -> int:
+        """GetOffsetShell's answer; -1 when it has none."""
+        tool = "org.apache.kafka.tools.GetOffsetShell"
+        servers = self.cluster.bootstrap_servers
+        answer = self.cluster.tools.run(tool, ["--bootstrap-server", servers, "--topic", self.topic, "--time", which])
+        match = re.search(rf"{re.escape(self.topic)}:0:(-?\d+)", answer)
+        return int(match[1]) if match else -1
+
+    def produce(self, segments: int) -> None:
+        """So many whole segments, and one more record that is in the active one."""
+        producer = Producer({"bootstrap.servers": self.cluster.bootstrap_servers, "batch.size": 100_000})
+        for _ in range(segments * RECORDS_PER_SEGMENT + 1):
+            producer.produce(self.topic, RECORD, partition=0)
+        assert producer.flush(PATIENCE_S) == 0
+
+    def expect_all_but_the_active_segment_on_the_tier(self) -> int:
+        """Wait for it; meanwhile the store never says more than Kafka has. What it says at the end."""
+
+        def caught_up() -> int:
+            finished, up_to = self.finished(), self.tiered_up_to()
+            held = self.on_disk()  # read last: nothing is deleted from the tier meanwhile, so this can only be more
+            assert set(finished) <= set(held)
+            assert up_to <= max((last for _, last in held), default=NOTHING_TIERED)
+            return up_to if up_to == self.local_segments()[-1] - 1 else 0
+
+        return wait_until(caught_up, "all but the active segment is on the tier", PATIENCE_S, interval_s=0.2)
+
+
+def test_what_kafka_tiers_is_known_follows_it_everywhere_and_is_never_more(
+    tiering_cluster: LocalCluster, topic: str
+) -> None:
+    cluster = tiering_cluster
+    with following_the_tier(cluster) as (follower, offsets), Script(cluster, topic) as script:
+        assert follower.wait_until_ready(PATIENCE_S)
+        wait_until(lambda: follower.is_there, "Kafka has made its topic", PATIENCE_S)
+        cluster.create_topic(topic, assignment=[[1, 2, 3]], config=TIERED_TOPIC)
+        script.link_topic()
+        topic_id = script.topic_id()
+        assert topic_id is not None
+        partition = TieredPartition(cluster, topic, TopicIdPartition(topic_id, 0), offsets)
+
+        # Segments roll, go to the tier, and from the local log.
+        partition.produce(segments=4)
+        first = partition.expect_all_but_the_active_segment_on_the_tier()
+        assert first >= 3 * RECORDS_PER_SEGMENT
+        assert offsets.partitions == {partition.key: topic}
+        wait_until(lambda: partition.local_segments()[0] > 0, "local segments are deleted", PATIENCE_S)
+        # What is not in the leader's log any more is on the tier.
+        assert partition.kafka_says("earliest-local") <= partition.tiered_up_to() + 1
+        assert partition.kafka_says("latest-tiered") == partition.tiered_up_to() == first
+
+        # Another leader goes on.
+        cluster.admin.move_leader(topic, 0, 2)
+        partition.produce(segments=2)
+        second = partition.expect_all_but_the_active_segment_on_the_tier()
+        assert second > first
+        assert len(partition.leader_epochs().entries) > 1
+        assert partition.kafka_says("latest-tiered") == partition.tiered_up_to() == second
+
+        # Records are deleted: the tier's first offset moves on, its last one stays.
+        cut = partition.finished()[2][0]
+        for future in cluster.admin.client.delete_records([TopicPartition(topic, 0, cut)]).values():
+            assert future.result(PATIENCE_S).low_watermark == cut
+        wait_until(
+            lambda: partition.finished() == partition.on_disk() and partition.finished()[0][0] == cut,
+            "segments below the log's start are gone from the tier, and from the store",
+            PATIENCE_S,
+        )
+        assert partition.tiered_up_to() == second
+        epochs = partition.leader_epochs()
+        assert not offsets.is_tiered(partition.key, epochs, epochs.epoch_for(cut - 1), TieredRange(cut - 1, cut - 1))
+        assert offsets.is_tiered(partition.key, epochs, epochs.epoch_for(cut), TieredRange(cut, cut))
+
+        # A reader that begins now comes to the same end.
+        with following_the_tier(cluster) as (later, known_later):
+            assert later.wait_until_ready(PATIENCE_S)
+            assert known_later.finished_segments(partition.key) == offsets.finished_segments(partition.key)
+
+        # The topic is deleted: the tier forgets it, and so do we.
+        cluster.admin.delete_topic(topic)
+        wait_until(lambda: not offsets.partitions, "the partition is forgotten", PATIENCE_S)
+        wait_until(lambda: not partition.on_disk(), "the tier is empty", PATIENCE_S)
+        assert offsets.tiered_up_to(partition.key, epochs) == NOTHING_TIERED
+        assert not [name for name in offsets.counters if name.startswith("unknown_")]
+        assert "without_start" not in offsets.counters
+
+
+def test_what_an_unclean_election_threw_away_is_on_the_tier_and_is_never_counted(
+    tiering_cluster: LocalCluster, topic: str
+) -> None:
+    cluster = tiering_cluster
+    with following_the_tier(cluster) as (_follower, offsets), Script(cluster, topic) as script:
+        unclean = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+        cluster.create_topic(topic, assignment=[[1, 2]], config={**TIERED_TOPIC, **unclean})
+        script.link_topic()
+        topic_id = script.topic_id()
+        assert topic_id is not None
+        partition = TieredPartition(cluster, topic, TopicIdPartition(topic_id, 0), offsets)
+
+        # Both brokers have this.
+        partition.produce(segments=1)
+        kept = partition.expect_all_but_the_active_segment_on_the_tier()
+
+        # Only broker 1 has this, and the tier.
+        cluster.kill_broker(2)
+        cluster.admin.wait_for_isr(topic, [1])
+        partition.produce(segments=3)
+        lost = partition.expect_all_but_the_active_segment_on_the_tier()
+        assert lost > kept
+
+        # Broker 2 goes on from what it has.
+        cluster.kill_broker(1)
+        cluster.start_broker(2)
+        elect_uncleanly(cluster, topic)
+        cluster.admin.wait_for_leader(topic, expected=2)
+        old_epoch, _ = partition.leader_epochs().entries[0]
+        wait_until(lambda: partition.leader_epochs().latest_epoch > old_epoch, "the epoch is begun", PATIENCE_S)
+        log = partition.leader_epochs()
+        began = log.entries[-1][1]
+        assert kept < began <= lost
+        assert max(last for _, last in partition.finished()) == lost
+        assert partition.tiered_up_to() == began - 1
+        assert not offsets.is_tiered(partition.key, log, old_epoch, TieredRange(began - 1, began))
+
+        # What it writes in the dead records' place counts, once it is on the tier.
+        partition.produce(segments=2)
+        wait_until(
+            lambda: began < partition.tiered_up_to() == partition.local_segments()[-1] - 1,
+            "all but the active segment is on the tier",
+            PATIENCE_S,
+        )
+        assert partition.kafka_says("latest-tiered") == partition.tiered_up_to()
+
+        cluster.start_broker(1)
+        cluster.admin.wait_for_full_isr(topic)
+        cluster.admin.delete_topic(topic)
+        wait_until(lambda: not offsets.partitions, "dead segments are forgotten too", PATIENCE_S)
+
+
+def elect_uncleanly(cluster: LocalCluster, topic: str) -> None:
+    """Wait until a replica leads that is not in sync."""
+
+    def elected() -> bool:
+        with suppress(KafkaException):
+            partitions = [TopicPartition(topic, 0)]
+            cluster.admin.client.elect_leaders(ElectionType.UNCLEAN, partitions).result(PATIENCE_S)
+        return cluster.leader_of(topic) is not None
+
+    wait_until(elected, f"somebody leads {topic}", PATIENCE_S, interval_s=0.5)
+
+
+def test_without_tiered_storage_the_topic_is_not_there_and_nothing_is_waited_for(stock_cluster: LocalCluster) -> None:
+    with following_the_tier(stock_cluster) as (follower, offsets):
+        assert follower.wait_until_ready(PATIENCE_S)
+        assert follower.is_there is False
+        assert offsets.partitions == {}

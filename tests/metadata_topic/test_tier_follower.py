@@ -1,0 +1,142 @@
+"""Following Kafka's own metadata topic, which need not be there."""
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from fake_topic import FakeTopic
+from kip405_writer import write
+from test_tiered_offsets import ONE_LEADER, ORDERS, copied, started, update
+
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.kip405 import RemoteLogMetadata
+from metadata_topic.tier_follower import TierFollower
+from metadata_topic.tiered_offsets import NOTHING_TIERED, TieredOffsets
+from metadata_topic.topic_follower import FollowSettings
+
+QUICK = FollowSettings(
+    batch_records=10, batch_wait_ms=10, retry_pause_ms=1, new_partitions_check_ms=10, absence_check_ms=5
+)
+
+
+class WatchedOffsets(TieredOffsets):
+    def __init__(self) -> None:
+        super().__init__()
+        self.applied = threading.Semaphore(0)
+
+    def apply_all(self, records: Iterable[tuple[RemoteLogMetadata, tuple[int, int]]]) -> None:
+        records = list(records)
+        super().apply_all(records)
+        self.applied.release(len(records))
+
+    def wait_for(self, records: int) -> None:
+        for _ in range(records):
+            assert self.applied.acquire(timeout=10)
+
+
+class LookedForTopic(FakeTopic):
+    """Absent at first; says when it was looked for."""
+
+    def __init__(self) -> None:
+        super().__init__(partitions=0)
+        self.looked = threading.Semaphore(0)
+
+    def consumer(self, config: object) -> "object":  # type: ignore[override]
+        topic = self
+        consumer = super().consumer(config)
+        count = consumer.partition_count
+
+        def counted(name: str, timeout_s: float) -> int:
+            found = count(name, timeout_s)
+            topic.looked.release()
+            return found
+
+        consumer.partition_count = counted  # type: ignore[method-assign]
+        return consumer
+
+
+@contextmanager
+def following(topic: FakeTopic) -> Iterator[tuple[TierFollower, WatchedOffsets]]:
+    offsets = WatchedOffsets()
+    follower = TierFollower(KafkaClientConfig("nowhere:1"), offsets, QUICK, consumer_factory=topic.consumer)
+    follower.start()
+    try:
+        yield follower, offsets
+    finally:
+        follower.close()
+
+
+def test_it_is_ready_when_all_that_the_topic_held_is_known_and_follows_then() -> None:
+    topic = FakeTopic(partitions=3)
+    for record in (*copied(1, 0, 9), *copied(2, 10, 19)):
+        topic.append(None, write(record), partition=2)
+    with following(topic) as (follower, offsets):
+        assert follower.wait_until_ready(10.0)
+        assert follower.is_there is True
+        assert offsets.tiered_up_to(ORDERS, ONE_LEADER) == 19
+        offsets.wait_for(4)
+        topic.append(None, write(started(3, 20, 29)), partition=2)
+        topic.append(None, write(update(3)), partition=2)
+        offsets.wait_for(2)
+        assert offsets.tiered_up_to(ORDERS, ONE_LEADER) == 29
+    assert offsets.progress == {2: 6}
+    assert follower.positions == {0: 0, 1: 0, 2: 6}
+
+
+def test_without_the_topic_it_is_ready_and_says_that_the_topic_is_not_there() -> None:
+    topic = LookedForTopic()
+    with following(topic) as (follower, offsets):
+        assert follower.wait_until_ready(10.0)
+        for _ in range(5):
+            assert topic.looked.acquire(timeout=10)
+        assert (follower.is_there, follower.ready, follower.positions) == (False, True, {})
+        assert offsets.tiered_up_to(ORDERS, ONE_LEADER) == NOTHING_TIERED
+        assert topic.consumers == 1
+        assert follower.counters == {}
+
+
+def test_a_topic_that_appears_later_is_followed_from_its_beginning() -> None:
+    topic = LookedForTopic()
+    with following(topic) as (follower, offsets):
+        assert follower.wait_until_ready(10.0)
+        with topic.changed:
+            topic.partitions.append([(None, write(record)) for record in copied(1, 0, 9)])
+        offsets.wait_for(2)
+        assert follower.wait_until_ready(10.0)
+        assert follower.is_there is True
+        assert offsets.tiered_up_to(ORDERS, ONE_LEADER) == 9
+
+
+def test_nothing_is_known_of_the_topic_while_no_broker_answers() -> None:
+    topic = FakeTopic(partitions=1)
+    answer = threading.Event()
+    asked = threading.Event()
+
+    def consumer(config: object) -> object:
+        asked.set()
+        assert answer.wait(10)
+        return topic.consumer(config)
+
+    follower = TierFollower(KafkaClientConfig("nowhere:1"), TieredOffsets(), QUICK, consumer_factory=consumer)  # type: ignore[arg-type]
+    follower.start()
+    try:
+        assert asked.wait(10)
+        assert (follower.is_there, follower.ready) == (None, False)
+        answer.set()
+        assert follower.wait_until_ready(10.0)
+    finally:
+        answer.set()
+        follower.close()
+
+
+def test_poison_is_passed_over_once() -> None:
+    topic = FakeTopic()
+    topic.append(b"key", b"hello")
+    topic.append(None, None)
+    for record in copied(1, 0, 9):
+        topic.append(None, write(record))
+    with following(topic) as (follower, offsets):
+        assert follower.wait_until_ready(10.0)
+        assert offsets.tiered_up_to(ORDERS, ONE_LEADER) == 9
+        assert offsets.counters == {"unknown_frame_version": 1, "unknown_no_value": 1}
+        assert topic.reads == [(0, 0), (0, 1), (0, 2), (0, 3)]

@@ -1,0 +1,278 @@
+"""What the long-term tier holds: never more than a plain model of it, offset by offset, finds there."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic import tiered_offsets
+from metadata_topic.kip405 import (
+    RemoteLogMetadata,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from metadata_topic.records import UnknownRecord
+from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.tiered_offsets import NOTHING_TIERED, TieredOffsets, TieredRange
+from plugin.segment_metadata import RemoteLogSegmentState
+
+ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
+OTHER = TopicIdPartition(TopicId(b"orders".ljust(16)), 1)
+ONE_LEADER = LeaderEpochs([(0, 0)])
+
+Segment = tuple[int, int, tuple[tuple[int, int], ...]]
+
+
+def started(number: int, start: int, end: int, *epochs: tuple[int, int]) -> RemoteLogSegmentMetadata:
+    segment_id = RemoteLogSegmentId(ORDERS, number.to_bytes(16, "big"))
+    return RemoteLogSegmentMetadata(
+        segment_id, "orders", start, end, 1, 0, 0, epochs or ((0, start),), 100, None, STARTED
+    )
+
+
+def update(number: int, state: RemoteLogSegmentState = FINISHED) -> RemoteLogSegmentMetadataUpdate:
+    segment_id = RemoteLogSegmentId(ORDERS, number.to_bytes(16, "big"))
+    return RemoteLogSegmentMetadataUpdate(segment_id, "orders", 1, 0, None, state)
+
+
+def copied(number: int, start: int, end: int, *epochs: tuple[int, int]) -> list[RemoteLogMetadata]:
+    return [started(number, start, end, *epochs), update(number)]
+
+
+class Tier(TieredOffsets):
+    """Numbers the records itself."""
+
+    def __init__(self, *records: RemoteLogMetadata) -> None:
+        super().__init__()
+        self.take(*records)
+
+    def take(self, *records: RemoteLogMetadata) -> "Tier":
+        at = self.progress.get(0, 0)
+        self.apply_all((record, (0, at + n)) for n, record in enumerate(records))
+        return self
+
+    def up_to(self, *epochs: tuple[int, int]) -> int:
+        return self.tiered_up_to(ORDERS, LeaderEpochs(epochs or ((0, 0),)))
+
+
+def test_a_segment_counts_from_finished_until_its_deletion_starts() -> None:
+    tier = Tier()
+    assert tier.up_to() == NOTHING_TIERED
+    assert tier.take(started(1, 0, 9)).up_to() == NOTHING_TIERED
+    assert tier.take(update(1)).up_to() == 9
+    assert tier.take(*copied(2, 10, 19)).up_to() == 19
+    assert tier.take(update(2, DELETING)).up_to() == 9
+    assert tier.take(update(2, DELETED)).up_to() == 9
+    assert tier.totals() == {STARTED: 0, FINISHED: 1, DELETING: 0}
+    assert tier.tiered_up_to(OTHER, ONE_LEADER) == NOTHING_TIERED
+
+
+def test_nothing_beyond_a_gap_counts() -> None:
+    tier = Tier(*copied(1, 0, 9), started(2, 10, 19), *copied(3, 20, 29))
+    assert tier.up_to() == 9
+    assert tier.tiered_ranges(ORDERS, ONE_LEADER) == (TieredRange(0, 9), TieredRange(20, 29))
+    assert tier.is_tiered(ORDERS, ONE_LEADER, 0, TieredRange(20, 29))
+    assert not tier.is_tiered(ORDERS, ONE_LEADER, 0, TieredRange(9, 20))
+    assert tier.take(update(2)).up_to() == 29
+
+
+def test_a_gap_of_one_offset_is_a_gap() -> None:
+    tier = Tier(*copied(1, 0, 9), *copied(2, 11, 19))
+    assert tier.up_to() == 9
+    assert tier.tiered_ranges(ORDERS, ONE_LEADER) == (TieredRange(0, 9), TieredRange(11, 19))
+    assert tier.take(*copied(3, 10, 10)).tiered_ranges(ORDERS, ONE_LEADER) == (TieredRange(0, 19),)
+
+
+def test_retention_moves_the_first_offset_and_not_the_last() -> None:
+    tier = Tier(*copied(1, 0, 9), *copied(2, 10, 19))
+    assert tier.take(update(1, DELETING), update(1, DELETED)).up_to() == 19
+    assert not tier.is_tiered(ORDERS, ONE_LEADER, 0, TieredRange(5, 12))
+    assert tier.is_tiered(ORDERS, ONE_LEADER, 0, TieredRange(10, 19))
+
+
+def test_segments_that_two_leaders_copied_overlap_and_losing_one_of_them_loses_only_what_it_alone_had() -> None:
+    tier = Tier(*copied(1, 0, 9), *copied(2, 5, 14), *copied(3, 0, 9))
+    assert tier.up_to() == 14
+    assert tier.take(update(1, DELETING)).up_to() == 14
+    assert tier.take(update(3, DELETING)).up_to() == 14
+    assert tier.tiered_ranges(ORDERS, ONE_LEADER) == (TieredRange(5, 14),)
+
+
+def test_what_an_unclean_election_threw_away_never_counts() -> None:
+    # Epoch 0's leader copied up to 14. Epoch 2's leader had its records only up to 5.
+    tier = Tier(*copied(1, 0, 9), *copied(2, 10, 14))
+    now = (0, 0), (2, 6)
+    assert tier.up_to(*now) == 5
+    assert not tier.is_tiered(ORDERS, LeaderEpochs(now), 0, TieredRange(0, 9))
+    assert not tier.is_tiered(ORDERS, LeaderEpochs(now), 2, TieredRange(6, 9))
+    tier.take(*copied(3, 0, 11, (0, 0), (2, 6)))
+    assert tier.up_to(*now) == 11
+    assert tier.is_tiered(ORDERS, LeaderEpochs(now), 2, TieredRange(6, 11))
+
+
+def test_an_epoch_that_began_elsewhere_than_the_segment_says_counts_only_where_both_agree() -> None:
+    tier = Tier(*copied(1, 0, 19, (0, 0), (1, 4), (3, 12)))
+    assert tier.tiered_ranges(ORDERS, LeaderEpochs([(0, 0), (1, 6), (3, 10)])) == (
+        TieredRange(0, 3),
+        TieredRange(6, 9),
+        TieredRange(12, 19),
+    )
+
+
+def test_a_segment_of_an_epoch_that_the_chain_does_not_know_yet_does_not_count() -> None:
+    assert Tier(*copied(1, 0, 9, (7, 0))).up_to() == NOTHING_TIERED
+    assert Tier(*copied(1, 0, 9)).tiered_up_to(ORDERS, LeaderEpochs()) == NOTHING_TIERED
+
+
+def test_states_without_the_segment_that_retention_cut_off_are_passed_over() -> None:
+    tier = Tier(update(1), update(2, DELETING), started(2, 0, 9), update(2))
+    assert tier.up_to() == NOTHING_TIERED
+    assert tier.counters == {"without_start": 2, "after_delete": 2}
+
+
+def test_what_is_deleted_stays_deleted() -> None:
+    tier = Tier(*copied(1, 0, 9), update(1, DELETING), update(1))
+    assert tier.up_to() == NOTHING_TIERED
+    tier.take(update(1, DELETED), *copied(1, 0, 9))
+    assert tier.up_to() == NOTHING_TIERED
+    assert tier.partitions == {}
+
+
+def test_a_partition_whose_topic_is_deleted_is_forgotten_at_once_and_for_good() -> None:
+    tier = Tier(*copied(1, 0, 9))
+    assert tier.partitions == {ORDERS: "orders"}
+    mark = RemotePartitionDeleteMetadata(ORDERS, "orders", 1, 0, RemotePartitionDeleteState.DELETE_PARTITION_MARKED)
+    tier.take(mark, *copied(2, 10, 19))
+    assert (tier.partitions, tier.up_to()) == ({}, NOTHING_TIERED)
+
+
+def test_only_a_bounded_number_of_deletions_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiered_offsets, "REMEMBERED_DELETIONS", 3)
+    tier = Tier(*(record for n in range(5) for record in (*copied(n, 0, 9), update(n, DELETED))))
+    tier.take(*copied(4, 0, 9))
+    assert tier.up_to() == NOTHING_TIERED
+    tier.take(*copied(0, 0, 9))
+    assert tier.up_to() == 9
+
+
+def test_unknown_records_are_counted_and_change_nothing() -> None:
+    tier = Tier(*copied(1, 0, 9), UnknownRecord("version", ""), UnknownRecord("truncated", ""))
+    assert tier.up_to() == 9
+    assert tier.counters == {"unknown_version": 1, "unknown_truncated": 1}
+
+
+def test_records_read_once_more_are_ignored() -> None:
+    tier = TieredOffsets()
+    history = [*copied(1, 0, 9), update(1, DELETING), update(1, DELETED)]
+    for _ in range(2):
+        tier.apply_all((record, (3, offset)) for offset, record in enumerate(history))
+    assert tier.counters["replayed"] == len(history)
+    assert (tier.progress, tier.tiered_up_to(ORDERS, ONE_LEADER)) == ({3: 4}, NOTHING_TIERED)
+
+
+# The model: every offset by itself.
+
+TOP = 24
+STEPS = [STARTED, FINISHED, DELETING, DELETED]
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> tuple[tuple[int, int], ...]:
+    epochs = sorted(draw(st.sets(st.integers(0, 4), min_size=1, max_size=4)))
+    starts = sorted(draw(st.lists(st.integers(0, TOP), min_size=len(epochs), max_size=len(epochs))))
+    return tuple(zip(epochs, starts, strict=True))
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> Segment:
+    start = draw(st.integers(0, TOP))
+    end = draw(st.integers(start, min(start + 10, TOP)))
+    epochs = sorted(draw(st.sets(st.integers(0, 4), min_size=1, max_size=3)))
+    offsets = sorted([start, *(draw(st.integers(start, end)) for _ in epochs[1:])])
+    return start, end, tuple(zip(epochs, offsets, strict=True))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[RemoteLogMetadata]:
+    """Several segments' steps, each segment's in order, mixed."""
+    waiting: list[list[RemoteLogMetadata]] = []
+    for number, (start, end, epochs) in enumerate(draw(st.lists(segments(), min_size=1, max_size=7))):
+        steps: list[RemoteLogMetadata] = [started(number, start, end, *epochs)]
+        states = draw(
+            st.sampled_from(([], [FINISHED], [FINISHED, DELETING], [FINISHED, DELETING, DELETED], [DELETING]))
+        )
+        waiting.append(steps + [update(number, state) for state in states])
+    history = []
+    while waiting:
+        chosen = draw(st.integers(0, len(waiting) - 1))
+        history.append(waiting[chosen].pop(0))
+        waiting = [steps for steps in waiting if steps]
+    return history
+
+
+def epoch_of(offset: int, epochs: tuple[tuple[int, int], ...]) -> int | None:
+    return max((epoch for epoch, start in epochs if start <= offset), default=None)
+
+
+def held_offsets(history: list[RemoteLogMetadata], chain: tuple[tuple[int, int], ...]) -> set[int]:
+    """The last state in the topic's order decides about each segment."""
+    known: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+    for record in history:
+        if isinstance(record, RemoteLogSegmentMetadata):
+            known[record.segment_id] = record
+        elif isinstance(record, RemoteLogSegmentMetadataUpdate):
+            known[record.segment_id] = replace(known[record.segment_id], state=record.state)
+    return {
+        offset
+        for segment in known.values()
+        if segment.state is FINISHED
+        for offset in range(segment.start_offset, segment.end_offset + 1)
+        if epoch_of(offset, segment.leader_epochs) == epoch_of(offset, chain)
+    }
+
+
+def offsets_of(ranges: tuple[TieredRange, ...]) -> set[int]:
+    return {offset for held in ranges for offset in range(held.first_offset, held.last_offset + 1)}
+
+
+@given(history=histories(), chain=chains())
+def test_the_tier_is_what_the_model_says_after_every_record(
+    history: list[RemoteLogMetadata], chain: tuple[tuple[int, int], ...]
+) -> None:
+    tier, log = Tier(), LeaderEpochs(chain)
+    for count, record in enumerate(history, 1):
+        tier.take(record)
+        held = held_offsets(history[:count], chain)
+        assert offsets_of(tier.tiered_ranges(ORDERS, log)) == held
+        up_to = tier.up_to(*chain)
+        if held:
+            assert set(range(min(held), up_to + 1)) <= held
+            assert up_to + 1 not in held
+        else:
+            assert up_to == NOTHING_TIERED
+
+
+@given(history=histories(), chain=chains(), seed=st.integers(0, 2**32))
+def test_whatever_the_order_and_however_often_records_come_the_tier_never_holds_more(
+    history: list[RemoteLogMetadata], chain: tuple[tuple[int, int], ...], seed: int
+) -> None:
+    mixed = history * 2
+    random.Random(seed).shuffle(mixed)
+    ranges = Tier(*mixed).tiered_ranges(ORDERS, LeaderEpochs(chain))
+    assert offsets_of(ranges) <= held_offsets(history, chain)
+
+
+@given(history=histories(), chain=chains(), data=st.data())
+def test_whatever_records_retention_cuts_off_the_tier_never_holds_more(
+    history: list[RemoteLogMetadata], chain: tuple[tuple[int, int], ...], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(history)))
+    ranges = Tier(*history[cut:]).tiered_ranges(ORDERS, LeaderEpochs(chain))
+    assert offsets_of(ranges) <= held_offsets(history, chain)
