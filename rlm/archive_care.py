@@ -82,16 +82,16 @@ class ArchiveCare:
         self._measures = measures
 
     def run_once(
-        self, now_ms: int, cared_for: Mapping[int, int], logs: KnownLogs, in_flight: Collection[ArchiveObjectId] = ()
+        self, now_ms: int, cared_for: Mapping[int, int], logs: KnownLogs, unsettled: Collection[ArchiveObjectId] = ()
     ) -> None:
         """Go one step on with every object of these brokers; `cared_for` is broker id to the registered incarnation.
 
-        Only once the metadata topic was read beyond that registration. A failure of the store or a full publisher ends
-        the round; the next one goes on.
+        `unsettled` is RLMArchiveTask's, taken before the call. Only once the metadata topic was read beyond that
+        registration. A failure of the store or a full publisher ends the round; the next one goes on.
         """
         try:
             for broker_id, incarnation in cared_for.items():
-                self._mark(now_ms, broker_id, incarnation, logs, in_flight)
+                self._mark(now_ms, broker_id, incarnation, logs, unsettled)
                 self._delete_marked(now_ms, broker_id, incarnation)
                 for record in self._archive.to_publish_again(now_ms - self._limits.publish_again_ms, broker_id):
                     self._publisher.publish(replace(record, incarnation=incarnation, event_timestamp_ms=now_ms))
@@ -132,9 +132,9 @@ class ArchiveCare:
             log.warning("archive_orphan", object=str(object_id), stored=object_id in orphans.objects)
 
     def _mark(
-        self, now_ms: int, broker_id: int, incarnation: int, logs: KnownLogs, in_flight: Collection[ArchiveObjectId]
+        self, now_ms: int, broker_id: int, incarnation: int, logs: KnownLogs, unsettled: Collection[ArchiveObjectId]
     ) -> None:
-        doomed = [named for named in self._archive.uncommitted(now_ms, broker_id) if named not in in_flight]
+        doomed = [named for named in self._archive.uncommitted(now_ms, broker_id) if named not in unsettled]
         doomed += self._archive.unneeded(logs.bounds, logs.deleted_topics, broker_id)
         for object_id in doomed:
             self._publisher.publish(ArchiveObjectDeleted(object_id, incarnation, DELETING, now_ms))

@@ -35,6 +35,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObjectPrepared, ArchiveRecord, as_sources
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.errors import PublicationBacklogFullError
+from metadata_topic.states import STARTED
 from plugin.archive_object import DEFAULT_RUN_BYTES, ArchiveObjectId, OpenArchiveObject
 from plugin.archive_storage import ArchiveStorage
 from plugin.combined_segment import SealedCombinedSegment
@@ -109,7 +110,7 @@ class _Archived:
 
 
 class RLMArchiveTask:
-    """One agent incarnation's archiving. Used in the event loop; `assign` and `run_due` are not to overlap in threads."""
+    """One agent incarnation's archiving. Used from the event loop, but for `unsettled`."""
 
     def __init__(
         self,
@@ -132,8 +133,18 @@ class RLMArchiveTask:
         self._schedule = PartitionSchedule(limits.intervals)
         self._partitions: dict[TopicIdPartition, _Archived] = {}
         self._changed = asyncio.Event()
-        self.in_flight: ArchiveObjectId | None = None
-        """The object between prepared and committed: not to be taken for one that was given up."""
+        self._unsettled: set[ArchiveObjectId] = set()
+
+    @property
+    def unsettled(self) -> frozenset[ArchiveObjectId]:
+        """Objects whose commit may still come, or is on its way to the topic and back.
+
+        Whoever looks for prepared objects that were given up must leave these alone, however old they are: a deletion
+        behind a commit would come after the sources were released. Any thread may ask.
+        """
+        return frozenset(
+            named for named in self._unsettled.copy() if self._rooms.archive.state_of(named) in (None, STARTED)
+        )
 
     def assign(self, partitions: Iterable[tuple[TopicIdPartition, Callable[[], LogView | None]]]) -> None:
         """The led partitions to archive from now on, each with what reads its log; that blocks, and runs in the pool.
@@ -212,7 +223,7 @@ class RLMArchiveTask:
         incarnation = writer_id.incarnation
         created_ms = self._clocks.wall_ms()
         sealed = await self._in_pool(self._seal, object_id, created_ms, parts)
-        self.in_flight = object_id
+        self._unsettled = {*self.unsettled, object_id}
         try:
             self._rooms.publisher.publish(
                 ArchiveObjectPrepared(object_id, incarnation, self._limits.prepared_ttl_ms, created_ms)
@@ -227,8 +238,9 @@ class RLMArchiveTask:
                     object_id, incarnation, sealed.entries, sealed.size_bytes, sources, self._clocks.wall_ms()
                 )
             )
-        finally:
-            self.in_flight = None
+        except (RemoteStorageError, PublicationBacklogFullError):
+            self._unsettled.discard(object_id)
+            raise
         log.info("archived", object=str(object_id), bytes=sealed.size_bytes, sources=len(plan.parts))
         return object_id
 
