@@ -352,7 +352,7 @@ class ArchiveStore:
         """The first offset of this log, not below `from_offset`, that is archived."""
         found = []
         for epoch, spans in self._index.get(topic_id_partition, {}).items():
-            start, end = leader_epochs.start_of(epoch), leader_epochs.end_of(epoch)
+            start, end = leader_epochs.start_offset(epoch), leader_epochs.end_of(epoch)
             if start is not None:
                 first = spans.first_from(max(start, from_offset))
                 if first is not None and (end is None or first < end):

@@ -33,7 +33,7 @@ class LeaderEpochChain:
         index = bisect_right(self._starts, offset) - 1
         return self._epochs[index] if index >= 0 else None
 
-    def start_of(self, epoch: int) -> int | None:
+    def start_offset(self, epoch: int) -> int | None:
         """The first offset of this epoch; None when the chain does not have it."""
         index = bisect_left(self._epochs, epoch)
         return self._starts[index] if index < len(self._epochs) and self._epochs[index] == epoch else None

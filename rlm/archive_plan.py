@@ -139,7 +139,7 @@ class StoreEntries:
             for entry in segment.entries
             if entry.topic_id_partition == topic_id_partition
             and entry.last_offset > offset
-            and (first := max(entry.first_offset, offset + 1, leader_epochs.start_of(entry.leader_epoch) or 0))
+            and (first := max(entry.first_offset, offset + 1, leader_epochs.start_offset(entry.leader_epoch) or 0))
             <= entry.last_offset
             and leader_epochs.epoch_at(first) == entry.leader_epoch
             and self._store.entries_covering(topic_id_partition, first, leader_epochs)

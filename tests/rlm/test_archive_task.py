@@ -139,18 +139,18 @@ async def test_killed_at_any_step_and_again_while_healing_the_same_end_state_is_
         return False
 
     for first in count():
+        if not await dies(_crash_world(), 5, first):
+            break
         for second in count():
             outside = _crash_world()
-            if not await dies(outside, 5, first):
-                break
+            await dies(outside, 5, first)
+            left_something = bool(outside.topic)
             outside.now_s += TTL_MS / 1000
-            died_again = await dies(outside, 6, second)
+            died_again = left_something and await dies(outside, 6, second)
             outside.now_s += TTL_MS / 1000
             _check_the_end(outside, await _live(outside, 7, None))
             if not died_again:
                 break
-        if second == 0 and not await dies(_crash_world(), 5, first):
-            break
     prepared, committed = "ArchiveObjectPrepared COPY_SEGMENT_STARTED", "ArchiveObjectCommitted COPY_SEGMENT_FINISHED"
     marked, gone = "ArchiveObjectDeleted DELETE_SEGMENT_STARTED", "ArchiveObjectDeleted DELETE_SEGMENT_FINISHED"
     told = {f"{verb} {what}" for verb in ("publish", "published") for what in (prepared, committed, marked, gone)}
@@ -239,7 +239,8 @@ async def test_reads_and_writes_stay_below_the_bandwidth() -> None:
     agent = Agent(outside, 5, bytes_per_s=1000, threads=3)
     began_s = outside.now_s
     assert await agent.task.run_due() == 1
-    assert outside.now_s - began_s >= size / 1000  # all reads but the last, and the write waits for them
+    # All is read before anything is written, and the write waits for the last read's tokens; a burst is free.
+    assert outside.now_s - began_s >= size / 1000 - 0.25
     assert agent.measures.read_bytes._value.get() == size
     agent.task.close()
 
