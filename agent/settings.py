@@ -18,6 +18,7 @@ from replication.peer_connection import Address
 
 OUR_PREFIXES = ("remote.wal.", "remote.log.wal.")
 MAX_PORT = 65535
+MAX_ARCHIVE_RUNS = 4096
 
 
 class AgentSettingsError(Exception):
@@ -320,6 +321,12 @@ def _check_archive(settings: AgentSettings, file: Path) -> None:
     if settings.remote_wal_archive_object_min_bytes > settings.remote_wal_archive_object_max_bytes:
         raise AgentSettingsError(
             f"{file}: remote.wal.archive.object.min.bytes: must not be above remote.wal.archive.object.max.bytes"
+        )
+    runs = settings.remote_wal_archive_object_max_bytes // settings.remote_wal_archive_object_run_bytes
+    if runs > MAX_ARCHIVE_RUNS:
+        raise AgentSettingsError(
+            f"{file}: remote.wal.archive.object.run.bytes: {runs} runs in an object of "
+            f"remote.wal.archive.object.max.bytes are too many for its record; at most {MAX_ARCHIVE_RUNS} fit"
         )
 
 

@@ -40,7 +40,8 @@ FORMAT_VERSION: Final = 1
 PREPARED: Final = 16
 COMMITTED: Final = 17
 DELETION: Final = 18
-MAX_SOURCES: Final = 2**16
+MAX_SOURCES: Final = 2**15
+"""They take 20 bytes each, so that a record stays below a broker's message.max.bytes."""
 
 _HEAD: Final = struct.Struct(f">BB{ARCHIVE_OBJECT_ID_BYTES}sqQ")
 _PREPARED: Final = struct.Struct(">q")

@@ -87,8 +87,8 @@ class ArchivePlan:
 
     @property
     def source_ids(self) -> list[CombinedSegmentId]:
-        """All combined segments that hold some of it."""
-        return [source.combined_segment_id for part in self.parts for source in part.sources]
+        """The combined segments to read it from; others may hold the same."""
+        return [part.sources[0].combined_segment_id for part in self.parts]
 
 
 class WalEntries(Protocol):

@@ -75,6 +75,8 @@ def test_the_archive_has_a_storage_manager_of_its_own() -> None:
 def test_an_archive_objects_bounds_belong_together() -> None:
     message = refused(remote_wal_archive_object_min_bytes="2048", remote_wal_archive_object_max_bytes="1024")
     assert "remote.wal.archive.object.min.bytes" in message
+    message = refused(remote_wal_archive_object_run_bytes="1024")
+    assert "remote.wal.archive.object.run.bytes" in message
 
 
 WRONG = [
