@@ -16,8 +16,14 @@ from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.store import RemoteWalMetadataStore
 from plugin.archive_object import ArchiveObjectId
 from plugin.archive_storage import StoredArchiveObject
-from plugin.combined_segment import SealedCombinedSegment
-from plugin.errors import RemoteResourceNotFoundError
+from plugin.combined_segment import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    SealedCombinedSegment,
+    decode_footer,
+    locate_footer,
+)
+from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
@@ -82,7 +88,13 @@ class MemoryArchive:
         return self.objects[object_id][start_position:end_position]
 
     def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
-        raise NotImplementedError
+        raw = self.objects[stored.object_id]
+        try:
+            location = locate_footer(raw[-TRAILER_BYTES:], len(raw))
+            _, runs = decode_footer(raw[:HEADER_BYTES], raw[location.start : location.end], location)
+        except ValueError as error:
+            raise RemoteSegmentCorruptError("fetch metadata", stored.key, str(error)) from error
+        return runs
 
     def delete(self, object_id: ArchiveObjectId) -> None:
         self.crashes.moment("delete begins")

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_log.record_batch import scan_batches
-from metadata_topic.archive_store import LogBounds
+from metadata_topic.archive_recovery import records_from_objects
+from metadata_topic.archive_store import ArchiveStore, LogBounds
 from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
 from plugin.errors import RemoteStorageTimeoutError
@@ -338,6 +339,23 @@ async def test_commits_are_published_again_before_the_topic_forgets_them() -> No
     again.take_care(rounds=1)
     assert len(outside.topic) == 1
     assert Agent(outside, 7).archived_bytes() == b"".join(raw for _, _, raw in outside.log)
+
+
+async def test_the_index_can_be_made_of_the_objects_alone() -> None:
+    outside = Outside(plain_log(8) + plain_log(4, first=16, epoch=2), ((0, 0), (2, 16)))
+    outside.upload(outside.log[:8], outside.log[8:])
+    agent = Agent(outside, 5, max_bytes=300)
+    await agent.archive_all()
+    again = Agent(outside, 6)
+    again.archive = ArchiveStore()
+    damaged = next(iter(outside.archive_storage.objects))._replace(first_offset=4000, last_offset=4001)
+    outside.archive_storage.objects[damaged] = b"x" * 300
+    for record in records_from_objects(outside.archive_storage):
+        again.archive.apply(record)
+    assert again.archive.state_of(damaged) is None
+    assert again.archived_bytes() == b"".join(raw for _, _, raw in outside.log)
+    agent.task.close()
+    again.task.close()
 
 
 async def test_a_restarted_agent_archives_nothing_twice() -> None:
