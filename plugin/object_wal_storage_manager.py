@@ -136,13 +136,20 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         self._delete(self._keys.key_of(combined_segment_id))
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
-        for item in self.list_objects(self._keys.list_prefix(broker_id)):
-            segment_id = self._keys.parse(item.key)
-            if segment_id is None:
-                with self._counts_lock:
-                    self._counts.foreign_objects += 1
-            else:
-                yield StoredSegment(segment_id, item.key, item.size_bytes, item.last_modified_ms)
+        prefix = self._keys.list_prefix(broker_id)
+        page: str | None = None
+        while True:
+            listed = self._list_page(prefix, page)
+            for item in listed.objects:
+                segment_id = self._keys.parse(item.key)
+                if segment_id is None:
+                    with self._counts_lock:
+                        self._counts.foreign_objects += 1
+                else:
+                    yield StoredSegment(segment_id, item.key, item.size_bytes, item.last_modified_ms)
+            page = listed.next_page
+            if page is None:
+                return
 
     # Objects of this format under keys of another kind (`plugin.archive_storage`)
 
