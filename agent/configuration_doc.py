@@ -11,7 +11,15 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agent.settings import AgentSettings, describe_settings
-from metadata_topic.topic_settings import ENABLE_KEY, LATENCY_BOUND_KEY, POLICY_KEY, LinkPolicy, TopicSettings
+from metadata_topic.topic_settings import (
+    ARCHIVE_KEY,
+    ENABLE_KEY,
+    LATENCY_BOUND_KEY,
+    POLICY_KEY,
+    LinkPolicy,
+    TopicSettings,
+)
+from plugin.archive_storage import DEFAULT_ARCHIVE_IMPL_PREFIX
 from plugin.backend_settings import ObjectBackendSettings
 from plugin.loading import DEFAULT_IMPL_PREFIX
 from plugin.local_directory import LocalDirectorySettings
@@ -42,6 +50,9 @@ _BACKENDS = f"""\
 These keys have the prefix that `remote.log.wal.storage.manager.impl.prefix` says, `{DEFAULT_IMPL_PREFIX}` by default:
 `bucket` is `{DEFAULT_IMPL_PREFIX}bucket`. Every agent of a cluster must be given the same store and the same `prefix`,
 as a follower's agent reads what a leader's agent wrote.
+
+The archive's storage manager takes the same keys under the prefix that
+`remote.wal.archive.storage.manager.impl.prefix` says, `{DEFAULT_ARCHIVE_IMPL_PREFIX}` by default.
 """
 
 _TOPICS = """\
@@ -108,6 +119,12 @@ def _topic_rows() -> Iterator[Row]:
             "upload and read stay within the latency bound.",
         ),
         (LATENCY_BOUND_KEY, "int", "", "For the policy latency. Default: the agent's own key of the same name."),
+        (
+            ARCHIVE_KEY,
+            "bool",
+            _text(defaults.archive),
+            "Whether the topic's records are merged into archive objects, by agents that have the archive on.",
+        ),
     )
     for key, kind, default, meaning in meanings:
         yield f"`{key}`", kind, _code(default), meaning

@@ -60,6 +60,7 @@ def assignments(
                 directory.path,
                 settings.link_policy,
                 settings.link_latency_bound_ms or default_latency_bound_ms,
+                settings.archive,
             )
         )
     return found

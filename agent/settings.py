@@ -12,11 +12,13 @@ from typing import Annotated, Any
 from pydantic import AliasGenerator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from kafka_log.server_properties import BrokerProperties
+from plugin.archive_storage import DEFAULT_ARCHIVE_CLASS_NAME, DEFAULT_ARCHIVE_IMPL_PREFIX
 from plugin.loading import DEFAULT_CLASS_NAME, DEFAULT_IMPL_PREFIX
 from replication.peer_connection import Address
 
 OUR_PREFIXES = ("remote.wal.", "remote.log.wal.")
 MAX_PORT = 65535
+MAX_ARCHIVE_RUNS = 4096
 
 
 class AgentSettingsError(Exception):
@@ -113,6 +115,60 @@ class AgentSettings(BaseModel):
     remote_wal_archive_interval_ms: int = Field(
         1000, ge=1, description="How often an object is uploaded while linking would cost more than the zone border."
     )
+    remote_wal_archive_enable: bool = Field(
+        False,
+        description="Whether this agent merges combined segments into archive objects, for topics with the key of the "
+        "same name. Not to be mixed up with remote.wal.archive.interval.ms.",
+    )
+    remote_wal_archive_storage_manager_class_name: str = Field(
+        DEFAULT_ARCHIVE_CLASS_NAME, description="The archive's storage manager, one of those that store objects."
+    )
+    remote_wal_archive_storage_manager_class_path: str | None = Field(
+        None, description="A directory that is added to the import path for that class."
+    )
+    remote_wal_archive_storage_manager_impl_prefix: str = Field(
+        DEFAULT_ARCHIVE_IMPL_PREFIX, description="What the archive's storage manager's own keys begin with."
+    )
+    remote_wal_archive_object_min_bytes: int = Field(
+        16 * 1024 * 1024, ge=1, description="From how many bytes on a partition's records become an archive object."
+    )
+    remote_wal_archive_object_max_bytes: int = Field(
+        64 * 1024 * 1024,
+        ge=1024,
+        le=1024**3,
+        description="How large an archive object becomes at most. One is made at a time, and held in memory twice.",
+    )
+    remote_wal_archive_object_max_age_ms: int = Field(
+        3_600_000, ge=1000, description="The age from which on records are archived although they are few."
+    )
+    remote_wal_archive_object_run_bytes: int = Field(
+        1024 * 1024,
+        ge=1024,
+        description="The length of the runs in an archive object: what a reader reads and checks at once.",
+    )
+    remote_wal_archive_bytes_per_second: int = Field(
+        32 * 1024 * 1024,
+        ge=1024,
+        description="What the archive reads and writes together at most, so that uploads are not delayed.",
+    )
+    remote_wal_archive_thread_pool_size: int = Field(
+        2, ge=1, le=64, description="Threads of the archive: so many combined segments are read at a time."
+    )
+    remote_wal_archive_task_interval_ms: int = Field(
+        60_000, ge=100, description="How often a partition's archive is looked at when there was nothing to do."
+    )
+    remote_wal_archive_task_retry_interval_ms: int = Field(
+        1000, ge=1, description="The first back-off after the archive failed; it doubles with each failure."
+    )
+    remote_wal_archive_task_retry_interval_max_ms: int = Field(
+        300_000, ge=1, description="The longest back-off after the archive failed."
+    )
+    remote_wal_archive_prepared_ttl_ms: int = Field(
+        3_600_000, ge=60_000, description="After this time an archive object that was never committed is deleted."
+    )
+    remote_wal_archive_delete_grace_ms: int = Field(
+        600_000, ge=1000, description="How long an archive object stays after it was marked as to be deleted."
+    )
     remote_wal_link_latency_bound_ms: int = Field(
         20,
         ge=1,
@@ -199,9 +255,14 @@ class AgentSettings(BaseModel):
 
 def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
     """The agent's keys out of server.properties. Raises AgentSettingsError naming the first wrong key."""
-    prefix = broker.raw.get("remote.log.wal.storage.manager.impl.prefix", DEFAULT_IMPL_PREFIX)
+    storage_managers = (
+        broker.raw.get("remote.log.wal.storage.manager.impl.prefix", DEFAULT_IMPL_PREFIX),
+        broker.raw.get("remote.wal.archive.storage.manager.impl.prefix", DEFAULT_ARCHIVE_IMPL_PREFIX),
+    )
     own = {
-        key: value for key, value in broker.raw.items() if key.startswith(OUR_PREFIXES) and not key.startswith(prefix)
+        key: value
+        for key, value in broker.raw.items()
+        if key.startswith(OUR_PREFIXES) and not key.startswith(storage_managers)
     }
     try:
         settings = AgentSettings.model_validate(own)
@@ -211,6 +272,7 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
         reason = "no such setting" if first["type"] == "extra_forbidden" else first["msg"]
         raise AgentSettingsError(f"{file}: {key}: {reason}") from None
     _check_together(settings, broker, file)
+    _check_archive(settings, file)
     return settings
 
 
@@ -253,6 +315,19 @@ def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Pat
             raise AgentSettingsError(
                 f"{file}: remote.wal.agent.state.directory: must not lie in the log directory {directory}"
             )
+
+
+def _check_archive(settings: AgentSettings, file: Path) -> None:
+    if settings.remote_wal_archive_object_min_bytes > settings.remote_wal_archive_object_max_bytes:
+        raise AgentSettingsError(
+            f"{file}: remote.wal.archive.object.min.bytes: must not be above remote.wal.archive.object.max.bytes"
+        )
+    runs = settings.remote_wal_archive_object_max_bytes // settings.remote_wal_archive_object_run_bytes
+    if runs > MAX_ARCHIVE_RUNS:
+        raise AgentSettingsError(
+            f"{file}: remote.wal.archive.object.run.bytes: {runs} runs in an object of "
+            f"remote.wal.archive.object.max.bytes are too many for its record; at most {MAX_ARCHIVE_RUNS} fit"
+        )
 
 
 def _is_loopback(host: str) -> bool:

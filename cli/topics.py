@@ -21,13 +21,21 @@ def enable(
     latency_bound_ms: Annotated[
         int | None, typer.Option(help="remote.wal.link.latency.bound.ms, for the policy latency.", min=1)
     ] = None,
+    archive: Annotated[
+        bool, typer.Option("--archive/--no-archive", help="remote.wal.archive.enable: keep the log in the archive.")
+    ] = False,
 ) -> None:
     """Replicate these topics through object storage from now on. Takes effect in running agents within seconds."""
     from metadata_topic.topic_settings import LinkPolicy, TopicSettings
 
     if link_policy not in list(LinkPolicy):
         raise typer.BadParameter(f"{link_policy!r} is none of {', '.join(LinkPolicy)}", param_hint="--link-policy")
-    settings = TopicSettings(enable=True, link_policy=LinkPolicy(link_policy), link_latency_bound_ms=latency_bound_ms)
+    settings = TopicSettings(
+        enable=True,
+        link_policy=LinkPolicy(link_policy),
+        link_latency_bound_ms=latency_bound_ms,
+        archive=archive,
+    )
     _set(topics, bootstrap_server, command_config, settings)
 
 
@@ -52,13 +60,14 @@ def list_topics(bootstrap_server: BootstrapServer, command_config: CommandConfig
             "remote.wal.storage.enable": settings.enable,
             "remote.wal.link.policy": str(settings.link_policy),
             "remote.wal.link.latency.bound.ms": settings.link_latency_bound_ms,
+            "remote.wal.archive.enable": settings.archive,
         }
         for name, settings in sorted(topics.items())
     ]
     if json:
         typer.echo(json_format.dumps(rows))
         return
-    table = Table("topic", "remote.wal.storage.enable", "link policy", "latency bound")
+    table = Table("topic", "remote.wal.storage.enable", "link policy", "latency bound", "archive")
     for row in rows:
         bound = row["remote.wal.link.latency.bound.ms"]
         table.add_row(
@@ -66,6 +75,7 @@ def list_topics(bootstrap_server: BootstrapServer, command_config: CommandConfig
             str(row["remote.wal.storage.enable"]).lower(),
             str(row["remote.wal.link.policy"]),
             f"{bound} ms" if bound is not None else "",
+            str(row["remote.wal.archive.enable"]).lower(),
         )
     Console().print(table)
 

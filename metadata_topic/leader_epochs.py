@@ -33,6 +33,11 @@ class LeaderEpochChain:
         index = bisect_right(self._starts, offset) - 1
         return self._epochs[index] if index >= 0 else None
 
+    def start_offset(self, epoch: int) -> int | None:
+        """The first offset of this epoch; None when the chain does not have it."""
+        index = bisect_left(self._epochs, epoch)
+        return self._starts[index] if index < len(self._epochs) and self._epochs[index] == epoch else None
+
     def end_of(self, epoch: int) -> int | None:
         """The offset from which on this epoch's records are not the log's; None when nothing ends them.
 

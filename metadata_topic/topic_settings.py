@@ -7,7 +7,7 @@ record per key, the last one counts, none (or a tombstone) means the defaults. V
 key                  value
 ===================  ==============================================================================
 ``topic:<name>``     ``remote.wal.storage.enable``, ``remote.wal.link.policy``,
-                     ``remote.wal.link.latency.bound.ms``
+                     ``remote.wal.link.latency.bound.ms``, ``remote.wal.archive.enable``
 ``agent:<broker>``   ``broker_id``, ``incarnation``, ``http_endpoint``, ``peer_endpoint``,
                      ``version``, ``started_ms``
 ===================  ==============================================================================
@@ -28,6 +28,7 @@ from metadata_topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 ENABLE_KEY: Final = "remote.wal.storage.enable"
 POLICY_KEY: Final = "remote.wal.link.policy"
 LATENCY_BOUND_KEY: Final = "remote.wal.link.latency.bound.ms"
+ARCHIVE_KEY: Final = "remote.wal.archive.enable"
 
 INTERNAL_TOPICS: Final = frozenset(
     {
@@ -65,6 +66,8 @@ class TopicSettings:
     """`remote.wal.link.policy`"""
     link_latency_bound_ms: int | None = None
     """`remote.wal.link.latency.bound.ms`; None: no bound of its own"""
+    archive: bool = False
+    """`remote.wal.archive.enable`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,7 @@ def encode_topic_settings(settings: TopicSettings) -> bytes:
     fields: dict[str, bool | str | int] = {
         ENABLE_KEY: settings.enable,
         POLICY_KEY: settings.link_policy.value,
+        ARCHIVE_KEY: settings.archive,
     }
     if settings.link_latency_bound_ms is not None:
         fields[LATENCY_BOUND_KEY] = settings.link_latency_bound_ms
@@ -149,11 +153,14 @@ def _topic_settings(fields: Mapping[str, object]) -> TopicSettings:
     enable = fields.get(ENABLE_KEY, False)
     bound_ms = fields.get(LATENCY_BOUND_KEY)
     policy = LinkPolicy(_text(fields, POLICY_KEY)) if POLICY_KEY in fields else LinkPolicy.COST
+    archive = fields.get(ARCHIVE_KEY, False)
     if not isinstance(enable, bool):
         raise TypeError(f"{ENABLE_KEY} must be true or false")
+    if not isinstance(archive, bool):
+        raise TypeError(f"{ARCHIVE_KEY} must be true or false")
     if bound_ms is not None and (isinstance(bound_ms, bool) or not isinstance(bound_ms, int) or bound_ms < 0):
         raise TypeError(f"{LATENCY_BOUND_KEY} must be a number of milliseconds")
-    return TopicSettings(enable, policy, bound_ms)
+    return TopicSettings(enable, policy, bound_ms, archive)
 
 
 def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:

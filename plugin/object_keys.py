@@ -1,6 +1,11 @@
-"""The keys of combined segments, built and parsed here and nowhere else.
+"""The keys of combined segments and archive objects, built and parsed here and nowhere else.
 
 `{prefix}{cluster id}/{broker id}/{incarnation:012x}/{sequence:012x}.rwal`
+`{prefix}{cluster id}/archive/{topic id}/{partition}/{first offset:020}-{last offset:020}-{writer id}.rwal`
+
+The writer id is `{broker id}-{incarnation:012x}-{sequence:012x}`. A topic id is 32 hex digits, not Kafka's base64,
+so that no two keys differ in upper and lower case alone. Offsets have 20 digits, as in the names of Kafka's segment
+files, so that a sorted listing is in the order of the log.
 
 A key holds nothing that a user of Kafka can choose: the prefix and the cluster id are checked once, the
 rest are integers. Every prefix that is listed ends in "/", as S3 Express asks.
@@ -10,11 +15,17 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.archive_object import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId
 
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
 _PREFIX_PART: Final = re.compile(r"[A-Za-z0-9!_.*'()=-]{1,255}", re.ASCII)
 _SEGMENT: Final = re.compile(r"(0|[1-9][0-9]{0,9})/([0-9a-f]{12})/([0-9a-f]{12})\.rwal", re.ASCII)
+_ARCHIVE_OBJECT: Final = re.compile(
+    r"([0-9a-f]{32})/(0|[1-9][0-9]{0,9})/([0-9]{20})-([0-9]{20})-(0|[1-9][0-9]{0,9})-([0-9a-f]{12})-([0-9a-f]{12})\.rwal",
+    re.ASCII,
+)
 _MAX_PREFIX_CHARACTERS: Final = 512
 
 
@@ -61,6 +72,34 @@ class ObjectKeyFactory:
     def list_prefix(self, broker_id: int | None = None) -> str:
         """What all keys of the cluster, or of one broker, start with."""
         return f"{self.prefix}{self.cluster_id}/" + ("" if broker_id is None else f"{broker_id}/")
+
+    def archive_key_of(self, object_id: ArchiveObjectId) -> str:
+        """The key of one archive object."""
+        prefix = self.archive_prefix(object_id.topic_id_partition)
+        return f"{prefix}{object_id.first_offset:020}-{object_id.last_offset:020}-{object_id.writer_id}.rwal"
+
+    def parse_archive(self, key: str) -> ArchiveObjectId | None:
+        """The inverse of `archive_key_of`; None when the key is not one that it builds for this cluster."""
+        start = self.archive_prefix()
+        match = _ARCHIVE_OBJECT.fullmatch(key, len(start)) if key.startswith(start) else None
+        if match is None:
+            return None
+        partition, first, last, broker_id = (int(match[group]) for group in (2, 3, 4, 5))
+        if partition >= 2**31 or broker_id >= 2**31 or not first <= last < 2**62:
+            return None
+        return ArchiveObjectId(
+            TopicIdPartition(TopicId(bytes.fromhex(match[1])), partition),
+            first,
+            last,
+            CombinedSegmentId(broker_id, int(match[6], 16), int(match[7], 16)),
+        )
+
+    def archive_prefix(self, topic_id_partition: TopicIdPartition | None = None) -> str:
+        """What the keys of all archive objects of the cluster, or of one partition, start with."""
+        start = f"{self.prefix}{self.cluster_id}/archive/"
+        if topic_id_partition is None:
+            return start
+        return f"{start}{topic_id_partition.topic_id.hex()}/{topic_id_partition.partition}/"
 
     def probe_key(self, broker_id: int, probe_id: str) -> str:
         """Where the start-up self-test writes; `parse` never takes it for a segment."""

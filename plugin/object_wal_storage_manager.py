@@ -25,6 +25,7 @@ from plugin.combined_segment import (
     HEADER_BYTES,
     TRAILER_BYTES,
     OpenCombinedSegment,
+    SealedCombinedSegment,
     SegmentHeader,
     decode_footer,
     locate_footer,
@@ -37,7 +38,7 @@ from plugin.errors import (
     RemoteStorageError,
 )
 from plugin.object_keys import ObjectKeyFactory
-from plugin.object_store import ListPage, ObjectExistsError, ObjectHead, ObjectStore
+from plugin.object_store import ListedObject, ListPage, ObjectExistsError, ObjectHead, ObjectStore
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
@@ -47,6 +48,7 @@ from plugin.remote_wal_storage_manager import (
 from plugin.retrying import Retrier, RetryPolicy
 from plugin.segment_metadata import (
     CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
@@ -119,27 +121,9 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         size, key = stored.size_bytes, stored.key
-        if size < HEADER_BYTES + TRAILER_BYTES:
-            raise RemoteSegmentCorruptError("fetch metadata", key, f"{size} bytes are no combined segment")
-        tail_start = max(0, size - _TAIL_BYTES)
-        tail = self._get(key, tail_start, size)
-        header = tail[:HEADER_BYTES] if tail_start == 0 else self._get(key, 0, HEADER_BYTES)
-        try:
-            location = locate_footer(tail[-TRAILER_BYTES:], size)
-            if location.start >= tail_start:
-                footer = tail[location.start - tail_start : location.end - tail_start]
-            else:
-                footer = self._get(key, location.start, location.end)
-            decoded, entries = decode_footer(header, footer, location)
-        except ValueError as error:
-            raise RemoteSegmentCorruptError("fetch metadata", key, str(error)) from error
-        if (decoded.combined_segment_id, decoded.cluster_id) != (
-            stored.combined_segment_id,
-            self._context.cluster_id,
-        ):
-            raise RemoteSegmentCorruptError(
-                "fetch metadata", key, f"holds segment {decoded.combined_segment_id} of {decoded.cluster_id}"
-            )
+        decoded, entries = self.read_footer(key, size)
+        if decoded.combined_segment_id != stored.combined_segment_id:
+            raise RemoteSegmentCorruptError("fetch metadata", key, f"holds segment {decoded.combined_segment_id}")
         return RemoteWalCombinedLogSegmentMetadata(
             decoded.combined_segment_id,
             entries,
@@ -166,6 +150,58 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
             page = listed.next_page
             if page is None:
                 return
+
+    # Objects of this format under keys of another kind (`plugin.archive_storage`)
+
+    @property
+    def keys(self) -> ObjectKeyFactory:
+        """Builds and parses this cluster's keys."""
+        return self._keys
+
+    def write_object(self, key: str, sealed: SealedCombinedSegment) -> None:
+        """Write a whole object; durable and readable on return. Idempotent, as `copy_log_segment_data` is."""
+        self._put(key, sealed.chunks, sealed.size_bytes)
+
+    def read_object(self, key: str, start_position: int, end_position: int) -> bytes:
+        """The bytes [start_position, end_position), as `fetch_log_segment` gives them."""
+        return self._get(key, start_position, end_position)
+
+    def delete_object(self, key: str) -> None:
+        """Remove an object. Idempotent: deleting what is not there succeeds."""
+        self._delete(key)
+
+    def list_objects(self, prefix: str) -> Iterator[ListedObject]:
+        """All objects whose key starts with `prefix`, which ends in "/"; in any order."""
+        page: str | None = None
+        while True:
+            listed = self._list_page(prefix, page)
+            yield from listed.objects
+            page = listed.next_page
+            if page is None:
+                return
+
+    def read_footer(self, key: str, size_bytes: int) -> tuple[SegmentHeader, tuple[RemoteLogSegmentMetadataEntry, ...]]:
+        """Header and entries out of the object itself, checked, and of this cluster.
+
+        Raises RemoteSegmentCorruptError when they are not.
+        """
+        if size_bytes < HEADER_BYTES + TRAILER_BYTES:
+            raise RemoteSegmentCorruptError("fetch metadata", key, f"{size_bytes} bytes are no combined segment")
+        tail_start = max(0, size_bytes - _TAIL_BYTES)
+        tail = self._get(key, tail_start, size_bytes)
+        header = tail[:HEADER_BYTES] if tail_start == 0 else self._get(key, 0, HEADER_BYTES)
+        try:
+            location = locate_footer(tail[-TRAILER_BYTES:], size_bytes)
+            if location.start >= tail_start:
+                footer = tail[location.start - tail_start : location.end - tail_start]
+            else:
+                footer = self._get(key, location.start, location.end)
+            decoded, entries = decode_footer(header, footer, location)
+        except ValueError as error:
+            raise RemoteSegmentCorruptError("fetch metadata", key, str(error)) from error
+        if decoded.cluster_id != self._context.cluster_id:
+            raise RemoteSegmentCorruptError("fetch metadata", key, f"belongs to cluster {decoded.cluster_id}")
+        return decoded, entries
 
     @property
     def request_counts(self) -> RequestCounts:

@@ -18,6 +18,8 @@ class Assignment:
     directory: Path
     link_policy: LinkPolicy
     latency_bound_ms: int
+    archive: bool = False
+    """Whether its records are to be merged into archive objects."""
 
 
 @dataclass(slots=True)

@@ -63,3 +63,22 @@ class WriteMeasures:
             "Offsets that retention removed before they were uploaded",
             registry=registry,
         )
+
+
+class ArchiveMeasures:
+    """Counters of the archive."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.read_bytes = Counter(
+            "remote_wal_archive_read_bytes", "Bytes of combined segments read for the archive", registry=registry
+        )
+        self.written_bytes = Counter(
+            "remote_wal_archive_written_bytes", "Bytes of archive objects stored", registry=registry
+        )
+        self.objects = Counter("remote_wal_archive_objects", "Archive objects stored", registry=registry)
+        self.failures = Counter(
+            "remote_wal_archive_failures", "Archive objects given up for now", ["reason"], registry=registry
+        )
+        self.deleted_objects = Counter(
+            "remote_wal_archive_deleted_objects", "Archive objects deleted", registry=registry
+        )

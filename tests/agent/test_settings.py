@@ -63,7 +63,25 @@ def test_keys_of_the_broker_and_of_the_storage_manager_are_none_of_ours() -> Non
     assert parsed(**{DEFAULT_IMPL_PREFIX + "anything.at.all": "x"}) == AgentSettings()
 
 
+def test_the_archive_has_a_storage_manager_of_its_own() -> None:
+    found = parsed(
+        remote_wal_archive_storage_manager_impl_prefix="remote.wal.archive.config.",
+        **{"remote.wal.archive.config.bucket": "cold", "rsm.wal.config.bucket": "warm"},
+    )
+    assert found.remote_wal_archive_storage_manager_class_name == "plugin.s3.S3WalStorageManager"
+    assert not found.remote_wal_archive_enable
+
+
+def test_an_archive_objects_bounds_belong_together() -> None:
+    message = refused(remote_wal_archive_object_min_bytes="2048", remote_wal_archive_object_max_bytes="1024")
+    assert "remote.wal.archive.object.min.bytes" in message
+    message = refused(remote_wal_archive_object_run_bytes="1024")
+    assert "remote.wal.archive.object.run.bytes" in message
+
+
 WRONG = [
+    ("remote_wal_archive_bytes_per_second", "0"),
+    ("remote_wal_archive_object_max_bytes", "9999999999"),
     ("remote_wal_log_manager_thread_pool_size", "0"),
     ("remote_wal_log_manager_thread_pool_size", "many"),
     ("remote_wal_log_manager_combiner_queue_size", "-1"),

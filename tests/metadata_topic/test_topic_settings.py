@@ -33,18 +33,32 @@ QUICK = FollowSettings(batch_wait_ms=10, retry_pause_ms=1)
 
 
 @settings(max_examples=30)
-@given(st.builds(TopicSettings, st.booleans(), st.sampled_from(LinkPolicy), st.none() | st.integers(0, 2**40)))
+@given(
+    st.builds(
+        TopicSettings,
+        st.booleans(),
+        st.sampled_from(LinkPolicy),
+        st.none() | st.integers(0, 2**40),
+        st.booleans(),
+    )
+)
 def test_topic_settings_are_read_as_written(wanted: TopicSettings) -> None:
     assert decode_setting(topic_key("orders"), encode_topic_settings(wanted)) == ("orders", wanted)
 
 
 def test_the_value_has_the_names_that_operators_know() -> None:
-    value = json.loads(encode_topic_settings(TopicSettings(True, LinkPolicy.LATENCY, 40)))
+    value = json.loads(encode_topic_settings(TopicSettings(True, LinkPolicy.LATENCY, 40, True)))
     assert value == {
         "remote.wal.storage.enable": True,
         "remote.wal.link.policy": "latency",
         "remote.wal.link.latency.bound.ms": 40,
+        "remote.wal.archive.enable": True,
     }
+
+
+def test_a_record_without_the_archives_key_has_it_off() -> None:
+    value = b'{"remote.wal.storage.enable": true}'
+    assert decode_setting(topic_key("orders"), value) == ("orders", TopicSettings(enable=True))
 
 
 def test_registrations_are_read_as_written_and_newer_fields_passed_over() -> None:
@@ -64,6 +78,7 @@ def test_registrations_are_read_as_written_and_newer_fields_passed_over() -> Non
         (b"topic:orders", b"[" * 100_000),
         (b"topic:orders", b"null"),
         (b"topic:orders", b'{"remote.wal.storage.enable": "yes"}'),
+        (b"topic:orders", b'{"remote.wal.archive.enable": 1}'),
         (b"topic:orders", b'{"remote.wal.link.policy": "sometimes"}'),
         (b"topic:orders", b'{"remote.wal.link.policy": ["cost"]}'),
         (b"topic:orders", b'{"remote.wal.link.latency.bound.ms": true}'),

@@ -1,0 +1,190 @@
+"""The agent's archive: its storage manager, its task and the care of its objects, put together from the settings.
+
+Off the data path, as all of the agent's own use of Kafka: when the archive's store is away, or refuses its settings,
+nothing is archived, and everything else goes on.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from agent.settings import AgentSettings
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.store import RemoteWalMetadataStore
+from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
+from plugin.errors import RemoteStorageError
+from plugin.loading import settings_under_prefix
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
+from plugin.segment_metadata import CombinedSegmentId
+from rlm.archive_care import ArchiveCare, CareLimits, KnownLogs
+from rlm.archive_plan import ArchiveLimits, StoreEntries
+from rlm.archive_task import ArchivePublisher, ArchiveRooms, ArchiveTaskLimits, RLMArchiveTask, log_view
+from rlm.combine_task import Clocks
+from rlm.led_partition import Assignment
+from rlm.measures import ArchiveMeasures
+from rlm.partition_schedule import ScheduleIntervals
+
+log = structlog.get_logger(__name__)
+
+_STORAGE_RETRY_S = 30.0
+_CARE_INTERVAL_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveParts:
+    """What the archive shares with the rest of the agent."""
+
+    wal_storage: RemoteWalStorageManager
+    wal: RemoteWalMetadataStore
+    archive: ArchiveStore
+    publisher: ArchivePublisher
+    measures: ArchiveMeasures
+    clocks: Clocks
+
+
+@dataclass(frozen=True, slots=True)
+class CareDuties:
+    """What this agent takes care of now, and what it knows of the logs."""
+
+    incarnations: Mapping[int, int]
+    """Broker id to the incarnation that is registered for its objects, where this agent is the caretaker; empty as
+    long as the metadata topic was not read beyond that registration."""
+    logs: KnownLogs
+
+
+class ArchiveSide:
+    """Use it in the event loop."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        raw_properties: Mapping[str, str],
+        context: StorageContext,
+        incarnation: int,
+        parts: ArchiveParts,
+        duties: Callable[[], CareDuties],
+    ) -> None:
+        """`duties` is called on a thread, before each round of care."""
+        self._settings = settings
+        self._raw = raw_properties
+        self._context = context
+        self._incarnation = incarnation
+        self._parts = parts
+        self._duties = duties
+        self._assignments: list[Assignment] = []
+        self._task: RLMArchiveTask | None = None
+        self._running: asyncio.Task[None] | None = None
+        self.storage: ObjectArchiveStorage | None = None
+        """None until the archive's store has answered."""
+        self.missing: str | None = "no answer yet"
+        """Why there is no storage; None when there is."""
+
+    def assign(self, assignments: Iterable[Assignment]) -> None:
+        """The partitions that are led here now; those with the archive on are archived."""
+        self._assignments = [assignment for assignment in assignments if assignment.archive]
+        if self._task is not None:
+            self._task.assign(
+                (found.topic_id_partition, partial(log_view, found.directory)) for found in self._assignments
+            )
+
+    def start(self) -> "asyncio.Task[None]":
+        """Begin, whether or not the store is there. The task never ends by itself, unless by a defect."""
+        self._running = asyncio.create_task(self._run(), name="archive")
+        return self._running
+
+    async def stop(self) -> None:
+        """Leave what is under way as it is: a prepared object runs out of time."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        if self._task is not None:
+            self._task.close()
+        if self.storage is not None:
+            self.storage.close()
+
+    async def _run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        while (storage := await asyncio.to_thread(self._load)) is None:
+            await sleep(_STORAGE_RETRY_S)
+        self.storage = storage
+        self._task = task = self._make_task(storage)
+        self.assign(self._assignments)
+        care = ArchiveCare(
+            self._parts.archive, storage, self._parts.publisher, self._care_limits(), self._parts.measures
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(task.run())
+            group.create_task(self._take_care(care, task, sleep))
+
+    async def _take_care(
+        self, care: ArchiveCare, task: RLMArchiveTask, sleep: Callable[[float], Awaitable[None]]
+    ) -> None:
+        while True:
+            await asyncio.to_thread(self._care_once, care, task)
+            await sleep(_CARE_INTERVAL_S)
+
+    def _care_once(self, care: ArchiveCare, task: RLMArchiveTask) -> None:
+        unsettled = task.unsettled
+        duties = self._duties()
+        care.run_once(self._parts.clocks.wall_ms(), duties.incarnations, duties.logs, unsettled)
+
+    def _load(self) -> ObjectArchiveStorage | None:
+        settings = self._settings
+        prefix = settings.remote_wal_archive_storage_manager_impl_prefix
+        try:
+            storage = load_archive_storage(
+                settings.remote_wal_archive_storage_manager_class_name,
+                settings.remote_wal_archive_storage_manager_class_path,
+                settings_under_prefix(self._raw, prefix),
+                self._context,
+                prefix,
+            )
+        except RemoteStorageError as error:
+            self.missing = str(error)
+            log.warning("archive_storage_not_there", error=str(error), consequence="nothing is archived")
+            return None
+        self.missing = None
+        log.info("archive_storage_ready", manager=settings.remote_wal_archive_storage_manager_class_name)
+        return storage
+
+    def _make_task(self, storage: ObjectArchiveStorage) -> RLMArchiveTask:
+        parts = self._parts
+        return RLMArchiveTask(
+            ArchiveRooms(
+                self._context.cluster_id, parts.wal_storage, storage, StoreEntries(parts.wal), parts.archive,
+                parts.publisher,
+            ),
+            CombinedSegmentId(self._context.broker_id, self._incarnation, 0),
+            self._task_limits(),
+            parts.measures,
+            parts.clocks,
+        )  # fmt: skip
+
+    def _task_limits(self) -> ArchiveTaskLimits:
+        settings = self._settings
+        return ArchiveTaskLimits(
+            ArchiveLimits(
+                settings.remote_wal_archive_object_min_bytes,
+                settings.remote_wal_archive_object_max_bytes,
+                settings.remote_wal_archive_object_max_age_ms,
+            ),
+            ScheduleIntervals(
+                settings.remote_wal_archive_task_interval_ms / 1000,
+                settings.remote_wal_archive_task_retry_interval_ms / 1000,
+                settings.remote_wal_archive_task_retry_interval_max_ms / 1000,
+            ),
+            settings.remote_wal_archive_bytes_per_second,
+            settings.remote_wal_archive_thread_pool_size,
+            settings.remote_wal_archive_prepared_ttl_ms,
+            settings.remote_wal_archive_object_run_bytes,
+        )
+
+    def _care_limits(self) -> CareLimits:
+        settings = self._settings
+        return CareLimits(
+            settings.remote_wal_archive_delete_grace_ms,
+            settings.remote_wal_log_metadata_topic_retention_ms // 3,
+            settings.remote_wal_archive_prepared_ttl_ms,
+        )

@@ -1,0 +1,128 @@
+"""Where archive objects are stored: a second storage manager, with a class and settings of its own.
+
+The backends are those of combined segments (S3, S3 Express, a directory): the same requests, retries, deadlines and
+unknown outcomes, under keys of another kind. So combined segments may be in S3 Express, and the archive in S3
+Standard; both may also share a bucket, as their keys never meet.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kafka_log.topic_partition import TopicIdPartition
+from plugin.archive_object import ArchiveObjectId, check_runs
+from plugin.combined_segment import SealedCombinedSegment
+from plugin.errors import RemoteSegmentCorruptError, RemoteStorageConfigError
+from plugin.loading import load_storage_manager
+from plugin.object_wal_storage_manager import ObjectWalStorageManager
+from plugin.remote_wal_storage_manager import RequestCounts, StorageContext
+from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
+
+ARCHIVE_CLASS_NAME_KEY: Final = "remote.wal.archive.storage.manager.class.name"
+DEFAULT_ARCHIVE_CLASS_NAME: Final = "plugin.s3.S3WalStorageManager"
+DEFAULT_ARCHIVE_IMPL_PREFIX: Final = "rsm.wal.archive.config."
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArchiveObject:
+    """An archive object as the store lists it, metadata or not."""
+
+    object_id: ArchiveObjectId
+    key: str
+    size_bytes: int
+    last_modified_ms: int
+    """The store's own clock, not the writer's."""
+
+
+class ArchiveStorage(Protocol):
+    """What is asked of the archive's store. Methods block, may be called from many threads at once, keep their own
+    deadlines, and raise RemoteStorageError or one of its kinds.
+    """
+
+    def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
+        """Durable and readable on return. Idempotent; other bytes under the key raise RemoteSegmentConflictError."""
+
+    def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
+        """The bytes [start_position, end_position); the caller checks them. Raises RemoteResourceNotFoundError."""
+
+    def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
+        """What the object says of itself, checked against its key: all that recovery needs.
+
+        Raises RemoteSegmentCorruptError.
+        """
+
+    def delete(self, object_id: ArchiveObjectId) -> None:
+        """Idempotent: deleting what is not there succeeds."""
+
+    def list(self, topic_id_partition: TopicIdPartition | None = None) -> Iterator[StoredArchiveObject]:
+        """All archive objects of this cluster, or of one partition, in any order; others are passed over."""
+
+
+class ObjectArchiveStorage:
+    """An ArchiveStorage on any of the object backends."""
+
+    def __init__(self, manager: ObjectWalStorageManager) -> None:
+        """`manager` is configured."""
+        self._manager = manager
+
+    def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
+        """As `ArchiveStorage` says."""
+        self._manager.write_object(self._manager.keys.archive_key_of(object_id), sealed)
+
+    def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
+        """As `ArchiveStorage` says."""
+        key = self._manager.keys.archive_key_of(object_id)
+        return self._manager.read_object(key, start_position, end_position)
+
+    def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
+        """As `ArchiveStorage` says."""
+        header, runs = self._manager.read_footer(stored.key, stored.size_bytes)
+        if header.combined_segment_id != stored.object_id.writer_id:
+            raise RemoteSegmentCorruptError(
+                "fetch metadata", stored.key, f"was written as {header.combined_segment_id}"
+            )
+        try:
+            check_runs(stored.object_id, runs)
+        except ValueError as error:
+            raise RemoteSegmentCorruptError("fetch metadata", stored.key, str(error)) from error
+        return runs
+
+    def delete(self, object_id: ArchiveObjectId) -> None:
+        """As `ArchiveStorage` says."""
+        self._manager.delete_object(self._manager.keys.archive_key_of(object_id))
+
+    def list(self, topic_id_partition: TopicIdPartition | None = None) -> Iterator[StoredArchiveObject]:
+        """As `ArchiveStorage` says."""
+        for item in self._manager.list_objects(self._manager.keys.archive_prefix(topic_id_partition)):
+            object_id = self._manager.keys.parse_archive(item.key)
+            if object_id is not None:
+                yield StoredArchiveObject(object_id, item.key, item.size_bytes, item.last_modified_ms)
+
+    @property
+    def request_counts(self) -> RequestCounts:
+        """Counters since the start."""
+        return self._manager.request_counts
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""
+        self._manager.close()
+
+
+def load_archive_storage(
+    class_name: str,
+    class_path: str | None,
+    settings: Mapping[str, str],
+    context: StorageContext,
+    impl_prefix: str = DEFAULT_ARCHIVE_IMPL_PREFIX,
+) -> ObjectArchiveStorage:
+    """A configured archive. `settings` come without their prefix. Raises as `load_storage_manager` does."""
+    manager = load_storage_manager(class_name, class_path, settings, context, impl_prefix)
+    if not isinstance(manager, ObjectWalStorageManager):
+        manager.close()
+        raise RemoteStorageConfigError(
+            "load",
+            ARCHIVE_CLASS_NAME_KEY,
+            f"{class_name} is no ObjectWalStorageManager",
+            f"the archive needs keys of its own; such as {DEFAULT_ARCHIVE_CLASS_NAME}",
+        )
+    return ObjectArchiveStorage(manager)

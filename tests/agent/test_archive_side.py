@@ -1,0 +1,138 @@
+"""The archive put together as the agent does it: directories for both stores, a log directory on disk."""
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agent.archive_side import ArchiveParts, ArchiveSide, CareDuties
+from agent.settings import AgentSettings
+from kafka_log.segment_files import log_file_name
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.archive_records import ArchiveRecord
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.states import FINISHED, STARTED
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.topic_settings import LinkPolicy
+from plugin.local_directory import LocalWalStorageManager
+from plugin.remote_wal_storage_manager import StorageContext
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
+    RemoteWalCombinedLogSegmentMetadata,
+)
+from rlm.archive_care import KnownLogs
+from rlm.combine_task import Clocks
+from rlm.led_partition import Assignment
+from rlm.measures import ArchiveMeasures
+from tests.kafka_log.batches import batches
+
+ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
+CONTEXT = StorageContext("cluster", 1)
+WALL_MS = 1_700_000_000_000
+
+
+class TopicInMemory:
+    """A publisher whose records are read at once."""
+
+    def __init__(self) -> None:
+        self.archive = ArchiveStore()
+        self.committed = asyncio.Event()
+
+    def publish(self, record: ArchiveRecord) -> None:
+        self.archive.apply(record)
+        if record.state is FINISHED:
+            self.committed.set()
+
+
+def _settings(**changes: object) -> AgentSettings:
+    return AgentSettings.model_validate(
+        {
+            "remote.wal.archive.storage.manager.class.name": "plugin.local_directory.LocalWalStorageManager",
+            "remote.wal.archive.object.min.bytes": "1",
+            **changes,
+        }
+    )
+
+
+def _uploaded(tmp_path: Path) -> tuple[LocalWalStorageManager, RemoteWalMetadataStore, bytes]:
+    storage = LocalWalStorageManager()
+    storage.configure({"directory": str(tmp_path / "wal")}, CONTEXT)
+    raw = batches(6, records=2)
+    entry = RemoteLogSegmentMetadataEntry(ORDERS, 0, 0, 11, -1, -1, 0)
+    started = RemoteWalCombinedLogSegmentMetadata(CombinedSegmentId(1, 7, 0), (entry,), STARTED, WALL_MS)
+    update = storage.copy_log_segment_data(started, [raw])
+    store = RemoteWalMetadataStore()
+    store.apply(replace(started, entries=update.entries, state=FINISHED, size_bytes=update.size_bytes))
+    return storage, store, raw
+
+
+async def test_a_led_partition_with_the_archive_on_is_archived(tmp_path: Path) -> None:
+    storage, store, raw = _uploaded(tmp_path)
+    directory = tmp_path / "orders-3"
+    directory.mkdir()
+    (directory / log_file_name(0)).write_bytes(raw)
+    (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    topic = TopicInMemory()
+    side = ArchiveSide(
+        _settings(),
+        {"rsm.wal.archive.config.directory": str(tmp_path / "archive")},
+        CONTEXT,
+        8,
+        ArchiveParts(
+            storage, store, topic.archive, topic, ArchiveMeasures(CollectorRegistry()),
+            Clocks(time.monotonic, lambda: WALL_MS + 1),
+        ),
+        lambda: CareDuties({1: 8}, KnownLogs({}, ())),
+    )  # fmt: skip
+    assignment = Assignment(ORDERS, "orders", directory, LinkPolicy.COST, 20, archive=True)
+    side.assign([replace(assignment, archive=False)])
+    side.start()
+    side.assign([assignment])
+    async with asyncio.timeout(10):
+        await topic.committed.wait()
+    ((object_id, _),) = topic.archive.objects(FINISHED)
+    assert side.storage is not None
+    assert side.missing is None
+    (stored,) = side.storage.list()
+    (run,) = side.storage.fetch_runs(stored)
+    assert side.storage.fetch(object_id, run.start_file_position, run.end_file_position) == raw
+    await side.stop()
+    storage.close()
+
+
+@pytest.mark.parametrize("name", ["no.such.Manager", "plugin.local_directory.LocalWalStorageManager"])
+async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_path: Path, name: str) -> None:
+    storage, store, _ = _uploaded(tmp_path)
+    topic = TopicInMemory()
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    side = ArchiveSide(
+        _settings(**{"remote.wal.archive.storage.manager.class.name": name}),
+        {},
+        CONTEXT,
+        8,
+        ArchiveParts(
+            storage, store, topic.archive, topic, ArchiveMeasures(CollectorRegistry()),
+            Clocks(time.monotonic, lambda: WALL_MS),
+        ),
+        lambda: CareDuties({}, KnownLogs({}, ())),
+    )  # fmt: skip
+    load = side._load
+
+    def load_and_tell() -> None:
+        assert load() is None
+        loop.call_soon_threadsafe(told.set)
+
+    side._load = load_and_tell  # type: ignore[method-assign,assignment]
+    running = side.start()
+    async with asyncio.timeout(10):
+        await told.wait()
+    assert not running.done()
+    assert side.missing is not None
+    assert "configure" in side.missing or "load" in side.missing
+    await side.stop()
+    storage.close()

@@ -1,0 +1,93 @@
+"""The archive's records as bytes: what is written is read again, and nothing else is."""
+
+import pytest
+from archive_strategies import archive_records, committed, deleting, object_id, prepared
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metadata_strategies import segment, segment_id
+
+from metadata_topic import archive_records as records
+from metadata_topic import serde
+from metadata_topic.archive_records import ArchiveObjectDeleted, ArchiveRecord, SourceSegments, UnknownArchiveRecord
+from metadata_topic.records import UnknownRecord
+from metadata_topic.states import FINISHED
+
+COMMITTED = committed(object_id(1, 0, 99), (0, 40), (2, 99))
+
+
+@settings(max_examples=100)
+@given(archive_records())
+def test_a_record_is_read_as_it_was_written(record: ArchiveRecord) -> None:
+    assert records.decode(records.encode_key(record.object_id), records.encode(record)) == record
+
+
+def test_combined_segments_and_archive_objects_are_told_apart_by_their_keys() -> None:
+    record = segment(1)
+    assert not records.is_archive_key(serde.encode_key(record.combined_segment_id))
+    assert not records.is_archive_key(None)
+    key, value = records.encode_key(COMMITTED.object_id), records.encode(COMMITTED)
+    assert records.is_archive_key(key)
+    assert isinstance(serde.decode_or_keep_out(key, value), UnknownRecord)
+    with pytest.raises(serde.UndecodableRecordError, match="foreign_key"):
+        records.decode(serde.encode_key(record.combined_segment_id), serde.encode(record))
+
+
+@pytest.mark.parametrize("record", [prepared(object_id(1, 0, 9)), COMMITTED, deleting(object_id(1, 0, 9))])
+def test_no_truncated_record_is_taken_for_a_whole_one(record: ArchiveRecord) -> None:
+    key, value = records.encode_key(record.object_id), records.encode(record)
+    for length in range(len(value)):
+        assert isinstance(records.decode_or_keep_out(key, value[:length]), UnknownArchiveRecord)
+    assert isinstance(records.decode_or_keep_out(key, value + b"!"), UnknownArchiveRecord)
+
+
+def test_each_fault_has_its_own_reason() -> None:
+    key, value = records.encode_key(COMMITTED.object_id), records.encode(COMMITTED)
+    gone = records.encode(deleting(COMMITTED.object_id))
+    faults = {
+        "no_value": (key, None),
+        "truncated": (key, b""),
+        "version": (key, b"\x02" + value[1:]),
+        "record_type": (key, value[:1] + b"\x63" + value[2:]),
+        "key_mismatch": (records.encode_key(object_id(2, 0, 99)), value),
+        "state": (key, gone[:-1] + b"\x01"),
+        "size": (key, value[:70] + b"\xff" * 8 + value[78:]),
+        "sources": (key, value[:78] + b"\xff" * 4 + value[82:]),
+        "incarnation": (key, value[:62] + b"\xff" * 8 + value[70:]),
+        "runs": (key, value[:-1]),
+    }
+    for reason, (bad_key, bad_value) in faults.items():
+        kept_out = records.decode_or_keep_out(bad_key, bad_value)
+        assert isinstance(kept_out, UnknownArchiveRecord)
+        assert kept_out.reason == reason
+        assert kept_out.is_newer == (reason in ("version", "record_type"))
+
+
+@settings(max_examples=100)
+@given(st.binary(min_size=52, max_size=52), st.none() | st.binary(max_size=200))
+def test_arbitrary_bytes_are_kept_out_without_a_crash(key: bytes, value: bytes | None) -> None:
+    assert isinstance(records.decode_or_keep_out(key, value), UnknownArchiveRecord)
+
+
+@settings(max_examples=200)
+@given(archive_records(), st.data())
+def test_a_flipped_byte_never_crashes_the_reader(record: ArchiveRecord, data: st.DataObject) -> None:
+    value = bytearray(records.encode(record))
+    value[data.draw(st.integers(0, len(value) - 1))] ^= data.draw(st.integers(1, 255))
+    records.decode_or_keep_out(records.encode_key(record.object_id), bytes(value))
+
+
+def test_sources_that_follow_one_another_take_the_room_of_one() -> None:
+    ids = [segment_id(n) for n in (5, 3, 4, 4, 9)] + [segment_id(6, broker_id=2), segment_id(6, incarnation=2)]
+    assert records.as_sources(ids) == (
+        SourceSegments(segment_id(3), 3),
+        SourceSegments(segment_id(9), 1),
+        SourceSegments(segment_id(6, incarnation=2), 1),
+        SourceSegments(segment_id(6, broker_id=2), 1),
+    )
+
+
+def test_a_deletion_has_a_state_of_deletion_and_runs_tile() -> None:
+    with pytest.raises(ValueError, match="COPY_SEGMENT_FINISHED"):
+        records.encode(ArchiveObjectDeleted(object_id(1, 0, 9), 1, FINISHED, 1))
+    with pytest.raises(ValueError, match="ends at offset 40"):
+        records.encode(committed(object_id(1, 0, 99), (0, 40)))

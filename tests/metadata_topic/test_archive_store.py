@@ -1,0 +1,221 @@
+"""What is archived: any order of records gives the same answers, and the answers are a plain search's."""
+
+import random
+
+from archive_strategies import T0, committed, deleted, deleting, object_id, prepared
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metadata_strategies import ORDERS, PAYMENTS
+
+from metadata_topic import archive_records as records
+from metadata_topic.archive_records import ArchiveRecord, UnknownArchiveRecord
+from metadata_topic.archive_store import ArchiveStore, LogBounds
+from metadata_topic.leader_epochs import LeaderEpochChain
+from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.store import UNKNOWN_OFFSET, StateTotals
+from plugin.archive_object import ArchiveObjectId
+
+CHAIN = LeaderEpochChain([(0, 0), (1, 12), (3, 30)])
+
+
+def store_of(*applied: ArchiveRecord | UnknownArchiveRecord) -> ArchiveStore:
+    store = ArchiveStore()
+    for record in applied:
+        store.apply(record)
+    return store
+
+
+def found(store: ArchiveStore, offset: int, chain: LeaderEpochChain = CHAIN) -> list[int]:
+    return [run.object_id.writer_id.sequence for run in store.runs_covering(ORDERS, offset, chain)]
+
+
+def test_only_a_committed_object_is_found() -> None:
+    named = object_id(1, 0, 9)
+    store = ArchiveStore()
+    seen = []
+    for record in (prepared(named), committed(named), deleting(named), deleted(named)):
+        store.apply(record)
+        seen.append((found(store, 5), store.covers(ORDERS, 0, 0, 9), store.state_of(named)))
+    assert seen == [([], False, STARTED), ([1], True, FINISHED), ([], False, DELETING), ([], False, DELETED)]
+    assert store.topic_id_partitions() == []
+
+
+def test_a_late_commit_never_revives_what_is_being_deleted() -> None:
+    named = object_id(1, 0, 9)
+    store = store_of(prepared(named), deleting(named), committed(named))
+    assert (found(store, 5), store.state_of(named)) == ([], DELETING)
+    store.apply(deleted(named))
+    store.apply(committed(named))
+    assert (found(store, 5), store.state_of(named)) == ([], DELETED)
+    assert store.counters["after_deletion"] == 1
+
+
+def test_a_lookup_goes_by_the_logs_own_epochs() -> None:
+    # Epoch 0 reached 19 before an unclean election cut the log at 12; epoch 2 never wrote anything that lasted.
+    dead_tail = committed(object_id(1, 0, 19))
+    rest = committed(object_id(2, 12, 39), (1, 29), (3, 39))
+    strange = committed(object_id(3, 12, 15), (2, 15))
+    store = store_of(dead_tail, rest, strange)
+    assert [found(store, offset) for offset in (0, 11, 12, 29, 30, 39, 40)] == [[1], [1], [2], [2], [2], [2], []]
+    (run,) = store.runs_covering(ORDERS, 30, CHAIN)
+    assert (run.run.leader_epoch, run.run.first_offset) == (3, 30)
+    assert store.archived_up_to(ORDERS, CHAIN) == 39
+    assert store.archived_up_to(ORDERS, LeaderEpochChain([(0, 0)])) == 19
+    assert store.archived_up_to(PAYMENTS, CHAIN) == UNKNOWN_OFFSET
+
+
+def test_archived_up_to_ends_at_the_first_gap() -> None:
+    store = store_of(committed(object_id(1, 3, 5)), committed(object_id(2, 6, 8)), committed(object_id(3, 10, 11)))
+    assert store.archived_up_to(ORDERS, CHAIN) == 8
+    assert store.archived_range(ORDERS, CHAIN, 0) == (3, 8)
+    assert store.archived_range(ORDERS, CHAIN, 7) == (7, 8)
+    assert store.archived_range(ORDERS, CHAIN, 9) == (10, 11)
+    assert store.archived_range(ORDERS, CHAIN, 12) is None
+    assert store.covers(ORDERS, 0, 4, 8)
+    assert not store.covers(ORDERS, 0, 4, 9)
+    assert not store.covers(ORDERS, 1, 4, 5)
+
+
+def test_the_longest_of_overlapping_objects_is_taken() -> None:
+    store = store_of(committed(object_id(1, 0, 6)), committed(object_id(2, 2, 9)), committed(object_id(3, 2, 9)))
+    assert found(store, 4) == [2, 3, 1]
+    store.apply(deleting(object_id(2, 2, 9)))
+    assert found(store, 4) == [3, 1]
+
+
+def test_prepared_objects_expire_by_their_own_time() -> None:
+    mine, other = object_id(1, 0, 9), object_id(1, 0, 9, broker_id=2)
+    store = store_of(prepared(mine, T0, 1000), prepared(other, T0, 1000), prepared(object_id(2, 0, 9), T0 + 1))
+    assert store.uncommitted(T0 + 999) == []
+    assert store.uncommitted(T0 + 1000) == [mine, other]
+    assert store.uncommitted(T0 + 1000, broker_id=1) == [mine]
+    store.apply(committed(mine))
+    assert store.uncommitted(T0 + 1000) == [other]
+
+
+def test_what_no_log_needs_is_named() -> None:
+    below, reaching, dead, other, unknown = (
+        object_id(1, 0, 9), object_id(2, 10, 19), object_id(3, 12, 19), object_id(4, 0, 9, PAYMENTS),
+        object_id(5, 0, 9, ORDERS._replace(partition=9)),
+    )  # fmt: skip
+    store = store_of(
+        committed(below), committed(reaching, (0, 11), (1, 19)), committed(dead), committed(other), committed(unknown)
+    )
+    assert store.unneeded({ORDERS: LogBounds(10, CHAIN)}, ()) == [below, dead]
+    assert store.unneeded({ORDERS: LogBounds(0, CHAIN)}, (), broker_id=2) == []
+    assert store.unneeded({}, {PAYMENTS.topic_id}) == [other]
+    assert store.unneeded({ORDERS: LogBounds(20, CHAIN)}, ()) == [below, reaching, dead]
+    # A leader that does not know the newer epoch yet must not have its records deleted.
+    assert store.unneeded({ORDERS: LogBounds(0, LeaderEpochChain([(0, 0)]))}, ()) == []
+
+
+def test_a_fenced_agents_records_count_for_nothing() -> None:
+    before, after, fresh = object_id(1, 0, 9), object_id(2, 10, 19), object_id(1, 10, 19, incarnation=5)
+    store = store_of(committed(before))
+    store.registered(1, 5)
+    for record in (committed(after), deleting(before), prepared(object_id(9, 0, 1, broker_id=2)), committed(fresh)):
+        store.apply(record)
+    assert store.counters["fenced"] == 2
+    assert (store.state_of(before), store.state_of(after), store.state_of(fresh)) == (FINISHED, None, FINISHED)
+
+
+def test_records_are_published_again_before_the_topic_forgets_them() -> None:
+    old, new = object_id(1, 0, 9), object_id(2, 10, 19)
+    store = store_of(committed(old, at_ms=T0), committed(new, at_ms=T0 + 100), prepared(object_id(3, 20, 29), T0))
+    assert [record.object_id for record in store.to_publish_again(T0 + 50)] == [old]
+    store.apply(committed(old, at_ms=T0 + 200))
+    assert list(store.to_publish_again(T0 + 50)) == []
+
+
+def test_totals_count_every_object_in_exactly_one_state() -> None:
+    store = store_of(
+        prepared(object_id(1, 0, 9)), committed(object_id(2, 0, 9)), committed(object_id(3, 0, 9)),
+        deleting(object_id(3, 0, 9)), deleted(object_id(4, 0, 9)),
+    )  # fmt: skip
+    assert store.totals() == {
+        STARTED: StateTotals(1, 0), FINISHED: StateTotals(1, 1000),
+        DELETING: StateTotals(1, 1000), DELETED: StateTotals(1, 0),
+    }  # fmt: skip
+
+
+def test_a_newer_agents_records_are_kept_for_a_snapshot() -> None:
+    newer = UnknownArchiveRecord("version", "", b"k" * 52, b"\x02")
+    store = store_of(newer, newer, UnknownArchiveRecord("truncated", "", b"k" * 52, b""))
+    assert store.snapshot()[1] == [newer]
+    assert store.counters == {"unknown_version": 2, "unknown_truncated": 1}
+
+
+def picture(store: ArchiveStore, ids: list[ArchiveObjectId]) -> object:
+    """All that the store answers."""
+    partitions = (ORDERS, PAYMENTS)
+    return (
+        {named: (store.state_of(named), store.committed(named)) for named in ids},
+        [store.objects(state) for state in (STARTED, FINISHED, DELETING)],
+        [store.runs_covering(p, offset, CHAIN) for p in partitions for offset in range(50)],
+        [store.archived_range(p, CHAIN, offset) for p in partitions for offset in range(50)],
+        store.uncommitted(T0 + 1500),
+        store.unneeded({ORDERS: LogBounds(20, CHAIN)}, {PAYMENTS.topic_id}),
+        store.totals(),
+    )
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[ArchiveRecord]:
+    """Legal histories of up to six objects."""
+    history: list[ArchiveRecord] = []
+    for n in range(draw(st.integers(1, 6))):
+        first = draw(st.integers(0, 40))
+        named = object_id(n, first, first + draw(st.integers(0, 12)), draw(st.sampled_from([ORDERS, PAYMENTS])))
+        split = draw(st.integers(named.first_offset, named.last_offset))
+        epoch = draw(st.integers(0, 3))
+        epochs = [(epoch, split)] + ([(3, named.last_offset)] if split < named.last_offset else [])
+        steps = draw(st.sampled_from(["p", "pc", "c", "pd", "pcd", "cdD", "pdD", "pcdD", "D"]))
+        makers = {"p": prepared(named), "c": committed(named, *epochs), "d": deleting(named), "D": deleted(named)}
+        history += [makers[letter] for letter in steps]
+    return history
+
+
+@settings(max_examples=80, deadline=None)
+@given(histories(), st.randoms(use_true_random=False))
+def test_any_order_and_repetition_gives_the_same_end_state(history: list[ArchiveRecord], rng: random.Random) -> None:
+    ids = sorted({record.object_id for record in history})
+    shuffled = history + [record for record in history if rng.random() < 0.5]
+    rng.shuffle(shuffled)
+    through_bytes = [records.decode(records.encode_key(r.object_id), records.encode(r)) for r in shuffled]
+    assert picture(store_of(*through_bytes), ids) == picture(store_of(*history), ids)
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories())
+def test_a_store_made_of_a_snapshot_answers_the_same(history: list[ArchiveRecord]) -> None:
+    store = store_of(*history)
+    again = store_of(*store.snapshot()[0])
+    ids = sorted({record.object_id for record in history if store.state_of(record.object_id) is not DELETED})
+    answers, expected = picture(again, ids), picture(store, ids)
+    assert answers[:-1] == expected[:-1]  # type: ignore[index]
+
+
+@settings(max_examples=80, deadline=None)
+@given(histories())
+def test_ranges_agree_with_a_plain_search(history: list[ArchiveRecord]) -> None:
+    store = store_of(*history)
+    living = [
+        record for record in history
+        if isinstance(record, records.ArchiveObjectCommitted) and store.state_of(record.object_id) is FINISHED
+    ]  # fmt: skip
+    for partition in (ORDERS, PAYMENTS):
+        held = {
+            (run.leader_epoch, offset)
+            for record in living if record.object_id.topic_id_partition == partition
+            for run in record.runs for offset in range(run.first_offset, run.last_offset + 1)
+        }  # fmt: skip
+        archived = [offset for offset in range(60) if (CHAIN.epoch_at(offset), offset) in held]
+        for start in range(60):
+            above = [offset for offset in archived if offset >= start]
+            unbroken = [offset for at, offset in enumerate(above) if offset == above[0] + at]
+            expected = (unbroken[0], unbroken[-1]) if unbroken else None
+            assert store.archived_range(partition, CHAIN, start) == expected
+            assert bool(store.runs_covering(partition, start, CHAIN)) == (start in archived)
+            for epoch in range(4):
+                whole = all((epoch, offset) in held for offset in range(start, start + 5))
+                assert store.covers(partition, epoch, start, start + 4) == whole

@@ -1,0 +1,112 @@
+"""What every backend keeps as an archive."""
+
+from pathlib import Path
+
+import pytest
+from storage_backends import Backend, segment
+
+from kafka_log.record_batch import scan_batches
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.archive_object import ArchiveObjectId, OpenArchiveObject
+from plugin.archive_storage import ObjectArchiveStorage, StoredArchiveObject, load_archive_storage
+from plugin.combined_segment import SealedCombinedSegment
+from plugin.errors import (
+    RemoteResourceNotFoundError,
+    RemoteSegmentConflictError,
+    RemoteSegmentCorruptError,
+    RemoteStorageConfigError,
+)
+from plugin.remote_wal_storage_manager import StorageContext
+from plugin.segment_metadata import CombinedSegmentId
+from tests.kafka_log.batches import batches
+
+ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
+
+
+def archive_object(
+    cluster_id: str, sequence: int = 0, first: int = 10, partition: TopicIdPartition = ORDERS, payload: bytes = b"x"
+) -> tuple[ArchiveObjectId, SealedCombinedSegment]:
+    raw = batches(5, first, records=2, payload=payload)
+    object_id = ArchiveObjectId(partition, first, first + 9, CombinedSegmentId(1, 7, sequence))
+    building = OpenArchiveObject(cluster_id, object_id, 17, 150)
+    building.append(0, first + 9, memoryview(raw), scan_batches(raw, 0, len(raw)))
+    return object_id, building.seal()
+
+
+def test_an_archive_object_is_read_listed_and_deleted(backend: Backend) -> None:
+    archive = ObjectArchiveStorage(backend.manager())
+    object_id, sealed = archive_object(backend.cluster_id)
+    archive.write(object_id, sealed)
+    archive.write(object_id, sealed)  # an unknown outcome, tried again
+    run = sealed.entries[1]
+    whole = b"".join(sealed.chunks)
+    assert (
+        archive.fetch(object_id, run.start_file_position, run.end_file_position)
+        == (whole[run.start_file_position : run.end_file_position])
+    )
+    (stored,) = archive.list()
+    assert (stored.object_id, stored.size_bytes) == (object_id, sealed.size_bytes)
+    assert archive.fetch_runs(stored) == sealed.entries
+    archive.delete(object_id)
+    archive.delete(object_id)
+    assert list(archive.list()) == []
+    with pytest.raises(RemoteResourceNotFoundError):
+        archive.fetch(object_id, 0, 1)
+
+
+def test_other_bytes_under_the_same_id_are_a_conflict(backend: Backend) -> None:
+    archive = ObjectArchiveStorage(backend.manager())
+    archive.write(*archive_object(backend.cluster_id))
+    with pytest.raises(RemoteSegmentConflictError):
+        archive.write(*archive_object(backend.cluster_id, payload=b"other"))
+
+
+def test_archive_and_combined_segments_share_a_bucket_and_never_meet(backend: Backend) -> None:
+    manager = backend.manager()
+    archive = ObjectArchiveStorage(manager)
+    other = ORDERS._replace(partition=30)
+    update = manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    ids = [
+        archive_object(backend.cluster_id, n, partition=partition)
+        for n, partition in enumerate((ORDERS, ORDERS, other))
+    ]
+    for object_id, sealed in ids:
+        archive.write(object_id, sealed)
+    assert [stored.combined_segment_id for stored in manager.list_log_segments()] == [update.combined_segment_id]
+    assert {stored.object_id for stored in archive.list(ORDERS)} == {ids[0][0], ids[1][0]}
+    assert [stored.object_id for stored in archive.list(other)] == [ids[2][0]]
+
+
+def test_an_object_that_is_not_what_its_key_says_is_corrupt(backend: Backend) -> None:
+    archive = ObjectArchiveStorage(backend.manager())
+    object_id, sealed = archive_object(backend.cluster_id)
+    for wrong in (
+        object_id._replace(last_offset=20),
+        object_id._replace(writer_id=CombinedSegmentId(1, 7, 9)),
+        object_id._replace(topic_id_partition=ORDERS._replace(partition=1)),
+    ):
+        archive.write(wrong, sealed)
+        (stored,) = archive.list()
+        with pytest.raises(RemoteSegmentCorruptError):
+            archive.fetch_runs(stored)
+        archive.delete(wrong)
+
+
+def test_an_object_of_another_cluster_is_corrupt(backend: Backend) -> None:
+    archive = ObjectArchiveStorage(backend.manager())
+    object_id, sealed = archive_object("elsewhere")
+    archive.write(object_id, sealed)
+    with pytest.raises(RemoteSegmentCorruptError, match="elsewhere"):
+        archive.fetch_runs(StoredArchiveObject(object_id, next(archive.list()).key, sealed.size_bytes, 0))
+
+
+def test_an_archive_is_loaded_by_its_class_name(tmp_path: Path) -> None:
+    context = StorageContext("cluster", 1)
+    archive = load_archive_storage(
+        "plugin.local_directory.LocalWalStorageManager", None, {"directory": str(tmp_path)}, context
+    )
+    archive.write(*archive_object("cluster"))
+    assert [stored.object_id.first_offset for stored in archive.list()] == [10]
+    archive.close()
+    with pytest.raises(RemoteStorageConfigError, match="archive needs keys"):
+        load_archive_storage("agent.late_storage.LateStorageManager", None, {}, context)

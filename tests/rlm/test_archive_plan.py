@@ -1,0 +1,78 @@
+"""Which range is next: what a plan costs, and what lies behind a hole."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.leader_epochs import LeaderEpochChain
+from plugin.archive_object import ArchiveObjectId
+from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
+from rlm.archive_plan import ArchiveLimits, LogView, PartitionPlanner, StoreEntries
+from rlm.bandwidth import TokenBucket
+from tests.rlm.archive_rig import ORDERS, Outside, plain_log
+
+VIEW = LogView(0, ((0, 0),))
+WRITER = CombinedSegmentId(1, 1, 0)
+
+
+class CountedEntries(StoreEntries):
+    """Counts the lookups."""
+
+    asked = 0
+
+    def entries_covering(self, *arguments: object) -> list[RemoteWalLogSegmentMetadata]:  # type: ignore[override]
+        self.asked += 1
+        return super().entries_covering(*arguments)  # type: ignore[arg-type]
+
+
+def test_a_round_costs_what_is_new_and_not_what_there_is() -> None:
+    outside = Outside(plain_log(300), ((0, 0),))
+    for n in range(200):
+        outside.upload(outside.log[n : n + 1])
+    entries = CountedEntries(outside.wal)
+    planner = PartitionPlanner(ORDERS, entries, ArchiveStore(), ArchiveLimits(1 << 30, 1 << 30, 1 << 40))
+    assert planner.plan(VIEW, 0) is None
+    before = entries.asked
+    outside.upload(outside.log[200:201])
+    assert planner.plan(VIEW, 0) is None
+    assert entries.asked - before <= 3
+
+
+def test_what_lies_behind_a_hole_comes_after_what_is_before_it() -> None:
+    outside = Outside(plain_log(10), ((0, 0),))
+    outside.upload(outside.log[0:2])
+    outside.upload(outside.log[6:8])
+    planner = PartitionPlanner(ORDERS, StoreEntries(outside.wal), ArchiveStore(), ArchiveLimits(1 << 20, 1 << 20, 1000))
+    assert planner.plan(VIEW, outside.wall_ms() + 999) is None
+    planned = []
+    while (plan := planner.plan(VIEW, outside.wall_ms() + 1000)) is not None:
+        planned.append((plan.first_offset, plan.last_offset))
+        planner.published(ArchiveObjectId(ORDERS, plan.first_offset, plan.last_offset, WRITER))
+        if len(planned) == 2:
+            outside.upload(outside.log[2:6])  # late: it fills the hole
+    assert planned == [(0, 3), (12, 15), (4, 11)]
+
+
+def test_the_first_offset_behind_a_hole_is_the_logs_own() -> None:
+    outside = Outside(plain_log(10), ((0, 0), (3, 12)))
+    outside.upload(outside.log[0:2])
+    outside.upload(outside.log[5:9])  # offsets 12 to 17 belong to epoch 3
+    outside.upload(plain_log(2, first=14, epoch=3))
+    entries = StoreEntries(outside.wal)
+    chain = LeaderEpochChain(outside.epochs)
+    assert [entries.next_offset(ORDERS, offset, chain) for offset in (4, 12, 17)] == [10, 14, None]
+    assert entries.next_offset(ORDERS, 4, chain) == 10
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 3)), min_size=1, max_size=30))
+def test_bytes_are_moved_no_faster_than_the_bandwidth(takes: list[tuple[int, float]]) -> None:
+    bucket = TokenBucket(1000)
+    now = 100.0
+    moved: list[tuple[float, int]] = []
+    for size, pause in takes:
+        now += pause
+        moved.append((now + bucket.take(size, now), size))
+    for first, (began, _) in enumerate(moved):
+        for last in range(first, len(moved)):
+            before_the_last = sum(size for _, size in moved[first:last])
+            assert before_the_last <= (moved[last][0] - began) * 1000 + 250 + 1e-6

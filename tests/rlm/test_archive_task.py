@@ -1,0 +1,393 @@
+"""Archiving: what is archived is the log, byte for byte, whatever overlaps, dies or fails."""
+
+from itertools import count, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_log.record_batch import scan_batches
+from metadata_topic.archive_recovery import records_from_objects
+from metadata_topic.archive_store import ArchiveStore, LogBounds
+from metadata_topic.leader_epochs import LeaderEpochChain
+from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
+from plugin.errors import RemoteStorageTimeoutError
+from rlm.archive_care import KnownLogs
+from rlm.segment_lookup import Tier
+from tests.kafka_log.batches import batch
+from tests.rlm.archive_rig import GRACE_MS, ORDERS, TTL_MS, Agent, CrashError, Outside, plain_log
+
+Batch = tuple[int, int, bytes]
+
+
+@st.composite
+def uploaded_logs(draw: st.DrawFn) -> Outside:
+    """A log of some epochs, and uploads of it that overlap, repeat, leave holes, and have dead tails."""
+    log: list[Batch] = []
+    written: list[list[Batch]] = []
+    epochs: list[tuple[int, int]] = []
+    offset, epoch = draw(st.integers(0, 5)), 0
+    for _ in range(draw(st.integers(1, 4))):
+        epochs.append((epoch, offset))
+        live, dead = [], []
+        at = offset
+        for n in range(draw(st.integers(1, 8))):
+            records = draw(st.integers(1, 3))
+            is_dead = n > 0 and (bool(dead) or draw(st.integers(0, 5)) == 0)
+            (dead if is_dead else live).append((at, epoch, batch(at, records, epoch, b"%d" % draw(st.integers(0, 9)))))
+            at += records
+            if not is_dead:
+                offset = at + draw(st.sampled_from([0, 0, 0, 4]))  # a hole, as compaction leaves it
+                at = offset
+        log += live
+        written.append(live + dead)
+        epoch += draw(st.integers(1, 2))
+    written[-1] = [found for found in written[-1] if found in log]
+    outside = Outside(log, tuple(epochs))
+    for _ in range(draw(st.integers(1, 6))):
+        runs = []
+        for batches in written:
+            first = draw(st.integers(0, len(batches) - 1))
+            last = draw(st.integers(first, len(batches) - 1))
+            if draw(st.integers(0, 3)):
+                runs.append(batches[first : last + 1])
+        if runs:
+            outside.upload(*runs, broker_id=draw(st.integers(1, 2)))
+    return outside
+
+
+@settings(max_examples=80, deadline=None)
+@given(uploaded_logs(), st.integers(100, 1500), st.integers(1, 500), st.integers(1, 3))
+async def test_what_is_archived_is_the_log_byte_for_byte(
+    outside: Outside, max_bytes: int, run_bytes: int, threads: int
+) -> None:
+    # Only what was uploaded under the epoch that the log has there is to be found.
+    expected = b""
+    for base, epoch, raw in outside.log:
+        chain = LeaderEpochChain(outside.epochs)
+        if any(found.entry.leader_epoch == epoch for found in outside.wal.entries_covering(ORDERS, base, chain)):
+            expected += raw
+    agent = Agent(outside, 5, max_bytes=max_bytes, run_bytes=run_bytes, threads=threads)
+    await agent.archive_all()
+    assert agent.archived_bytes() == expected
+    objects = [named for named, _ in agent.archive.objects(FINISHED)]
+    ranges = sorted((named.first_offset, named.last_offset) for named in objects)
+    assert all(before[1] < after[0] for before, after in pairwise(ranges))
+    assert set(outside.archive_storage.objects) == set(objects)
+    agent.task.close()
+
+
+async def test_a_lookup_works_before_during_and_after_and_once_the_sources_are_gone() -> None:
+    outside = Outside(plain_log(12), ((0, 0),))
+    for at in range(0, 12, 2):
+        outside.upload(outside.log[at : at + 3])
+    agent = Agent(outside, 5)
+
+    def tiers() -> list[Tier]:
+        found = []
+        for base, _, raw in outside.log:
+            for offset in (base, base + 1):
+                located = agent.lookup(offset)
+                assert located is not None
+                assert located.entry.first_offset <= offset <= located.last_offset
+                assert raw in agent.read(located)
+                found.append(located.tier)
+        return found
+
+    assert set(tiers()) == {Tier.WAL}
+    assert await agent.task.run_due() == 1
+    assert set(tiers()) == {Tier.WAL}  # the commit was not read yet
+    agent.release_sources()
+    assert outside.wal_storage.objects
+    agent.read_topic()
+    assert set(tiers()) == {Tier.WAL}
+    agent.release_sources()
+    assert not outside.wal_storage.objects
+    assert set(tiers()) == {Tier.ARCHIVE}
+    assert agent.lookup(24) is None
+    agent.task.close()
+
+
+def _crash_world() -> Outside:
+    outside = Outside(plain_log(4) + plain_log(4, first=8, epoch=2), ((0, 0), (2, 8)))
+    outside.upload(outside.log[:3])
+    outside.upload(outside.log[2:4] + plain_log(2, first=8), broker_id=2)  # with a dead tail
+    outside.upload(outside.log[4:])
+    return outside
+
+
+async def _live(outside: Outside, incarnation: int, crash_at: int | None) -> Agent:
+    """A whole life: archive, take care, release; until the end, or until it dies."""
+    agent = Agent(outside, incarnation, crash_at, max_bytes=600)
+    try:
+        await agent.archive_all()
+        agent.take_care()
+        agent.release_sources()
+    finally:
+        agent.task.close()
+    return agent
+
+
+async def test_killed_at_any_step_and_again_while_healing_the_same_end_state_is_reached() -> None:
+    seen: set[str] = set()
+
+    async def dies(outside: Outside, incarnation: int, crash_at: int) -> bool:
+        try:
+            await _live(outside, incarnation, crash_at)
+        except CrashError as crash:
+            seen.add(str(crash))
+            return True
+        return False
+
+    for first in count():
+        if not await dies(_crash_world(), 5, first):
+            break
+        for second in count():
+            outside = _crash_world()
+            await dies(outside, 5, first)
+            left_something = bool(outside.topic)
+            outside.now_s += TTL_MS / 1000
+            died_again = left_something and await dies(outside, 6, second)
+            outside.now_s += TTL_MS / 1000
+            _check_the_end(outside, await _live(outside, 7, None))
+            if not died_again:
+                break
+    prepared, committed = "ArchiveObjectPrepared COPY_SEGMENT_STARTED", "ArchiveObjectCommitted COPY_SEGMENT_FINISHED"
+    marked, gone = "ArchiveObjectDeleted DELETE_SEGMENT_STARTED", "ArchiveObjectDeleted DELETE_SEGMENT_FINISHED"
+    told = {f"{verb} {what}" for verb in ("publish", "published") for what in (prepared, committed, marked, gone)}
+    assert seen == told | {"read", "write begins", "written", "delete begins", "deleted"}
+
+
+def _check_the_end(outside: Outside, agent: Agent) -> None:
+    committed = {named for named, _ in agent.archive.objects(FINISHED)}
+    assert agent.archived_bytes() == b"".join(raw for _, _, raw in outside.log)
+    assert set(outside.archive_storage.objects) == committed
+    assert agent.archive.objects(STARTED) == agent.archive.objects(DELETING) == []
+    for base, _, raw in outside.log:
+        located = agent.lookup(base)
+        assert located is not None
+        assert raw in agent.read(located)
+    # The one with the dead tail is left, which is not the archive's to release.
+    assert len(outside.wal_storage.objects) == 1
+
+
+async def test_a_write_of_unknown_outcome_is_done_again_under_a_new_id() -> None:
+    outside = Outside(plain_log(4), ((0, 0),))
+    outside.upload(outside.log)
+    outside.archive_storage.write_faults = [RemoteStorageTimeoutError("put", "x", "planted")]
+    agent = Agent(outside, 5)
+    assert await agent.archive_all() == 1
+    assert [named.writer_id.sequence for named, _ in agent.archive.objects(FINISHED)] == [1]
+    outside.now_s += TTL_MS / 1000
+    agent.take_care()
+    assert agent.archive.totals()[DELETED].segments == 1
+    assert agent.archive.totals()[STARTED].segments == 0
+    agent.task.close()
+
+
+async def test_a_corrupt_or_missing_source_gives_way_to_its_copy() -> None:
+    outside = Outside(plain_log(4), ((0, 0),))
+    broken, gone, whole = (outside.upload(outside.log) for _ in range(3))
+    raw = bytearray(outside.wal_storage.objects[broken])
+    raw[150] ^= 1
+    outside.wal_storage.objects[broken] = bytes(raw)
+    del outside.wal_storage.objects[gone]
+    agent = Agent(outside, 5)
+    assert await agent.archive_all() == 1
+    assert agent.archived_bytes() == b"".join(raw for _, _, raw in outside.log)
+    assert [found for found, _, _ in outside.wal_storage.fetches] == [broken, gone, whole]
+    agent.task.close()
+
+
+async def test_a_corrupt_source_without_a_copy_is_never_archived_and_backs_off() -> None:
+    outside = Outside(plain_log(4), ((0, 0),))
+    segment_id = outside.upload(outside.log)
+    raw = bytearray(outside.wal_storage.objects[segment_id])
+    raw[150] ^= 1
+    outside.wal_storage.objects[segment_id] = bytes(raw)
+    agent = Agent(outside, 5)
+    assert await agent.archive_all() == 0
+    assert agent.measures.failures.labels("corrupt")._value.get() >= 2
+    assert outside.topic == []
+    agent.task.close()
+
+
+async def test_a_range_waits_until_it_is_large_or_old_enough() -> None:
+    outside = Outside(plain_log(4), ((0, 0),))
+    outside.upload(outside.log[:2])
+    size = sum(len(raw) for _, _, raw in outside.log)
+    agent = Agent(outside, 5, min_bytes=size, max_age_ms=200_000)
+    assert await agent.task.run_due() == 0
+    outside.now_s += 60
+    outside.upload(outside.log[2:])
+    assert await agent.task.run_due() == 1
+    agent.task.close()
+
+    young = Outside(plain_log(4), ((0, 0),))
+    young.upload(young.log[:2])
+    agent = Agent(young, 5, min_bytes=size, max_age_ms=200_000)
+    assert [await agent.task.run_due() for _ in range(3) if not setattr(young, "now_s", young.now_s + 60)] == [0, 0, 0]
+    young.now_s += 60
+    assert await agent.task.run_due() == 1
+    agent.task.close()
+
+
+async def test_reads_and_writes_stay_below_the_bandwidth() -> None:
+    outside = Outside(plain_log(40), ((0, 0),))
+    for at in range(0, 40, 4):
+        outside.upload(outside.log[at : at + 4])
+    size = sum(len(raw) for _, _, raw in outside.log)
+    agent = Agent(outside, 5, bytes_per_s=1000, threads=3)
+    began_s = outside.now_s
+    assert await agent.task.run_due() == 1
+    # All is read before anything is written, and the write waits for the last read's tokens; a burst is free.
+    assert outside.now_s - began_s >= size / 1000 - 0.25
+    assert agent.measures.read_bytes._value.get() == size
+    agent.task.close()
+
+
+async def test_a_full_publisher_delays_a_commit_and_loses_none() -> None:
+    outside = Outside(plain_log(4), ((0, 0),))
+    outside.upload(outside.log)
+    agent = Agent(outside, 5)
+    publish = agent.publish
+
+    def publish_with_a_full_backlog(record: object) -> None:
+        if record.state is FINISHED and not agent.slept:  # type: ignore[attr-defined]
+            agent.full = 3
+        publish(record)  # type: ignore[arg-type]
+
+    agent.publish = publish_with_a_full_backlog  # type: ignore[method-assign,assignment]
+    assert await agent.task.run_due() == 1
+    assert agent.slept == [0.5, 0.5, 0.5]
+    agent.read_topic()
+    assert agent.archive.totals()[FINISHED].segments == 1
+    agent.task.close()
+
+
+async def test_an_object_whose_commit_is_on_its_way_is_never_taken_for_one_given_up() -> None:
+    outside = Outside(plain_log(4), ((0, 0),))
+    outside.upload(outside.log)
+    agent = Agent(outside, 5)
+    await agent.task.run_due()
+    (key, value), commit = outside.topic[0], outside.topic.pop()  # prepared was read, the commit is late
+    assert key == commit[0]
+    assert value != commit[1]
+    agent.read_topic()
+    outside.now_s += 10 * TTL_MS / 1000
+    agent.take_care()
+    assert len(outside.archive_storage.objects) == 1
+    outside.topic.append(commit)
+    agent.read_topic()
+    agent.take_care()
+    assert agent.archive.totals()[FINISHED].segments == 1
+    assert agent.task.unsettled == frozenset()
+    agent.task.close()
+
+
+async def test_what_retention_or_a_topics_deletion_leaves_behind_is_deleted_after_the_grace() -> None:
+    outside = Outside(plain_log(8), ((0, 0),))
+    outside.upload(outside.log)
+    agent = Agent(outside, 5, max_bytes=1, run_bytes=1)
+    await agent.archive_all()
+    outside.upload(plain_log(2, first=16))
+    await agent.archive_all()
+    assert len(outside.archive_storage.objects) == 2
+    chain = LeaderEpochChain(outside.epochs)
+    agent.take_care(KnownLogs({ORDERS: LogBounds(15, chain)}, ()))
+    assert len(outside.archive_storage.objects) == 2
+    agent.take_care(KnownLogs({ORDERS: LogBounds(16, chain)}, ()), rounds=1)
+    assert agent.lookup(16) is not None
+    assert len(outside.archive_storage.objects) == 2  # within the grace
+    outside.now_s += GRACE_MS / 1000
+    agent.take_care(KnownLogs({}, ()))
+    assert [named.first_offset for named in outside.archive_storage.objects] == [16]
+    agent.take_care(KnownLogs({}, {ORDERS.topic_id}))
+    assert outside.archive_storage.objects == {}
+    agent.task.close()
+
+
+async def test_orphans_of_both_kinds_are_found_and_healed() -> None:
+    outside = Outside(plain_log(8), ((0, 0),))
+    outside.upload(outside.log[:4])
+    agent = Agent(outside, 5)
+    await agent.archive_all()
+    (lost,) = outside.archive_storage.objects
+    unknown = lost._replace(writer_id=lost.writer_id._replace(sequence=77))
+    outside.archive_storage.objects = {unknown: b"x"}
+    outside.archive_storage.now_ms = outside.wall_ms()
+    assert agent.care.find_orphans(outside.wall_ms(), {1: 5}).objects == ()  # too young
+    outside.now_s += TTL_MS / 1000
+    orphans = agent.care.find_orphans(outside.wall_ms(), {1: 5})
+    assert (orphans.objects, orphans.metadata) == ((unknown,), (lost,))
+    assert agent.care.find_orphans(outside.wall_ms(), {2: 5}) == type(orphans)((), ())
+    agent.care.heal(orphans, outside.wall_ms(), {1: 5})
+    agent.read_topic()
+    agent.take_care()
+    assert outside.archive_storage.objects == {}
+    assert agent.archive.totals()[DELETED].segments == 2
+    agent.task.close()
+
+
+async def test_commits_are_published_again_before_the_topic_forgets_them() -> None:
+    outside = Outside(plain_log(4), ((0, 0),))
+    outside.upload(outside.log)
+    await Agent(outside, 5).archive_all()
+    again = Agent(outside, 6)
+    outside.topic.clear()
+    outside.now_s += 3_600
+    again.take_care(rounds=1)
+    assert len(outside.topic) == 1
+    assert Agent(outside, 7).archived_bytes() == b"".join(raw for _, _, raw in outside.log)
+
+
+async def test_the_index_can_be_made_of_the_objects_alone() -> None:
+    outside = Outside(plain_log(8) + plain_log(4, first=16, epoch=2), ((0, 0), (2, 16)))
+    outside.upload(outside.log[:8], outside.log[8:])
+    agent = Agent(outside, 5, max_bytes=300)
+    await agent.archive_all()
+    again = Agent(outside, 6)
+    again.archive = ArchiveStore()
+    damaged = next(iter(outside.archive_storage.objects))._replace(first_offset=4000, last_offset=4001)
+    outside.archive_storage.objects[damaged] = b"x" * 300
+    for record in records_from_objects(outside.archive_storage):
+        again.archive.apply(record)
+    assert again.archive.state_of(damaged) is None
+    assert again.archived_bytes() == b"".join(raw for _, _, raw in outside.log)
+    agent.task.close()
+    again.task.close()
+
+
+async def test_a_restarted_agent_archives_nothing_twice() -> None:
+    outside = Outside(plain_log(4), ((0, 0),))
+    outside.upload(outside.log)
+    assert await Agent(outside, 5).archive_all() == 1
+    assert await Agent(outside, 6).archive_all() == 0
+
+
+async def test_what_was_lost_in_an_unclean_election_is_archived_anew() -> None:
+    outside = Outside(plain_log(6), ((0, 0),))
+    outside.upload(outside.log)
+    await Agent(outside, 5).archive_all()
+    outside.log[3:] = plain_log(4, first=6, epoch=4)
+    outside.epochs = ((0, 0), (4, 6))
+    outside.upload(outside.log[3:], broker_id=2)
+    agent = Agent(outside, 6)
+    assert await agent.archive_all() == 1
+    assert agent.archived_bytes() == b"".join(raw for _, _, raw in outside.log)
+
+
+@pytest.mark.parametrize("end_offset", [0, 4, 7, 8])
+async def test_nothing_at_or_above_the_end_offset_is_archived(end_offset: int) -> None:
+    from rlm.archive_plan import LogView
+
+    outside = Outside(plain_log(4), ((0, 0),))
+    for n in range(4):
+        outside.upload(outside.log[n : n + 1])
+    agent = Agent(outside, 5)
+    agent.task.assign([(ORDERS, lambda: LogView(0, outside.epochs, end_offset))])
+    await agent.archive_all()
+    archived = agent.archived_bytes()
+    spans = scan_batches(archived, 0, len(archived))
+    assert [span.last_offset for span in spans] == [last for last in (1, 3, 5, 7) if last < end_offset]
+    agent.task.close()
