@@ -8,7 +8,7 @@ size  field
 8     magic, "RWALSNAP"
 2     format version, 1
 per section:
-1     kind: 1 = state, 2 = segments, 255 = end
+1     kind: 1 = state, 2 = segments, 3 = extra, 255 = end
 4     the content's size before compression
 4     its size as it stands here
 4     CRC32C of kind, both sizes and the content as it stands here
@@ -19,6 +19,7 @@ n     the content, compressed with zlib
   fenced numbers, registrations, dead tails, records kept for an upgrade, and how many segments follow.
 - Segments, as often as needed: u32 count, then one array per field (see `_COLUMNS`), then the custom metadata
   one after the other, then the entry blocks.
+- Extra: what another reader of the same records knows: u16 length of its name, the name, its bytes.
 - End: nothing in it. A snapshot without it was cut off.
 
 A reader that finds anything else (another magic, a newer version, a wrong checksum, too few segments, the
@@ -30,6 +31,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
@@ -43,6 +45,7 @@ from metadata_topic.records import PublishedSegment, RemoteWalNodeRegistration
 from metadata_topic.retained_records import RetainedRecord
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.store_image import DeadTail, StoreImage, WriterImage
+from plugin import entry_columns
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
 FORMAT_VERSION: Final = 1
@@ -53,7 +56,9 @@ _CRC: Final = struct.Struct("<I")
 _COUNT: Final = struct.Struct("<I")
 _STATE: Final = 1
 _SEGMENTS: Final = 2
+_EXTRA: Final = 3
 _END: Final = 255
+_NAME: Final = struct.Struct("<H")
 _COMPRESSION_LEVEL: Final = 1
 _SECTION_BYTES: Final = 4 * 1024 * 1024
 _SECTION_SEGMENTS: Final = 20_000
@@ -83,6 +88,8 @@ def snapshot_chunks(image: StoreImage, cluster_id: str = "") -> Iterator[bytes]:
     yield _section(_STATE, json.dumps(state, separators=(",", ":")).encode())
     for segments in _portions(image.segments):
         yield _section(_SEGMENTS, _encode_segments(segments))
+    for name, content in image.extras.items():
+        yield _section(_EXTRA, _NAME.pack(len(name.encode())) + name.encode() + content)
     yield _section(_END, b"")
 
 
@@ -161,14 +168,19 @@ def _read_image(snapshot: memoryview, cluster_id: str) -> StoreImage:
     if state["cluster_id"] != cluster_id:
         raise _refused(f"it is of cluster {state['cluster_id']!r}, this is {cluster_id!r}")
     segments: list[PublishedSegment] = []
+    extras: dict[str, bytes] = {}
     for kind, content in sections:
         if kind == _SEGMENTS:
             segments += _decode_segments(content)
+        elif kind == _EXTRA:
+            [name_bytes] = _NAME.unpack_from(content)
+            start = _NAME.size + name_bytes
+            extras[content[_NAME.size : start].decode()] = content[start:]
         elif kind != _END:
             raise _refused(f"a section of kind {kind} is not known")
     if len(segments) != state["segments"]:
         raise _refused(f"it holds {len(segments)} segments, not {state['segments']}")
-    return _image(state, segments)
+    return replace(_image(state, segments), extras=extras)
 
 
 # Segments
@@ -227,13 +239,16 @@ def _decode_segments(content: bytes) -> Iterable[PublishedSegment]:
         raise ValueError(f"segments need {block_at + sum(block_bytes)} bytes, there are {len(content)}")
     states = {int(state): state for state in RemoteLogSegmentState}
     for broker_id, incarnation, sequence, state, timestamp_ms, size_bytes, custom, block in zip(*columns, strict=True):
+        entry_block = content[block_at : block_at + block]
+        if block:
+            entry_columns.check(entry_block)
         yield PublishedSegment(
             CombinedSegmentId(broker_id, incarnation, sequence),
             states[state],
             timestamp_ms,
             size_bytes,
             content[at : at + custom],
-            content[block_at : block_at + block],
+            entry_block,
         )
         at += custom
         block_at += block

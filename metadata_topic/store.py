@@ -33,7 +33,7 @@ from functools import partial
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.fencing import Source
 from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.records import MetadataRecord, RemoteWalNodeRegistration
+from metadata_topic.records import MetadataRecord, PublishedSegment, RemoteWalNodeRegistration
 from metadata_topic.run_index import Run
 from metadata_topic.states import DELETED
 from metadata_topic.store_image import StoreImage
@@ -49,6 +49,8 @@ from plugin.segment_metadata import (
 
 UNKNOWN_OFFSET = -1
 """No offset is known; never 0, which is an offset."""
+
+_IMAGE_SEGMENTS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,19 @@ class RemoteWalMetadataStore:
                 self.apply(record, source)
 
     def image(self) -> StoreImage:
-        """All that is known, and how far the topic was read; for a snapshot."""
+        """All that is known, and how far the topic was read; for a snapshot.
+
+        Other threads are held up for milliseconds at a time only. What arrives meanwhile may be in it or not:
+        the topic tells it again from `progress` on, and telling twice changes nothing.
+        """
+        segments: list[PublishedSegment] = []
         with self._lock:
-            return self._state.image()
+            image = self._state.image(segments)
+            known = list(self._state.table.segments())
+        for start in range(0, len(known), _IMAGE_SEGMENTS):
+            with self._lock:
+                segments += [segment.published() for segment in known[start : start + _IMAGE_SEGMENTS]]
+        return image
 
     def restore(self, image: StoreImage) -> None:
         """Know what `image` holds, and nothing else. What was counted stays counted."""
@@ -269,7 +281,7 @@ class RemoteWalMetadataStore:
         `registrations`, `unknown_<reason>` …; `retained_unknown` is how many are kept for an upgrade.
         """
         with self._lock:
-            return dict(self._state.counters)
+            return {**self._state.counters, "retained_unknown": len(self._state.retained)}
 
     def _end_of_life(self, run: Run, key: PartitionAndEpoch) -> int:
         """The offset from which on the run is dead; above its last offset while it lives whole."""

@@ -1,7 +1,7 @@
 """A store's whole content as plain values: what a snapshot is written from and read into."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.fencing import PlacedRegistration
@@ -42,3 +42,5 @@ class StoreImage:
     retained: Sequence[RetainedRecord]
     segments: Sequence[PublishedSegment]
     """All that are not deleted."""
+    extras: Mapping[str, bytes] = field(default_factory=dict)
+    """What other readers of the same records know at the same point, by a name of their own."""

@@ -4,6 +4,7 @@ Not thread-safe: the store calls it under its lock.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.fencing import Registrations, Source
@@ -40,7 +41,7 @@ class StoreState:
         self.bytes_in: Counter[RemoteLogSegmentState] = Counter()
         self.progress: dict[int, int] = {}
         self.counters: Counter[str] = Counter()
-        self._retained = RetainedRecords()
+        self.retained = RetainedRecords()
 
     def apply(self, record: MetadataRecord, source: Source | None) -> None:
         """Take a record in that stood at `source`."""
@@ -56,8 +57,8 @@ class StoreState:
         else:
             self._apply_segment(PublishedSegment.of(record), source)
 
-    def image(self) -> StoreImage:
-        """All that is known, to be restored by `of`."""
+    def image(self, segments: Sequence[PublishedSegment]) -> StoreImage:
+        """All that is known, to be restored by `of`; `segments` is filled in by the caller."""
         return StoreImage(
             progress=dict(self.progress),
             writers=[
@@ -70,8 +71,8 @@ class StoreState:
                 for segment_id, tails in self.dead_from.items()
                 for partition_and_epoch, first_offset in tails.items()
             ],
-            retained=self._retained.all(),
-            segments=[segment.published() for segment in self.table.segments()],
+            retained=self.retained.all(),
+            segments=segments,
         )
 
     @classmethod
@@ -100,8 +101,7 @@ class StoreState:
     def _apply_unknown(self, record: UnknownRecord, source: Source | None) -> None:
         self.counters[f"unknown_{record.reason}"] += 1
         if record.kept is not None:
-            self.counters["retained_unknown_dropped"] += self._retained.add(RetainedRecord(*record.kept, source))
-            self.counters["retained_unknown"] = len(self._retained)
+            self.counters["retained_unknown_dropped"] += self.retained.add(RetainedRecord(*record.kept, source))
 
     def _apply_segment(self, record: PublishedSegment, source: Source | None) -> None:
         broker_id, incarnation, sequence = segment_id = record.combined_segment_id

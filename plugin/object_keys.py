@@ -1,6 +1,7 @@
 """The keys of combined segments, built and parsed here and nowhere else.
 
 `{prefix}{cluster id}/{broker id}/{incarnation:012x}/{sequence:012x}.rwal`
+`{prefix}{cluster id}/metadata-snapshots/{broker id}/…`: blobs, see `metadata_topic.snapshot_keeper`
 
 A key holds nothing that a user of Kafka can choose: the prefix and the cluster id are checked once, the
 rest are integers. Every prefix that is listed ends in "/", as S3 Express asks.
@@ -15,7 +16,11 @@ from plugin.segment_metadata import CombinedSegmentId
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
 _PREFIX_PART: Final = re.compile(r"[A-Za-z0-9!_.*'()=-]{1,255}", re.ASCII)
 _SEGMENT: Final = re.compile(r"(0|[1-9][0-9]{0,9})/([0-9a-f]{12})/([0-9a-f]{12})\.rwal", re.ASCII)
+_BLOB_PART: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}", re.ASCII)
 _MAX_PREFIX_CHARACTERS: Final = 512
+
+BLOB_KINDS: Final = frozenset({"metadata-snapshots"})
+"""What may stand in a cluster's place in the store beside segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,26 @@ class ObjectKeyFactory:
     def list_prefix(self, broker_id: int | None = None) -> str:
         """What all keys of the cluster, or of one broker, start with."""
         return f"{self.prefix}{self.cluster_id}/" + ("" if broker_id is None else f"{broker_id}/")
+
+    def blob_key(self, name: str) -> str:
+        """The key of a blob that is no segment, such as `metadata-snapshots/1/…`.
+
+        Raises ValueError when the name is not one of plain names with "/" between them, the first of them one
+        of `BLOB_KINDS`.
+        """
+        kind, *rest = name.split("/")
+        if kind not in BLOB_KINDS or not rest or any(not _BLOB_PART.fullmatch(part) for part in rest):
+            raise ValueError(f"{name!r} is no name of a blob")
+        return f"{self.prefix}{self.cluster_id}/{name}"
+
+    def parse_blob(self, key: str) -> str | None:
+        """The inverse of `blob_key`; None when the key is not one that it builds for this cluster."""
+        start = self.list_prefix()
+        name = key[len(start) :]
+        try:
+            return name if key.startswith(start) and self.blob_key(name) == key else None
+        except ValueError:
+            return None
 
     def probe_key(self, broker_id: int, probe_id: str) -> str:
         """Where the start-up self-test writes; `parse` never takes it for a segment."""
