@@ -65,7 +65,8 @@ class PublisherSettings:
     """How much may wait, and how long librdkafka gathers records into one batch."""
 
     topic: str = METADATA_TOPIC
-    linger_ms: int = 50
+    linger_ms: int = 250
+    """Nobody waits for the metadata to replicate, and 25 objects' entries compress better together than one's."""
     max_pending_records: int = 100_000
     max_pending_bytes: int = 64 * 1024 * 1024
     max_record_bytes: int = 900_000
