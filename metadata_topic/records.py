@@ -39,6 +39,11 @@ class PublishedSegment(NamedTuple):
         )
 
     @property
+    def entry_count(self) -> int:
+        """How many entries the segment has."""
+        return entry_columns.entry_count(self.entry_block) if self.entry_block else 0
+
+    @property
     def metadata(self) -> RemoteWalCombinedLogSegmentMetadata:
         """With the entries decoded, anew at each call."""
         return RemoteWalCombinedLogSegmentMetadata(
