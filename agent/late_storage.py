@@ -6,6 +6,7 @@ real storage manager is configured, every call fails as if the store were down, 
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import RemoteStorageError
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
@@ -67,6 +68,22 @@ class LateStorageManager(RemoteWalStorageManager):
         """As the real one."""
         return self._there("list", "").list_log_segments(broker_id)
 
+    def put_blob(self, name: str, content: bytes) -> None:
+        """As the real one."""
+        self._blobs("put", name).put_blob(name, content)
+
+    def get_blob(self, blob: StoredBlob) -> bytes:
+        """As the real one."""
+        return self._blobs("get", blob.name).get_blob(blob)
+
+    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
+        """As the real one."""
+        return self._blobs("list", directory).list_blobs(directory)
+
+    def delete_blob(self, name: str) -> None:
+        """As the real one."""
+        self._blobs("delete", name).delete_blob(name)
+
     @property
     def request_counts(self) -> RequestCounts:
         """None were sent before the real one was there."""
@@ -76,6 +93,12 @@ class LateStorageManager(RemoteWalStorageManager):
         """Close the real one, if it is there."""
         if self._manager is not None:
             self._manager.close()
+
+    def _blobs(self, operation: str, key: str) -> BlobStorage:
+        manager = self._there(operation, key)
+        if not isinstance(manager, BlobStorage):
+            raise RemoteStorageError(operation, key, f"{type(manager).__name__} stores segments only", label="no_blobs")
+        return manager
 
     def _there(self, operation: str, key: object) -> RemoteWalStorageManager:
         if self._manager is None:

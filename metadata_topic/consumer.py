@@ -1,18 +1,24 @@
 """Keeping a store up to date with the metadata topic (the ConsumerTask of KIP-405's topic-based manager).
 
-Theory. At start the topic is read from its beginning and the store is rebuilt; from then on the store
-follows. Each batch goes into the store together with the offsets it came from, under the store's lock, so
-what the store knows and how far it has read are one. Records that cannot be decoded are counted by the store
-and passed over: one poison record must not stop the reader, or let it loop.
+Theory. At start the store takes the newest snapshot, if there is one, and the topic is read from where the
+snapshot ends, else from its beginning; from then on the store follows. Each batch goes into the store together
+with the offsets it came from, under the store's lock, so what the store knows and how far it has read are one.
+Records that cannot be decoded are counted by the store and passed over: one poison record must not stop the
+reader, or let it loop.
+
+When the topic turns out to be another one than the snapshot tells of, the store forgets the snapshot. A gap
+between the snapshot and the topic's first record is counted and logged; what the topic then tells is right,
+and what it no longer tells is for reconciliation with the objects to find.
 
 "Not ready" is a state that passes, to be shown and waited for, never a fatal error (KAFKA-15181).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.serde import decode_or_keep_out
 from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.store_image import StoreImage
 from metadata_topic.topic import METADATA_TOPIC
 from metadata_topic.topic_follower import (
     DEFAULT_SETTINGS,
@@ -34,16 +40,18 @@ class RemoteWalMetadataConsumer:
         settings: FollowSettings = DEFAULT_SETTINGS,
         rack: str | None = None,
         consumer_factory: ConsumerFactory = confluent_reader,
+        load_snapshot: Callable[[], StoreImage | None] = lambda: None,
     ) -> None:
-        """`rack` is the agent's zone: brokers with a rack-aware replica selector then serve the reads from
-        it.
+        """`load_snapshot` (`SnapshotKeeper.load`) is called once, on the reading thread. `rack` is the agent's
+        zone: brokers with a rack-aware replica selector then serve the reads from it.
         """
         self._store = store
+        self._load_snapshot = load_snapshot
         self._follower = TopicFollower(client_config, METADATA_TOPIC, self._take, settings, rack, consumer_factory)
 
     def start(self) -> None:
         """Begin rebuilding the store."""
-        self._follower.start()
+        self._follower.start(self._prepare, self._store.forget)
 
     @property
     def ready(self) -> bool:
@@ -67,6 +75,12 @@ class RemoteWalMetadataConsumer:
     def close(self) -> None:
         """Stop following. Idempotent."""
         self._follower.close()
+
+    def _prepare(self) -> dict[int, int]:
+        image = self._load_snapshot()
+        if image is not None:
+            self._store.restore(image)
+        return self._store.progress
 
     def _take(self, records: Sequence[TopicRecord]) -> None:
         self._store.apply_all(

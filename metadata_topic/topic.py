@@ -4,8 +4,8 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, Protocol, Self, cast
 
 import structlog
 
@@ -33,20 +33,28 @@ class MetadataTopicSettings:
     replication_factor: int = 3
     """`remote.wal.log.metadata.topic.replication.factor`; of both topics"""
     retention_ms: int = 24 * 60 * 60 * 1000
-    """`remote.wal.log.metadata.topic.retention.ms`: longer than any topic's local.retention.ms"""
+    """`remote.wal.log.metadata.topic.retention.ms`: longer than any topic's local.retention.ms and the grace time
+    before an object is deleted; see `covering` and `check_retention`. -1: without end
+    """
 
     @property
     def min_insync_replicas(self) -> int:
         """One replica may be missing, where there is one to miss."""
         return max(1, self.replication_factor - 1)
 
+    def covering(self, longest_local_retention_ms: int, grace_ms: int) -> Self:
+        """The same, the retention raised where it is shorter than what objects need. Never lowered."""
+        needed_ms = retention_needed_ms(longest_local_retention_ms, grace_ms)
+        return replace(self, retention_ms=_longer_retention(self.retention_ms, needed_ms))
+
     def metadata_topic_config(self) -> dict[str, str]:
         """The metadata topic's own configuration."""
         return {
             "cleanup.policy": "delete",
             "retention.ms": str(self.retention_ms),
+            "retention.bytes": str(UNLIMITED),
             # Retention removes whole closed segments only, so they must not stay open for long.
-            "segment.ms": str(max(60_000, self.retention_ms // 8)),
+            "segment.ms": str(_segment_ms(self.retention_ms)),
             "compression.type": "producer",
             "min.insync.replicas": str(self.min_insync_replicas),
             "unclean.leader.election.enable": "false",
@@ -60,6 +68,63 @@ class MetadataTopicSettings:
             "min.insync.replicas": str(self.min_insync_replicas),
             "unclean.leader.election.enable": "false",
         }
+
+
+UNLIMITED: Final = -1
+"""Kafka's retention.ms without end."""
+_WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
+
+
+def retention_needed_ms(longest_local_retention_ms: int, grace_ms: int) -> int:
+    """How long the topic must remember an object; -1 for ever.
+
+    An object lives as long as the longest `local.retention.ms` of the topics with the feature on (-1: for
+    ever), and its deletion is told after the grace time. Before that its metadata must not be gone.
+    """
+    if longest_local_retention_ms < 0:
+        return UNLIMITED
+    return longest_local_retention_ms + max(grace_ms, 0)
+
+
+def check_retention(
+    admin: "AdminLike", longest_local_retention_ms: int, grace_ms: int, topic: str = METADATA_TOPIC
+) -> list[str]:
+    """What is wrong with how long an existing metadata topic keeps records; empty when nothing is.
+
+    Changes nothing: an operator may keep it longer, and shortening would lose metadata. Blocks. Raises
+    TopicSetupError when the topic cannot be described.
+    """
+    config = admin.topic_config(topic)
+    problems = []
+    if "compact" in config.get("cleanup.policy", ""):
+        problems.append(f"{topic}: cleanup.policy is {config['cleanup.policy']}, not delete: compaction loses states")
+    if _int(config.get("retention.bytes"), UNLIMITED) != UNLIMITED:
+        problems.append(f"{topic}: retention.bytes is {config['retention.bytes']}: set -1, as time alone may cut it")
+    needed_ms = retention_needed_ms(longest_local_retention_ms, grace_ms)
+    retention_ms = _int(config.get("retention.ms"), None)
+    if retention_ms is None:
+        problems.append(f"{topic}: retention.ms is not known; {needed_ms} is needed")
+    elif _longer_retention(retention_ms, needed_ms) != retention_ms:
+        problems.append(
+            f"{topic}: retention.ms is {retention_ms}, the longest local.retention.ms and the grace time need "
+            f"{needed_ms}: kafka-configs.sh --alter --topic {topic} --add-config retention.ms={needed_ms}"
+        )
+    return problems
+
+
+def _longer_retention(one_ms: int, other_ms: int) -> int:
+    return UNLIMITED if UNLIMITED in (one_ms, other_ms) else max(one_ms, other_ms)
+
+
+def _segment_ms(retention_ms: int) -> int:
+    return _WEEK_MS if retention_ms == UNLIMITED else max(60_000, retention_ms // 8)
+
+
+def _int(text: str | None, default: int | None) -> int | None:
+    try:
+        return default if text is None else int(text)
+    except ValueError:
+        return default
 
 
 class Broker(NamedTuple):
@@ -163,7 +228,7 @@ def ensure_topics(
                 created.append(topic)
                 log.info("metadata_topic_created", topic=topic, partitions=partition_count, config=config)
                 continue
-        deviations += _deviations(topic, config, admin.topic_config(topic))
+        deviations += _deviations(topic, _without_longer_retention(config, actual := admin.topic_config(topic)), actual)
     metadata_partitions = _partitions_of(METADATA_TOPIC, admin, timeout_s, wait)
     if metadata_partitions != settings.num_partitions:
         deviations.append(f"{METADATA_TOPIC}: {PARTITIONS_KEY} is {metadata_partitions}, not {settings.num_partitions}")
@@ -181,6 +246,14 @@ def _partitions_of(topic: str, admin: AdminLike, timeout_s: float, wait: Callabl
             return count
         wait(pause_s)
     raise TopicSetupError("create topic", topic, f"made, but not to be seen within {timeout_s} s")
+
+
+def _without_longer_retention(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, str]:
+    """Keeping records longer than asked for is no deviation, nor are the larger segments that go with it."""
+    wanted_ms, actual_ms = (_int(config.get("retention.ms"), None) for config in (wanted, actual))
+    if wanted_ms is None or actual_ms is None or _longer_retention(wanted_ms, actual_ms) != actual_ms:
+        return dict(wanted)
+    return {key: value for key, value in wanted.items() if key not in ("retention.ms", "segment.ms")}
 
 
 def _deviations(topic: str, wanted: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:

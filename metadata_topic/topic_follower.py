@@ -1,9 +1,13 @@
-"""Following a topic from its beginning: all partitions, no consumer group, one thread.
+"""Following a topic from its beginning, or from where a snapshot ends: all partitions, no group, one thread.
 
 Theory. The follower owns where it stands (`positions`: the offset to be read next, per partition). Batches
 are handed to `take`, in order per partition, and the positions move when `take` returns; when the consumer
 fails it is made anew and goes on from there. It is caught up when every partition has reached the end that it
 had when the follower began.
+
+Where it was told to begin may be gone: retention has cut the topic beyond it, which is a gap (counted, and
+logged with its size), or the topic ends before it, so that it is another topic, made anew. Then whoever reads
+must forget what he took for its content, and all is read from the beginning.
 
 It is built to cost next to nothing when idle: brokers hold a fetch for up to a second, and batches are
 gathered for as long. What is read is therefore up to about two seconds old.
@@ -12,7 +16,7 @@ gathered for as long. What is read is therefore up to about two seconds old.
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -48,6 +52,8 @@ class ConsumerLike(Protocol):
 
     def partition_count(self, topic: str, timeout_s: float) -> int:
         """0 when the topic does not exist, and only then."""
+
+    def begin_offset(self, topic: str, partition: int, timeout_s: float) -> int: ...
 
     def end_offset(self, topic: str, partition: int, timeout_s: float) -> int: ...
 
@@ -100,6 +106,12 @@ class _ConfluentReader:
             raise KafkaException(metadata.error)
         return len(metadata.partitions)
 
+    def begin_offset(self, topic: str, partition: int, timeout_s: float) -> int:
+        from confluent_kafka import TopicPartition
+
+        low, _high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
+        return int(low)
+
     def end_offset(self, topic: str, partition: int, timeout_s: float) -> int:
         from confluent_kafka import TopicPartition
 
@@ -151,13 +163,26 @@ class TopicFollower:
         self._settled = threading.Event()  # Caught up, dead, or without a topic that need not be there.
         self._is_there: bool | None = None
         self._positions: dict[int, int] = {}
+        self._prepare: Callable[[], Mapping[int, int]] | None = None
+        self._start_over: Callable[[], None] | None = None
         self._goals: dict[int, int] | None = None
         self._counters: Counter[str] = Counter()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"follow-{topic}", daemon=True)
 
-    def start(self) -> None:
-        """Begin reading."""
+    def start(
+        self,
+        prepare: Callable[[], Mapping[int, int]] | None = None,
+        start_over: Callable[[], None] | None = None,
+    ) -> None:
+        """Begin reading.
+
+        `prepare` is called once on the follower's thread and returns where to begin: the next offset per
+        partition, 0 for those that it leaves out. It must not raise. `start_over` is called on that thread
+        when the topic turns out to be another one than was read so far.
+        """
+        self._prepare = prepare
+        self._start_over = start_over
         self._thread.start()
 
     @property
@@ -186,7 +211,9 @@ class TopicFollower:
 
     @property
     def counters(self) -> dict[str, int]:
-        """`records`, `batches`, `errors`, `consumer_restarts`."""
+        """`records`, `batches`, `errors`, `consumer_restarts`; `gaps` and `gap_records` that retention cut
+        away unread, `started_over` when the topic was another one.
+        """
         return dict(self._counters)
 
     def close(self) -> None:
@@ -199,6 +226,8 @@ class TopicFollower:
         from confluent_kafka import KafkaException
 
         try:
+            if self._prepare is not None:
+                self._positions.update(self._prepare())
             while not self._stop.is_set():
                 try:
                     self._follow()
@@ -255,8 +284,34 @@ class TopicFollower:
             self._goals = {p: consumer.end_offset(self._topic, p, self._timeout_s) for p in range(count)}
         for partition in range(count):
             self._positions.setdefault(partition, 0)
+        self._check_positions(consumer, count)
         consumer.assign(self._topic, self._positions)
         self._check_caught_up()
+
+    def _check_positions(self, consumer: ConsumerLike, count: int) -> None:
+        """Whether the topic still has, or ever had, the offsets where reading is to go on."""
+        for partition, position in self._positions.items():
+            if position == 0:
+                continue
+            end = consumer.end_offset(self._topic, partition, self._timeout_s) if partition < count else 0
+            if position > end:
+                log.error("metadata_topic_is_another_one", topic=self._topic, partition=partition,
+                          position=position, end_offset=end)  # fmt: skip
+                self._counters["started_over"] += 1
+                if self._start_over is not None:
+                    self._start_over()
+                self._positions = dict.fromkeys(range(count), 0)
+                return
+        for partition, position in self._positions.items():
+            begin = consumer.begin_offset(self._topic, partition, self._timeout_s) if position else 0
+            if begin > position:
+                log.error(
+                    "metadata_topic_gap", topic=self._topic, partition=partition, position=position, begin_offset=begin,
+                    hint="the topic's retention is shorter than the time for which nobody read it",
+                )  # fmt: skip
+                self._counters["gaps"] += 1
+                self._counters["gap_records"] += begin - position
+                self._positions[partition] = begin
 
     def _hand_over(self, messages: list[MessageLike]) -> None:
         records = []

@@ -6,6 +6,7 @@
 The writer id is `{broker id}-{incarnation:012x}-{sequence:012x}`. A topic id is 32 hex digits, not Kafka's base64,
 so that no two keys differ in upper and lower case alone. Offsets have 20 digits, as in the names of Kafka's segment
 files, so that a sorted listing is in the order of the log.
+`{prefix}{cluster id}/metadata-snapshots/{broker id}/…`: blobs, see `metadata_topic.snapshot_keeper`
 
 A key holds nothing that a user of Kafka can choose: the prefix and the cluster id are checked once, the
 rest are integers. Every prefix that is listed ends in "/", as S3 Express asks.
@@ -26,7 +27,11 @@ _ARCHIVE_OBJECT: Final = re.compile(
     r"([0-9a-f]{32})/(0|[1-9][0-9]{0,9})/([0-9]{20})-([0-9]{20})-(0|[1-9][0-9]{0,9})-([0-9a-f]{12})-([0-9a-f]{12})\.rwal",
     re.ASCII,
 )
+_BLOB_PART: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}", re.ASCII)
 _MAX_PREFIX_CHARACTERS: Final = 512
+
+BLOB_KINDS: Final = frozenset({"metadata-snapshots"})
+"""What may stand in a cluster's place in the store beside segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,26 @@ class ObjectKeyFactory:
         if topic_id_partition is None:
             return start
         return f"{start}{topic_id_partition.topic_id.hex()}/{topic_id_partition.partition}/"
+
+    def blob_key(self, name: str) -> str:
+        """The key of a blob that is no segment, such as `metadata-snapshots/1/…`.
+
+        Raises ValueError when the name is not one of plain names with "/" between them, the first of them one
+        of `BLOB_KINDS`.
+        """
+        kind, *rest = name.split("/")
+        if kind not in BLOB_KINDS or not rest or any(not _BLOB_PART.fullmatch(part) for part in rest):
+            raise ValueError(f"{name!r} is no name of a blob")
+        return f"{self.prefix}{self.cluster_id}/{name}"
+
+    def parse_blob(self, key: str) -> str | None:
+        """The inverse of `blob_key`; None when the key is not one that it builds for this cluster."""
+        start = self.list_prefix()
+        name = key[len(start) :]
+        try:
+            return name if key.startswith(start) and self.blob_key(name) == key else None
+        except ValueError:
+            return None
 
     def probe_key(self, broker_id: int, probe_id: str) -> str:
         """Where the start-up self-test writes; `parse` never takes it for a segment."""

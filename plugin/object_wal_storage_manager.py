@@ -21,6 +21,7 @@ import structlog
 
 from kafka_log.crc32c import crc32c
 from plugin.backend_settings import ObjectBackendSettings, parse_settings
+from plugin.blob_storage import StoredBlob
 from plugin.combined_segment import (
     HEADER_BYTES,
     TRAILER_BYTES,
@@ -142,11 +143,11 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
             listed = self._list_page(prefix, page)
             for item in listed.objects:
                 segment_id = self._keys.parse(item.key)
-                if segment_id is None:
+                if segment_id is not None:
+                    yield StoredSegment(segment_id, item.key, item.size_bytes, item.last_modified_ms)
+                elif self._keys.parse_blob(item.key) is None:
                     with self._counts_lock:
                         self._counts.foreign_objects += 1
-                else:
-                    yield StoredSegment(segment_id, item.key, item.size_bytes, item.last_modified_ms)
             page = listed.next_page
             if page is None:
                 return
@@ -215,6 +216,30 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         self._closed.set()
         if hasattr(self, "_store"):
             self._store.close()
+
+    # Blobs (`plugin.blob_storage`)
+
+    def put_blob(self, name: str, content: bytes) -> None:
+        self._put(self._keys.blob_key(name), [content], len(content))
+
+    def get_blob(self, blob: StoredBlob) -> bytes:
+        return self._get(self._keys.blob_key(blob.name), 0, blob.size_bytes)
+
+    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
+        prefix = self._keys.blob_key(directory) + "/"
+        page: str | None = None
+        while True:
+            listed = self._list_page(prefix, page)
+            for item in listed.objects:
+                name = self._keys.parse_blob(item.key)
+                if name is not None:
+                    yield StoredBlob(name, item.size_bytes)
+            page = listed.next_page
+            if page is None:
+                return
+
+    def delete_blob(self, name: str) -> None:
+        self._delete(self._keys.blob_key(name))
 
     def _put(self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
         deadline = self._retrier.deadline()

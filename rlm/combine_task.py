@@ -95,6 +95,8 @@ class RLMWalCombineTask:
         if self._publication_is_held_up():
             self._measures.upload_failures.labels(_BACKLOG_LABEL).inc()
             return None
+        # The same partitions in the same order, object after object: that is what the topic's compression lives on.
+        items = sorted(items, key=lambda item: item.topic_id_partition)
         segment_id = self._next_segment_id
         self._next_segment_id = segment_id._replace(sequence=segment_id.sequence + 1)
         metadata = RemoteWalCombinedLogSegmentMetadata(

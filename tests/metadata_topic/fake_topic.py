@@ -58,6 +58,9 @@ class FakeConsumer:
     def partition_count(self, topic: str, timeout_s: float) -> int:
         return len(self._topic.partitions)
 
+    def begin_offset(self, topic: str, partition: int, timeout_s: float) -> int:
+        return self._topic.log_starts.get(partition, 0)
+
     def end_offset(self, topic: str, partition: int, timeout_s: float) -> int:
         return len(self._topic.partitions[partition])
 

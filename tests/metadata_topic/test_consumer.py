@@ -16,6 +16,7 @@ from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.records import MetadataRecord
 from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.store_image import StoreImage
 from metadata_topic.topic_follower import FollowSettings, TopicFollower, confluent_reader
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 
@@ -44,9 +45,13 @@ def put(topic: FakeTopic, record: RemoteWalCombinedLogSegmentMetadata, partition
 
 
 @contextmanager
-def reading(topic: FakeTopic) -> Iterator[tuple[RemoteWalMetadataConsumer, WatchedStore]]:
+def reading(
+    topic: FakeTopic, snapshot: StoreImage | None = None
+) -> Iterator[tuple[RemoteWalMetadataConsumer, WatchedStore]]:
     store = WatchedStore()
-    consumer = RemoteWalMetadataConsumer(NOWHERE, store, QUICK, consumer_factory=topic.consumer)
+    consumer = RemoteWalMetadataConsumer(
+        NOWHERE, store, QUICK, consumer_factory=topic.consumer, load_snapshot=lambda: snapshot
+    )
     consumer.start()
     try:
         yield consumer, store
@@ -159,3 +164,48 @@ def test_only_a_topic_that_the_brokers_do_not_know_counts_as_absent(
             reader.partition_count("t", 1.0)
     else:
         assert reader.partition_count("t", 1.0) == partitions
+
+
+def image_of(*records: tuple[MetadataRecord, tuple[int, int]]) -> StoreImage:
+    store = RemoteWalMetadataStore()
+    store.apply_all(records)
+    return store.image()
+
+
+def test_from_a_snapshot_it_reads_only_what_came_after() -> None:
+    topic = FakeTopic(partitions=2)
+    for n in range(20):
+        put(topic, segment(n, entry(n, n)))
+    image = image_of(*((segment(n, entry(n, n)), (0, n)) for n in range(15)))
+    with reading(topic, image) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert store.totals()[FINISHED].segments == 20
+        assert topic.reads == [(0, n) for n in range(15, 20)]
+        assert "gaps" not in consumer.counters
+
+
+def test_a_gap_between_snapshot_and_topic_is_counted_and_reading_goes_on() -> None:
+    topic = FakeTopic()
+    for n in range(20):
+        put(topic, segment(n, entry(n, n)))
+    topic.log_starts[0] = 9
+    image = image_of(*((segment(n, entry(n, n)), (0, n)) for n in range(5)))
+    with reading(topic, image) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert store.totals()[FINISHED].segments == 5 + 11
+        assert consumer.counters["gaps"] == 1
+        assert consumer.counters["gap_records"] == 4
+        assert store.progress == {0: 20}
+
+
+def test_a_snapshot_of_another_topic_is_forgotten() -> None:
+    """The topic was deleted and made again: it ends before the snapshot does."""
+    topic = FakeTopic()
+    for n in range(3):
+        put(topic, segment(n, entry(n, n)))
+    image = image_of(*((segment(n, entry(n, n)), (0, n)) for n in range(50, 60)))
+    with reading(topic, image) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert store.totals()[FINISHED].segments == 3
+        assert store.progress == {0: 3}
+        assert consumer.counters["started_over"] == 1

@@ -1,5 +1,6 @@
 """The topics' layout and making."""
 
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -14,6 +15,7 @@ from metadata_topic.topic import (
     SETTINGS_TOPIC,
     Broker,
     MetadataTopicSettings,
+    check_retention,
     ensure_topics,
     replica_assignment,
 )
@@ -128,3 +130,51 @@ def test_deviations_of_an_existing_topic_are_reported_and_left() -> None:
         f"{METADATA_TOPIC}: remote.wal.log.metadata.topic.num.partitions is 50, not 12",
     )
     assert ensured.metadata_partitions == 50
+
+
+@pytest.mark.parametrize(
+    ("configured_ms", "local_ms", "grace_ms", "expected_ms"),
+    [(1000, 500, 100, 1000), (1000, 1000, 100, 1100), (1000, -1, 100, -1), (-1, 5000, 100, -1)],
+)
+def test_the_topic_keeps_records_as_long_as_objects_live_and_never_shorter_than_configured(
+    configured_ms: int, local_ms: int, grace_ms: int, expected_ms: int
+) -> None:
+    covering = MetadataTopicSettings(retention_ms=configured_ms).covering(local_ms, grace_ms)
+    assert covering.retention_ms == expected_ms
+    assert covering.metadata_topic_config()["retention.ms"] == str(expected_ms)
+    assert int(covering.metadata_topic_config()["segment.ms"]) >= 60_000
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"retention.ms": "1100", "cleanup.policy": "delete", "retention.bytes": "-1"}, None),
+        ({"retention.ms": "-1"}, None),
+        ({"retention.ms": "1099"}, "retention.ms is 1099, .* need 1100"),
+        ({"retention.ms": "9999", "cleanup.policy": "compact,delete"}, "cleanup.policy"),
+        ({"retention.ms": "9999", "retention.bytes": "1000000"}, "retention.bytes"),
+        ({}, "not known"),
+    ],
+)
+def test_what_is_wrong_with_an_existing_topics_retention_is_told(config: dict[str, str], problem: str | None) -> None:
+    admin = FakeAdmin(THREE_ZONES, {METADATA_TOPIC: 12})
+    admin.configs[METADATA_TOPIC] = dict(config)
+    problems = check_retention(admin, 1000, 100)
+    assert len(problems) == (problem is not None)
+    assert problem is None or re.search(problem, problems[0])
+    assert admin.configs[METADATA_TOPIC] == config
+
+
+def test_a_topic_without_end_is_asked_for_where_a_topic_is_kept_for_ever() -> None:
+    admin = FakeAdmin(THREE_ZONES, {METADATA_TOPIC: 12})
+    admin.configs[METADATA_TOPIC] = {"retention.ms": "999999999999"}
+    assert "need -1" in check_retention(admin, -1, 100)[0]
+
+
+def test_a_topic_that_keeps_records_longer_does_not_deviate() -> None:
+    wanted = MetadataTopicSettings(retention_ms=1000)
+    admin = FakeAdmin(THREE_ZONES, {METADATA_TOPIC: 12, SETTINGS_TOPIC: 1})
+    admin.configs = {METADATA_TOPIC: wanted.metadata_topic_config(), SETTINGS_TOPIC: wanted.settings_topic_config()}
+    for retention_ms, deviations in (("1000", 0), ("5000", 0), ("-1", 0), ("500", 1)):
+        admin.configs[METADATA_TOPIC]["retention.ms"] = retention_ms
+        assert len(ensure_topics(NOWHERE, wanted, admin=admin).deviations) == deviations

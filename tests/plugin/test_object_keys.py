@@ -52,3 +52,22 @@ def test_listing_prefixes_end_in_a_slash() -> None:
 
 def test_the_probe_is_never_taken_for_a_segment() -> None:
     assert KEYS.parse(KEYS.probe_key(3, "0011")) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["", "metadata-snapshots", "metadata-snapshots/", "metadata-snapshots/../1", "1/000000000abc", "other/x",
+             "metadata-snapshots//x", "metadata-snapshots/1/X"]
+)  # fmt: skip
+def test_a_name_that_is_no_blobs_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="no name of a blob"):
+        KEYS.blob_key(name)
+    assert KEYS.parse_blob(KEYS.list_prefix() + name) is None
+
+
+def test_a_blobs_key_tells_its_name_and_is_no_segments() -> None:
+    name = "metadata-snapshots/3/000001-0abc/00000-of-00001"
+    key = KEYS.blob_key(name)
+    assert key == f"team/kafka/MkU3OEVBNTcwNTJENDM2Qg/{name}"
+    assert KEYS.parse_blob(key) == name
+    assert KEYS.parse(key) is None
+    assert ObjectKeyFactory.of("", "other").parse_blob(key) is None

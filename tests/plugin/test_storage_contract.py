@@ -139,6 +139,29 @@ def test_objects_that_are_not_ours_are_passed_over_and_counted(backend: Backend)
     assert manager.request_counts.foreign_objects == 3
 
 
+def test_blobs_stand_beside_segments_and_are_not_foreign(backend: Backend) -> None:
+    manager = backend.manager()
+    manager.copy_log_segment_data(*segment(0, [b"abc"]))
+    directory = "metadata-snapshots/1"
+    contents = {f"{directory}/a/00000-of-00002": b"one" * 1000, f"{directory}/a/00001-of-00002": b"two"}
+    for name, content in contents.items():
+        manager.put_blob(name, content)
+        manager.put_blob(name, content)
+    manager.put_blob("metadata-snapshots/11/a/00000-of-00001", b"another broker's")
+    listed = list(manager.list_blobs(directory))
+    assert {blob.name: manager.get_blob(blob) for blob in listed} == contents
+    with pytest.raises(RemoteSegmentConflictError):
+        manager.put_blob(listed[0].name, b"other bytes")
+    assert [stored.combined_segment_id.sequence for stored in manager.list_log_segments()] == [0]
+    assert manager.request_counts.foreign_objects == 0
+    for blob in listed:
+        manager.delete_blob(blob.name)
+        manager.delete_blob(blob.name)
+    assert list(manager.list_blobs(directory)) == []
+    with pytest.raises(RemoteResourceNotFoundError):
+        manager.get_blob(listed[0])
+
+
 @pytest.mark.parametrize("count", [0, 1, 9, 4000], ids="{}-entries".format)
 def test_an_object_tells_its_own_metadata(backend: Backend, count: int) -> None:
     """4000 entries need a footer larger than the tail that is read first."""

@@ -1,0 +1,40 @@
+"""Storage for what is no segment, beside the segments of the same cluster.
+
+A `RemoteWalStorageManager` may offer it; those on `ObjectWalStorageManager` do. One that does not is a whole
+storage manager all the same: what blobs are kept for (snapshots of metadata) is then done without.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlob:
+    """A blob as the store lists it."""
+
+    name: str
+    size_bytes: int
+
+
+@runtime_checkable
+class BlobStorage(Protocol):
+    """Blobs by name: plain names with "/" between them, the first one of `object_keys.BLOB_KINDS`.
+
+    Errors are RemoteStorageError and its kinds; a name that is none is a ValueError. Deadlines and retries are
+    those of the segments' requests.
+    """
+
+    def put_blob(self, name: str, content: bytes) -> None:
+        """Write a blob; durable and readable on return. Never overwrites: writing the same bytes again
+        succeeds, other bytes under the same name raise RemoteSegmentConflictError.
+        """
+
+    def get_blob(self, blob: StoredBlob) -> bytes:
+        """All of a blob that was listed. Raises RemoteResourceNotFoundError when it is gone."""
+
+    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
+        """The blobs whose names begin with `directory` and "/", in any order."""
+
+    def delete_blob(self, name: str) -> None:
+        """Remove a blob. Idempotent."""

@@ -1,0 +1,36 @@
+"""Blobs in memory, as `plugin.blob_storage.BlobStorage` keeps them."""
+
+from collections.abc import Iterator
+
+from plugin.blob_storage import StoredBlob
+from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentConflictError, RemoteStorageError
+
+
+class FakeBlobs:
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.puts_before_it_fails: int | None = None
+        self.is_down = False
+
+    def put_blob(self, name: str, content: bytes) -> None:
+        if self.puts_before_it_fails is not None:
+            if self.puts_before_it_fails == 0:
+                raise RemoteStorageError("put", name, "down")
+            self.puts_before_it_fails -= 1
+        if self.blobs.setdefault(name, content) != content:
+            raise RemoteSegmentConflictError("put", name, "other bytes")
+
+    def get_blob(self, blob: StoredBlob) -> bytes:
+        if blob.name not in self.blobs:
+            raise RemoteResourceNotFoundError("get", blob.name, "gone")
+        return self.blobs[blob.name]
+
+    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
+        if self.is_down:
+            raise RemoteStorageError("list", directory, "down")
+        for name in sorted(self.blobs, key=hash):
+            if name.startswith(directory + "/"):
+                yield StoredBlob(name, len(self.blobs[name]))
+
+    def delete_blob(self, name: str) -> None:
+        self.blobs.pop(name, None)

@@ -1,0 +1,81 @@
+"""Snapshots in object storage: the newest whole one wins, old ones go."""
+
+import pytest
+from fake_blobs import FakeBlobs
+from metadata_strategies import entry, segment
+
+from metadata_topic.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.store_image import StoreImage
+from plugin.errors import RemoteStorageError
+
+
+def image_up_to(offset: int) -> StoreImage:
+    store = RemoteWalMetadataStore()
+    for n in range(offset):
+        store.apply(segment(n, entry(n, n)), (0, n))
+    return store.image()
+
+
+def keeper(blobs: FakeBlobs, broker_id: int = 1, cluster_id: str = "c", part_bytes: int = 100) -> SnapshotKeeper:
+    return SnapshotKeeper(blobs, cluster_id, broker_id, incarnation=77, part_bytes=part_bytes)
+
+
+def progress_of(image: StoreImage | None) -> int | None:
+    return None if image is None else image.progress[0]
+
+
+def test_the_newest_is_loaded_and_the_last_two_are_kept() -> None:
+    blobs = FakeBlobs()
+    for n in range(1, 6):
+        keeper(blobs).save(image_up_to(n), now_ms=n)
+    assert progress_of(keeper(blobs).load()) == 5
+    assert {name.split("/")[2] for name in blobs.blobs} == {f"{n:015}-00000000004d" for n in (4, 5)}
+    assert len(blobs.blobs) > 2, "in several parts each"
+
+
+def test_a_save_that_dies_half_way_counts_for_nothing_and_is_removed_later() -> None:
+    blobs = FakeBlobs()
+    keeper(blobs).save(image_up_to(3), now_ms=1)
+    blobs.puts_before_it_fails = 2
+    with pytest.raises(RemoteStorageError):
+        keeper(blobs).save(image_up_to(4), now_ms=2)
+    assert progress_of(keeper(blobs).load()) == 3
+    blobs.puts_before_it_fails = None
+    keeper(blobs).save(image_up_to(5), now_ms=3)
+    assert {int(name.split("/")[2][:15]) for name in blobs.blobs} == {1, 3}
+
+
+@pytest.mark.parametrize("damage", ["flip", "lose", "cut"])
+def test_a_damaged_one_is_passed_over_for_the_one_before(damage: str) -> None:
+    blobs = FakeBlobs()
+    for n in (1, 2):
+        keeper(blobs).save(image_up_to(n + 5), now_ms=n)
+    newest = sorted(blobs.blobs)[-2]
+    if damage == "lose":
+        del blobs.blobs[newest]
+    elif damage == "cut":
+        blobs.blobs[newest] = blobs.blobs[newest][:-1]
+    else:
+        blobs.blobs[newest] = bytes([blobs.blobs[newest][0] ^ 1]) + blobs.blobs[newest][1:]
+    loading = keeper(blobs)
+    assert progress_of(loading.load()) == 6
+    assert loading.counters == {"refused": 1, "loaded": 1}
+
+
+def test_without_a_snapshot_or_a_store_there_is_none() -> None:
+    blobs = FakeBlobs()
+    assert keeper(blobs).load() is None
+    keeper(blobs).save(image_up_to(1), now_ms=1)
+    blobs.is_down = True
+    loading = keeper(blobs)
+    assert loading.load() is None
+    assert loading.counters == {"load_failures": 1}
+
+
+def test_brokers_and_clusters_do_not_take_each_others() -> None:
+    blobs = FakeBlobs()
+    keeper(blobs, broker_id=1).save(image_up_to(1), now_ms=1)
+    keeper(blobs, broker_id=11).save(image_up_to(2), now_ms=2)
+    assert progress_of(keeper(blobs, broker_id=1).load()) == 1
+    assert keeper(blobs, broker_id=1, cluster_id="other").load() is None
