@@ -93,6 +93,11 @@ class KafkaSide:
         await self._loop.run_in_executor(None, self.topic_settings.close)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    @property
+    def metadata_is_read(self) -> bool:
+        """Whether the store holds all that was in the metadata topic at the start, and follows it."""
+        return self._consumer.ready
+
     def look_again(self) -> None:
         """Leadership may have changed. May be called often."""
         self._changed.set()

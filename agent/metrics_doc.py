@@ -20,7 +20,7 @@ from metadata_topic.publisher import RemoteWalMetadataPublisher
 from metadata_topic.store import RemoteWalMetadataStore
 from replication.measures import ReplicationMeasures
 from rlm.led_partition import PartitionStatus
-from rlm.measures import StageTimes, WriteMeasures
+from rlm.measures import LifecycleMeasures, StageTimes, WriteMeasures
 from rlm.remote_wal_log_manager import RemoteWalLogManager
 
 _INTRODUCTION = """\
@@ -73,6 +73,7 @@ def _collectors() -> list[Collector]:
     registry = _Registry()
     StageTimes(registry)
     WriteMeasures(registry)
+    LifecycleMeasures(registry)
     ReplicationMeasures(registry)
     publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, 1, time.monotonic)
     manager = cast(RemoteWalLogManager, _NoLedPartitions())

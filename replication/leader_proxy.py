@@ -28,6 +28,7 @@ from replication.peer_protocol import (
     is_hello,
 )
 from replication.watermarks import WatermarkTimes
+from plugin.segment_metadata import CombinedSegmentId
 from rlm.combine_task import UploadedSegment
 
 log = structlog.get_logger(__name__)
@@ -111,6 +112,10 @@ class LeaderProxy:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def segment_deletion_started(self, segment_id: CombinedSegmentId) -> None:
+        """Give no link to this object any more."""
+        self._context.index.drop_segment(segment_id)
 
     # UploadListener.
 

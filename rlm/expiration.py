@@ -82,38 +82,27 @@ class LifecycleStore(Protocol):
 
 
 class LongTermTier(Protocol):
-    """How far partitions are copied to where records stay."""
+    """What of the partitions is copied to where records stay."""
 
-    def covered_end(self, partition: TopicIdPartition, /) -> int | None:
-        """Every record below this offset is on the tier, or was; None when nothing is known of it."""
+    def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
+        """Whether every record of the entry is on the tier; False when that is not known."""
 
     def waits_for(self, partition: TopicIdPartition, /) -> bool:
-        """Whether the tier is still to be made from these objects, so that time alone must not release them."""
-
-
-class NoTier:
-    """No topic has a long-term tier."""
-
-    def covered_end(self, _partition: TopicIdPartition, /) -> int | None:
-        """Nothing is known."""
-        return None
-
-    def waits_for(self, _partition: TopicIdPartition, /) -> bool:
-        """Nothing waits."""
-        return False
+        """Whether the tier is made from these objects, so that neither time nor another tier must release them."""
 
 
 class Tiers:
-    """Several tiers as one."""
+    """Several tiers as one; none at all, too."""
 
-    def __init__(self, tiers: Iterable[LongTermTier]) -> None:
+    def __init__(self, tiers: Iterable[LongTermTier] = ()) -> None:
         self._tiers = tuple(tiers)
 
-    def covered_end(self, partition: TopicIdPartition, /) -> int | None:
-        """What the furthest one covers, or the archive alone where one is to be made from the objects."""
-        waiting = [tier for tier in self._tiers if tier.waits_for(partition)]
-        ends = [end for tier in waiting or self._tiers if (end := tier.covered_end(partition)) is not None]
-        return max(ends, default=None)
+    def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
+        """Whether one of them does, or each that waits for the partition."""
+        waiting = [tier for tier in self._tiers if tier.waits_for(entry.topic_id_partition)]
+        if waiting:
+            return all(tier.holds(entry) for tier in waiting)
+        return any(tier.holds(entry) for tier in self._tiers)
 
     def waits_for(self, partition: TopicIdPartition, /) -> bool:
         """Whether any of them waits."""
@@ -328,8 +317,7 @@ class ExpirationPlanner:
             return Release.TOPIC_DELETED
         if entry.last_offset < self._view.log_start.get(partition, 0):
             return Release.BELOW_LOG_START
-        covered_end = self._tier.covered_end(partition)
-        if covered_end is not None and entry.last_offset < covered_end:
+        if self._tier.holds(entry):
             return Release.TIERED
         retention_ms = self._view.retention_ms.get(partition.topic_id, NEVER)
         if retention_ms != NEVER and age_ms >= retention_ms and not self._tier.waits_for(partition):
@@ -353,7 +341,7 @@ class ExpirationPlanner:
             for segment_id, deletion in self._deletions.items()
             if deletion.due_ms <= now_ms
         )
-        found = []
+        found: list[CombinedSegmentId] = []
         for _, segment_id in ripe:
             if self._store.state_of(segment_id) is DELETED:
                 del self._deletions[segment_id]
