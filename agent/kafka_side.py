@@ -93,10 +93,9 @@ class KafkaSide:
         await self._loop.run_in_executor(None, self.topic_settings.close)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    @property
-    def metadata_is_read(self) -> bool:
-        """Whether the store holds all that was in the metadata topic at the start, and follows it."""
-        return self._consumer.ready
+    def metadata_was_read(self, timeout_s: float) -> bool:
+        """Blocks until the store holds all that was in the metadata topic at the start; False when time ran out."""
+        return self._consumer.wait_until_ready(timeout_s)
 
     def look_again(self) -> None:
         """Leadership may have changed. May be called often."""

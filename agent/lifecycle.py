@@ -42,6 +42,8 @@ log = structlog.get_logger(__name__)
 _UNPUBLISHED_MAX_S = 10.0
 """Metadata that waits for longer: nothing is deleted meanwhile."""
 _DELETE_THREADS = 4
+_METADATA_WAIT_S = 5.0
+_ORPHANS_RETRY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Lifecycle:
         )
         self._led: Sequence[Assignment] = ()
         self._led_changed = asyncio.Event()
-        self._cluster_seen = False
+        self._cluster_seen = asyncio.Event()
         self._pool = ThreadPoolExecutor(3, thread_name_prefix="lifecycle")
         self._main: asyncio.Task[None] | None = None
 
@@ -127,15 +129,15 @@ class Lifecycle:
 
     async def _run(self) -> None:
         settings = self._settings
-        while not self._parts.kafka.metadata_is_read:
-            await asyncio.sleep(0.5)
+        while not await self._in_thread(self._parts.kafka.metadata_was_read, _METADATA_WAIT_S):
+            log.info("lifecycle_waits", reason="the metadata topic is not read yet")
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(
                 self._repeat(self._declare_dead, settings.remote_wal_failover_check_interval_ms, self._led_changed)
             )
             tasks.create_task(self._watch_cluster())
             tasks.create_task(self._repeat(self._expiration.run_once, settings.remote_wal_expiration_task_interval_ms))
-            tasks.create_task(self._repeat(self._search_orphans, settings.remote_wal_orphans_interval_ms))
+            tasks.create_task(self._look_for_orphans())
 
     async def _repeat(
         self, step: Callable[[], Awaitable[None]], interval_ms: int, sooner: asyncio.Event | None = None
@@ -199,7 +201,7 @@ class Lifecycle:
             log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
             return
         self._planner.cluster_seen(observation.view)
-        self._cluster_seen = True
+        self._cluster_seen.set()
         for registration in self._care.registrations_due(observation.brokers, now_ms):
             try:
                 publish_registration(self._parts.publisher, registration, now_ms)
@@ -213,7 +215,7 @@ class Lifecycle:
     def _brokers_to_care_for(self) -> frozenset[int]:
         publisher, clocks = self._parts.publisher, self._parts.clocks
         if (
-            not self._cluster_seen
+            not self._cluster_seen.is_set()
             or self._care.is_fenced()
             or publisher.oldest_pending_age_s(clocks.monotonic_s()) > _UNPUBLISHED_MAX_S
         ):
@@ -222,10 +224,15 @@ class Lifecycle:
 
     # Orphans.
 
-    async def _search_orphans(self) -> None:
+    async def _look_for_orphans(self) -> None:
+        interval_s = self._settings.remote_wal_orphans_interval_ms / 1000
+        await self._cluster_seen.wait()
+        while True:
+            searched = await self._search_orphans()
+            await asyncio.sleep(interval_s if searched else min(interval_s, _ORPHANS_RETRY_S))
+
+    async def _search_orphans(self) -> bool:
         brokers = self._brokers_to_care_for()
-        if not brokers:
-            return
         try:
             comparisons = await self._in_thread(self._orphans.compare, brokers)
             for comparison in comparisons.values():
@@ -233,8 +240,9 @@ class Lifecycle:
                     await self._in_thread(self._orphans.heal, comparison, self._parts.publisher)
         except (RemoteStorageError, PublicationBacklogFullError) as error:
             log.warning("orphans_not_searched", error=str(error))
-            return
+            return False
         self._tell(list(comparisons.values()))
+        return bool(brokers)
 
     def _tell(self, comparisons: list[Comparison]) -> None:
         measures = self._parts.measures

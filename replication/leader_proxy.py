@@ -13,6 +13,7 @@ import structlog
 
 from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from kafka_log.topic_partition import TopicIdPartition
+from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import (
     Buffer,
     MalformedFrameError,
@@ -28,7 +29,6 @@ from replication.peer_protocol import (
     is_hello,
 )
 from replication.watermarks import WatermarkTimes
-from plugin.segment_metadata import CombinedSegmentId
 from rlm.combine_task import UploadedSegment
 
 log = structlog.get_logger(__name__)
