@@ -82,7 +82,7 @@ class Agent:
         self._stage_times = StageTimes(self._registry)
         self._measures = ReplicationMeasures(self._registry)
         self._storage = LateStorageManager()
-        self._client = _client_config(broker, settings)
+        self._client = client_config(broker, settings)
         self._publisher = RemoteWalMetadataPublisher(
             self._client,
             broker.node_id,
@@ -336,7 +336,8 @@ def _failed(task: "asyncio.Task[None]") -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None
 
 
-def _client_config(broker: BrokerProperties, settings: AgentSettings) -> KafkaClientConfig:
+def client_config(broker: BrokerProperties, settings: AgentSettings) -> KafkaClientConfig:
+    """How the agent reaches Kafka. Raises AgentSettingsError."""
     servers = settings.remote_wal_agent_bootstrap_servers
     if servers is None:
         reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
