@@ -15,7 +15,7 @@ import structlog
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_from_text
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.topic import METADATA_TOPIC
-from rlm.expiration import NEVER, ClusterView, TopicWatch
+from rlm.release import NEVER, ClusterView, TopicWatch
 
 log = structlog.get_logger(__name__)
 

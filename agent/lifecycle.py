@@ -26,7 +26,7 @@ from plugin.errors import RemoteStorageError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.combine_task import Clocks
-from rlm.expiration import ExpirationLimits, ExpirationPlanner, LongTermTier, TopicWatch
+from rlm.expiration import ExpirationLimits, ExpirationPlanner
 from rlm.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
 from rlm.failover import FailoverPlanner
 from rlm.led_partition import Assignment
@@ -34,14 +34,17 @@ from rlm.measures import LifecycleMeasures
 from rlm.node_care import NodeCare
 from rlm.orphan_task import OrphanTask
 from rlm.orphans import Comparison, Kind
+from rlm.release import LongTermTier, TopicWatch
 
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
 _UNPUBLISHED_MAX_S = 10.0
-"""Metadata that waits for longer: nothing is deleted meanwhile."""
+"""Metadata that waits for longer: nothing is deleted meanwhile. Its end of an upload may be among it, so this is far
+below the time-to-live of uploads whose end is not known."""
 _DELETE_THREADS = 4
+_PARTITIONS_AT_ONCE = 100
 _METADATA_WAIT_S = 5.0
 _ORPHANS_RETRY_S = 60.0
 
@@ -98,6 +101,7 @@ class Lifecycle:
         self._orphans = OrphanTask(
             parts.storage, store, registrations, settings.remote_wal_uncommitted_ttl_ms, parts.clocks.wall_ms
         )
+        self._unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.remote_wal_uncommitted_ttl_ms / 1000 / 4)
         self._led: Sequence[Assignment] = ()
         self._led_changed = asyncio.Event()
         self._cluster_seen = asyncio.Event()
@@ -157,8 +161,14 @@ class Lifecycle:
     async def _declare_dead(self) -> None:
         led = self._led
         self._failover.keep_only(assignment.topic_id_partition for assignment in led)
-        for assignment in led:
-            await self._in_thread(self._declare_dead_of, assignment)
+        stored = frozenset(await self._in_thread(self._parts.kafka.store.topic_id_partitions))
+        wanted = [assignment for assignment in led if assignment.topic_id_partition in stored]
+        for start in range(0, len(wanted), _PARTITIONS_AT_ONCE):
+            await self._in_thread(self._declare_dead_of_all, wanted[start : start + _PARTITIONS_AT_ONCE])
+
+    def _declare_dead_of_all(self, assignments: Sequence[Assignment]) -> None:
+        for assignment in assignments:
+            self._declare_dead_of(assignment)
 
     def _declare_dead_of(self, assignment: Assignment) -> None:
         partition = assignment.topic_id_partition
@@ -217,7 +227,7 @@ class Lifecycle:
         if (
             not self._cluster_seen.is_set()
             or self._care.is_fenced()
-            or publisher.oldest_pending_age_s(clocks.monotonic_s()) > _UNPUBLISHED_MAX_S
+            or publisher.oldest_pending_age_s(clocks.monotonic_s()) > self._unpublished_max_s
         ):
             return frozenset()
         return self._care.brokers_in_care()

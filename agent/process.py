@@ -37,11 +37,11 @@ from replication.measures import ReplicationMeasures
 from replication.peer_connection import Address, PeerTls
 from replication.peer_protocol import Hello
 from rlm.combine_task import Clocks, RLMWalCombineTask
-from rlm.expiration import Tiers
 from rlm.led_partition import Assignment
 from rlm.link_policy import CostLimits, LinkDecider
 from rlm.measures import LifecycleMeasures, StageTimes, WriteMeasures
 from rlm.partition_schedule import ScheduleIntervals
+from rlm.release import Tiers
 from rlm.remote_wal_log_manager import LogManagerLimits, RemoteWalLogManager
 from rlm.upload_pacer import PacerLimits
 

@@ -26,14 +26,14 @@ Cost. The store may hold millions of objects. They are gone through in the order
 and the oldest ones, which expire first, are looked at in each run. For one thread at a time.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from enum import Enum
 from itertools import islice
 from random import Random
 from typing import Protocol
 
-from kafka_log.topic_partition import TopicId, TopicIdPartition
+from kafka_log.topic_partition import TopicId
 from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -41,9 +41,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-
-NEVER = -1
-"""A retention that does not end (Kafka's own value)."""
+from rlm.release import ClusterView, LongTermTier, Release, release_of
 
 NO_AGE_IS_HIGHER_MS = 2**63
 
@@ -51,18 +49,6 @@ _SEGMENTS_PER_SCAN = 2000
 _ENTRIES_PER_SCAN = 20_000
 _OLDEST_PER_SCAN = 16
 """So many that cannot go yet end the look at the oldest."""
-
-
-class Release(StrEnum):
-    """Why an object may go."""
-
-    DEAD = "dead"
-    TOPIC_DELETED = "topic_deleted"
-    BELOW_LOG_START = "below_log_start"
-    TIERED = "tiered"
-    EXPIRED = "expired"
-    UNCOMMITTED = "uncommitted"
-    ORPHAN = "orphan"
 
 
 class LifecycleStore(Protocol):
@@ -79,84 +65,6 @@ class LifecycleStore(Protocol):
     def living_entries(
         self, combined_segment_id: CombinedSegmentId, /
     ) -> tuple[RemoteLogSegmentMetadataEntry, ...]: ...
-
-
-class LongTermTier(Protocol):
-    """What of the partitions is copied to where records stay."""
-
-    def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
-        """Whether every record of the entry is on the tier; False when that is not known."""
-
-    def waits_for(self, partition: TopicIdPartition, /) -> bool:
-        """Whether the tier is made from these objects, so that neither time nor another tier must release them."""
-
-
-class Tiers:
-    """Several tiers as one; none at all, too."""
-
-    def __init__(self, tiers: Iterable[LongTermTier] = ()) -> None:
-        self._tiers = tuple(tiers)
-
-    def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
-        """Whether one of them does, or each that waits for the partition."""
-        waiting = [tier for tier in self._tiers if tier.waits_for(entry.topic_id_partition)]
-        if waiting:
-            return all(tier.holds(entry) for tier in waiting)
-        return any(tier.holds(entry) for tier in self._tiers)
-
-    def waits_for(self, partition: TopicIdPartition, /) -> bool:
-        """Whether any of them waits."""
-        return any(tier.waits_for(partition) for tier in self._tiers)
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterView:
-    """What the cluster told of topics and logs at one time. The default view knows nothing."""
-
-    living: frozenset[TopicId] = frozenset()
-    gone_before: frozenset[TopicId] = frozenset()
-    """Topics that were there once, and have been missing for longer than the grace time."""
-    strangers_are_gone: bool = False
-    """Whether topics that were never seen have been missing for that long, too."""
-    missing: frozenset[TopicId] = frozenset()
-    """Topics that were there once, and have been missing for a shorter time."""
-    retention_ms: Mapping[TopicId, int] = field(default_factory=dict)
-    """The local retention of topics that are there; NEVER; missing when it is not known."""
-    log_start: Mapping[TopicIdPartition, int] = field(default_factory=dict)
-
-    def is_gone(self, topic_id: TopicId) -> bool:
-        """Whether the topic has been missing from the cluster for longer than the grace time."""
-        if topic_id in self.living or topic_id in self.missing:
-            return False
-        return topic_id in self.gone_before or self.strangers_are_gone
-
-
-class TopicWatch:
-    """Tells topics that were deleted from those that are out of sight for a moment. Sans-IO."""
-
-    def __init__(self, grace_ms: int) -> None:
-        self._grace_ms = grace_ms
-        self._since_ms: int | None = None
-        self._seen_ms: dict[TopicId, int] = {}
-        self._gone: set[TopicId] = set()
-
-    def seen(self, living: frozenset[TopicId], now_ms: int) -> ClusterView:
-        """All topics of the cluster, in an answer that is complete; the view knows of topics alone."""
-        if self._since_ms is None:
-            self._since_ms = now_ms
-        for topic_id in living:
-            self._seen_ms[topic_id] = now_ms
-        self._gone -= living
-        for topic_id in [known for known, seen_ms in self._seen_ms.items() if now_ms - seen_ms >= self._grace_ms]:
-            if topic_id not in living:
-                del self._seen_ms[topic_id]
-                self._gone.add(topic_id)
-        return ClusterView(
-            living,
-            frozenset(self._gone),
-            now_ms - self._since_ms >= self._grace_ms,
-            frozenset(self._seen_ms) - living,
-        )
 
 
 class Verdict(Enum):
@@ -311,18 +219,8 @@ class ExpirationPlanner:
         return reason
 
     def _release_of(self, entry: RemoteLogSegmentMetadataEntry, age_ms: int) -> Release | None:
-        partition = entry.topic_id_partition
-        self.topics_asked.add(partition.topic_id)
-        if self._view.is_gone(partition.topic_id):
-            return Release.TOPIC_DELETED
-        if entry.last_offset < self._view.log_start.get(partition, 0):
-            return Release.BELOW_LOG_START
-        if self._tier.holds(entry):
-            return Release.TIERED
-        retention_ms = self._view.retention_ms.get(partition.topic_id, NEVER)
-        if retention_ms != NEVER and age_ms >= retention_ms and not self._tier.waits_for(partition):
-            return Release.EXPIRED
-        return None
+        self.topics_asked.add(entry.topic_id_partition.topic_id)
+        return release_of(entry, age_ms, self._view, self._tier)
 
     # The deletions that were started.
 

@@ -112,13 +112,12 @@ class RLMWalExpirationTask:
                 log.warning("segment_deletion_held_back", segment=str(segment_id), reason="its records are wanted")
                 await self._plan(self._planner.put_off, segment_id, self._clocks.wall_ms())
                 return
-            await self._in_thread(self._delete_object, segment_id)
+            known = await self._in_thread(self._delete_object, segment_id)
         except RemoteStorageError as error:
             self._policy.measures.deletion_failures.labels(failure_label(error)).inc()
             log.warning("segment_deletion_failed", segment=str(segment_id), error=str(error))
             await self._plan(self._planner.put_off, segment_id, self._clocks.wall_ms())
             return
-        known = self._policy.segment(segment_id) or _unknown(segment_id)
         if not self._publish(deletion_record(known, DELETED, self._clocks.wall_ms())):
             await self._plan(self._planner.put_off, segment_id, self._clocks.wall_ms())
             return
@@ -136,12 +135,14 @@ class RLMWalExpirationTask:
         await self._plan(self._planner.written, segment_id, written_ms)
         return await self._plan(self._planner.verdict, segment_id, self._clocks.wall_ms())
 
-    def _delete_object(self, segment_id: CombinedSegmentId) -> None:
-        known = self._policy.segment(segment_id)
+    def _delete_object(self, segment_id: CombinedSegmentId) -> RemoteWalCombinedLogSegmentMetadata:
+        """What was known of it."""
+        known = self._policy.segment(segment_id) or _unknown(segment_id)
         try:
-            self._storage.delete_log_segment_data(segment_id, known.custom_metadata if known else b"")
+            self._storage.delete_log_segment_data(segment_id, known.custom_metadata)
         except RemoteResourceNotFoundError:
-            return  # gone already, which is what was wanted
+            return known  # gone already, which is what was wanted
+        return known
 
     def _publish(self, record: RemoteWalCombinedLogSegmentMetadata) -> bool:
         try:

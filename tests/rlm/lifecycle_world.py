@@ -20,10 +20,11 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
 from rlm.combine_task import Clocks, RLMWalCombineTask
-from rlm.expiration import ClusterView, ExpirationLimits, ExpirationPlanner, Tiers
+from rlm.expiration import ExpirationLimits, ExpirationPlanner
 from rlm.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
 from rlm.measures import LifecycleMeasures, WriteMeasures
 from rlm.orphan_task import OrphanTask
+from rlm.release import ClusterView, Tiers
 from rlm.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.rlm.memory_storage import MemoryStorage

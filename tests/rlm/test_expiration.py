@@ -14,18 +14,8 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.expiration import (
-    NEVER,
-    ClusterView,
-    DeletionQuota,
-    ExpirationLimits,
-    ExpirationPlanner,
-    Planned,
-    Release,
-    Tiers,
-    TopicWatch,
-    Verdict,
-)
+from rlm.expiration import DeletionQuota, ExpirationLimits, ExpirationPlanner, Planned, Verdict
+from rlm.release import NEVER, ClusterView, Release, Tiers, TopicWatch
 from tests.rlm.test_failover import FailoverPlanner, LeaderEpochs
 
 ORDERS, CLICKS = TopicId(b"orders".ljust(16)), TopicId(b"clicks".ljust(16))

@@ -6,8 +6,8 @@ import pytest
 
 from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
-from rlm.expiration import ClusterView
 from rlm.orphans import Kind
+from rlm.release import ClusterView
 from tests.rlm.lifecycle_world import (
     BROKER,
     GRACE_MS,
