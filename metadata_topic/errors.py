@@ -41,3 +41,9 @@ class TopicSettingsError(MetadataTopicError):
     """A topic's settings are not acceptable, for instance because the topic is Kafka's own."""
 
     retriable = False
+
+
+class SnapshotError(MetadataTopicError):
+    """A snapshot of the store is damaged, foreign, or of a newer version; the topic has all that was in it."""
+
+    retriable = False

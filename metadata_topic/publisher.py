@@ -7,6 +7,9 @@ order (idempotent, acks=all, no message time-out). Where it gives up (a fatal er
 now) the producer is thrown away and a new one is given all unacknowledged records again, oldest first, after
 a pause. Only then may a record be published twice, or after a younger one, and readers bear both.
 
+A record goes to the partition of the broker whose object it is about, so that all that is told of a broker's
+objects has one order. Nearly all that an agent publishes is about its own objects.
+
 The queue is bounded by records and bytes; over the bound `publish` raises, and the caller stops uploading.
 Loss of the metadata of an object that was uploaded is what must not happen.
 
@@ -28,9 +31,8 @@ from metadata_topic import serde
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, ConfluentValue, KafkaClientConfig
 from metadata_topic.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.partitioner import metadata_partition
-from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.records import PublishableRecord, RemoteWalNodeRegistration
 from metadata_topic.topic import METADATA_TOPIC
-from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 
 log = structlog.get_logger(__name__)
 
@@ -75,9 +77,10 @@ DEFAULT_SETTINGS = PublisherSettings()
 
 
 class _Pending:
-    __slots__ = ("acknowledged", "key", "since_s", "value")
+    __slots__ = ("acknowledged", "key", "partition", "since_s", "value")
 
-    def __init__(self, key: bytes, value: bytes, since_s: float) -> None:
+    def __init__(self, partition: int, key: bytes, value: bytes, since_s: float) -> None:
+        self.partition = partition
         self.key = key
         self.value = value
         self.since_s = since_s
@@ -91,8 +94,21 @@ def confluent_producer(config: dict[str, ConfluentValue | logging.Logger]) -> Pr
     return cast(ProducerLike, Producer(config))
 
 
+def _name_of(record: PublishableRecord) -> str:
+    if isinstance(record, RemoteWalNodeRegistration):
+        return f"broker {record.broker_id}"
+    return str(record.combined_segment_id)
+
+
+def _partition_of(record: PublishableRecord, partition_count: int) -> int:
+    """All about one broker's objects is in one partition, whoever says it: fencing needs its order."""
+    if isinstance(record, RemoteWalNodeRegistration):
+        return metadata_partition(record.broker_id, partition_count)
+    return metadata_partition(record.combined_segment_id.broker_id, partition_count)
+
+
 class RemoteWalMetadataPublisher:
-    """Publishes one agent's records to its partition, in order. See the module's theory."""
+    """Publishes one agent's records, in order per partition. See the module's theory."""
 
     def __init__(
         self,
@@ -105,7 +121,7 @@ class RemoteWalMetadataPublisher:
     ) -> None:
         """`clock` is monotonic, in seconds. The thread starts with `start`."""
         self._client_config = client_config
-        self._partition = metadata_partition(broker_id, partition_count)
+        self._partition_count = partition_count
         self._client_id = f"remote-wal-agent-{broker_id}-metadata"
         self._clock = clock
         self._settings = settings
@@ -124,17 +140,18 @@ class RemoteWalMetadataPublisher:
         """Begin publishing. What was queued before goes out now."""
         self._thread.start()
 
-    def publish(self, record: RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate) -> None:
-        """Queue a record; returns at once.
+    def publish(self, record: PublishableRecord) -> None:
+        """Queue a record for the partition of the broker that it, or whose object it, is about; returns at once.
 
         Raises PublicationBacklogFullError when too much waits already, MetadataRecordTooLargeError when the
         record is above the cap, ValueError when it cannot be encoded. In each case nothing was queued.
         """
-        key, value = serde.encode_key(record.combined_segment_id), serde.encode(record)
+        key, value = serde.key_of(record), serde.encode(record)
+        name = _name_of(record)
         if len(value) > self._settings.max_record_bytes:
             raise MetadataRecordTooLargeError(
                 "publish metadata",
-                str(record.combined_segment_id),
+                name,
                 f"{len(value)} bytes, at most {self._settings.max_record_bytes} are taken",
                 "combine fewer partitions' records into one object",
             )
@@ -148,13 +165,13 @@ class RemoteWalMetadataPublisher:
                 self._counters["refused"] += 1
                 raise PublicationBacklogFullError(
                     "publish metadata",
-                    str(record.combined_segment_id),
+                    name,
                     "the publisher is closing"
                     if self._closing
                     else f"{records} records with {self._bytes} bytes wait for {self._settings.topic}",
                     "stop uploading until it drains; has the topic min.insync.replicas brokers in sync?",
                 )
-            self._waiting.append(_Pending(key, value, self._clock()))
+            self._waiting.append(_Pending(_partition_of(record, self._partition_count), key, value, self._clock()))
             self._bytes += len(value)
             self._counters["queued"] += 1
             self._changed.notify_all()
@@ -235,7 +252,7 @@ class RemoteWalMetadataPublisher:
                     self._settings.topic,
                     value=record.value,
                     key=record.key,
-                    partition=self._partition,
+                    partition=record.partition,
                     on_delivery=partial(self._delivered, record),
                 )
             except BufferError:
@@ -274,7 +291,6 @@ class RemoteWalMetadataPublisher:
         log.warning(
             "metadata_publication_failed",
             topic=self._settings.topic,
-            partition=self._partition,
             error=str(self._failure),
             pending=self.pending,
             retry_in_ms=self._settings.retry_pause_ms,

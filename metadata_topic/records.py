@@ -1,22 +1,64 @@
 """What stands in the metadata topic, beside the whole-segment records of `plugin.segment_metadata`."""
 
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
+from plugin import entry_columns
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
+    RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedSegment:
-    """A combined segment's record as read from the topic."""
+class PublishedSegment(NamedTuple):
+    """A combined segment's record as read from the topic, its entries left as bytes.
 
-    metadata: RemoteWalCombinedLogSegmentMetadata
-    entry_block: bytes
-    """`metadata.entries` as `plugin.entry_columns` encodes them; what the store keeps. Empty for no entries.
+    A store holds millions of entries, and nobody asks for most of them.
     """
+
+    combined_segment_id: CombinedSegmentId
+    state: RemoteLogSegmentState
+    event_timestamp_ms: int
+    size_bytes: int
+    custom_metadata: bytes
+    entry_block: bytes
+    """The entries as `plugin.entry_columns` encodes them, checked. Empty for no entries."""
+
+    @classmethod
+    def of(cls, metadata: RemoteWalCombinedLogSegmentMetadata) -> Self:
+        """Raises ValueError when the entries cannot be encoded."""
+        return cls(
+            metadata.combined_segment_id,
+            metadata.state,
+            metadata.event_timestamp_ms,
+            metadata.size_bytes,
+            metadata.custom_metadata,
+            encode_entries(metadata.entries),
+        )
+
+    @property
+    def metadata(self) -> RemoteWalCombinedLogSegmentMetadata:
+        """With the entries decoded, anew at each call."""
+        return RemoteWalCombinedLogSegmentMetadata(
+            self.combined_segment_id,
+            decode_entries(self.entry_block),
+            self.state,
+            self.event_timestamp_ms,
+            self.size_bytes,
+            self.custom_metadata,
+        )
+
+
+def encode_entries(entries: tuple[RemoteLogSegmentMetadataEntry, ...]) -> bytes:
+    """The entry columns as they stand in a value: nothing at all when there are no entries."""
+    return entry_columns.encode(entries) if entries else b""
+
+
+def decode_entries(entry_block: bytes | memoryview) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
+    """The inverse of `encode_entries`. Raises ValueError."""
+    return entry_columns.decode(entry_block) if len(entry_block) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +82,34 @@ class RemoteWalLogSegmentMetadataUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class UnknownRecord:
-    """A record that could not be decoded: foreign, damaged, or written by a newer agent. It is kept out, and
-    counted.
+class RemoteWalNodeRegistration:
+    """An agent's incarnation begins (a node epoch): what older ones of its broker still publish is refused.
+
+    It is published before the incarnation's first object, to the partition of the topic that holds all
+    records of that broker's objects.
     """
+
+    broker_id: int
+    incarnation: int
+    caretaker_broker_id: int
+    """Whose agent cares for the broker's objects: its own, or another when the broker is gone for good."""
+    event_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownRecord:
+    """A record that could not be decoded, and why. It is counted; a newer agent's is kept as it is."""
 
     reason: str
     """A short label, the same for all records with this fault."""
     detail: str
+    kept: tuple[bytes, bytes] | None = None
+    """Key and value, where a newer version or record type is all that is wrong: an upgraded agent decodes it.
+    None for what is foreign or damaged.
+    """
 
 
-MetadataRecord = (
-    PublishedSegment | RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate | UnknownRecord
-)
+PublishableRecord = RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate | RemoteWalNodeRegistration
+"""What an agent publishes."""
+
+MetadataRecord = PublishedSegment | PublishableRecord | UnknownRecord

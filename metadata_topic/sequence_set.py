@@ -6,6 +6,7 @@ intervals.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterable
 
 
 class SequenceSet:
@@ -38,6 +39,22 @@ class SequenceSet:
             self._ends.insert(after, number + 1)
         self._size += 1
         return True
+
+    def add_intervals(self, intervals: Iterable[tuple[int, int]]) -> None:
+        """Into an empty set: half open, ascending, never touching. Raises ValueError when they are not, or
+        the set is not empty.
+        """
+        starts: list[int] = []
+        ends: list[int] = []
+        if self._starts:
+            raise ValueError("intervals can only be added to an empty set")
+        for start, end in intervals:
+            if start >= end or (ends and start <= ends[-1]):
+                raise ValueError(f"[{start}, {end}) does not follow the interval before it")
+            starts.append(start)
+            ends.append(end)
+        self._starts, self._ends = starts, ends
+        self._size = sum(ends) - sum(starts)
 
     def __contains__(self, number: int) -> bool:
         after = bisect_right(self._starts, number)

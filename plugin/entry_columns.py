@@ -151,6 +151,46 @@ def decode_columns(block: bytes | memoryview) -> dict[str, NDArray[np.int64] | N
     }
 
 
+def check(block: bytes | memoryview) -> None:
+    """Raise ValueError exactly where `decode` would, without making anything of the entries.
+
+    Most columns cannot leave their range whatever their deltas are, so only the others are looked at.
+    """
+    layout = _read_layout(block)
+    for index, (width, minimum) in enumerate(zip(layout.widths, layout.minima, strict=True)):
+        highest_delta = 256**width - 1
+        if minimum + highest_delta > _highest_of(layout, index):
+            deltas = np.frombuffer(
+                block, dtype=_DTYPE_OF_WIDTH[width], count=layout.entry_count, offset=layout.starts[index]
+            )
+            highest_delta = int(deltas.max(initial=0))
+        _check_range(layout, index, highest_delta)
+
+
+def entry_count(block: bytes | memoryview) -> int:
+    """How many entries a checked block holds."""
+    return int(_HEAD.unpack_from(block)[3])
+
+
+def find(
+    block: bytes | memoryview, topic_id_partition: TopicIdPartition, leader_epoch: int, offsets: tuple[int, int]
+) -> RemoteLogSegmentMetadataEntry | None:
+    """The entry of that partition and epoch whose (first, last) offsets are `offsets`; None without one."""
+    columns = decode_columns(block)
+    topics = np.flatnonzero(columns["topic_ids"] == np.void(topic_id_partition.topic_id))
+    found = np.flatnonzero(
+        np.isin(columns["topic_index"], topics)
+        & (columns["partition"] == topic_id_partition.partition)
+        & (columns["leader_epoch"] == leader_epoch)
+        & (columns["first_offset"] == offsets[0])
+        & (columns["last_offset"] == offsets[1])
+    )
+    if not len(found):
+        return None
+    start, end, crc = (int(columns[name][found[0]]) for name in ("start_file_position", "end_file_position", "crc32c"))
+    return RemoteLogSegmentMetadataEntry(topic_id_partition, leader_epoch, *offsets, start, end, crc)
+
+
 def _position_mode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> tuple[int, int]:
     """How the block tells the positions, and the first one."""
     if not entries:
@@ -235,9 +275,13 @@ def _read_layout(block: bytes | memoryview) -> _Layout:
     )
 
 
+def _highest_of(layout: _Layout, index: int) -> int:
+    spec = layout.specs[index]
+    return min(spec.highest, layout.topic_count - 1) if spec.name == "topic_index" else spec.highest
+
+
 def _check_range(layout: _Layout, index: int, highest_delta: int) -> None:
-    spec, minimum = layout.specs[index], layout.minima[index]
-    highest = min(spec.highest, layout.topic_count - 1) if spec.name == "topic_index" else spec.highest
+    spec, minimum, highest = layout.specs[index], layout.minima[index], _highest_of(layout, index)
     if layout.entry_count and (minimum < spec.lowest or minimum + highest_delta > highest):
         raise ValueError(
             f"column {spec.name} at byte {layout.starts[index]} holds {minimum}..{minimum + highest_delta}, "

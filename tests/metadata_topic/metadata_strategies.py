@@ -25,7 +25,9 @@ def entry(
     first: int, last: int, epoch: int = 0, partition: TopicIdPartition = ORDERS, start: int = 100
 ) -> RemoteLogSegmentMetadataEntry:
     length = 70 * (last - first + 1)
-    return RemoteLogSegmentMetadataEntry(partition, epoch, first, last, start, start + length, first * 31 + last)
+    return RemoteLogSegmentMetadataEntry(
+        partition, epoch, first, last, start, start + length, (first * 31 + last) % 2**32
+    )
 
 
 def segment(

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from metadata_strategies import FINISHED, STARTED, entry, segment
+from metadata_strategies import DELETING, FINISHED, STARTED, dead, entry, segment
 
 from metadata_topic import serde
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.publisher import DEFAULT_SETTINGS, PublisherSettings, RemoteWalMetadataPublisher
+from metadata_topic.records import RemoteWalNodeRegistration
 
 Report = Callable[[object | None, object], None]
 
@@ -86,11 +87,25 @@ def test_records_arrive_in_order_on_the_agents_own_partition() -> None:
     with publishing(kafka) as publisher:
         publisher.start()
         for n in range(500):
-            publisher.publish(segment(n, entry(n, n)))
+            publisher.publish(segment(n, entry(n, n), broker_id=17))
         assert publisher.flush(10.0)
         assert published(kafka) == list(range(500))
         assert {partition for partition, *_ in kafka.log} == {17 % 12}
         assert publisher.pending == publisher.pending_bytes == 0
+
+
+def test_whatever_is_about_a_brokers_objects_goes_to_that_brokers_partition() -> None:
+    kafka = FakeKafka()
+    registration = RemoteWalNodeRegistration(4, 7, caretaker_broker_id=17, event_timestamp_ms=1)
+    with publishing(kafka) as publisher:
+        publisher.start()
+        publisher.publish(registration)
+        publisher.publish(segment(1, state=DELETING, broker_id=4))
+        publisher.publish(dead(1, entry(0, 9), broker_id=4))
+        assert publisher.flush(10.0)
+        assert [partition for partition, *_ in kafka.log] == [4, 4, 4]
+        _, key, value = kafka.log[0]
+        assert serde.decode(key, value) == registration
 
 
 def test_publishing_returns_while_the_topic_is_unavailable() -> None:

@@ -27,6 +27,7 @@ def test_a_segments_record_is_read_as_it_was_written(record: RemoteWalCombinedLo
     assert isinstance(read, PublishedSegment)
     assert read.metadata == record
     assert serde.decode_entries(read.entry_block) == record.entries
+    assert PublishedSegment.of(record) == read
 
 
 @settings(max_examples=50)

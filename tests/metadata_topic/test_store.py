@@ -275,6 +275,6 @@ def test_a_short_run_does_not_hide_one_that_reaches_further() -> None:
 
 def test_nothing_is_kept_of_a_deleted_segment_but_its_number() -> None:
     store = store_of(segment(1, entry(0, 9)), dead(1, entry(5, 9)), segment(1, state=DELETED))
-    assert store._dead_from == {}
+    assert store.image().dead == []
     assert store.living_entries(segment_id(1)) == ()
     assert store.segment(segment_id(1)) is None

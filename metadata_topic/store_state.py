@@ -1,0 +1,195 @@
+"""What a metadata store knows, and how records change it. `metadata_topic.store` has the theory.
+
+Not thread-safe: the store calls it under its lock.
+"""
+
+from collections import Counter
+
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.fencing import Registrations, Source
+from metadata_topic.records import (
+    MetadataRecord,
+    PublishedSegment,
+    RemoteWalLogSegmentMetadataUpdate,
+    RemoteWalNodeRegistration,
+    UnknownRecord,
+)
+from metadata_topic.retained_records import RetainedRecord, RetainedRecords
+from metadata_topic.run_index import RunIndex
+from metadata_topic.segment_table import Segment, SegmentTable, Writer
+from metadata_topic.serde import decode_or_keep_out
+from metadata_topic.states import DELETED, FINISHED, STARTED, Step, furthest, step
+from metadata_topic.store_image import DeadTail, StoreImage, WriterImage
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
+
+PartitionAndEpoch = tuple[TopicIdPartition, int]
+
+
+class StoreState:
+    """Everything, in one piece."""
+
+    def __init__(self) -> None:
+        self.table = SegmentTable()
+        self.index = RunIndex()
+        self.registrations = Registrations()
+        self.dead_from: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
+        """From which offset on a segment's records of a partition and epoch are dead; absent while the
+        segment lives whole.
+        """
+        self.segments_in: Counter[RemoteLogSegmentState] = Counter()
+        self.bytes_in: Counter[RemoteLogSegmentState] = Counter()
+        self.progress: dict[int, int] = {}
+        self.counters: Counter[str] = Counter()
+        self._retained = RetainedRecords()
+
+    def apply(self, record: MetadataRecord, source: Source | None) -> None:
+        """Take a record in that stood at `source`."""
+        if isinstance(record, PublishedSegment):
+            self._apply_segment(record, source)
+        elif isinstance(record, UnknownRecord):
+            self._apply_unknown(record, source)
+        elif isinstance(record, RemoteWalLogSegmentMetadataUpdate):
+            self._apply_dead_entries(record)
+        elif isinstance(record, RemoteWalNodeRegistration):
+            taken = self.registrations.add(record, source)
+            self.counters["registrations" if taken else "registrations_fenced"] += 1
+        else:
+            self._apply_segment(PublishedSegment.of(record), source)
+
+    def image(self) -> StoreImage:
+        """All that is known, to be restored by `of`."""
+        return StoreImage(
+            progress=dict(self.progress),
+            writers=[
+                WriterImage(w.broker_id, w.incarnation, w.deleted.intervals, w.fenced.intervals)
+                for w in self.table.writers()
+            ],
+            registrations=self.registrations.placed(),
+            dead=[
+                DeadTail(segment_id, *partition_and_epoch, first_offset)
+                for segment_id, tails in self.dead_from.items()
+                for partition_and_epoch, first_offset in tails.items()
+            ],
+            retained=self._retained.all(),
+            segments=[segment.published() for segment in self.table.segments()],
+        )
+
+    @classmethod
+    def of(cls, image: StoreImage) -> "StoreState":
+        """The state of which `image` was taken. Records kept for an upgrade are decoded where that is
+        possible by now.
+        """
+        state = cls()
+        for placed in image.registrations:
+            state.registrations.add(*placed)
+        for remembered in image.writers:
+            writer = state.table.writer(remembered.broker_id, remembered.incarnation)
+            writer.deleted.add_intervals(remembered.deleted)
+            writer.fenced.add_intervals(remembered.fenced)
+        for tail in image.dead:
+            tails = state.dead_from.setdefault(tail.combined_segment_id, {})
+            tails[tail.topic_id_partition, tail.leader_epoch] = tail.first_offset
+        for record in image.segments:
+            segment_id = record.combined_segment_id
+            state._insert(state.table.writer(segment_id.broker_id, segment_id.incarnation), record)
+        for kept in image.retained:
+            state.apply(decode_or_keep_out(kept.key, kept.value), kept.source)
+        state.progress = dict(image.progress)
+        return state
+
+    def _apply_unknown(self, record: UnknownRecord, source: Source | None) -> None:
+        self.counters[f"unknown_{record.reason}"] += 1
+        if record.kept is not None:
+            self.counters["retained_unknown_dropped"] += self._retained.add(RetainedRecord(*record.kept, source))
+            self.counters["retained_unknown"] = len(self._retained)
+
+    def _apply_segment(self, record: PublishedSegment, source: Source | None) -> None:
+        broker_id, incarnation, sequence = segment_id = record.combined_segment_id
+        writer = self.table.writer(broker_id, incarnation)
+        if sequence in writer.deleted:
+            self.counters["after_deletion"] += 1
+            return
+        known = writer.segments.get(sequence)
+        if record.state in (STARTED, FINISHED) and self.registrations.fences(broker_id, incarnation, source):
+            self.counters["fenced"] += 1
+            if known is None:
+                writer.fenced.add(sequence)
+            return
+        what = step(known.state if known else None, record.state)
+        self.counters[f"step_{what.value}"] += 1
+        if record.state is DELETED:
+            if known:
+                self._leave(known)
+                del writer.segments[sequence]
+            writer.deleted.add(sequence)
+            self.dead_from.pop(segment_id, None)
+        elif known is None:
+            self._insert(writer, record)
+        else:
+            self._merge(known, record, what)
+
+    def _insert(self, writer: Writer, record: PublishedSegment) -> None:
+        sequence = record.combined_segment_id.sequence
+        segment = writer.segments[sequence] = Segment(
+            writer,
+            sequence,
+            record.state,
+            record.event_timestamp_ms,
+            record.size_bytes,
+            (self.table.interned(record.custom_metadata), record.entry_block),
+        )
+        self._enter(segment)
+
+    def _merge(self, known: Segment, arriving: PublishedSegment, what: Step) -> None:
+        """Join `arriving` into `known`; both are of one segment."""
+        state = furthest(known.state, arriving.state)
+        entry_block = max(known.entry_block, arriving.entry_block, key=_longer)
+        size_bytes = max(known.size_bytes, arriving.size_bytes)
+        if what is Step.REPEATED:
+            event_timestamp_ms = min(known.event_timestamp_ms, arriving.event_timestamp_ms)
+        else:
+            event_timestamp_ms = (arriving if state is arriving.state else known).event_timestamp_ms
+        if (state, size_bytes, entry_block) != (known.state, known.size_bytes, known.entry_block):
+            self._leave(known)
+            known.state, known.size_bytes, known.entry_block = state, size_bytes, entry_block
+            self._enter(known)
+        known.event_timestamp_ms = event_timestamp_ms
+        longer = max(known.custom_metadata, arriving.custom_metadata, key=_longer)
+        known.custom_metadata = self.table.interned(longer)
+
+    def _apply_dead_entries(self, record: RemoteWalLogSegmentMetadataUpdate) -> None:
+        segment_id = record.combined_segment_id
+        writer = self.table.find_writer(segment_id)
+        if writer is not None and segment_id.sequence in writer.deleted:
+            self.counters["after_deletion"] += 1
+            return
+        for entry in record.entries:
+            if entry.leader_epoch >= record.leader_epoch:
+                # Only a newer leader can know. This one was fenced, or is confused.
+                self.counters["dead_entries_refused"] += 1
+                continue
+            self.counters["dead_entries"] += 1
+            dead = self.dead_from.setdefault(segment_id, {})
+            key = (entry.topic_id_partition, entry.leader_epoch)
+            dead[key] = min(dead.get(key, entry.first_offset), entry.first_offset)
+
+    def _enter(self, segment: Segment) -> None:
+        """Count the segment in its state, and index it when it is finished."""
+        self.segments_in[segment.state] += 1
+        self.bytes_in[segment.state] += max(segment.size_bytes, 0)
+        if segment.state is FINISHED:
+            self.index.add(segment)
+
+    def _leave(self, segment: Segment) -> None:
+        """The inverse of `_enter`."""
+        self.segments_in[segment.state] -= 1
+        self.bytes_in[segment.state] -= max(segment.size_bytes, 0)
+        if segment.state is FINISHED:
+            self.index.remove(segment)
+
+
+def _longer(raw: bytes) -> tuple[int, bytes]:
+    """An order in which any two different values differ, so that the larger of both does not depend on who
+    came first.
+    """
+    return len(raw), raw

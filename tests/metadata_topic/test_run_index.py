@@ -1,0 +1,84 @@
+"""The index of runs against a plain search."""
+
+import random
+
+import pytest
+from metadata_strategies import FINISHED, ORDERS, PAYMENTS, entry
+
+from metadata_topic.records import encode_entries
+from metadata_topic.run_index import RunIndex
+from metadata_topic.segment_table import Segment, Writer
+from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
+
+WRITER = Writer(1, 1)
+
+
+def segment_of(sequence: int, *entries: RemoteLogSegmentMetadataEntry) -> Segment:
+    return Segment(WRITER, sequence, FINISHED, 0, 0, (b"", encode_entries(entries)))
+
+
+def random_segments(rng: random.Random, count: int) -> dict[Segment, list[RemoteLogSegmentMetadataEntry]]:
+    found = {}
+    for sequence in range(count):
+        entries = [
+            entry(
+                first := rng.choice([rng.randrange(1000), rng.randrange(2**40, 2**40 + 1000)]),
+                first + rng.choice([0, 3, 40, 400]),
+                epoch=rng.randrange(-1, 2),
+                partition=rng.choice([ORDERS, PAYMENTS]),
+            )
+            for _ in range(rng.randrange(0, 5))
+        ]
+        found[segment_of(sequence, *entries)] = entries
+    return found
+
+
+@pytest.mark.parametrize("waiting_rows", [1, 7, 1000])
+@pytest.mark.parametrize("seed", range(3))
+def test_overlapping_runs_are_found_while_they_are_added_and_removed(seed: int, waiting_rows: int) -> None:
+    rng = random.Random(seed)
+    index, there = RunIndex(waiting_rows), dict[Segment, list[RemoteLogSegmentMetadataEntry]]()
+    to_come = list(random_segments(rng, 300).items())
+    while to_come or there:
+        for segment, entries in [to_come.pop() for _ in range(min(len(to_come), rng.randrange(20)))]:
+            index.add(segment)
+            there[segment] = entries
+        for segment in rng.sample(list(there), min(len(there), rng.randrange(18))):
+            index.remove(segment)
+            del there[segment]
+        runs = [(e, segment) for segment, entries in there.items() for e in entries]
+        assert set(index.partitions()) == {e.topic_id_partition for e, _ in runs}
+        for key in [(p, epoch) for p in (ORDERS, PAYMENTS) for epoch in range(-1, 2)]:
+            own = [(e.first_offset, e.last_offset, s) for e, s in runs if (e.topic_id_partition, e.leader_epoch) == key]
+            assert not own or key[1] in index.epochs(key[0])
+            for offset in (0, 500, rng.randrange(1400), 2**40 + rng.randrange(1400)):
+                covering = [run for run in own if run[0] <= offset <= run[1]]
+                assert sorted(index.covering(*key, offset), key=repr) == sorted(covering, key=repr)
+                reaching = [run for run in own if run[1] >= offset]
+                assert sorted(index.reaching(*key, offset), key=repr) == sorted(reaching, key=repr)
+                below = [min(run[1], offset - 1) for run in own if run[0] < offset]
+                assert index.highest(*key, offset, lambda run: run.last_offset + 1) == max(below, default=-1)
+
+
+def test_the_highest_offset_is_one_that_lives() -> None:
+    index = RunIndex()
+    dying, whole = segment_of(1, entry(10, 90)), segment_of(2, entry(0, 30))
+    index.add(dying)
+    index.add(whole)
+    for end_of_life, highest in ((91, 90), (50, 49), (20, 30), (10, 30), (0, 30)):
+        ends = {dying: end_of_life, whole: 31}
+        assert index.highest(ORDERS, 0, None, lambda run, ends=ends: ends[run.segment]) == highest  # type: ignore[misc]
+
+
+def test_a_segment_that_comes_and_goes_leaves_nothing_behind() -> None:
+    index = RunIndex(waiting_rows=8)
+    for sequence in range(30_000):
+        segment = segment_of(sequence, entry(sequence, sequence + 1))
+        index.add(segment)
+        if sequence % 2:
+            index.partitions()
+        index.remove(segment)
+    assert index.partitions() == []
+    assert len(index._segments) < 10_000
+    assert len(index._chunks) < 10
+    assert not index._partitions
