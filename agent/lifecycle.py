@@ -99,7 +99,7 @@ class Lifecycle:
             ),
         )
         self._orphans = OrphanTask(
-            parts.storage, store, registrations, settings.remote_wal_uncommitted_ttl_ms, parts.clocks.wall_ms
+            parts.storage, store, store, settings.remote_wal_uncommitted_ttl_ms, parts.clocks.wall_ms
         )
         self._unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.remote_wal_uncommitted_ttl_ms / 1000 / 4)
         self._led: Sequence[Assignment] = ()

@@ -4,7 +4,6 @@ import time
 from types import TracebackType
 from typing import Self
 
-from agent.node_registrations import StoreRegistrations
 from agent.process import client_config, wall_ms
 from agent.settings import AgentSettings
 from kafka_log.meta_properties import read_meta_properties
@@ -41,13 +40,7 @@ class OrphanCheck:
         self._consumer = RemoteWalMetadataConsumer(client, store, rack=broker.rack)
         partitions = settings.remote_wal_log_metadata_topic_num_partitions
         self._publisher = RemoteWalMetadataPublisher(client, broker.node_id, partitions, time.monotonic)
-        self._task = OrphanTask(
-            self._storage,
-            store,
-            StoreRegistrations(store, lambda: [broker.node_id]),
-            settings.remote_wal_uncommitted_ttl_ms,
-            wall_ms,
-        )
+        self._task = OrphanTask(self._storage, store, store, settings.remote_wal_uncommitted_ttl_ms, wall_ms)
 
     def __enter__(self) -> Self:
         self._consumer.start()

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from metadata_topic.errors import PublicationBacklogFullError
-from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.records import PublishableRecord
 from metadata_topic.states import DELETED, DELETING
 from plugin.combined_segment import HEADER_BYTES, decode_header
 from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError, failure_label
@@ -35,7 +35,7 @@ _STARTS_PER_RUN = 1000
 class LifecyclePublisher(Protocol):
     """Publishes to __remote_wal_log_metadata without blocking, in the order of the calls."""
 
-    def publish(self, record: RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate) -> None:
+    def publish(self, record: PublishableRecord) -> None:
         """Raises metadata_topic's PublicationBacklogFullError when too much waits to be published."""
 
 

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.records import PublishableRecord
 from metadata_topic.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -35,8 +35,6 @@ BROKER = 1
 GRACE_MS, TTL_MS, RETENTION_MS = 60_000, 600_000, 100_000
 START_MS = 1_700_000_000_000
 
-Published = RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate
-
 
 class CrashError(BaseException):
     """The process died."""
@@ -51,7 +49,7 @@ class World:
     crash_after: bool = False
     """Whether the effect has taken place by then."""
     effects: int = 0
-    topic: list[Published] = field(default_factory=list)
+    topic: list[PublishableRecord] = field(default_factory=list)
     now_ms: int = START_MS
     incarnation: int = 0
 
@@ -104,7 +102,7 @@ class _Publisher:
         self._world, self._store = world, store
         self.holds = False
 
-    def publish(self, record: Published) -> None:
+    def publish(self, record: PublishableRecord) -> None:
         if self.holds:
             return
         with self._world.effect():
