@@ -99,7 +99,12 @@ class Lifecycle:
             ),
         )
         self._orphans = OrphanTask(
-            parts.storage, store, store, settings.remote_wal_uncommitted_ttl_ms, parts.clocks.wall_ms
+            parts.storage,
+            store,
+            store,
+            settings.remote_wal_uncommitted_ttl_ms,
+            parts.clocks.wall_ms,
+            self._planner.is_being_deleted,
         )
         self._unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.remote_wal_uncommitted_ttl_ms / 1000 / 4)
         self._led: Sequence[Assignment] = ()

@@ -102,6 +102,8 @@ class _Deletion:
     written_ms: int | None
     """When the object was written; None when the deletion was started by an agent before this one."""
     failures: int = 0
+    is_finished: bool = False
+    """DELETE_SEGMENT_FINISHED was published; the store has not read it yet."""
 
 
 class ExpirationPlanner:
@@ -237,13 +239,13 @@ class ExpirationPlanner:
         ripe = sorted(
             (deletion.due_ms, segment_id)
             for segment_id, deletion in self._deletions.items()
-            if deletion.due_ms <= now_ms
+            if deletion.is_finished or deletion.due_ms <= now_ms
         )
         found: list[CombinedSegmentId] = []
         for _, segment_id in ripe:
             if self._store.state_of(segment_id) is DELETED:
                 del self._deletions[segment_id]
-            elif len(found) < limit:
+            elif len(found) < limit and not self._deletions[segment_id].is_finished:
                 found.append(segment_id)
         return found
 
@@ -272,8 +274,13 @@ class ExpirationPlanner:
         deletion.due_ms = now_ms + round(pause_ms * self._rng.uniform(0.5, 1.0))
 
     def finished(self, segment_id: CombinedSegmentId) -> None:
-        """DELETE_SEGMENT_FINISHED was published."""
-        self._deletions.pop(segment_id, None)
+        """DELETE_SEGMENT_FINISHED was published. It is remembered until the store knows, which reads with a delay."""
+        if segment_id in self._deletions:
+            self._deletions[segment_id].is_finished = True
+
+    def is_being_deleted(self, segment_id: CombinedSegmentId) -> bool:
+        """Whether its deletion was started here, whatever the store knows of it. On any thread."""
+        return segment_id in self._deletions
 
 
 class DeletionQuota:

@@ -50,7 +50,8 @@ class NodeCare:
         own_id = self._own.broker_id
         due = []
         known = self._registrations.registration_of(own_id)
-        if known is not None and known.incarnation <= self._own.incarnation and known != self._own:
+        # An older incarnation's is no reason: this one's own was published first, and is on its way.
+        if known is not None and known.incarnation == self._own.incarnation and known != self._own:
             due.append(self._own)
         able = [broker_id for broker_id in living if self._registrations.registration_of(broker_id) is not None]
         known_brokers = set(self._registrations.broker_ids())

@@ -27,6 +27,8 @@ class OrphanTask:
     fencing: Fencing
     ttl_ms: int
     wall_ms: Callable[[], int]
+    is_being_deleted: Callable[[CombinedSegmentId], bool] = lambda _segment_id: False
+    """Whether this agent deletes a segment, which the store may not know yet: what is gone then is not lost."""
 
     def compare(self, broker_ids: Collection[int]) -> dict[int, Comparison]:
         """By broker. Raises RemoteStorageError."""
@@ -65,6 +67,8 @@ class OrphanTask:
         return list(comparison.disagreements)
 
     def _is_lost(self, segment_id: CombinedSegmentId) -> bool:
+        if self.is_being_deleted(segment_id):
+            return False
         try:
             self.storage.fetch_log_segment(segment_id, 0, 1)
         except RemoteResourceNotFoundError:

@@ -101,13 +101,15 @@ class _Publisher:
     def __init__(self, world: World, store: RemoteWalMetadataStore) -> None:
         self._world, self._store = world, store
         self.holds = False
+        self.is_read_late = False
 
     def publish(self, record: PublishableRecord) -> None:
         if self.holds:
             return
         with self._world.effect():
             self._world.topic.append(record)
-        self._store.apply(record)
+        if not self.is_read_late:
+            self._store.apply(record)
 
 
 class NoFencing:
@@ -148,7 +150,9 @@ class AgentOfWorld:
             clocks,
             DeletionPolicy(100, 2, self.store.segment, self.measures),
         )
-        self.orphans = OrphanTask(world.storage, self.store, NoFencing(), TTL_MS, clocks.wall_ms)
+        self.orphans = OrphanTask(
+            world.storage, self.store, NoFencing(), TTL_MS, clocks.wall_ms, self.planner.is_being_deleted
+        )
 
     async def upload(self, first_offset: int) -> None:
         raw = batches(2, first_offset, 5, 0)

@@ -5,7 +5,11 @@ from dataclasses import replace
 import pytest
 
 from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
-from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
+    RemoteWalCombinedLogSegmentMetadata,
+)
 from rlm.orphans import Kind
 from rlm.release import ClusterView
 from tests.rlm.lifecycle_world import (
@@ -244,4 +248,21 @@ async def test_an_upload_that_is_under_way_is_left_alone_however_long_it_takes()
     started = CombinedSegmentId(BROKER, world.incarnation, 0)
     assert agent.combine.is_under_way(started)
     assert not agent.combine.is_under_way(started._replace(incarnation=99))
+    agent.close()
+
+
+async def test_while_the_store_reads_late_nothing_is_deleted_twice_and_nothing_is_called_lost() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    await agent.upload(0)
+    agent.publisher.is_read_late = True
+    await agent.live_for(RETENTION_MS + 4 * GRACE_MS)
+    assert [record.state for record in world.topic if isinstance(record, RemoteWalCombinedLogSegmentMetadata)] == [
+        STARTED, FINISHED, DELETING, DELETED
+    ]  # fmt: skip
+    assert agent.orphans.compare([BROKER])[BROKER].disagreements == ()
+    for record in world.topic:
+        agent.store.apply(record)
+    await agent.expiration.run_once()
+    assert agent.planner.deleting == 0
     agent.close()
