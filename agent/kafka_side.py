@@ -93,6 +93,10 @@ class KafkaSide:
         await self._loop.run_in_executor(None, self.topic_settings.close)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def metadata_was_read(self, timeout_s: float) -> bool:
+        """Blocks until the store holds all that was in the metadata topic at the start; False when time ran out."""
+        return self._consumer.wait_until_ready(timeout_s)
+
     def look_again(self) -> None:
         """Leadership may have changed. May be called often."""
         self._changed.set()

@@ -20,7 +20,7 @@ from metadata_topic.publisher import RemoteWalMetadataPublisher
 from metadata_topic.store import RemoteWalMetadataStore
 from replication.measures import ReplicationMeasures
 from rlm.led_partition import PartitionStatus
-from rlm.measures import ArchiveMeasures, StageTimes, WriteMeasures
+from rlm.measures import ArchiveMeasures, LifecycleMeasures, StageTimes, WriteMeasures
 from rlm.remote_wal_log_manager import RemoteWalLogManager
 
 _INTRODUCTION = """\
@@ -74,6 +74,7 @@ def _collectors() -> list[Collector]:
     StageTimes(registry)
     WriteMeasures(registry)
     ArchiveMeasures(registry)
+    LifecycleMeasures(registry)
     ReplicationMeasures(registry)
     publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, 1, time.monotonic)
     manager = cast(RemoteWalLogManager, _NoLedPartitions())

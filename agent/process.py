@@ -17,6 +17,7 @@ from agent.http_endpoint import HttpEndpoint
 from agent.identity import AgentLock
 from agent.kafka_side import AgentIdentity, KafkaSide
 from agent.late_storage import LateStorageManager
+from agent.lifecycle import Lifecycle, LifecycleParts
 from agent.metrics import StateCollector
 from agent.settings import AgentSettings, AgentSettingsError
 from kafka_log.log_directory import LogDirectory
@@ -37,9 +38,11 @@ from replication.measures import ReplicationMeasures
 from replication.peer_connection import Address, PeerTls
 from replication.peer_protocol import Hello
 from rlm.combine_task import Clocks, RLMWalCombineTask
+from rlm.led_partition import Assignment
 from rlm.link_policy import CostLimits, LinkDecider
-from rlm.measures import StageTimes, WriteMeasures
+from rlm.measures import LifecycleMeasures, StageTimes, WriteMeasures
 from rlm.partition_schedule import ScheduleIntervals
+from rlm.release import Tiers
 from rlm.remote_wal_log_manager import LogManagerLimits, RemoteWalLogManager
 from rlm.upload_pacer import PacerLimits
 
@@ -57,6 +60,9 @@ _SWITCH_INTERVAL_S = 0.0005
 def wall_ms() -> int:
     """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+_CLOCKS = Clocks(time.monotonic, wall_ms)
 
 
 class Agent:
@@ -79,7 +85,7 @@ class Agent:
         self._stage_times = StageTimes(self._registry)
         self._measures = ReplicationMeasures(self._registry)
         self._storage = LateStorageManager()
-        self._client = _client_config(broker, settings)
+        self._client = client_config(broker, settings)
         self._publisher = RemoteWalMetadataPublisher(
             self._client,
             broker.node_id,
@@ -106,8 +112,9 @@ class Agent:
             self._identity,
             self._client,
             [LogDirectory(path) for path in broker.log_dirs],
-            self._manager.assign,
+            self._assigned,
         )
+        self._lifecycle = Lifecycle(settings, self._identity, self._client, self._lifecycle_parts())
         self._manager.resume_offset = self._kafka.resume_offset
         self._manager.on_unknown_partition = self._kafka.look_again
         self._registry.register(StateCollector(self._storage, self._manager, self._publisher, self._kafka.store))
@@ -126,10 +133,12 @@ class Agent:
         await self._follower.start(self._replica_listeners())
         self._http.start(settings.remote_wal_agent_http_listener)
         if settings.remote_log_wal_storage_system_enable:
+            self._lifecycle.register()
             self._publisher.start()
             self._tasks += [
                 self._manager.start(),
                 self._kafka.start(),
+                self._lifecycle.start(),
                 asyncio.create_task(self._await_storage(), name="await-storage"),
             ]
         for task in self._tasks:
@@ -144,6 +153,7 @@ class Agent:
     async def _shut_down(self) -> None:
         timeout_s = self._settings.remote_wal_agent_shutdown_timeout_ms / 1000
         log.info("agent_stopping", broker=self._identity.broker_id)
+        await self._lifecycle.stop()
         await self._manager.stop(timeout_s)
         await self._leader.stop()
         await self._follower.stop()
@@ -246,16 +256,32 @@ class Agent:
             settings.remote_wal_log_manager_open_files,
         )
         measures = WriteMeasures(self._registry)
-        combine = RLMWalCombineTask(
+        self._combine = RLMWalCombineTask(
             self._storage,
             self._publisher,
             CombinedSegmentId(self._identity.broker_id, self._identity.incarnation, 0),
             uploads,
             measures,
-            Clocks(time.monotonic, wall_ms),
+            _CLOCKS,
         )
         decider = LinkDecider(CostLimits(self._break_even_bytes, interval_s))
-        return RemoteWalLogManager(limits, combine, decider, self._stage_times, measures)
+        return RemoteWalLogManager(limits, self._combine, decider, self._stage_times, measures)
+
+    def _lifecycle_parts(self) -> LifecycleParts:
+        return LifecycleParts(
+            self._storage,
+            self._publisher,
+            self._kafka,
+            self._combine.is_under_way,
+            self._leader.segment_deletion_started,
+            Tiers(),
+            LifecycleMeasures(self._registry),
+            _CLOCKS,
+        )
+
+    def _assigned(self, assignments: list[Assignment]) -> None:
+        self._manager.assign(assignments)
+        self._lifecycle.led(assignments)
 
     def _leader_context(self, hello: Hello) -> LeaderContext:
         settings = self._settings
@@ -313,7 +339,8 @@ def _failed(task: "asyncio.Task[None]") -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None
 
 
-def _client_config(broker: BrokerProperties, settings: AgentSettings) -> KafkaClientConfig:
+def client_config(broker: BrokerProperties, settings: AgentSettings) -> KafkaClientConfig:
+    """How the agent reaches Kafka. Raises AgentSettingsError."""
     servers = settings.remote_wal_agent_bootstrap_servers
     if servers is None:
         reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}

@@ -205,6 +205,43 @@ class AgentSettings(BaseModel):
     remote_wal_log_metadata_topic_retention_ms: int = Field(
         86_400_000, ge=60_000, description="Retention of __remote_wal_log_metadata; longer than any local.retention.ms."
     )
+    remote_wal_expiration_task_interval_ms: int = Field(
+        5000, ge=10, description="How often objects are looked for that may go, and deleted when it is their time."
+    )
+    remote_wal_expiration_delete_grace_ms: int = Field(
+        60_000,
+        ge=0,
+        description="How long after DELETE_SEGMENT_STARTED an object is still there for links given before. A follower "
+        "that comes later gets its bytes inline. Keep it above replica.socket.timeout.ms.",
+    )
+    remote_wal_expiration_deletes_per_second: int = Field(
+        200, ge=1, description="Objects deleted at most in a second; more than the agent uploads."
+    )
+    remote_wal_expiration_topic_gone_ms: int = Field(
+        300_000, ge=0, description="How long a topic must be missing from the cluster before its records may go."
+    )
+    remote_wal_expiration_cluster_interval_ms: int = Field(
+        30_000, ge=100, description="How often topics, their retention and log start offsets are asked for."
+    )
+    remote_wal_uncommitted_ttl_ms: int = Field(
+        600_000,
+        ge=1000,
+        description="Age at which an object goes that was begun and never finished, or that has no metadata. Far above "
+        "the storage manager's total.timeout.ms.",
+    )
+    remote_wal_orphans_interval_ms: int = Field(
+        21_600_000, ge=1000, description="How often the store's listing is held against the metadata."
+    )
+    remote_wal_orphans_heal_enable: bool = Field(True, description="Whether what that finds is healed, or only told.")
+    remote_wal_failover_check_interval_ms: int = Field(
+        10_000,
+        ge=100,
+        description="How often entries of older leaders are looked for that the led partitions' logs do not have; also "
+        "done when leadership changes.",
+    )
+    remote_wal_node_takeover_ms: int = Field(
+        3_600_000, ge=1000, description="How long a broker must be missing before another agent cares for its objects."
+    )
     remote_wal_agent_peer_listener: AddressSetting = Field(
         Address("127.0.0.1", 19090), description="Where other agents connect: host:port. Not loopback only with TLS."
     )

@@ -18,6 +18,7 @@ COMMANDS: Final = (
     "agent",
     "topics",
     "describe",
+    "orphans",
     "doctor",
     "verify",
     "recover",

@@ -5,7 +5,7 @@ Kafka replaces the file by renaming a new one over it, and does so before it app
 epoch. After a truncation it may lag for a moment.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,7 +20,11 @@ UNKNOWN_EPOCH = -1
 
 
 class LeaderEpochs:
-    """Pairs of (leader epoch, its first offset), both growing. Immutable."""
+    """Pairs of (leader epoch, its first offset), both growing. Immutable.
+
+    The record at an offset belongs to the last epoch that starts at or below it. Whatever another epoch's leader
+    wrote at that offset was truncated away (KIP-101, KIP-405's leader epoch lineage).
+    """
 
     __slots__ = ("_epochs", "_starts", "entries")
 
@@ -31,7 +35,7 @@ class LeaderEpochs:
         self._starts = [start for _, start in self.entries]
         for (epoch, start), (next_epoch, next_start) in zip(self.entries, self.entries[1:], strict=False):
             if next_epoch <= epoch or next_start < start:
-                raise ValueError(f"epoch {next_epoch} at offset {next_start} after epoch {epoch} at {start}")
+                raise ValueError(f"leader epoch {next_epoch} at offset {next_start} does not follow {epoch} at {start}")
 
     def epoch_for(self, offset: int) -> int:
         """The epoch whose leader wrote `offset`; UNKNOWN_EPOCH when that is before the first entry."""
@@ -48,6 +52,34 @@ class LeaderEpochs:
         end."""
         index = bisect_right(self._epochs, epoch)
         return self._starts[index] if index < len(self._starts) else None
+
+    def end_of(self, epoch: int) -> int | None:
+        """The offset from which on this epoch's records are not the log's; None when nothing ends them.
+
+        An epoch that the chain skips never wrote a record that lasted: 0. One older than the whole chain
+        (whose head goes with the log's start) ends where the chain begins. For one newer than the chain,
+        nothing is known: None.
+        """
+        if not self._epochs or epoch > self._epochs[-1]:
+            return None
+        index = bisect_left(self._epochs, epoch)
+        if self._epochs[index] == epoch:
+            return self.end_offset_for(epoch)
+        return self._starts[0] if index == 0 else 0
+
+    def epoch_at(self, offset: int) -> int | None:
+        """As `epoch_for`, with None for what is before the first entry."""
+        epoch = self.epoch_for(offset)
+        return None if epoch == UNKNOWN_EPOCH else epoch
+
+    def newest_first(self) -> list[int]:
+        """The epochs, descending."""
+        return self._epochs[::-1]
+
+    @property
+    def newest_epoch(self) -> int | None:
+        """None when the log is empty and never had a leader."""
+        return self._epochs[-1] if self._epochs else None
 
     @property
     def latest_epoch(self) -> int:

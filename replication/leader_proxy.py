@@ -13,6 +13,7 @@ import structlog
 
 from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from kafka_log.topic_partition import TopicIdPartition
+from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import (
     Buffer,
     MalformedFrameError,
@@ -111,6 +112,10 @@ class LeaderProxy:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def segment_deletion_started(self, segment_id: CombinedSegmentId) -> None:
+        """Give no link to this object any more."""
+        self._context.index.drop_segment(segment_id)
 
     # UploadListener.
 

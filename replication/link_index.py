@@ -36,6 +36,7 @@ class LinkIndex:
         self._max_batches = max_batches
         self._partitions: dict[TopicIdPartition, dict[int, StoredBatch]] = {}
         self._oldest_first: deque[tuple[TopicIdPartition, CombinedSegmentId, Sequence[int]]] = deque()
+        self._listed_of: dict[CombinedSegmentId, list[tuple[TopicIdPartition, Sequence[int]]]] = {}
         self._listed_batches = 0
 
     def __len__(self) -> int:
@@ -49,7 +50,9 @@ class LinkIndex:
             return
         segment = next(iter(by_base_offset.values())).combined_segment_id
         self._partitions.setdefault(partition, {}).update(by_base_offset)
-        self._oldest_first.append((partition, segment, tuple(by_base_offset)))
+        base_offsets = tuple(by_base_offset)
+        self._oldest_first.append((partition, segment, base_offsets))
+        self._listed_of.setdefault(segment, []).append((partition, base_offsets))
         self._listed_batches += len(by_base_offset)
         while self._listed_batches > self._max_batches:
             self._forget_oldest()
@@ -69,9 +72,22 @@ class LinkIndex:
         for base_offset in [base for base in batches if base >= offset]:
             del batches[base_offset]
 
+    def drop_segment(self, segment_id: CombinedSegmentId) -> None:
+        """Forget an object's batches, as when its deletion was started."""
+        for partition, base_offsets in self._listed_of.pop(segment_id, ()):
+            self._forget(partition, segment_id, base_offsets)
+
     def _forget_oldest(self) -> None:
         partition, segment, base_offsets = self._oldest_first.popleft()
         self._listed_batches -= len(base_offsets)
+        listed = self._listed_of.get(segment)
+        if listed:  # this is its oldest part
+            del listed[0]
+            if not listed:
+                del self._listed_of[segment]
+        self._forget(partition, segment, base_offsets)
+
+    def _forget(self, partition: TopicIdPartition, segment: CombinedSegmentId, base_offsets: Sequence[int]) -> None:
         batches = self._partitions.get(partition)
         if batches is None:
             return

@@ -86,6 +86,7 @@ class RLMWalCombineTask:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rlm-wal-combine")
         self._measures = measures
         self._clocks = clocks
+        self._uploading: set[int] = set()
         self._unpublished: dict[int, RemoteWalCombinedLogSegmentMetadata | None] = {}
         self._next_to_publish = first_segment_id.sequence
         self._publish_again: asyncio.TimerHandle | None = None
@@ -105,6 +106,7 @@ class RLMWalCombineTask:
             RemoteLogSegmentState.COPY_SEGMENT_STARTED,
             self._clocks.wall_ms(),
         )
+        self._uploading.add(segment_id.sequence)
         try:
             self._publisher.publish(_started(metadata))
             update = await asyncio.get_running_loop().run_in_executor(
@@ -116,8 +118,16 @@ class RLMWalCombineTask:
             log.warning("upload_failed", segment=str(segment_id), error=str(error))
             self._publish_in_order(segment_id.sequence, None)
             return None
+        finally:
+            self._uploading.discard(segment_id.sequence)
         self._publish_in_order(segment_id.sequence, _finished(update, self._clocks.wall_ms()))
         return UploadedSegment(segment_id, tuple(items), update.entries, update.size_bytes, self._clocks.monotonic_s())
+
+    def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
+        """Whether the segment is being uploaded, or is stored with its metadata held up here. On any thread."""
+        if segment_id[:2] != self._next_segment_id[:2]:
+            return False
+        return segment_id.sequence in self._uploading or segment_id.sequence in self._unpublished
 
     @property
     def unpublished(self) -> int:

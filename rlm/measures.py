@@ -1,6 +1,6 @@
 """What the write path tells of itself, as Prometheus metrics and as stage times."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 STAGE_BUCKETS_S = (
     0.0002, 0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.0125, 0.015,
@@ -81,4 +81,46 @@ class ArchiveMeasures:
         )
         self.deleted_objects = Counter(
             "remote_wal_archive_deleted_objects", "Archive objects deleted", registry=registry
+        )
+
+
+class LifecycleMeasures:
+    """Counters of what becomes of combined segments after their upload."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.dead_entries = Counter(
+            "remote_wal_dead_entries_published",
+            "Entries of older leaders that were declared dead after elections",
+            registry=registry,
+        )
+        self.deletions_started = Counter(
+            "remote_wal_segment_deletions_started",
+            "Combined segments whose deletion was started",
+            ["reason"],
+            registry=registry,
+        )
+        self.deletions_finished = Counter(
+            "remote_wal_segment_deletions_finished", "Combined segments that were deleted", registry=registry
+        )
+        self.deletion_failures = Counter(
+            "remote_wal_segment_deletion_failures",
+            "Attempts to delete a combined segment that failed; each is made again",
+            ["reason"],
+            registry=registry,
+        )
+        self.deletions_held_back = Counter(
+            "remote_wal_segment_deletions_held_back",
+            "Deletions that did not take place, as the records were wanted after all",
+            registry=registry,
+        )
+        self.orphans = Gauge(
+            "remote_wal_orphans",
+            "Disagreements of object storage and metadata in the last comparison",
+            ["kind"],
+            registry=registry,
+        )
+        self.lost_segments = Counter(
+            "remote_wal_lost_segments",
+            "Combined segments that metadata knew as stored, and that are not there",
+            registry=registry,
         )

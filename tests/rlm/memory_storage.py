@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from plugin.combined_segment import OpenCombinedSegment, SegmentHeader
+from plugin.combined_segment import OpenCombinedSegment, SegmentHeader, decode_header
 from plugin.errors import (
     RemoteResourceNotFoundError,
     RemoteSegmentConflictError,
@@ -31,6 +31,8 @@ class MemoryStorage(RemoteWalStorageManager):
         self.entries: dict[CombinedSegmentId, tuple[RemoteLogSegmentMetadataEntry, ...]] = {}
         self.copy_faults: list[str | None] = []
         """One for each write to come; None lets it pass."""
+        self.delete_faults: list[str | None] = []
+        """The same for deletions."""
         self.copies_fail = False
         self.fetches_fail = False
         self.corrupt: Callable[[bytes], bytes] | None = None
@@ -98,10 +100,19 @@ class MemoryStorage(RemoteWalStorageManager):
         raise NotImplementedError
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+        with self._lock:
+            fault = self.delete_faults.pop(0) if self.delete_faults else None
+        if fault == FAIL_BEFORE:
+            raise RemoteStorageTimeoutError("delete", str(combined_segment_id), "planted")
         self.objects.pop(combined_segment_id, None)
+        if fault == FAIL_AFTER:
+            raise RemoteStorageTimeoutError("delete", str(combined_segment_id), "planted, after the effect")
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
-        return iter(())
+        for segment_id, stored in list(self.objects.items()):
+            if broker_id in (None, segment_id.broker_id):
+                modified_ms = decode_header(stored).created_ms
+                yield StoredSegment(segment_id, str(segment_id), len(stored), modified_ms)
 
     @property
     def request_counts(self) -> RequestCounts:

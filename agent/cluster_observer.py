@@ -1,0 +1,148 @@
+"""What the cluster tells of topics and brokers, asked at long intervals. Blocks; for a thread of its own.
+
+A cluster in which the agents' own metadata topic is not to be seen is not the whole cluster, or one whose topics this
+client may not describe. Then nothing is concluded from it: a topic that is hidden is not a topic that was deleted.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_from_text
+from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.topic import METADATA_TOPIC
+from rlm.release import NEVER, ClusterView, TopicWatch
+
+log = structlog.get_logger(__name__)
+
+_LOCAL_RETENTION = "local.retention.ms"
+_RETENTION = "retention.ms"
+_AS_RETENTION = "-2"
+"""The value of local.retention.ms that stands for retention.ms."""
+
+
+class ClusterUnknownError(Exception):
+    """The cluster did not tell enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The cluster at one time."""
+
+    view: ClusterView
+    brokers: frozenset[int]
+
+
+def local_retention_ms(config: Mapping[str, str | None]) -> int | None:
+    """How long a topic's records stay on the brokers' disks; NEVER for always, None when it is not known.
+
+    Topics without tiered storage keep all of their retention there.
+    """
+    local = config.get(_LOCAL_RETENTION)
+    text = config.get(_RETENTION) if local is None or local == _AS_RETENTION else local
+    try:
+        value = int(text) if text is not None else None
+    except ValueError:
+        return None
+    return value if value is None or value >= 0 else NEVER
+
+
+class ClusterObserver:
+    """Asks Kafka. One caller at a time."""
+
+    def __init__(self, client: KafkaClientConfig, broker_id: int, watch: TopicWatch, timeout_s: float = 10.0) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        self._admin = AdminClient(
+            client.for_confluent(client_id=f"remote-wal-agent-{broker_id}-lifecycle"),
+            logger=logging.getLogger(LIBRDKAFKA_LOGGER),
+        )
+        self._watch = watch
+        self._timeout_s = timeout_s
+
+    def observe(self, wanted: Collection[TopicId], now_ms: int) -> Observation:
+        """The brokers, which topics are there, and of the wanted ones retention and log start offsets.
+
+        Raises ClusterUnknownError, and confluent_kafka.KafkaException.
+        """
+        metadata = self._admin.list_topics(timeout=self._timeout_s)
+        if METADATA_TOPIC not in metadata.topics:
+            raise ClusterUnknownError(f"the cluster does not show {METADATA_TOPIC}; may this client describe topics?")
+        names = self._topic_names(sorted(metadata.topics))
+        view = self._watch.seen(frozenset(names), now_ms)
+        asked = {topic_id: name for topic_id, name in names.items() if topic_id in wanted}
+        partitions = {
+            TopicIdPartition(topic_id, number): (name, number)
+            for topic_id, name in asked.items()
+            for number in metadata.topics[name].partitions
+        }
+        return Observation(
+            replace(view, retention_ms=self._retention(asked), log_start=self._log_start(partitions)),
+            frozenset(metadata.brokers),
+        )
+
+    def _topic_names(self, names: list[str]) -> dict[TopicId, str]:
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+        found: dict[TopicId, str] = {}
+        futures = self._admin.describe_topics(TopicCollection(names), request_timeout=self._timeout_s)
+        for name, future in futures.items():
+            try:
+                described = self._result(future)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue  # deleted since it was listed
+                raise
+            found[topic_id_from_text(str(described.topic_id))] = name
+        return found
+
+    def _retention(self, asked: Mapping[TopicId, str]) -> dict[TopicId, int]:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        if not asked:
+            return {}
+        ids = {name: topic_id for topic_id, name in asked.items()}
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in ids]
+        found: dict[TopicId, int] = {}
+        for resource, future in self._admin.describe_configs(resources, request_timeout=self._timeout_s).items():
+            try:
+                entries = self._result(future)
+            except KafkaException as error:
+                log.info("topic_retention_unknown", topic=resource.name, error=str(error))
+                continue
+            retention_ms = local_retention_ms({key: entry.value for key, entry in entries.items()})
+            if retention_ms is not None:
+                found[ids[resource.name]] = retention_ms
+        return found
+
+    def _log_start(self, partitions: Mapping[TopicIdPartition, tuple[str, int]]) -> dict[TopicIdPartition, int]:
+        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        if not partitions:
+            return {}
+        keys = {where: partition for partition, where in partitions.items()}
+        wanted = {TopicPartition(*where): OffsetSpec.earliest() for where in keys}
+        found: dict[TopicIdPartition, int] = {}
+        for asked, future in self._admin.list_offsets(wanted, request_timeout=self._timeout_s).items():
+            try:
+                found[keys[asked.topic, asked.partition]] = int(self._result(future).offset)
+            except KafkaException as error:
+                log.info("log_start_unknown", topic=asked.topic, partition=asked.partition, error=str(error))
+        return found
+
+    def _result(self, future: "Future[Any]") -> Any:
+        try:
+            return future.result(timeout=2 * self._timeout_s)
+        except TimeoutError as error:
+            raise ClusterUnknownError(f"no answer within {2 * self._timeout_s} s") from error
+
+
+def topics_of(partitions: Iterable[TopicIdPartition]) -> set[TopicId]:
+    """Their topics."""
+    return {partition.topic_id for partition in partitions}

@@ -1,0 +1,272 @@
+"""The life of combined segments after their upload: registrations, failover, expiration, orphans.
+
+None of it is on the path of replication, and all of it waits until the metadata topic was read to its end. While the
+cluster or the store does not answer, everything stays as it is.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import structlog
+
+from agent.cluster_observer import ClusterObserver, ClusterUnknownError, topics_of
+from agent.kafka_side import AgentIdentity, KafkaSide
+from agent.node_registrations import StoreRegistrations, publish_registration
+from agent.settings import AgentSettings
+from kafka_log.errors import MalformedFileError
+from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.errors import PublicationBacklogFullError
+from metadata_topic.publisher import RemoteWalMetadataPublisher
+from plugin.errors import RemoteStorageError
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.segment_metadata import CombinedSegmentId
+from rlm.combine_task import Clocks
+from rlm.expiration import ExpirationLimits, ExpirationPlanner
+from rlm.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
+from rlm.failover import FailoverPlanner
+from rlm.led_partition import Assignment
+from rlm.measures import LifecycleMeasures
+from rlm.node_care import NodeCare
+from rlm.orphan_task import OrphanTask
+from rlm.orphans import Comparison, Kind
+from rlm.release import LongTermTier, TopicWatch
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+_UNPUBLISHED_MAX_S = 10.0
+"""Metadata that waits for longer: nothing is deleted meanwhile. Its end of an upload may be among it, so this is far
+below the time-to-live of uploads whose end is not known."""
+_DELETE_THREADS = 4
+_PARTITIONS_AT_ONCE = 100
+_METADATA_WAIT_S = 5.0
+_ORPHANS_RETRY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleParts:
+    """What the rest of the agent has made."""
+
+    storage: RemoteWalStorageManager
+    publisher: RemoteWalMetadataPublisher
+    kafka: KafkaSide
+    is_under_way: Callable[[CombinedSegmentId], bool]
+    on_deletion_started: Callable[[CombinedSegmentId], None]
+    tier: LongTermTier
+    measures: LifecycleMeasures
+    clocks: Clocks
+
+
+class Lifecycle:
+    """Runs the tasks. Create and use it in the event loop."""
+
+    def __init__(
+        self, settings: AgentSettings, identity: AgentIdentity, client: KafkaClientConfig, parts: LifecycleParts
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._client = client
+        self._parts = parts
+        store = parts.kafka.store
+        registrations = StoreRegistrations(store, self._agents)
+        self._care = NodeCare(
+            identity.broker_id, identity.incarnation, registrations, settings.remote_wal_node_takeover_ms
+        )
+        self._failover = FailoverPlanner(identity.broker_id, store)
+        limits = ExpirationLimits(
+            settings.remote_wal_expiration_delete_grace_ms, settings.remote_wal_uncommitted_ttl_ms
+        )
+        self._planner = ExpirationPlanner(
+            store,
+            parts.tier,
+            limits,
+            random.Random(),  # noqa: S311 - it spreads retries, it guards nothing
+        )
+        self._expiration = RLMWalExpirationTask(
+            parts.storage,
+            parts.publisher,
+            self._planner,
+            Responsibility(self._brokers_to_care_for, parts.is_under_way, parts.on_deletion_started),
+            parts.clocks,
+            DeletionPolicy(
+                settings.remote_wal_expiration_deletes_per_second, _DELETE_THREADS, store.segment, parts.measures
+            ),
+        )
+        self._orphans = OrphanTask(
+            parts.storage,
+            store,
+            store,
+            settings.remote_wal_uncommitted_ttl_ms,
+            parts.clocks.wall_ms,
+            self._planner.is_being_deleted,
+        )
+        self._unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.remote_wal_uncommitted_ttl_ms / 1000 / 4)
+        self._led: Sequence[Assignment] = ()
+        self._led_changed = asyncio.Event()
+        self._cluster_seen = asyncio.Event()
+        self._pool = ThreadPoolExecutor(3, thread_name_prefix="lifecycle")
+        self._main: asyncio.Task[None] | None = None
+
+    def register(self) -> None:
+        """Announce this incarnation. Before anything is uploaded: the publisher keeps the order."""
+        publish_registration(self._parts.publisher, self._care.first_registration(), self._parts.clocks.wall_ms())
+
+    def start(self) -> "asyncio.Task[None]":
+        """Begin. The task never ends by itself, unless by a defect."""
+        self._main = asyncio.get_running_loop().create_task(self._run(), name="lifecycle")
+        return self._main
+
+    async def stop(self) -> None:
+        """End all tasks; what is half done goes on at the next start."""
+        if self._main is not None:
+            self._main.cancel()
+            await asyncio.gather(self._main, return_exceptions=True)
+        self._expiration.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def led(self, assignments: Sequence[Assignment]) -> None:
+        """These partitions are led here from now on."""
+        if [a.topic_id_partition for a in assignments] != [a.topic_id_partition for a in self._led]:
+            self._led_changed.set()
+        self._led = tuple(assignments)
+
+    async def _run(self) -> None:
+        settings = self._settings
+        while not await self._in_thread(self._parts.kafka.metadata_was_read, _METADATA_WAIT_S):
+            log.info("lifecycle_waits", reason="the metadata topic is not read yet")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(
+                self._repeat(self._declare_dead, settings.remote_wal_failover_check_interval_ms, self._led_changed)
+            )
+            tasks.create_task(self._watch_cluster())
+            tasks.create_task(self._repeat(self._expiration.run_once, settings.remote_wal_expiration_task_interval_ms))
+            tasks.create_task(self._look_for_orphans())
+
+    async def _repeat(
+        self, step: Callable[[], Awaitable[None]], interval_ms: int, sooner: asyncio.Event | None = None
+    ) -> None:
+        never = asyncio.Event()
+        while True:
+            (sooner or never).clear()
+            await step()
+            try:
+                async with asyncio.timeout(interval_ms / 1000):
+                    await (sooner or never).wait()
+            except TimeoutError:
+                continue
+
+    # Failover.
+
+    async def _declare_dead(self) -> None:
+        led = self._led
+        self._failover.keep_only(assignment.topic_id_partition for assignment in led)
+        stored = frozenset(await self._in_thread(self._parts.kafka.store.topic_id_partitions))
+        wanted = [assignment for assignment in led if assignment.topic_id_partition in stored]
+        for start in range(0, len(wanted), _PARTITIONS_AT_ONCE):
+            await self._in_thread(self._declare_dead_of_all, wanted[start : start + _PARTITIONS_AT_ONCE])
+
+    def _declare_dead_of_all(self, assignments: Sequence[Assignment]) -> None:
+        for assignment in assignments:
+            self._declare_dead_of(assignment)
+
+    def _declare_dead_of(self, assignment: Assignment) -> None:
+        partition = assignment.topic_id_partition
+        try:
+            epochs = read_leader_epochs(assignment.directory)
+        except (OSError, MalformedFileError) as error:
+            log.warning("leader_epochs_not_read", partition=str(partition), error=str(error))
+            return
+        for update in self._failover.plan(partition, epochs, self._parts.clocks.wall_ms()):
+            try:
+                self._parts.publisher.publish(update)
+            except PublicationBacklogFullError:
+                self._failover.untold(update)
+                continue
+            self._parts.measures.dead_entries.inc(len(update.entries))
+            log.info(
+                "dead_entries_published",
+                partition=str(partition),
+                segment=str(update.combined_segment_id),
+                leader_epoch=update.leader_epoch,
+                from_offset=min(entry.first_offset for entry in update.entries),
+            )
+
+    # Topics and brokers.
+
+    async def _watch_cluster(self) -> None:
+        settings = self._settings
+        watch = TopicWatch(settings.remote_wal_expiration_topic_gone_ms)
+        observer = ClusterObserver(self._client, self._identity.broker_id, watch)
+        await self._repeat(lambda: self._observe(observer), settings.remote_wal_expiration_cluster_interval_ms)
+
+    async def _observe(self, observer: ClusterObserver) -> None:
+        from confluent_kafka import KafkaException
+
+        wanted = topics_of(self._parts.kafka.store.topic_id_partitions()) | set(self._planner.topics_asked)
+        now_ms = self._parts.clocks.wall_ms()
+        try:
+            observation = await self._in_thread(observer.observe, wanted, now_ms)
+        except (KafkaException, ClusterUnknownError) as error:
+            log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
+            return
+        self._planner.cluster_seen(observation.view)
+        self._cluster_seen.set()
+        for registration in self._care.registrations_due(observation.brokers, now_ms):
+            try:
+                publish_registration(self._parts.publisher, registration, now_ms)
+            except PublicationBacklogFullError:
+                continue  # it is due until it is seen
+            log.warning("node_registered", **registration._asdict())
+
+    def _agents(self) -> frozenset[int]:
+        return frozenset(self._parts.kafka.topic_settings.agents) | {self._identity.broker_id}
+
+    def _brokers_to_care_for(self) -> frozenset[int]:
+        publisher, clocks = self._parts.publisher, self._parts.clocks
+        if (
+            not self._cluster_seen.is_set()
+            or self._care.is_fenced()
+            or publisher.oldest_pending_age_s(clocks.monotonic_s()) > self._unpublished_max_s
+        ):
+            return frozenset()
+        return self._care.brokers_in_care()
+
+    # Orphans.
+
+    async def _look_for_orphans(self) -> None:
+        interval_s = self._settings.remote_wal_orphans_interval_ms / 1000
+        await self._cluster_seen.wait()
+        while True:
+            searched = await self._search_orphans()
+            await asyncio.sleep(interval_s if searched else min(interval_s, _ORPHANS_RETRY_S))
+
+    async def _search_orphans(self) -> bool:
+        brokers = self._brokers_to_care_for()
+        try:
+            comparisons = await self._in_thread(self._orphans.compare, brokers)
+            for comparison in comparisons.values():
+                if self._settings.remote_wal_orphans_heal_enable and comparison.disagreements:
+                    await self._in_thread(self._orphans.heal, comparison, self._parts.publisher)
+        except (RemoteStorageError, PublicationBacklogFullError) as error:
+            log.warning("orphans_not_searched", error=str(error))
+            return False
+        self._tell(list(comparisons.values()))
+        return bool(brokers)
+
+    def _tell(self, comparisons: list[Comparison]) -> None:
+        measures = self._parts.measures
+        for kind in Kind:
+            count = sum(comparison.count(kind) for comparison in comparisons)
+            measures.orphans.labels(kind.value).set(count)
+            if kind is Kind.LOST and count:
+                measures.lost_segments.inc(count)
+                log.error("segments_lost", segments=count, reason="metadata knows them, the store does not have them")
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)

@@ -1,0 +1,86 @@
+"""Whose objects an agent takes care of: its own broker's, and those of brokers that are gone for good. Sans-IO.
+
+Theory. Every agent registers its incarnation in the metadata topic before it uploads anything; from then on what older
+incarnations of it may still write is refused. A broker that has been missing from the cluster for longer than a time
+gets a caretaker, for which the lowest id among the living brokers with a registered agent is taken: all agents see the
+same, so one of them finds that it is the one, and registers itself for the gone broker's last incarnation. When the
+broker comes back, its agent registers a new incarnation; an agent that ran all the while registers its own again.
+
+Two caretakers at once, by agents that see different clusters for a moment, do no harm: deletions are idempotent and
+judged by the same metadata.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple, Protocol
+
+
+class NodeRegistration(NamedTuple):
+    """What a node registration record says."""
+
+    broker_id: int
+    incarnation: int
+    caretaker_broker_id: int
+
+
+class Registrations(Protocol):
+    """What is asked of the metadata store."""
+
+    def registration_of(self, broker_id: int, /) -> NodeRegistration | None:
+        """The last registration for this broker's objects."""
+
+    def broker_ids(self) -> Collection[int]:
+        """Every broker that has segments or a registration."""
+
+
+class NodeCare:
+    """Decides about registrations. One thread at a time."""
+
+    def __init__(self, broker_id: int, incarnation: int, registrations: Registrations, takeover_ms: int) -> None:
+        self._own = NodeRegistration(broker_id, incarnation, broker_id)
+        self._registrations = registrations
+        self._takeover_ms = takeover_ms
+        self._missing_since_ms: dict[int, int] = {}
+
+    def first_registration(self) -> NodeRegistration:
+        """To be published before anything else."""
+        return self._own
+
+    def registrations_due(self, living: Collection[int], now_ms: int) -> list[NodeRegistration]:
+        """What to publish now; `living` are the brokers in the cluster, in an answer that is complete."""
+        own_id = self._own.broker_id
+        due = []
+        known = self._registrations.registration_of(own_id)
+        # An older incarnation's is no reason: this one's own was published first, and is on its way.
+        if known is not None and known.incarnation == self._own.incarnation and known != self._own:
+            due.append(self._own)
+        able = [broker_id for broker_id in living if self._registrations.registration_of(broker_id) is not None]
+        known_brokers = set(self._registrations.broker_ids())
+        for broker_id in [missing for missing in self._missing_since_ms if missing in living]:
+            del self._missing_since_ms[broker_id]
+        for broker_id in sorted(known_brokers - set(living) - {own_id}):
+            since_ms = self._missing_since_ms.setdefault(broker_id, now_ms)
+            if now_ms - since_ms < self._takeover_ms or min(able, default=None) != own_id:
+                continue
+            registration = self._registrations.registration_of(broker_id)
+            wanted = NodeRegistration(broker_id, registration.incarnation if registration else 0, own_id)
+            if registration != wanted:
+                due.append(wanted)
+        return due
+
+    def brokers_in_care(self) -> frozenset[int]:
+        """Whose objects this agent may delete."""
+        own_id = self._own.broker_id
+        found = set()
+        for broker_id in self._registrations.broker_ids():
+            registration = self._registrations.registration_of(broker_id)
+            if registration is not None and registration.caretaker_broker_id == own_id:
+                found.add(broker_id)
+        own = self._registrations.registration_of(own_id)
+        if own is None:
+            found.add(own_id)
+        return frozenset(found)
+
+    def is_fenced(self) -> bool:
+        """Whether a newer incarnation of this very agent was registered: this one must not write any more."""
+        known = self._registrations.registration_of(self._own.broker_id)
+        return known is not None and known.incarnation > self._own.incarnation

@@ -1,0 +1,119 @@
+"""What an entry's release depends on: the cluster's topics and logs, and the long-term tiers. Sans-IO."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
+
+NEVER = -1
+"""A retention that does not end (Kafka's own value)."""
+
+
+class Release(StrEnum):
+    """Why an object may go."""
+
+    DEAD = "dead"
+    TOPIC_DELETED = "topic_deleted"
+    BELOW_LOG_START = "below_log_start"
+    TIERED = "tiered"
+    EXPIRED = "expired"
+    UNCOMMITTED = "uncommitted"
+    ORPHAN = "orphan"
+
+
+class LongTermTier(Protocol):
+    """What of the partitions is copied to where records stay."""
+
+    def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
+        """Whether every record of the entry is on the tier; False when that is not known."""
+
+    def waits_for(self, partition: TopicIdPartition, /) -> bool:
+        """Whether the tier is made from these objects, so that neither time nor another tier must release them."""
+
+
+class Tiers:
+    """Several tiers as one; none at all, too."""
+
+    def __init__(self, tiers: Iterable[LongTermTier] = ()) -> None:
+        self._tiers = tuple(tiers)
+
+    def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
+        """Whether one of them does, or each that waits for the partition."""
+        waiting = [tier for tier in self._tiers if tier.waits_for(entry.topic_id_partition)]
+        if waiting:
+            return all(tier.holds(entry) for tier in waiting)
+        return any(tier.holds(entry) for tier in self._tiers)
+
+    def waits_for(self, partition: TopicIdPartition, /) -> bool:
+        """Whether any of them waits."""
+        return any(tier.waits_for(partition) for tier in self._tiers)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What the cluster told of topics and logs at one time. The default view knows nothing."""
+
+    living: frozenset[TopicId] = frozenset()
+    gone_before: frozenset[TopicId] = frozenset()
+    """Topics that were there once, and have been missing for longer than the grace time."""
+    strangers_are_gone: bool = False
+    """Whether topics that were never seen have been missing for that long, too."""
+    missing: frozenset[TopicId] = frozenset()
+    """Topics that were there once, and have been missing for a shorter time."""
+    retention_ms: Mapping[TopicId, int] = field(default_factory=dict)
+    """The local retention of topics that are there; NEVER; missing when it is not known."""
+    log_start: Mapping[TopicIdPartition, int] = field(default_factory=dict)
+
+    def is_gone(self, topic_id: TopicId) -> bool:
+        """Whether the topic has been missing from the cluster for longer than the grace time."""
+        if topic_id in self.living or topic_id in self.missing:
+            return False
+        return topic_id in self.gone_before or self.strangers_are_gone
+
+
+class TopicWatch:
+    """Tells topics that were deleted from those that are out of sight for a moment. Sans-IO."""
+
+    def __init__(self, grace_ms: int) -> None:
+        self._grace_ms = grace_ms
+        self._since_ms: int | None = None
+        self._seen_ms: dict[TopicId, int] = {}
+        self._gone: set[TopicId] = set()
+
+    def seen(self, living: frozenset[TopicId], now_ms: int) -> ClusterView:
+        """All topics of the cluster, in an answer that is complete; the view knows of topics alone."""
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        for topic_id in living:
+            self._seen_ms[topic_id] = now_ms
+        self._gone -= living
+        for topic_id in [known for known, seen_ms in self._seen_ms.items() if now_ms - seen_ms >= self._grace_ms]:
+            if topic_id not in living:
+                del self._seen_ms[topic_id]
+                self._gone.add(topic_id)
+        return ClusterView(
+            living,
+            frozenset(self._gone),
+            now_ms - self._since_ms >= self._grace_ms,
+            frozenset(self._seen_ms) - living,
+        )
+
+
+def release_of(
+    entry: RemoteLogSegmentMetadataEntry, age_ms: int, view: ClusterView, tier: LongTermTier
+) -> Release | None:
+    """Why the entry of an object of that age is wanted no more, whether or not it is dead; None when it is wanted."""
+    partition = entry.topic_id_partition
+    if view.is_gone(partition.topic_id):
+        return Release.TOPIC_DELETED
+    if entry.last_offset < view.log_start.get(partition, 0):
+        return Release.BELOW_LOG_START
+    if tier.holds(entry):
+        return Release.TIERED
+    retention_ms = view.retention_ms.get(partition.topic_id, NEVER)
+    if retention_ms != NEVER and age_ms >= retention_ms and not tier.waits_for(partition):
+        return Release.EXPIRED
+    return None

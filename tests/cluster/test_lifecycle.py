@@ -1,0 +1,168 @@
+"""What becomes of objects: they expire, topics are deleted, leaders die with uploads that nobody else has."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from local_cluster.replica_comparison import compare_replicas
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.store import RemoteWalMetadataStore
+from tests.cluster.script import PATIENCE_S, PLAIN, Script
+
+HASTY_AGENTS = {
+    "remote.wal.expiration.task.interval.ms": "200",
+    "remote.wal.expiration.delete.grace.ms": "1000",
+    "remote.wal.expiration.topic.gone.ms": "2000",
+    "remote.wal.expiration.cluster.interval.ms": "500",
+    "remote.wal.uncommitted.ttl.ms": "5000",
+    "remote.wal.orphans.interval.ms": "2000",
+    "remote.wal.failover.check.interval.ms": "500",
+}
+BROKERS = {"log.retention.check.interval.ms": "1000", "log.segment.delete.delay.ms": "100"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("lifecycle") / "cluster"
+    settings = ClusterSettings(AgentsMode(overrides=HASTY_AGENTS), BROKERS)
+    with LocalCluster.create(directory, settings=settings) as cluster:
+        cluster.start()
+        yield cluster
+
+
+@pytest.fixture
+def life(cluster: LocalCluster, topic: str) -> Iterator[Script]:
+    with Script(cluster, topic) as script:
+        yield script
+    script.heal()
+
+
+@pytest.fixture(scope="module")
+def store(cluster: LocalCluster) -> Iterator[RemoteWalMetadataStore]:
+    """Follows the metadata topic."""
+    store = RemoteWalMetadataStore()
+    reader = RemoteWalMetadataConsumer(KafkaClientConfig(cluster.bootstrap_servers), store)
+    reader.start()
+    assert reader.wait_until_ready(PATIENCE_S)
+    yield store
+    reader.close()
+
+
+def objects(cluster: LocalCluster) -> int:
+    return sum(1 for _ in cluster.layout.object_store_directory.rglob("*.rwal"))
+
+
+def living(store: RemoteWalMetadataStore) -> dict[str, int]:
+    totals = store.totals()
+    return {state.name: totals[state].segments for state in (STARTED, FINISHED, DELETING) if totals[state].segments}
+
+
+def expect_nothing_left(cluster: LocalCluster, store: RemoteWalMetadataStore) -> None:
+    wait_until(lambda: objects(cluster) == 0, "the bucket is empty", PATIENCE_S)
+    wait_until(lambda: not living(store), "no segment lives in the metadata", PATIENCE_S)
+
+
+def test_objects_expire_with_their_topics_local_retention_while_the_topic_lives_on(
+    life: Script, store: RemoteWalMetadataStore
+) -> None:
+    config = {"retention.ms": "5000", "segment.ms": "2000"}
+    life.cluster.create_topic(life.topic, 3, config=config)
+    life.link_topic()
+    before = store.totals()[DELETED].segments
+    life.produce(PLAIN)
+    life.expect_links_to_be_used()
+    wait_until(lambda: store.totals()[DELETED].segments > before + 10, "objects expire under load", PATIENCE_S)
+    life.expect_records_to_flow()
+    assert life.counters.growth("remote_wal_faults_total", reason="hydration_not_found") == 0
+    report = life.workload.finish()
+    assert report.faults == 0, str(report)
+    expect_nothing_left(life.cluster, store)
+
+
+def test_when_all_topics_are_deleted_the_bucket_is_empty_and_so_is_the_metadata(
+    life: Script, store: RemoteWalMetadataStore
+) -> None:
+    life.create_topic()
+    life.produce(PLAIN)
+    life.expect_records_to_flow()
+    life.expect_promises()
+    assert objects(life.cluster) > 0
+    assert living(store)
+    life.cluster.admin.delete_topic(life.topic)
+    expect_nothing_left(life.cluster, store)
+
+
+def test_an_agent_killed_in_between_changes_nothing_about_the_end(life: Script, store: RemoteWalMetadataStore) -> None:
+    life.create_topic()
+    life.produce(PLAIN)
+    life.expect_records_to_flow()
+    for broker_id in (1, 2):  # uploads under way, then deletions
+        life.kill_agent(broker_id)
+        life.start_agent(broker_id)
+    life.expect_records_to_flow()
+    life.expect_promises()
+    life.cluster.admin.delete_topic(life.topic)
+    wait_until(lambda: DELETING.name in living(store) or not living(store), "deletions begin", PATIENCE_S)
+    life.kill_agent(3)
+    life.start_agent(3)
+    expect_nothing_left(life.cluster, store)
+    for broker_id in life.cluster.broker_ids:
+        assert orphans(life.cluster, broker_id)["disagreements"] == []
+
+
+def orphans(cluster: LocalCluster, broker_id: int) -> dict[str, object]:
+    """What `remote-wal orphans` says."""
+    command = [sys.executable, "-m", "cli.main", "orphans", "--json", "--broker-config"]
+    ended = subprocess.run(
+        [*command, str(cluster.layout.server_properties(broker_id))], capture_output=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    answer: dict[str, object] = json.loads(ended.stdout)
+    return answer
+
+
+def test_what_a_dead_leader_uploaded_alone_is_declared_dead_by_the_next(
+    life: Script, store: RemoteWalMetadataStore
+) -> None:
+    # broker 1 has offsets in the store that no follower has; 2 or 3 is elected and says so
+    from confluent_kafka import Producer
+
+    life.create_topic(assignment=[[1, 2, 3]])
+    producer = Producer({"bootstrap.servers": life.cluster.bootstrap_servers, "acks": "1", "linger.ms": "0"})
+    send(producer, life.topic, 20)
+    life.kill_agent(2)
+    life.kill_agent(3)
+    send(producer, life.topic, 200)
+    wait_until(lambda: uploaded_offset(life) >= 220, "the leader uploads what nobody else has", PATIENCE_S)
+    life.cluster.kill_broker(1)
+    life.start_agent(2)
+    life.start_agent(3)
+    life.cluster.admin.wait_for_leader(life.topic, other_than=1)
+    life.expect_growth("remote_wal_dead_entries_published_total")
+    life.cluster.start_broker(1)
+    life.cluster.admin.wait_for_full_isr(life.topic)
+    send(producer, life.topic, 20)
+    comparison = compare_replicas(life.cluster, life.topic, PATIENCE_S)
+    assert comparison.identical, str(comparison)
+    wait_until(lambda: store.counters["dead_entries"] > 0, "the metadata says so", PATIENCE_S)
+    life.cluster.admin.delete_topic(life.topic)
+    expect_nothing_left(life.cluster, store)
+
+
+def send(producer: object, topic: str, records: int) -> None:
+    for number in range(records):
+        producer.produce(topic, b"%d" % number * 100)  # type: ignore[attr-defined]
+        producer.poll(0)  # type: ignore[attr-defined]
+    assert producer.flush(30) == 0  # type: ignore[attr-defined]
+
+
+def uploaded_offset(script: Script) -> int:
+    return max((int(str(found["uploaded_offset"])) for found in script.partitions_of_agents()), default=0)

@@ -1,0 +1,174 @@
+"""A broker's agent, its metadata topic and its object store in memory, which can crash before or after any effect.
+
+Effects are: a record that becomes durable in the topic, an object that is written, an object that is deleted. A crash
+takes with it all that the agent only had in memory: its metadata store, its planners, records that were not durable.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from prometheus_client import CollectorRegistry
+
+from kafka_log.record_batch import scan_batches
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.records import PublishableRecord
+from metadata_topic.store import RemoteWalMetadataStore
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteWalCombinedLogSegmentMetadata,
+    RemoteWalCombinedLogSegmentMetadataUpdate,
+)
+from rlm.combine_task import Clocks, RLMWalCombineTask
+from rlm.expiration import ExpirationLimits, ExpirationPlanner
+from rlm.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
+from rlm.measures import LifecycleMeasures, WriteMeasures
+from rlm.orphan_task import OrphanTask
+from rlm.release import ClusterView, Tiers
+from rlm.segment_queue import MetaQueueItem
+from tests.kafka_log.batches import batches
+from tests.rlm.memory_storage import MemoryStorage
+
+TOPIC = TopicId(b"w" * 16)
+PARTITION = TopicIdPartition(TOPIC, 0)
+BROKER = 1
+GRACE_MS, TTL_MS, RETENTION_MS = 60_000, 600_000, 100_000
+START_MS = 1_700_000_000_000
+
+
+class CrashError(BaseException):
+    """The process died."""
+
+
+@dataclass
+class World:
+    """What outlives an agent."""
+
+    crash_at: int | None = None
+    """The number of the effect at which the agent dies, counted from 0; None: never."""
+    crash_after: bool = False
+    """Whether the effect has taken place by then."""
+    effects: int = 0
+    topic: list[PublishableRecord] = field(default_factory=list)
+    now_ms: int = START_MS
+    incarnation: int = 0
+
+    def __post_init__(self) -> None:
+        self.storage = _CrashingStorage(self)
+        self.is_dead = False
+
+    def effect(self) -> "_Effect":
+        return _Effect(self)
+
+
+class _Effect:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __enter__(self) -> None:
+        world = self._world
+        self._strikes = world.effects == world.crash_at
+        world.effects += 1
+        if world.is_dead or (self._strikes and not world.crash_after):
+            world.is_dead = True
+            raise CrashError
+
+    def __exit__(self, *_: object) -> None:
+        if self._strikes and self._world.crash_after:
+            self._world.is_dead = True
+            raise CrashError
+
+
+class _CrashingStorage(MemoryStorage):
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def copy_log_segment_data(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        with self._world.effect():
+            return super().copy_log_segment_data(metadata, records_list)
+
+    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+        with self._world.effect():
+            super().delete_log_segment_data(combined_segment_id, custom_metadata)
+
+
+class _Publisher:
+    """Durable at once, or, while `holds`, only in memory."""
+
+    def __init__(self, world: World, store: RemoteWalMetadataStore) -> None:
+        self._world, self._store = world, store
+        self.holds = False
+        self.is_read_late = False
+
+    def publish(self, record: PublishableRecord) -> None:
+        if self.holds:
+            return
+        with self._world.effect():
+            self._world.topic.append(record)
+        if not self.is_read_late:
+            self._store.apply(record)
+
+
+class NoFencing:
+    def is_fenced(self, _segment_id: CombinedSegmentId, /) -> bool:
+        return False
+
+
+class AgentOfWorld:
+    """One incarnation."""
+
+    def __init__(self, world: World) -> None:
+        world.incarnation += 1
+        world.is_dead = False
+        self._world = world
+        self.store = RemoteWalMetadataStore()
+        for record in world.topic:
+            self.store.apply(record)
+        self.publisher = _Publisher(world, self.store)
+        clocks = Clocks(lambda: world.now_ms / 1000, lambda: world.now_ms)
+        registry = CollectorRegistry()
+        self.combine = RLMWalCombineTask(
+            world.storage,
+            self.publisher,
+            CombinedSegmentId(BROKER, world.incarnation, 0),
+            2,
+            WriteMeasures(registry),
+            clocks,
+        )
+        self.planner = ExpirationPlanner(self.store, Tiers(), ExpirationLimits(GRACE_MS, TTL_MS), Random(1))
+        self.planner.cluster_seen(ClusterView(frozenset({TOPIC}), retention_ms={TOPIC: RETENTION_MS}))
+        self.unlinked: list[CombinedSegmentId] = []
+        self.measures = LifecycleMeasures(registry)
+        self.expiration = RLMWalExpirationTask(
+            world.storage,
+            self.publisher,
+            self.planner,
+            Responsibility(lambda: {BROKER}, self.combine.is_under_way, self.unlinked.append),
+            clocks,
+            DeletionPolicy(100, 2, self.store.segment, self.measures),
+        )
+        self.orphans = OrphanTask(
+            world.storage, self.store, NoFencing(), TTL_MS, clocks.wall_ms, self.planner.is_being_deleted
+        )
+
+    async def upload(self, first_offset: int) -> None:
+        raw = batches(2, first_offset, 5, 0)
+        items = [MetaQueueItem(PARTITION, tuple(scan_batches(raw, 0, len(raw))), memoryview(raw), 0.0, 0.0)]
+        await self.combine.combine(items)
+
+    async def live_for(self, ms: int, step_ms: int = 20_000) -> None:
+        for _ in range(0, ms, step_ms):
+            self._world.now_ms += step_ms
+            await self.expiration.run_once()
+
+    def heal(self) -> None:
+        for comparison in self.orphans.compare([BROKER]).values():
+            self.orphans.heal(comparison, self.publisher)
+
+    def close(self) -> None:
+        self.publisher.holds = True
+        self.combine.close()
+        self.expiration.close()

@@ -1,0 +1,268 @@
+"""Upload, expiry and deletion with a crash at each step: the end state is the same."""
+
+from dataclasses import replace
+
+import pytest
+
+from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
+    RemoteWalCombinedLogSegmentMetadata,
+)
+from rlm.orphans import Kind
+from rlm.release import ClusterView
+from tests.rlm.lifecycle_world import (
+    BROKER,
+    GRACE_MS,
+    PARTITION,
+    RETENTION_MS,
+    START_MS,
+    TOPIC,
+    TTL_MS,
+    AgentOfWorld,
+    CrashError,
+    World,
+)
+from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE
+
+EFFECTS_OF_A_LIFE = 12
+"""Two objects; each is begun, written, finished, its deletion begun, deleted, and that finished."""
+
+
+async def whole_life(agent: AgentOfWorld) -> None:
+    await agent.upload(0)
+    await agent.upload(10)
+    await agent.live_for(RETENTION_MS + GRACE_MS + 100_000)
+
+
+def assert_nothing_is_left(world: World) -> None:
+    agent = AgentOfWorld(world)
+    try:
+        assert world.storage.objects == {}
+        totals = agent.store.totals()
+        assert {state: totals[state].segments for state in (STARTED, FINISHED, DELETING)} == {
+            STARTED: 0, FINISHED: 0, DELETING: 0
+        }  # fmt: skip
+        assert agent.orphans.compare([BROKER])[BROKER].disagreements == ()
+    finally:
+        agent.close()
+
+
+async def finish(world: World) -> None:
+    """A new incarnation, which lives long."""
+    agent = AgentOfWorld(world)
+    try:
+        world.now_ms += TTL_MS
+        agent.heal()
+        await agent.live_for(TTL_MS + RETENTION_MS + 2 * GRACE_MS)
+    finally:
+        agent.close()
+    assert_nothing_is_left(world)
+
+
+async def test_a_life_without_a_crash_leaves_nothing_and_has_so_many_effects() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    await whole_life(agent)
+    agent.close()
+    assert world.effects == EFFECTS_OF_A_LIFE
+    assert_nothing_is_left(world)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", range(EFFECTS_OF_A_LIFE))
+async def test_after_a_crash_at_any_step_the_next_incarnation_reaches_the_same_end(step: int, after: bool) -> None:
+    world = World(crash_at=step, crash_after=after)
+    agent = AgentOfWorld(world)
+    with pytest.raises(CrashError):
+        await whole_life(agent)
+    agent.close()
+    await finish(world)
+
+
+@pytest.mark.parametrize("second_step", range(4))
+@pytest.mark.parametrize("step", range(EFFECTS_OF_A_LIFE))
+async def test_a_crash_during_the_recovery_from_a_crash_changes_nothing(step: int, second_step: int) -> None:
+    world = World(crash_at=step, crash_after=True)
+    agent = AgentOfWorld(world)
+    with pytest.raises(CrashError):
+        await whole_life(agent)
+    agent.close()
+    world.crash_at = world.effects + second_step
+    agent = AgentOfWorld(world)
+    try:
+        world.now_ms += TTL_MS
+        agent.heal()
+        await agent.live_for(TTL_MS + RETENTION_MS + 2 * GRACE_MS)
+    except CrashError:
+        pass
+    agent.close()
+    world.crash_at = None
+    await finish(world)
+
+
+async def test_an_object_whose_records_were_all_lost_with_the_publishers_queue_is_an_orphan_and_goes() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    agent.publisher.holds = True
+    await agent.upload(0)
+    agent.close()
+    agent = AgentOfWorld(world)
+    assert agent.orphans.compare([BROKER])[BROKER].young == 1
+    world.now_ms += TTL_MS
+    [found] = agent.orphans.compare([BROKER])[BROKER].disagreements
+    assert found.kind is Kind.UNKNOWN
+    agent.close()
+    await finish(world)
+
+
+async def test_a_segment_that_somebody_else_deleted_is_told_and_forgotten() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    await agent.upload(0)
+    world.storage.objects.clear()
+    [found] = agent.orphans.compare([BROKER])[BROKER].disagreements
+    assert found.kind is Kind.LOST
+    agent.heal()
+    assert agent.store.state_of(found.combined_segment_id) is DELETED
+    assert agent.store.entries_covering(PARTITION, 0) == []
+    agent.close()
+    assert_nothing_is_left(world)
+
+
+async def test_an_object_that_appears_after_its_deletion_is_deleted_again() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    await agent.upload(0)
+    objects = dict(world.storage.objects)
+    await agent.live_for(RETENTION_MS + 2 * GRACE_MS)
+    world.storage.objects.update(objects)
+    world.now_ms += TTL_MS
+    [found] = agent.orphans.compare([BROKER])[BROKER].disagreements
+    assert found.kind is Kind.DELETED
+    agent.heal()
+    agent.close()
+    assert_nothing_is_left(world)
+
+
+async def test_links_end_when_the_deletion_starts_and_the_object_is_there_for_the_grace_time() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    await agent.upload(0)
+    [segment_id] = world.storage.objects
+    world.now_ms += RETENTION_MS
+    await agent.expiration.run_once()
+    assert agent.unlinked == [segment_id]
+    world.now_ms += GRACE_MS - 1
+    await agent.expiration.run_once()
+    assert segment_id in world.storage.objects
+    world.now_ms += 1
+    await agent.expiration.run_once()
+    assert world.storage.objects == {}
+    agent.close()
+
+
+@pytest.mark.parametrize("fault", [FAIL_BEFORE, FAIL_AFTER])
+async def test_a_deletion_that_failed_or_whose_outcome_is_unknown_is_made_again(fault: str) -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    world.storage.delete_faults = [fault, fault]
+    await whole_life(agent)
+    assert agent.measures.deletion_failures.labels("timeout")._value.get() == 2
+    agent.close()
+    assert_nothing_is_left(world)
+
+
+async def test_what_is_wanted_again_is_not_deleted_at_the_last_moment() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    await agent.upload(0)
+    world.now_ms += RETENTION_MS
+    await agent.expiration.run_once()
+    agent.planner.cluster_seen(ClusterView(frozenset({TOPIC})))
+    await agent.live_for(10 * GRACE_MS)
+    assert len(world.storage.objects) == 1
+    assert agent.measures.deletions_held_back._value.get() > 0
+    agent.close()
+
+
+async def test_after_a_restart_the_object_itself_says_how_old_it_is() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    await agent.upload(0)
+    world.now_ms += RETENTION_MS
+    await agent.expiration.run_once()
+    agent.close()
+    agent = AgentOfWorld(world)
+    await agent.live_for(GRACE_MS)
+    assert world.storage.objects == {}
+    agent.close()
+
+
+async def test_when_most_objects_have_no_metadata_it_is_the_metadata_that_is_doubted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlm.orphans._FEW", 3)
+    world = World()
+    agent = AgentOfWorld(world)
+    for number in range(5):
+        await agent.upload(10 * number)
+    agent.close()
+    world.topic.clear()
+    world.now_ms += TTL_MS
+    agent = AgentOfWorld(world)
+    agent.heal()
+    assert agent.orphans.compare([BROKER])[BROKER].metadata_is_doubtful
+    assert world.topic == []
+    agent.close()
+
+
+async def test_a_late_finished_record_of_an_orphan_being_deleted_holds_it_while_its_records_are_wanted() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    agent.planner.cluster_seen(ClusterView(frozenset({TOPIC})))
+    agent.publisher.holds = True
+    await agent.upload(0)
+    agent.publisher.holds = False
+    [segment_id] = world.storage.objects
+    world.now_ms += TTL_MS
+    agent.heal()
+    finished = replace(
+        world.topic[-1],  # type: ignore[type-var]
+        state=FINISHED,
+        entries=(RemoteLogSegmentMetadataEntry(PARTITION, 0, 0, 9, 112, 500, 1),),
+        event_timestamp_ms=START_MS,
+    )
+    agent.store.apply(finished)
+    await agent.live_for(10 * GRACE_MS)
+    assert segment_id in world.storage.objects
+    agent.close()
+
+
+async def test_an_upload_that_is_under_way_is_left_alone_however_long_it_takes() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    assert not agent.combine.is_under_way(CombinedSegmentId(BROKER, world.incarnation, 0))
+    agent.combine._uploading.add(0)
+    started = CombinedSegmentId(BROKER, world.incarnation, 0)
+    assert agent.combine.is_under_way(started)
+    assert not agent.combine.is_under_way(started._replace(incarnation=99))
+    agent.close()
+
+
+async def test_while_the_store_reads_late_nothing_is_deleted_twice_and_nothing_is_called_lost() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    await agent.upload(0)
+    agent.publisher.is_read_late = True
+    await agent.live_for(RETENTION_MS + 4 * GRACE_MS)
+    assert [record.state for record in world.topic if isinstance(record, RemoteWalCombinedLogSegmentMetadata)] == [
+        STARTED, FINISHED, DELETING, DELETED
+    ]  # fmt: skip
+    assert agent.orphans.compare([BROKER])[BROKER].disagreements == ()
+    for record in world.topic:
+        agent.store.apply(record)
+    await agent.expiration.run_once()
+    assert agent.planner.deleting == 0
+    agent.close()
