@@ -171,13 +171,16 @@ class PartitionPlanner:
         self._size_bytes = 0
         self._oldest_ms: int | None = None
         self._pending: list[ArchiveObjectId] = []
+        self._holes: list[tuple[int, int]] = []
 
     def plan(self, log: LogView, now_ms: int) -> ArchivePlan | None:
         """What to archive now; None when there is nothing large or old enough. Asked again, the same."""
         self._pending = [named for named in self._pending if self._archive.state_of(named) in (None, STARTED)]
         if log.epochs != self._epochs:
             self._epochs, self._chain, self._pending = log.epochs, LeaderEpochChain(log.epochs), []
+            self._holes = []
             self.reset()
+        self._holes = [hole for hole in self._holes if hole[1] >= log.start_offset]
         if self._is_outdated(log):
             self.reset()
         start = self._parts[-1].last_offset + 1 if self._parts else self._first_to_archive(log)
@@ -193,6 +196,11 @@ class PartitionPlanner:
     def published(self, object_id: ArchiveObjectId) -> None:
         """What was planned is in this object, and told as committed."""
         self._pending.append(object_id)
+        self.reset()
+
+    def found_empty(self, plan: ArchivePlan) -> None:
+        """What was planned has no batches: its offsets are a hole, as compaction leaves it."""
+        self._holes.append((plan.first_offset, plan.last_offset))
         self.reset()
 
     def reset(self) -> None:
@@ -254,8 +262,11 @@ class PartitionPlanner:
         return SourcePart(epoch, offset, last, tuple(source for source in found if source.entry.last_offset >= last))
 
     def _archived_from(self, offset: int) -> tuple[int, int] | None:
-        """A range [first, last] at or above `offset` that is archived or told as such: the one that begins first."""
-        ranges: list[tuple[int, int]] = [
+        """A range [first, last] at or above `offset` with nothing to archive, as it is archived or told as such, or a
+        hole: the one that begins first.
+        """
+        ranges: list[tuple[int, int]] = [(max(first, offset), last) for first, last in self._holes if last >= offset]
+        ranges += [
             (max(named.first_offset, offset), named.last_offset)
             for named in self._pending
             if named.last_offset >= offset

@@ -198,7 +198,11 @@ class RLMArchiveTask:
             if archived is not None:
                 plan = await self._in_pool(self._plan, archived)
                 if plan is not None:
-                    archived.planner.published(await self._archive(plan))
+                    object_id = await self._archive(plan)
+                    if object_id is None:
+                        archived.planner.found_empty(plan)
+                    else:
+                        archived.planner.published(object_id)
         except (RemoteStorageError, PublicationBacklogFullError, LogDirectoryError, MalformedFileError) as error:
             if archived is not None:
                 archived.planner.reset()
@@ -214,9 +218,11 @@ class RLMArchiveTask:
         view = archived.read_log()
         return None if view is None else archived.planner.plan(view, self._clocks.wall_ms())
 
-    async def _archive(self, plan: ArchivePlan) -> ArchiveObjectId:
-        """The steps of the module's theory."""
+    async def _archive(self, plan: ArchivePlan) -> ArchiveObjectId | None:
+        """The steps of the module's theory; None when the range is a hole of a compacted log."""
         parts = await self._read(plan)
+        if not any(checked.batches for checked in parts):
+            return None
         writer_id = self._next_writer_id
         self._next_writer_id = writer_id._replace(sequence=writer_id.sequence + 1)
         object_id = ArchiveObjectId(plan.topic_id_partition, plan.first_offset, plan.last_offset, writer_id)
