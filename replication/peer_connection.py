@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import structlog
+
 from replication.fetch_frame import MalformedFrameError
 from replication.framed_connection import FramedConnection
 from replication.peer_protocol import Hello, PeerRefusedError, agree
+
+log = structlog.get_logger(__name__)
 
 HELLO_TIMEOUT_S = 5.0
 
@@ -39,7 +43,25 @@ class PeerTls:
         return self._loaded(context)
 
     def server_context(self) -> ssl.SSLContext:
-        """For the peer listener."""
+        """For the peer listener. Its files are read anew at each handshake, so that rotated ones take effect.
+
+        Files that cannot be read then (one is there, the other not yet) leave the last good ones in use.
+        """
+        newest = self._listening()
+
+        def take_newest(handshake: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _old: ssl.SSLContext) -> None:
+            nonlocal newest
+            try:
+                newest = self._listening()
+            except (OSError, ssl.SSLError) as error:
+                log.warning("peer_certificate_unreadable", file=str(self.certificate_file), error=str(error))
+            handshake.context = newest
+
+        context = self._listening()
+        context.sni_callback = take_newest
+        return context
+
+    def _listening(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(self.ca_file))
         context.verify_mode = ssl.CERT_REQUIRED
         return self._loaded(context)

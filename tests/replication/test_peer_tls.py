@@ -169,6 +169,26 @@ async def test_a_certificate_of_another_broker_is_refused_by_the_side_that_liste
         connection.close()
 
 
+@on_both_event_loops
+async def test_a_rotated_certificate_is_shown_from_the_next_connection_on(authority: Authority) -> None:
+    async def serial_shown() -> object:
+        connection = FramedConnection()
+        await greet(address, connection, authority.tls_for("broker-2").client_context())
+        certificate = connection.peer_certificate
+        connection.close()
+        return certificate and certificate["serialNumber"]
+
+    tls = authority.tls_for("broker-1")
+    async with answering(hello_of(1), tls) as address:
+        first = await serial_shown()
+        assert await serial_shown() == first
+        authority.tls_for("broker-1")
+        rotated = await serial_shown()
+        assert rotated != first
+        tls.key_file.write_text("half written")
+        assert await serial_shown() == rotated
+
+
 @pytest.mark.parametrize(
     "context_of",
     [
