@@ -129,3 +129,15 @@ class ObjectKeyFactory:
     def probe_key(self, broker_id: int, probe_id: str) -> str:
         """Where the start-up self-test writes; `parse` never takes it for a segment."""
         return f"{self.list_prefix(broker_id)}probe-{probe_id}"
+
+    def listable_probe(self, broker_id: int, probe_id: str) -> tuple[str, str]:
+        """A prefix for probes alone, so that few keys are listed, and a key in it. `parse` takes neither for ours."""
+        prefix = f"{self.list_prefix(broker_id)}probes/"
+        return prefix, f"{prefix}{probe_id}"
+
+    def cluster_of(self, key: str) -> str | None:
+        """Whose objects stand there: the cluster id in the key; None when the key is not below our prefix."""
+        if not key.startswith(self.prefix):
+            return None
+        cluster_id, slash, _ = key[len(self.prefix) :].partition("/")
+        return cluster_id if slash and _CLUSTER_ID.fullmatch(cluster_id) else None
