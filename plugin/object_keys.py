@@ -136,8 +136,11 @@ class ObjectKeyFactory:
         return prefix, f"{prefix}{probe_id}"
 
     def cluster_of(self, key: str) -> str | None:
-        """Whose objects stand there: the cluster id in the key; None when the key is not below our prefix."""
+        """The id of the cluster, this one or another, whose object a key names; None for what is no object of ours."""
         if not key.startswith(self.prefix):
             return None
-        cluster_id, slash, _ = key[len(self.prefix) :].partition("/")
-        return cluster_id if slash and _CLUSTER_ID.fullmatch(cluster_id) else None
+        cluster_id, _, _ = key[len(self.prefix) :].partition("/")
+        if not _CLUSTER_ID.fullmatch(cluster_id):
+            return None
+        owner = ObjectKeyFactory(self.prefix, cluster_id)
+        return cluster_id if owner.parse(key) or owner.parse_archive(key) or owner.parse_blob(key) else None
