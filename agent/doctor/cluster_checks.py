@@ -70,12 +70,12 @@ def metadata_topic_replication(facts: Facts) -> Finding:
     found = f"replication factor {topic.replicas}, min.insync.replicas {in_sync}"
     if topic.replicas < _WANTED_REPLICAS:
         level = Level.ERROR if topic.replicas < _WANTED_IN_SYNC else Level.WARNING
-        change = f"kafka-reassign-partitions.sh to {_WANTED_REPLICAS} replicas, then min.insync.replicas={_WANTED_IN_SYNC}"
+        change = (
+            f"kafka-reassign-partitions.sh to {_WANTED_REPLICAS} replicas, then min.insync.replicas={_WANTED_IN_SYNC}"
+        )
         return Finding(check, max(level, _in_sync_level(in_sync), key=list(Level).index), found, change)
     if in_sync < _WANTED_IN_SYNC:
-        change = (
-            f"kafka-configs.sh --alter --topic {METADATA_TOPIC} --add-config min.insync.replicas={_WANTED_IN_SYNC}"
-        )
+        change = f"kafka-configs.sh --alter --topic {METADATA_TOPIC} --add-config min.insync.replicas={_WANTED_IN_SYNC}"
         return Finding(check, Level.ERROR, found, change)
     return Finding(check, Level.OK, found)
 

@@ -15,7 +15,10 @@ def listeners(facts: Facts) -> Finding:
     check, broker, settings = "listeners", facts.broker, facts.settings
     name = broker.inter_broker_listener_name
     advertised, listening = broker.advertised_listeners[name], broker.listeners.get(name)
-    port, host = settings.remote_wal_agent_replica_port_base + broker.node_id, settings.remote_wal_agent_replica_listen_host
+    port, host = (
+        settings.remote_wal_agent_replica_port_base + broker.node_id,
+        settings.remote_wal_agent_replica_listen_host,
+    )
     found = f"{name} is advertised as {advertised.host}:{advertised.port}"
     change = f"advertised.listeners: {name}://{host}:{port}, and listeners alike"
     if advertised.port != port or (_is_address(advertised.host) and advertised.host != host) or not advertised.host:
