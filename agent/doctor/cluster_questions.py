@@ -8,9 +8,8 @@ from agent.cluster_observer import local_retention_ms
 from agent.doctor.facts import Cluster, EnabledTopic, MetadataTopic, Unknown
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.errors import MetadataTopicError
-from metadata_topic.topic import METADATA_TOPIC, UNLIMITED, confluent_admin
+from metadata_topic.topic import METADATA_TOPIC, confluent_admin
 from metadata_topic.topic_settings import TopicSettings
-from rlm.release import NEVER
 
 
 def ask_cluster(client: KafkaClientConfig, timeout_s: float) -> Cluster:
@@ -54,8 +53,4 @@ def ask_topics(
 
 def enabled_topic(config: Mapping[str, str], archive: bool) -> EnabledTopic:
     """From the topic's own configuration in Kafka."""
-    retention_ms = local_retention_ms(config)
-    return EnabledTopic(
-        UNLIMITED if retention_ms == NEVER else retention_ms,
-        archive or config.get("remote.storage.enable") == "true",
-    )
+    return EnabledTopic(local_retention_ms(config), archive or config.get("remote.storage.enable") == "true")

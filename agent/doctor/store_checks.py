@@ -63,7 +63,7 @@ def store_shared(facts: Facts) -> Finding:
         return Finding(
             check,
             Level.WARNING,
-            f"objects of other clusters under the same prefix: {', '.join(sorted(others))}; credentials of one reach both",
+            f"other clusters' objects under the same prefix: {', '.join(sorted(others))}; credentials reach both",
             f"give each cluster a bucket, or a {prefix} and permissions for that alone",
         )
     if not store.looked_at_all:
