@@ -9,7 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
+from agent.doctor import gathering
 from agent.doctor.cluster_questions import enabled_topic
+from agent.doctor.diagnosis import CHECKS
 from agent.doctor.facts import AgentAnswer, ClockReading, EnabledTopic, Store, Unknown
 from agent.doctor.host_questions import ask_agent, dial, lock_holder, soft_limit
 from agent.doctor.store_probe import probe
@@ -126,6 +128,25 @@ def test_a_topic_without_tiered_storage_keeps_its_records_for_all_of_its_retenti
     assert enabled_topic(tiered, archive=False) == EnabledTopic(1000, True)
     assert enabled_topic({"retention.ms": "9000"}, archive=False) == EnabledTopic(9000, False)
     assert enabled_topic({"retention.ms": "-1"}, archive=True) == EnabledTopic(-1, True)
+
+
+def test_where_nothing_answers_every_check_is_made_or_says_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "_KAFKA_TIMEOUT_S", 0.3)
+    file = tmp_path / "server.properties"
+    file.write_text(
+        f"node.id=1\nlog.dirs={tmp_path}/logs\nlisteners=CLIENT://127.0.0.1:1,WAL://127.0.0.1:19901\n"
+        "listener.security.protocol.map=CLIENT:PLAINTEXT,WAL:PLAINTEXT\ninter.broker.listener.name=WAL\n"
+        f"remote.wal.agent.state.directory={tmp_path}\nremote.wal.agent.peers=2@127.0.0.1:1\n"
+    )
+    result = CliRunner().invoke(build_app(), ["doctor", "--broker-config", str(file), "--json"])
+    levels = {check["check"]: check["level"] for check in json.loads(result.stdout)["checks"]}
+    assert result.exit_code == 2
+    assert len(levels) == len(CHECKS) + 1
+    assert {check for check, level in levels.items() if level == "error"} == {"agent-peers"}
+    assert levels["store-permissions"] == levels["metadata-topic-retention"] == levels["clock-brokers"] == "unknown"
+    assert levels["listeners"] == "ok"
 
 
 def test_a_wrong_setting_is_the_only_finding_and_exits_with_2(tmp_path: Path) -> None:
