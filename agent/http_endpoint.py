@@ -4,6 +4,7 @@
 /healthz   200 while the process runs
 /readyz    200 once the agent relays and knows leadership and settings; 503 with the reasons before
 /describe  JSON: what `remote-wal describe` shows
+/objects   JSON: what `remote-wal describe --objects` shows
 """
 
 import json
@@ -32,12 +33,16 @@ class _Handler(WSGIRequestHandler):
 
 
 class HttpEndpoint:
-    """Serves from `start` until `close`. `describe` and `not_ready` are called on the server's threads."""
+    """Serves from `start` until `close`. `describe`, `not_ready` and `objects` are called on the server's threads."""
 
-    def __init__(self, registry: CollectorRegistry, describe: Describe, not_ready: NotReady) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, describe: Describe, not_ready: NotReady, objects: Describe | None = None
+    ) -> None:
+        """Without `objects` there is no /objects."""
         self._registry = registry
         self._describe = describe
         self._not_ready = not_ready
+        self._objects = objects
         self._server: WSGIServer | None = None
 
     def start(self, listener: Address) -> None:
@@ -66,8 +71,10 @@ class HttpEndpoint:
             return HTTPStatus.OK, "text/plain", b"ok\n"
         if path == "/describe":
             return HTTPStatus.OK, "application/json", json.dumps(self._describe()).encode()
+        if path == "/objects" and self._objects is not None:
+            return HTTPStatus.OK, "application/json", json.dumps(self._objects()).encode()
         if path == "/readyz":
             reasons = self._not_ready()
             status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
             return status, "text/plain", ("\n".join(reasons) or "ready").encode() + b"\n"
-        return HTTPStatus.NOT_FOUND, "text/plain", b"there are /metrics /healthz /readyz /describe\n"
+        return HTTPStatus.NOT_FOUND, "text/plain", b"there are /metrics /healthz /readyz /describe /objects\n"

@@ -1,8 +1,8 @@
-"""`remote-wal describe`: how far each partition's upload is, and which way its bytes went."""
+"""`remote-wal describe`: how far each partition's upload is, which way its bytes went, and what objects there are."""
 
 import json as json_format
-import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -16,15 +16,22 @@ def describe(
     bootstrap_server: BootstrapServer,
     command_config: CommandConfig = None,
     topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    objects: Annotated[
+        bool, typer.Option("--objects", help="Show the combined segments by owner and state instead.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show for every led partition its log end offset, uploaded offset, lag, and linked and inline bytes.
 
-    Asks each agent that is registered, over HTTP. Exits with 1 if an agent does not answer.
+    Asks each agent that is registered, over HTTP. Exits with 1 if an agent does not answer. With --objects one agent
+    is asked, as each knows all objects; it exits with 1 if none answers.
     """
     from metadata_topic.settings_topic import read_settings
 
     _, agents = read_settings(client_config(bootstrap_server, command_config))
+    if objects:
+        _describe_objects({broker_id: agent.http_endpoint for broker_id, agent in agents.items()}, json)
+        return
     answers: dict[int, dict[str, Any]] = {}
     silent: dict[int, str] = {}
     for broker_id, agent in sorted(agents.items()):
@@ -49,8 +56,27 @@ def describe(
         raise typer.Exit(1)
 
 
-def _ask(endpoint: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://{endpoint}/describe", timeout=_TIMEOUT_S) as response:
+def _describe_objects(endpoints: Mapping[int, str], json: bool) -> None:
+    silent: dict[int, str] = {}
+    for broker_id, endpoint in sorted(endpoints.items()):
+        try:
+            answer = _ask(endpoint, "objects")
+        except (OSError, ValueError) as error:
+            silent[broker_id] = f"{endpoint}: {error}"
+            continue
+        if json:
+            typer.echo(json_format.dumps(answer))
+        else:
+            _print_objects(answer)
+        return
+    typer.echo("No agent told of its objects.", err=True)
+    for broker_id, reason in silent.items():
+        typer.echo(f"agent {broker_id}: {reason}", err=True)
+    raise typer.Exit(1)
+
+
+def _ask(endpoint: str, what: str = "describe") -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://{endpoint}/{what}", timeout=_TIMEOUT_S) as response:
         answer: dict[str, Any] = json_format.load(response)
         return answer
 
@@ -91,3 +117,29 @@ def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
     for broker_id, reason in silent.items():
         agents.add_row(str(broker_id), f"no answer: {reason}", "", "", "", "")
     console.print(agents)
+
+
+def _print_objects(answer: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.filesize import decimal
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title="Combined segments")
+    for column in ("owner", "caretaker"):
+        table.add_column(column, justify="right")
+    table.add_column("state", no_wrap=True)
+    for column in ("segments", "bytes", "oldest", "newest"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in answer["objects"]:
+        table.add_row(
+            str(row["broker_id"]),
+            str(row["caretaker_broker_id"]),
+            row["state"],
+            f"{row['segments']:,}",
+            decimal(row["bytes"]),
+            *(f"{row[key] // 1000:,} s" for key in ("oldest_age_ms", "newest_age_ms")),
+        )
+    console.print(table)
+    for total in answer["totals"]:
+        console.print(f"{total['state']}: {total['segments']:,} segments, {decimal(total['bytes'])}")

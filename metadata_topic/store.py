@@ -35,6 +35,8 @@ from metadata_topic.fencing import Source
 from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.records import MetadataRecord, PublishedSegment, RemoteWalNodeRegistration
 from metadata_topic.run_index import Run
+from metadata_topic.segment_table import Segment
+from metadata_topic.segment_tally import SegmentTally, tally
 from metadata_topic.states import DELETED
 from metadata_topic.store_image import StoreImage
 from metadata_topic.store_state import PartitionAndEpoch, StoreState
@@ -268,6 +270,16 @@ class RemoteWalMetadataStore:
             }
             totals[DELETED] = StateTotals(sum(len(writer.deleted) for writer in self._state.table.writers()))
             return totals
+
+    def tallies(self) -> list[SegmentTally]:
+        """The segments that are not deleted, by broker and state. No entry is decoded; other threads wait only
+        while a list is copied.
+        """
+        by_broker: dict[int, list[Segment]] = {}
+        with self._lock:
+            for writer in self._state.table.writers():
+                by_broker.setdefault(writer.broker_id, []).extend(writer.segments.values())
+        return [row for broker_id, segments in by_broker.items() for row in tally(broker_id, segments)]
 
     @property
     def progress(self) -> dict[int, int]:

@@ -95,12 +95,22 @@ def check_retention(
     TopicSetupError when the topic cannot be described.
     """
     config = admin.topic_config(topic)
+    needed_ms = retention_needed_ms(longest_local_retention_ms, grace_ms)
+    return cleanup_problems(config, topic) + retention_problems(config, needed_ms, topic)
+
+
+def cleanup_problems(config: Mapping[str, str], topic: str = METADATA_TOPIC) -> list[str]:
+    """What of a metadata topic's cleanup.policy loses records; empty when nothing does."""
+    if "compact" not in config.get("cleanup.policy", ""):
+        return []
+    return [f"{topic}: cleanup.policy is {config['cleanup.policy']}, not delete: compaction loses states"]
+
+
+def retention_problems(config: Mapping[str, str], needed_ms: int, topic: str = METADATA_TOPIC) -> list[str]:
+    """Which limits of a metadata topic are below `needed_ms` (`retention_needed_ms`); empty when none is."""
     problems = []
-    if "compact" in config.get("cleanup.policy", ""):
-        problems.append(f"{topic}: cleanup.policy is {config['cleanup.policy']}, not delete: compaction loses states")
     if _int(config.get("retention.bytes"), UNLIMITED) != UNLIMITED:
         problems.append(f"{topic}: retention.bytes is {config['retention.bytes']}: set -1, as time alone may cut it")
-    needed_ms = retention_needed_ms(longest_local_retention_ms, grace_ms)
     retention_ms = _int(config.get("retention.ms"), None)
     if retention_ms is None:
         problems.append(f"{topic}: retention.ms is not known; {needed_ms} is needed")

@@ -156,18 +156,18 @@ class DirectoryStore:
         return f"{self._directory}/{key}"
 
     def _walk(self, prefix: str) -> Iterator[ListedObject]:
-        pending = [prefix.rstrip("/")]
+        pending = [prefix if not prefix or prefix.endswith("/") else f"{prefix}/"]
         while pending:
             parent = pending.pop()
             try:
-                scan = os.scandir(self._path_of(parent))
+                scan = os.scandir(self._path_of(parent[:-1]) if parent else self._directory)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             with scan:
                 for item in scan:
-                    key = f"{parent}/{item.name}"
+                    key = f"{parent}{item.name}"
                     if item.is_dir(follow_symlinks=False):
-                        pending.append(key)
+                        pending.append(f"{key}/")
                     elif item.is_file(follow_symlinks=False) and not item.name.startswith("."):
                         try:
                             found = item.stat(follow_symlinks=False)

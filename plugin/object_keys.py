@@ -129,3 +129,18 @@ class ObjectKeyFactory:
     def probe_key(self, broker_id: int, probe_id: str) -> str:
         """Where the start-up self-test writes; `parse` never takes it for a segment."""
         return f"{self.list_prefix(broker_id)}probe-{probe_id}"
+
+    def listable_probe(self, broker_id: int, probe_id: str) -> tuple[str, str]:
+        """A prefix for probes alone, so that few keys are listed, and a key in it. `parse` takes neither for ours."""
+        prefix = f"{self.list_prefix(broker_id)}probes/"
+        return prefix, f"{prefix}{probe_id}"
+
+    def cluster_of(self, key: str) -> str | None:
+        """The id of the cluster, this one or another, whose object a key names; None for what is no object of ours."""
+        if not key.startswith(self.prefix):
+            return None
+        cluster_id, _, _ = key[len(self.prefix) :].partition("/")
+        if not _CLUSTER_ID.fullmatch(cluster_id):
+            return None
+        owner = ObjectKeyFactory(self.prefix, cluster_id)
+        return cluster_id if owner.parse(key) or owner.parse_archive(key) or owner.parse_blob(key) else None

@@ -64,6 +64,13 @@ def test_other_paths_are_not_found(rig: Rig) -> None:
         assert rig.ask(path)[0] == 404
 
 
+def test_objects_are_shown_where_the_agent_offers_them(rig: Rig) -> None:
+    assert rig.ask("/objects")[0] == 404
+    endpoint = HttpEndpoint(CollectorRegistry(), dict, list, lambda: {"objects": [], "totals": []})
+    status, content_type, body = endpoint._respond("GET", "/objects")
+    assert (status, content_type, json.loads(body)) == (200, "application/json", {"objects": [], "totals": []})
+
+
 def test_nothing_but_get_is_taken(rig: Rig) -> None:
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
         assert rig.ask("/describe", method)[0] == 405

@@ -52,6 +52,20 @@ def test_listing_prefixes_end_in_a_slash() -> None:
 
 def test_the_probe_is_never_taken_for_a_segment() -> None:
     assert KEYS.parse(KEYS.probe_key(3, "0011")) is None
+    prefix, key = KEYS.listable_probe(3, "0011")
+    assert key.startswith(prefix)
+    assert prefix.endswith("/")
+    assert KEYS.parse(key) is KEYS.parse_archive(key) is KEYS.parse_blob(key) is KEYS.cluster_of(key) is None
+
+
+def test_a_key_of_any_cluster_under_the_prefix_tells_whose_it_is() -> None:
+    other = ObjectKeyFactory.of("team/kafka", "other-cluster")
+    segment_id = CombinedSegmentId(3, 1, 2)
+    assert KEYS.cluster_of(KEYS.key_of(segment_id)) == KEYS.cluster_id
+    assert KEYS.cluster_of(other.key_of(segment_id)) == "other-cluster"
+    assert KEYS.cluster_of(other.blob_key("metadata-snapshots/1/a")) == "other-cluster"
+    assert KEYS.cluster_of(other.archive_prefix() + "x.rwal") is None
+    assert KEYS.cluster_of(ObjectKeyFactory.of("team", "other-cluster").key_of(segment_id)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,117 @@
+"""What the checks look at. A fact that could not be got is `Unknown`, with the reason."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agent.settings import AgentSettings
+from kafka_log.server_properties import BrokerProperties
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Not got, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """Another clock's time, read between two times of this host's clock. All in milliseconds since 1970."""
+
+    before_ms: int
+    after_ms: int
+    remote_ms: int
+    resolution_ms: int
+    """The other clock's time may be later by less than this."""
+
+    @property
+    def skew_ms(self) -> int:
+        """How far the other clock is ahead at least (below 0: behind); 0 when both may agree."""
+        if self.remote_ms > self.after_ms:
+            return self.remote_ms - self.after_ms
+        return min(0, self.remote_ms + self.resolution_ms - self.before_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataTopic:
+    """`__remote_wal_log_metadata` as it is."""
+
+    config: Mapping[str, str]
+    replicas: int
+    """Of the partition that has the fewest."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnabledTopic:
+    """A topic that replicates through object storage."""
+
+    local_retention_ms: int | None
+    """-1: for ever; None: not known."""
+    has_long_term_tier: bool
+    """KIP-405's remote storage, or the archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The brokers, by Kafka's own account."""
+
+    broker_ids: frozenset[int]
+    metadata_topic: MetadataTopic | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailure:
+    """A request to the store that failed."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """What a probe object, written, listed, read and deleted, told of the object store."""
+
+    failures: Mapping[str, StepFailure]
+    """By step: open, put, list, get, delete. Steps after the first that failed were left out, but for delete."""
+    refuses_overwriting: bool | Unknown
+    clock: ClockReading | Unknown
+    other_clusters: frozenset[str] | Unknown
+    """Whose objects stand under the same prefix."""
+    keys_looked_at: int = 0
+    looked_at_all: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAnswer:
+    """What a registered agent says of itself over HTTP."""
+
+    broker_id: int
+    cluster_id: str
+    clock: ClockReading | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """This host's limits."""
+
+    partitions: int | Unknown
+    """Partition directories of the broker."""
+    max_user_watches: int | Unknown
+    open_files: int | Unknown
+    open_files_of: str
+    """Whose limit that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All of it."""
+
+    broker: BrokerProperties
+    settings: AgentSettings
+    cluster: Cluster | Unknown
+    topics: Mapping[str, EnabledTopic] | Unknown
+    store: Store | Unknown
+    peers: Mapping[int, str | None]
+    """Broker id to why its agent's peer listener does not answer; None: it does."""
+    agents: Mapping[int, AgentAnswer | Unknown] | Unknown
+    host: Host

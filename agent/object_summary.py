@@ -1,0 +1,44 @@
+"""What combined segments there are, as JSON: for the agent's HTTP endpoint. Each agent knows those of all brokers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from metadata_topic.segment_tally import SegmentTally
+from metadata_topic.store import StateTotals
+from plugin.segment_metadata import RemoteLogSegmentState
+
+
+class TalliedStore(Protocol):
+    """What is asked of the metadata store."""
+
+    def tallies(self) -> Sequence[SegmentTally]: ...
+
+    def totals(self) -> Mapping[RemoteLogSegmentState, StateTotals]: ...
+
+    def caretaker_of(self, broker_id: int, /) -> int: ...
+
+
+def object_summary(store: TalliedStore, now_ms: int) -> dict[str, Any]:
+    """`objects`: a row for each owner and state, with counts, bytes and ages in milliseconds; `totals`: for each state.
+
+    An age is the time since the last record of a segment, so it is that of its state. None is below 0, though clocks
+    of hosts differ. The deleted ones are in the totals only. Goes through all segments, and decodes no entries.
+    """
+    return {
+        "objects": [
+            {
+                "broker_id": row.broker_id,
+                "caretaker_broker_id": store.caretaker_of(row.broker_id),
+                "state": row.state.name,
+                "segments": row.segments,
+                "bytes": row.bytes,
+                "oldest_age_ms": max(0, now_ms - row.oldest_ms),
+                "newest_age_ms": max(0, now_ms - row.newest_ms),
+            }
+            for row in store.tallies()
+        ],
+        "totals": [
+            {"state": state.name, "segments": total.segments, "bytes": total.bytes}
+            for state, total in store.totals().items()
+        ],
+    }

@@ -1,0 +1,78 @@
+"""`remote-wal doctor`: settings that would lose or leak data, and what to change."""
+
+import json as json_format
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.connection import Json
+
+if TYPE_CHECKING:
+    from agent.doctor.findings import Finding
+
+_COLOURS = {"ok": "green", "information": "blue", "unknown": "magenta", "warning": "yellow", "error": "red"}
+
+
+def doctor(
+    broker_config: Annotated[
+        Path, typer.Option(help="The broker's own server.properties.", exists=True, dir_okay=False, readable=True)
+    ],
+    json: Json = False,
+) -> None:
+    """Look for settings that would lose or leak data, and say what to change.
+
+    Run it on the broker's host, as the agent's user. It writes one small object into the store and deletes it again,
+    and changes nothing else. Exits with 0 if all is well, with 1 if something is to be looked at (a warning, or a check
+    that could not be made), with 2 if something is wrong.
+    """
+    from agent.doctor.findings import exit_code
+
+    findings = _findings(broker_config)
+    if json:
+        typer.echo(json_format.dumps(_as_json(findings)))
+    else:
+        _print(findings)
+    raise typer.Exit(exit_code(findings))
+
+
+def _findings(broker_config: Path) -> "list[Finding]":
+    from agent.doctor.diagnosis import diagnose
+    from agent.doctor.findings import Finding, Level
+    from agent.doctor.gathering import gather
+    from agent.process import wall_ms
+    from agent.settings import AgentSettingsError, agent_settings
+    from kafka_log.errors import BrokerPropertiesError
+    from kafka_log.server_properties import load_broker_properties
+
+    try:
+        broker = load_broker_properties(broker_config)
+        settings = agent_settings(broker, broker_config)
+    except (AgentSettingsError, BrokerPropertiesError, OSError) as error:
+        return [Finding("settings", Level.ERROR, str(error), "correct the key; nothing else was looked at")]
+    return [Finding("settings", Level.OK, f"{broker_config} can be read"), *diagnose(gather(broker, settings, wall_ms))]
+
+
+def _as_json(findings: "list[Finding]") -> dict[str, object]:
+    from agent.doctor.findings import exit_code
+
+    return {
+        "exit_code": exit_code(findings),
+        "checks": [
+            {"check": item.check, "level": item.level.value, "found": item.found, "change": item.change}
+            for item in findings
+        ],
+    }
+
+
+def _print(findings: "list[Finding]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("check", "", "found", "what to change", show_lines=True)
+    for item in findings:
+        # As Text: an error's own brackets are no markup.
+        level = Text(item.level.value, style=_COLOURS[item.level.value])
+        table.add_row(Text(item.check), level, Text(item.found), Text(item.change))
+    Console().print(table)

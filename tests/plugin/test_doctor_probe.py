@@ -1,0 +1,22 @@
+"""What doctor's probe does is taken by every backend."""
+
+from storage_backends import Backend
+
+from agent.doctor.facts import ClockReading, Store
+from agent.doctor.store_probe import probe
+from agent.process import wall_ms
+from plugin.remote_wal_storage_manager import StorageContext
+
+
+def test_the_probe_passes_sees_the_other_cluster_and_leaves_nothing(backend: Backend) -> None:
+    there = "shared/another-cluster/1/0000000000aa/000000000000.rwal"
+    backend.store().put_if_absent(there, [b"x"])
+    manager = backend.manager(startup_self_test="false", prefix="shared")
+    store = probe(manager, StorageContext(backend.cluster_id, 1), "1f", wall_ms)
+    assert isinstance(store, Store)
+    assert (store.failures, store.refuses_overwriting) == ({}, True)
+    assert store.other_clusters == {"another-cluster"}
+    assert isinstance(store.clock, ClockReading)
+    assert abs(store.clock.skew_ms) < 5000
+    assert [listed.key for listed in backend.store().list_page(f"shared/{backend.cluster_id}/", None).objects] == []
+    backend.store().delete(there)
