@@ -6,7 +6,8 @@ no partition is led as far as the agent knows, and all bytes go inline.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,8 +16,10 @@ from typing import Any, TypeVar
 
 import structlog
 
+from agent.late_storage import LateStorageManager
 from agent.leadership import LeadershipReader, LedByTopic, assignments, resume_offset
 from agent.settings import AgentSettings
+from agent.store_snapshots import StoreSnapshots
 from kafka_log.errors import LogDirectoryError
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
@@ -24,6 +27,7 @@ from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.errors import MetadataTopicError
 from metadata_topic.settings_topic import SettingsReader, SettingsWriter
+from metadata_topic.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic import MetadataTopicSettings, ensure_topics
 from metadata_topic.topic_settings import AgentRegistration
@@ -36,6 +40,10 @@ log = structlog.get_logger(__name__)
 _RETRY_S = 1.0
 _MIN_LEADERSHIP_INTERVAL_S = 0.2
 _METADATA_READY_TIMEOUT_S = 30.0
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class KafkaSide:
         client: KafkaClientConfig,
         log_directories: Sequence[LogDirectory],
         on_assignments: Callable[[list[Assignment]], None],
-        clock: Callable[[], float] = time.monotonic,
+        storage: LateStorageManager,
     ) -> None:
         """`on_assignments` is called in the event loop, whenever they may have changed."""
         self._settings = settings
@@ -67,11 +75,14 @@ class KafkaSide:
         self._client = client
         self._log_directories = log_directories
         self._on_assignments = on_assignments
-        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
         self.store = RemoteWalMetadataStore()
-        self._consumer = RemoteWalMetadataConsumer(client, self.store, rack=identity.rack)
+        keeper = SnapshotKeeper(storage, identity.cluster_id, identity.broker_id, identity.incarnation)
+        self._snapshots = StoreSnapshots(self.store, keeper, storage, _wall_ms)
+        self._consumer = RemoteWalMetadataConsumer(
+            client, self.store, rack=identity.rack, load_snapshot=self._snapshots.load
+        )
         self.topic_settings = SettingsReader(client, self._settings_changed, rack=identity.rack)
         self._leadership: LeadershipReader | None = None
         self._changed = asyncio.Event()
@@ -97,6 +108,12 @@ class KafkaSide:
         """Blocks until the store holds all that was in the metadata topic at the start; False when time ran out."""
         return self._consumer.wait_until_ready(timeout_s)
 
+    @property
+    def metadata_counters(self) -> Mapping[str, int]:
+        """Of reading the metadata topic: the follower's counters, the store's, and the snapshots' as `snapshots_x`."""
+        snapshots = {f"snapshots_{name}": count for name, count in self._snapshots.counters.items()}
+        return Counter({**self._consumer.counters, **self.store.counters, **snapshots})
+
     def look_again(self) -> None:
         """Leadership may have changed. May be called often."""
         self._changed.set()
@@ -115,7 +132,11 @@ class KafkaSide:
             log.warning("metadata_not_read", consequence="active segments are uploaded from their beginning")
         await self._register()
         self._leadership = LeadershipReader(self._client, self._identity.broker_id)
-        await self._follow_leadership(self._leadership)
+        snapshot_interval_s = self._settings.remote_wal_log_metadata_snapshot_interval_ms / 1000
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_leadership(self._leadership))
+            # A store that is not read to its end yet would take the place of a better snapshot.
+            tasks.create_task(self._snapshots.run(snapshot_interval_s, lambda: self._consumer.ready))
 
     async def _make_topics(self) -> None:
         settings = MetadataTopicSettings(

@@ -113,11 +113,16 @@ class Agent:
             self._client,
             [LogDirectory(path) for path in broker.log_dirs],
             self._assigned,
+            self._storage,
         )
         self._lifecycle = Lifecycle(settings, self._identity, self._client, self._lifecycle_parts())
         self._manager.resume_offset = self._kafka.resume_offset
         self._manager.on_unknown_partition = self._kafka.look_again
-        self._registry.register(StateCollector(self._storage, self._manager, self._publisher, self._kafka.store))
+        self._registry.register(
+            StateCollector(
+                self._storage, self._manager, self._publisher, self._kafka.store, lambda: self._kafka.metadata_counters
+            )
+        )
         self._http = HttpEndpoint(self._registry, self.describe, self.not_ready)
         self._storage_missing = "no answer yet"
         self._tasks: list[asyncio.Task[None]] = []
