@@ -20,6 +20,7 @@ from agent.late_storage import LateStorageManager
 from agent.leadership import LeadershipReader, LedByTopic, assignments, resume_offset
 from agent.settings import AgentSettings
 from agent.store_snapshots import StoreSnapshots
+from agent.tiered_storage import LogEpochs, TieredStorageTier
 from kafka_log.errors import LogDirectoryError
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
@@ -29,6 +30,8 @@ from metadata_topic.errors import MetadataTopicError
 from metadata_topic.settings_topic import SettingsReader, SettingsWriter
 from metadata_topic.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.tier_follower import TierFollower
+from metadata_topic.tiered_offsets import TieredOffsets
 from metadata_topic.topic import MetadataTopicSettings, ensure_topics
 from metadata_topic.topic_settings import AgentRegistration
 from rlm.led_partition import Assignment
@@ -84,6 +87,12 @@ class KafkaSide:
             client, self.store, rack=identity.rack, load_snapshot=self._snapshots.load
         )
         self.topic_settings = SettingsReader(client, self._settings_changed, rack=identity.rack)
+        tiered = TieredOffsets()
+        self._tier_follower = TierFollower(client, tiered, rack=identity.rack)
+        self._paths: dict[TopicIdPartition, Path] = {}
+        self.tiered_storage = TieredStorageTier(
+            tiered, self._tier_follower, LogEpochs(self.directory_of, time.monotonic)
+        )
         self._leadership: LeadershipReader | None = None
         self._changed = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
@@ -102,6 +111,7 @@ class KafkaSide:
             await asyncio.gather(self._main, return_exceptions=True)
         await self._loop.run_in_executor(None, self._consumer.close)
         await self._loop.run_in_executor(None, self.topic_settings.close)
+        await self._loop.run_in_executor(None, self._tier_follower.close)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def metadata_was_read(self, timeout_s: float) -> bool:
@@ -126,6 +136,7 @@ class KafkaSide:
         await self._make_topics()
         self._consumer.start()
         self.topic_settings.start()
+        self._tier_follower.start()
         await self._in_thread(self.topic_settings.wait_until_ready, _METADATA_READY_TIMEOUT_S)
         self.missing.discard("topic settings")
         if not await self._in_thread(self._consumer.wait_until_ready, _METADATA_READY_TIMEOUT_S):
@@ -212,7 +223,12 @@ class KafkaSide:
             for fault in scan.faults:
                 log.warning("partition_directory_malformed", error=str(fault))
             found += directory.partitions.values()
+        self._paths = {directory.topic_id_partition: directory.path for directory in found}
         return found
+
+    def directory_of(self, partition: TopicIdPartition) -> Path | None:
+        """Where its replica is, as of the last look at leadership; None when there is none here. Any thread may ask."""
+        return self._paths.get(partition)
 
     def resume_offset(self, partition: TopicIdPartition, directory: Path) -> int | None:
         """Where the upload of this log goes on, as far as the metadata topic has been read."""

@@ -279,7 +279,7 @@ class Agent:
             self._kafka,
             self._combine.is_under_way,
             self._leader.segment_deletion_started,
-            Tiers(),
+            Tiers([self._kafka.tiered_storage]),
             LifecycleMeasures(self._registry),
             _CLOCKS,
         )
