@@ -16,11 +16,13 @@ from typing import Any, TypeVar
 
 import structlog
 
+from agent.cluster_observer import ClusterObserver, ClusterUnknownError
 from agent.late_storage import LateStorageManager
 from agent.leadership import LeadershipReader, LedByTopic, assignments, resume_offset
 from agent.settings import AgentSettings
 from agent.store_snapshots import StoreSnapshots
 from agent.tiered_storage import LogEpochs, TieredStorageTier
+from agent.topic_retention import longest_retention_ms
 from kafka_log.errors import LogDirectoryError
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
@@ -32,9 +34,16 @@ from metadata_topic.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.tier_follower import TierFollower
 from metadata_topic.tiered_offsets import TieredOffsets
-from metadata_topic.topic import MetadataTopicSettings, ensure_topics
+from metadata_topic.topic import (
+    METADATA_TOPIC,
+    SETTINGS_TOPIC,
+    MetadataTopicSettings,
+    confluent_admin,
+    ensure_topics,
+)
 from metadata_topic.topic_settings import AgentRegistration
 from rlm.led_partition import Assignment
+from rlm.release import TopicWatch
 
 T = TypeVar("T")
 
@@ -43,6 +52,7 @@ log = structlog.get_logger(__name__)
 _RETRY_S = 1.0
 _MIN_LEADERSHIP_INTERVAL_S = 0.2
 _METADATA_READY_TIMEOUT_S = 30.0
+_ADMIN_TIMEOUT_S = 10.0
 
 
 def _wall_ms() -> int:
@@ -150,13 +160,14 @@ class KafkaSide:
             tasks.create_task(self._snapshots.run(snapshot_interval_s, lambda: self._consumer.ready))
 
     async def _make_topics(self) -> None:
-        settings = MetadataTopicSettings(
+        configured = MetadataTopicSettings(
             self._settings.remote_wal_log_metadata_topic_num_partitions,
             self._settings.remote_wal_log_metadata_topic_replication_factor,
             self._settings.remote_wal_log_metadata_topic_retention_ms,
         )
         while True:
             try:
+                settings = await self._in_thread(self._covering, configured)
                 ensured = await self._in_thread(ensure_topics, self._client, settings)
             except MetadataTopicError as error:
                 log.info("metadata_topics_wait", reason=str(error))
@@ -166,6 +177,30 @@ class KafkaSide:
                 log.warning("metadata_topic_deviates", deviation=deviation)
             self.missing.discard("metadata topics")
             return
+
+    def _covering(self, configured: MetadataTopicSettings) -> MetadataTopicSettings:
+        """With the retention that the topics which have the feature on need; they are known when only the metadata
+        topic was lost. Where both topics are new, none has it on yet. Raises MetadataTopicError.
+        """
+        from confluent_kafka import KafkaException
+
+        there = confluent_admin(self._client, _ADMIN_TIMEOUT_S).partition_counts()
+        if METADATA_TOPIC in there or SETTINGS_TOPIC not in there:
+            return configured
+        reader = SettingsReader(self._client, rack=self._identity.rack)
+        reader.start()
+        try:
+            reader.wait_until_ready(_METADATA_READY_TIMEOUT_S)
+            enabled = [name for name, topic in reader.topics.items() if topic.enable and name in there]
+            observer = ClusterObserver(self._client, self._identity.broker_id, TopicWatch(0))
+            longest_ms = longest_retention_ms(observer.local_retentions_ms(enabled).values())
+        except (KafkaException, ClusterUnknownError) as error:
+            log.warning("local_retention_unknown", error=str(error), consequence="the configured retention is taken")
+            return configured
+        finally:
+            reader.close()
+        grace_ms = self._settings.remote_wal_expiration_delete_grace_ms
+        return configured if longest_ms is None else configured.covering(longest_ms, grace_ms)
 
     async def _register(self) -> None:
         registration = AgentRegistration(

@@ -17,11 +17,13 @@ from agent.cluster_observer import ClusterObserver, ClusterUnknownError, topics_
 from agent.kafka_side import AgentIdentity, KafkaSide
 from agent.node_registrations import StoreRegistrations, publish_registration
 from agent.settings import AgentSettings
+from agent.topic_retention import RetentionCheck
 from kafka_log.errors import MalformedFileError
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.errors import PublicationBacklogFullError
 from metadata_topic.publisher import RemoteWalMetadataPublisher
+from metadata_topic.topic import confluent_admin
 from plugin.errors import RemoteStorageError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
@@ -44,6 +46,7 @@ _UNPUBLISHED_MAX_S = 10.0
 """Metadata that waits for longer: nothing is deleted meanwhile. Its end of an upload may be among it, so this is far
 below the time-to-live of uploads whose end is not known."""
 _DELETE_THREADS = 4
+_ADMIN_TIMEOUT_S = 10.0
 _PARTITIONS_AT_ONCE = 100
 _METADATA_WAIT_S = 5.0
 _ORPHANS_RETRY_S = 60.0
@@ -107,6 +110,11 @@ class Lifecycle:
             self._planner.is_being_deleted,
         )
         self._unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.remote_wal_uncommitted_ttl_ms / 1000 / 4)
+        self._retention = RetentionCheck(
+            lambda: confluent_admin(client, _ADMIN_TIMEOUT_S),
+            settings.remote_wal_expiration_delete_grace_ms,
+            parts.measures.metadata_topic_problems,
+        )
         self._led: Sequence[Assignment] = ()
         self._led_changed = asyncio.Event()
         self._cluster_seen = asyncio.Event()
@@ -217,6 +225,7 @@ class Lifecycle:
             return
         self._planner.cluster_seen(observation.view)
         self._cluster_seen.set()
+        await self._in_thread(self._retention.check, observation.view.retention_ms)
         for registration in self._care.registrations_due(observation.brokers, now_ms):
             try:
                 publish_registration(self._parts.publisher, registration, now_ms)
