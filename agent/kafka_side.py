@@ -26,6 +26,7 @@ from agent.topic_retention import longest_retention_ms
 from kafka_log.errors import LogDirectoryError
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.errors import MetadataTopicError
@@ -91,10 +92,11 @@ class KafkaSide:
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
         self.store = RemoteWalMetadataStore()
+        self.archive = ArchiveStore()
         keeper = SnapshotKeeper(storage, identity.cluster_id, identity.broker_id, identity.incarnation)
-        self._snapshots = StoreSnapshots(self.store, keeper, storage, _wall_ms)
+        self._snapshots = StoreSnapshots(self.store, self.archive, keeper, storage, _wall_ms)
         self._consumer = RemoteWalMetadataConsumer(
-            client, self.store, rack=identity.rack, load_snapshot=self._snapshots.load
+            client, self.store, rack=identity.rack, load_snapshot=self._snapshots.load, archive=self.archive
         )
         self.topic_settings = SettingsReader(client, self._settings_changed, rack=identity.rack)
         tiered = TieredOffsets()

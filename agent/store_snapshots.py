@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from agent.late_storage import LateStorageManager
+from metadata_topic.archive_snapshot import with_archive
+from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.errors import SnapshotError
 from metadata_topic.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store import RemoteWalMetadataStore
@@ -30,6 +32,7 @@ class StoreSnapshots:
     def __init__(
         self,
         store: RemoteWalMetadataStore,
+        archive: ArchiveStore,
         keeper: SnapshotKeeper,
         storage: LateStorageManager,
         wall_ms: Callable[[], int],
@@ -37,6 +40,7 @@ class StoreSnapshots:
     ) -> None:
         """`keeper` works on `storage`."""
         self._store = store
+        self._archive = archive
         self._keeper = keeper
         self._storage = storage
         self._wall_ms = wall_ms
@@ -58,7 +62,7 @@ class StoreSnapshots:
         """Save the store unless the last snapshot tells the same. Blocks; False when nothing was saved."""
         if not self._storage.is_there or self._store.progress == self._saved_progress:
             return False
-        image = self._store.image()
+        image = with_archive(self._store.image(), self._archive)
         try:
             size_bytes = self._keeper.save(image, self._wall_ms())
         except (RemoteStorageError, SnapshotError) as error:

@@ -7,6 +7,8 @@ import pytest
 
 from agent.late_storage import LateStorageManager
 from agent.store_snapshots import StoreSnapshots
+from metadata_topic.archive_snapshot import EXTRA_NAME
+from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.snapshot_keeper import SnapshotKeeper
 from metadata_topic.states import FINISHED
 from metadata_topic.store import RemoteWalMetadataStore
@@ -39,7 +41,8 @@ class MemoryStorageWithBlobs(MemoryStorage):
 
 def _snapshots(store: RemoteWalMetadataStore, storage: LateStorageManager, cluster_id: str = "c") -> StoreSnapshots:
     times = iter(range(1000, 2000))
-    return StoreSnapshots(store, SnapshotKeeper(storage, cluster_id, 1, 7), storage, lambda: next(times), 0.01)
+    keeper = SnapshotKeeper(storage, cluster_id, 1, 7)
+    return StoreSnapshots(store, ArchiveStore(), keeper, storage, lambda: next(times), 0.01)
 
 
 def _store(segments: int) -> RemoteWalMetadataStore:
@@ -57,6 +60,7 @@ def test_what_was_saved_is_what_the_next_agent_starts_from() -> None:
     image = _snapshots(RemoteWalMetadataStore(), storage).load()
     assert image is not None
     assert image.progress == {0: 3}
+    assert EXTRA_NAME in image.extras
     assert [segment.combined_segment_id.sequence for segment in image.segments] == [0, 1, 2]
 
 
