@@ -7,7 +7,7 @@ client may not describe. Then nothing is concluded from it: a topic that is hidd
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import structlog
@@ -37,6 +37,8 @@ class Observation:
 
     view: ClusterView
     brokers: frozenset[int]
+    names: Mapping[TopicId, str] = field(default_factory=dict)
+    """Of the living topics."""
 
 
 def local_retention_ms(config: Mapping[str, str | None]) -> int | None:
@@ -85,6 +87,7 @@ class ClusterObserver:
         return Observation(
             replace(view, retention_ms=self._retention(asked), log_start=self._log_start(partitions)),
             frozenset(metadata.brokers),
+            names,
         )
 
     def local_retentions_ms(self, names: Iterable[str]) -> dict[str, int]:

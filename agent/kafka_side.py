@@ -136,6 +136,11 @@ class KafkaSide:
         snapshots = {f"snapshots_{name}": count for name, count in self._snapshots.counters.items()}
         return Counter({**self._consumer.counters, **self.store.counters, **snapshots})
 
+    @property
+    def metadata_is_read(self) -> bool:
+        """Whether the stores hold all that was in the metadata topic at the start."""
+        return self._consumer.ready
+
     def look_again(self) -> None:
         """Leadership may have changed. May be called often."""
         self._changed.set()
@@ -212,6 +217,7 @@ class KafkaSide:
             str(self._settings.remote_wal_agent_peer_listener),
             version("remote-wal"),
             self._identity.started_ms,
+            self._settings.remote_wal_archive_enable,
         )
         writer = SettingsWriter(self._client)
         try:

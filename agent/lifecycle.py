@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from agent.cluster_observer import ClusterObserver, ClusterUnknownError, topics_of
+from agent.cluster_observer import ClusterObserver, ClusterUnknownError, Observation, topics_of
 from agent.kafka_side import AgentIdentity, KafkaSide
 from agent.node_registrations import StoreRegistrations, publish_registration
 from agent.settings import AgentSettings
@@ -62,6 +62,8 @@ class LifecycleParts:
     is_under_way: Callable[[CombinedSegmentId], bool]
     on_deletion_started: Callable[[CombinedSegmentId], None]
     tier: LongTermTier
+    on_observation: Callable[[Observation], None]
+    """In the event loop, before anything is concluded from it."""
     measures: LifecycleMeasures
     clocks: Clocks
 
@@ -95,7 +97,7 @@ class Lifecycle:
             parts.storage,
             parts.publisher,
             self._planner,
-            Responsibility(self._brokers_to_care_for, parts.is_under_way, parts.on_deletion_started),
+            Responsibility(self.brokers_to_care_for, parts.is_under_way, parts.on_deletion_started),
             parts.clocks,
             DeletionPolicy(
                 settings.remote_wal_expiration_deletes_per_second, _DELETE_THREADS, store.segment, parts.measures
@@ -216,13 +218,16 @@ class Lifecycle:
     async def _observe(self, observer: ClusterObserver) -> None:
         from confluent_kafka import KafkaException
 
-        wanted = topics_of(self._parts.kafka.store.topic_id_partitions()) | set(self._planner.topics_asked)
+        kafka = self._parts.kafka
+        wanted = topics_of((*kafka.store.topic_id_partitions(), *kafka.archive.topic_id_partitions()))
+        wanted |= self._planner.topics_asked
         now_ms = self._parts.clocks.wall_ms()
         try:
             observation = await self._in_thread(observer.observe, wanted, now_ms)
         except (KafkaException, ClusterUnknownError) as error:
             log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
             return
+        self._parts.on_observation(observation)
         self._planner.cluster_seen(observation.view)
         self._cluster_seen.set()
         await self._in_thread(self._retention.check, observation.view.retention_ms)
@@ -236,7 +241,8 @@ class Lifecycle:
     def _agents(self) -> frozenset[int]:
         return frozenset(self._parts.kafka.topic_settings.agents) | {self._identity.broker_id}
 
-    def _brokers_to_care_for(self) -> frozenset[int]:
+    def brokers_to_care_for(self) -> frozenset[int]:
+        """Whose objects may be deleted from here now; any thread may ask."""
         publisher, clocks = self._parts.publisher, self._parts.clocks
         if (
             not self._cluster_seen.is_set()
@@ -256,7 +262,7 @@ class Lifecycle:
             await asyncio.sleep(interval_s if searched else min(interval_s, _ORPHANS_RETRY_S))
 
     async def _search_orphans(self) -> bool:
-        brokers = self._brokers_to_care_for()
+        brokers = self.brokers_to_care_for()
         try:
             comparisons = await self._in_thread(self._orphans.compare, brokers)
             for comparison in comparisons.values():

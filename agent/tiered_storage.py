@@ -19,7 +19,7 @@ EPOCHS_MAX_AGE_S = 30.0
 
 
 class LogEpochs:
-    """The leader epochs of the logs on this broker, read anew after a time. One thread at a time."""
+    """The leader epochs of the logs on this broker, read anew after a time. Any thread may ask."""
 
     def __init__(
         self,
