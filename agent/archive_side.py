@@ -13,6 +13,8 @@ import structlog
 
 from agent.settings import AgentSettings
 from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.errors import PublicationBacklogFullError
+from metadata_topic.states import FINISHED
 from metadata_topic.store import RemoteWalMetadataStore
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.errors import RemoteStorageError
@@ -31,6 +33,9 @@ log = structlog.get_logger(__name__)
 
 _STORAGE_RETRY_S = 30.0
 _CARE_INTERVAL_S = 30.0
+_ORPHANS_RETRY_S = 60.0
+_FEW = 10
+"""So many objects without metadata prove nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,7 @@ class ArchiveSide:
         async with asyncio.TaskGroup() as group:
             group.create_task(task.run())
             group.create_task(self._take_care(care, task, sleep))
+            group.create_task(self._look_for_orphans(care, sleep))
 
     async def _take_care(
         self, care: ArchiveCare, task: RLMArchiveTask, sleep: Callable[[float], Awaitable[None]]
@@ -129,6 +135,39 @@ class ArchiveSide:
         unsettled = task.unsettled
         duties = self._duties()
         care.run_once(self._parts.clocks.wall_ms(), duties.incarnations, duties.logs, unsettled)
+
+    async def _look_for_orphans(self, care: ArchiveCare, sleep: Callable[[float], Awaitable[None]]) -> None:
+        interval_s = self._settings.remote_wal_orphans_interval_ms / 1000
+        while True:
+            searched = await asyncio.to_thread(self._search_orphans, care)
+            await sleep(interval_s if searched else min(interval_s, _ORPHANS_RETRY_S))
+
+    def _search_orphans(self, care: ArchiveCare) -> bool:
+        """Find them, and heal them where that is on; False when it is to be tried again soon."""
+        incarnations = self._duties().incarnations
+        now_ms = self._parts.clocks.wall_ms()
+        if not incarnations:
+            return False
+        try:
+            found = care.find_orphans(now_ms, incarnations)
+            if found.objects or found.metadata:
+                log.warning("archive_disagrees", objects=len(found.objects), metadata=len(found.metadata))
+            if self._metadata_is_doubtful(len(found.objects)):
+                log.error(
+                    "archive_orphans_not_healed",
+                    objects=len(found.objects),
+                    reason="most objects have no metadata, so it is the metadata that seems to be lost",
+                )
+            elif self._settings.remote_wal_orphans_heal_enable:
+                care.heal(found, now_ms, incarnations)
+        except (RemoteStorageError, PublicationBacklogFullError) as error:
+            log.warning("archive_orphans_not_searched", error=str(error))
+            return False
+        return True
+
+    def _metadata_is_doubtful(self, without_metadata: int) -> bool:
+        """Whether healing would delete most of what is there."""
+        return without_metadata > max(_FEW, self._parts.archive.totals()[FINISHED].segments)
 
     def _load(self) -> ObjectArchiveStorage | None:
         settings = self._settings

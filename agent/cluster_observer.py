@@ -7,8 +7,8 @@ client may not describe. Then nothing is concluded from it: a topic that is hidd
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import structlog
 
@@ -18,6 +18,8 @@ from metadata_topic.topic import METADATA_TOPIC
 from rlm.release import NEVER, ClusterView, TopicWatch
 
 log = structlog.get_logger(__name__)
+
+K = TypeVar("K")
 
 _LOCAL_RETENTION = "local.retention.ms"
 _RETENTION = "retention.ms"
@@ -35,6 +37,8 @@ class Observation:
 
     view: ClusterView
     brokers: frozenset[int]
+    names: Mapping[TopicId, str] = field(default_factory=dict)
+    """Of the living topics."""
 
 
 def local_retention_ms(config: Mapping[str, str | None]) -> int | None:
@@ -83,7 +87,12 @@ class ClusterObserver:
         return Observation(
             replace(view, retention_ms=self._retention(asked), log_start=self._log_start(partitions)),
             frozenset(metadata.brokers),
+            names,
         )
+
+    def local_retentions_ms(self, names: Iterable[str]) -> dict[str, int]:
+        """Of those topics whose retention is known. Raises ClusterUnknownError, and confluent_kafka.KafkaException."""
+        return self._retention({name: name for name in names})
 
     def _topic_names(self, names: list[str]) -> dict[TopicId, str]:
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -100,7 +109,7 @@ class ClusterObserver:
             found[topic_id_from_text(str(described.topic_id))] = name
         return found
 
-    def _retention(self, asked: Mapping[TopicId, str]) -> dict[TopicId, int]:
+    def _retention(self, asked: Mapping[K, str]) -> dict[K, int]:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import ConfigResource, ResourceType
 
@@ -108,7 +117,7 @@ class ClusterObserver:
             return {}
         ids = {name: topic_id for topic_id, name in asked.items()}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in ids]
-        found: dict[TopicId, int] = {}
+        found: dict[K, int] = {}
         for resource, future in self._admin.describe_configs(resources, request_timeout=self._timeout_s).items():
             try:
                 entries = self._result(future)

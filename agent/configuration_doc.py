@@ -3,14 +3,14 @@
 import re
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from agent.settings import AgentSettings, describe_settings
+from agent.settings import AgentSettings, key_of
 from metadata_topic.topic_settings import (
     ARCHIVE_KEY,
     ENABLE_KEY,
@@ -24,6 +24,7 @@ from plugin.backend_settings import ObjectBackendSettings
 from plugin.loading import DEFAULT_IMPL_PREFIX
 from plugin.local_directory import LocalDirectorySettings
 from plugin.s3 import S3Settings
+from replication.peer_connection import Address
 
 Row = tuple[str, str, str, str]
 
@@ -61,6 +62,35 @@ _TOPICS = """\
 An unmodified broker refuses topic settings that it does not know. So these are set by `remote-wal topics enable` and
 kept in the compacted topic `__remote_wal_topic_settings`; running agents take a change up within seconds.
 """
+
+
+def describe_settings() -> list[Mapping[str, Any]]:
+    """Every key with its type, default and meaning, for the documentation."""
+    return [
+        {
+            "key": key_of(name),
+            "type": _type_name(field.annotation),
+            "default": _default_text(field.get_default(call_default_factory=True, validated_data={})),
+            "description": field.description or "",
+        }
+        for name, field in AgentSettings.model_fields.items()
+    ]
+
+
+def _type_name(annotation: object) -> str:
+    names = {Address: "host:port", Path: "path", dict[int, Address]: "list"}
+    for kind, name in names.items():
+        if annotation == kind or annotation == (kind | None if isinstance(kind, type) else kind):
+            return name
+    return getattr(annotation, "__name__", str(annotation)).replace("str | None", "str")
+
+
+def _default_text(default: object) -> str:
+    if default is None or default == {}:
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(default)
 
 
 def configuration_document() -> str:

@@ -4,6 +4,7 @@ An agent must relay its broker's replication from its first moment, whether obje
 real storage manager is configured, every call fails as if the store were down, and all bytes go inline.
 """
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from plugin.blob_storage import BlobStorage, StoredBlob
@@ -26,15 +27,21 @@ class LateStorageManager(RemoteWalStorageManager):
 
     def __init__(self) -> None:
         self._manager: RemoteWalStorageManager | None = None
+        self._there_since = threading.Event()
 
     def arrived(self, manager: RemoteWalStorageManager) -> None:
         """Use this one from now on; it is configured."""
         self._manager = manager
+        self._there_since.set()
 
     @property
     def is_there(self) -> bool:
         """Whether calls reach a real storage manager."""
         return self._manager is not None
+
+    def wait_until_there(self, timeout_s: float) -> bool:
+        """Block until `arrived`; False when the time ran out first. Not for the event loop."""
+        return self._there_since.wait(timeout_s)
 
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
         """Nothing: what arrives is configured already."""

@@ -13,15 +13,17 @@ from typing import Any, TypeVar
 
 import structlog
 
-from agent.cluster_observer import ClusterObserver, ClusterUnknownError, topics_of
+from agent.cluster_observer import ClusterObserver, ClusterUnknownError, Observation, topics_of
 from agent.kafka_side import AgentIdentity, KafkaSide
 from agent.node_registrations import StoreRegistrations, publish_registration
 from agent.settings import AgentSettings
+from agent.topic_retention import RetentionCheck
 from kafka_log.errors import MalformedFileError
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.errors import PublicationBacklogFullError
 from metadata_topic.publisher import RemoteWalMetadataPublisher
+from metadata_topic.topic import confluent_admin
 from plugin.errors import RemoteStorageError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
@@ -44,6 +46,7 @@ _UNPUBLISHED_MAX_S = 10.0
 """Metadata that waits for longer: nothing is deleted meanwhile. Its end of an upload may be among it, so this is far
 below the time-to-live of uploads whose end is not known."""
 _DELETE_THREADS = 4
+_ADMIN_TIMEOUT_S = 10.0
 _PARTITIONS_AT_ONCE = 100
 _METADATA_WAIT_S = 5.0
 _ORPHANS_RETRY_S = 60.0
@@ -59,6 +62,8 @@ class LifecycleParts:
     is_under_way: Callable[[CombinedSegmentId], bool]
     on_deletion_started: Callable[[CombinedSegmentId], None]
     tier: LongTermTier
+    on_observation: Callable[[Observation], None]
+    """In the event loop, before anything is concluded from it."""
     measures: LifecycleMeasures
     clocks: Clocks
 
@@ -92,7 +97,7 @@ class Lifecycle:
             parts.storage,
             parts.publisher,
             self._planner,
-            Responsibility(self._brokers_to_care_for, parts.is_under_way, parts.on_deletion_started),
+            Responsibility(self.brokers_to_care_for, parts.is_under_way, parts.on_deletion_started),
             parts.clocks,
             DeletionPolicy(
                 settings.remote_wal_expiration_deletes_per_second, _DELETE_THREADS, store.segment, parts.measures
@@ -107,6 +112,11 @@ class Lifecycle:
             self._planner.is_being_deleted,
         )
         self._unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.remote_wal_uncommitted_ttl_ms / 1000 / 4)
+        self._retention = RetentionCheck(
+            lambda: confluent_admin(client, _ADMIN_TIMEOUT_S),
+            settings.remote_wal_expiration_delete_grace_ms,
+            parts.measures.metadata_topic_problems,
+        )
         self._led: Sequence[Assignment] = ()
         self._led_changed = asyncio.Event()
         self._cluster_seen = asyncio.Event()
@@ -208,15 +218,19 @@ class Lifecycle:
     async def _observe(self, observer: ClusterObserver) -> None:
         from confluent_kafka import KafkaException
 
-        wanted = topics_of(self._parts.kafka.store.topic_id_partitions()) | set(self._planner.topics_asked)
+        kafka = self._parts.kafka
+        wanted = topics_of((*kafka.store.topic_id_partitions(), *kafka.archive.topic_id_partitions()))
+        wanted |= self._planner.topics_asked
         now_ms = self._parts.clocks.wall_ms()
         try:
             observation = await self._in_thread(observer.observe, wanted, now_ms)
         except (KafkaException, ClusterUnknownError) as error:
             log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
             return
+        self._parts.on_observation(observation)
         self._planner.cluster_seen(observation.view)
         self._cluster_seen.set()
+        await self._in_thread(self._retention.check, observation.view.retention_ms)
         for registration in self._care.registrations_due(observation.brokers, now_ms):
             try:
                 publish_registration(self._parts.publisher, registration, now_ms)
@@ -227,7 +241,8 @@ class Lifecycle:
     def _agents(self) -> frozenset[int]:
         return frozenset(self._parts.kafka.topic_settings.agents) | {self._identity.broker_id}
 
-    def _brokers_to_care_for(self) -> frozenset[int]:
+    def brokers_to_care_for(self) -> frozenset[int]:
+        """Whose objects may be deleted from here now; any thread may ask."""
         publisher, clocks = self._parts.publisher, self._parts.clocks
         if (
             not self._cluster_seen.is_set()
@@ -247,7 +262,7 @@ class Lifecycle:
             await asyncio.sleep(interval_s if searched else min(interval_s, _ORPHANS_RETRY_S))
 
     async def _search_orphans(self) -> bool:
-        brokers = self._brokers_to_care_for()
+        brokers = self.brokers_to_care_for()
         try:
             comparisons = await self._in_thread(self._orphans.compare, brokers)
             for comparison in comparisons.values():

@@ -1,6 +1,6 @@
 """Metrics that are read off the agent's state when Prometheus asks, instead of being kept up to date."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -9,6 +9,14 @@ from metadata_topic.publisher import RemoteWalMetadataPublisher
 from metadata_topic.store import RemoteWalMetadataStore
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from rlm.remote_wal_log_manager import RemoteWalLogManager
+
+_METADATA_COUNTERS = {
+    "gaps": "Times that the metadata topic's retention had cut away what was not read yet",
+    "gap_records": "Records that it cut away unread",
+    "started_over": "Times that the metadata topic was another one than was read before",
+    "fenced": "Records of agents that a newer incarnation had taken the place of, refused",
+}
+_SNAPSHOT_OUTCOMES = ("saved", "loaded", "refused", "load_failures", "removed")
 
 
 class StateCollector(Collector):
@@ -20,11 +28,14 @@ class StateCollector(Collector):
         manager: RemoteWalLogManager,
         publisher: RemoteWalMetadataPublisher,
         store: RemoteWalMetadataStore,
+        metadata_counters: Callable[[], Mapping[str, int]],
     ) -> None:
+        """`metadata_counters`: `KafkaSide.metadata_counters`; what is missing in it is 0."""
         self._storage = storage
         self._manager = manager
         self._publisher = publisher
         self._store = store
+        self._metadata_counters = metadata_counters
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry, on the HTTP endpoint's threads."""
@@ -54,6 +65,23 @@ class StateCollector(Collector):
         for state, totals in self._store.totals().items():
             objects.add_metric([state.name], totals.segments)
         yield objects
+        yield from self._metadata()
+
+    def _metadata(self) -> Iterator[Metric]:
+        counters = self._metadata_counters()
+        for name, meaning in _METADATA_COUNTERS.items():
+            counter = CounterMetricFamily(f"remote_wal_metadata_{name}", meaning)
+            counter.add_metric([], counters.get(name, 0))
+            yield counter
+        retained = GaugeMetricFamily("remote_wal_metadata_retained_unknown", "Newer agents' records, kept as they came")
+        retained.add_metric([], counters.get("retained_unknown", 0))
+        yield retained
+        snapshots = CounterMetricFamily(
+            "remote_wal_metadata_snapshots", "Snapshots of the metadata store, by what was done", labels=["outcome"]
+        )
+        for outcome in _SNAPSHOT_OUTCOMES:
+            snapshots.add_metric([outcome], counters.get(f"snapshots_{outcome}", 0))
+        yield snapshots
 
     def _lag(self) -> Iterator[Metric]:
         status = self._manager.status().values()

@@ -4,6 +4,7 @@ import inspect
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import cast
 
@@ -80,7 +81,7 @@ def _collectors() -> list[Collector]:
     manager = cast(RemoteWalLogManager, _NoLedPartitions())
     return [
         *registry.collectors,
-        StateCollector(LateStorageManager(), manager, publisher, RemoteWalMetadataStore()),
+        StateCollector(LateStorageManager(), manager, publisher, RemoteWalMetadataStore(), Counter),
     ]
 
 

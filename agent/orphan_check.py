@@ -4,7 +4,8 @@ import time
 from types import TracebackType
 from typing import Self
 
-from agent.process import client_config, wall_ms
+from agent.kafka_client import client_config
+from agent.process import wall_ms
 from agent.settings import AgentSettings
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties

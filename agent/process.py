@@ -13,17 +13,20 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from agent.archive_knowledge import ArchiveKnowledge
+from agent.archive_side import ArchiveParts, ArchiveSide
 from agent.http_endpoint import HttpEndpoint
 from agent.identity import AgentLock
+from agent.kafka_client import client_config
 from agent.kafka_side import AgentIdentity, KafkaSide
 from agent.late_storage import LateStorageManager
 from agent.lifecycle import Lifecycle, LifecycleParts
 from agent.metrics import StateCollector
-from agent.settings import AgentSettings, AgentSettingsError
+from agent.settings import AgentSettings
+from agent.write_limits import log_manager_limits
 from kafka_log.log_directory import LogDirectory
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties
-from metadata_topic.client_config import KafkaClientConfig, read_command_config
 from metadata_topic.publisher import RemoteWalMetadataPublisher
 from plugin.errors import RemoteStorageConfigError, RemoteStorageError
 from plugin.loading import load_storage_manager, settings_under_prefix
@@ -37,14 +40,13 @@ from replication.leader_relay import LeaderContext, LeaderLimits
 from replication.measures import ReplicationMeasures
 from replication.peer_connection import Address, PeerTls
 from replication.peer_protocol import Hello
+from rlm.archive_tier import ArchiveTier
 from rlm.combine_task import Clocks, RLMWalCombineTask
 from rlm.led_partition import Assignment
 from rlm.link_policy import CostLimits, LinkDecider
-from rlm.measures import LifecycleMeasures, StageTimes, WriteMeasures
-from rlm.partition_schedule import ScheduleIntervals
+from rlm.measures import ArchiveMeasures, LifecycleMeasures, StageTimes, WriteMeasures
 from rlm.release import Tiers
-from rlm.remote_wal_log_manager import LogManagerLimits, RemoteWalLogManager
-from rlm.upload_pacer import PacerLimits
+from rlm.remote_wal_log_manager import RemoteWalLogManager
 
 log = structlog.get_logger(__name__)
 
@@ -113,11 +115,25 @@ class Agent:
             self._client,
             [LogDirectory(path) for path in broker.log_dirs],
             self._assigned,
+            self._storage,
         )
+        self._archive_knowledge = ArchiveKnowledge(
+            self._identity,
+            self._kafka.store,
+            self._kafka.archive,
+            self._kafka.topic_settings,
+            settings.remote_wal_archive_enable,
+            time.monotonic,
+        )
+        self._archive = self._archive_side() if settings.remote_wal_archive_enable else None
         self._lifecycle = Lifecycle(settings, self._identity, self._client, self._lifecycle_parts())
         self._manager.resume_offset = self._kafka.resume_offset
         self._manager.on_unknown_partition = self._kafka.look_again
-        self._registry.register(StateCollector(self._storage, self._manager, self._publisher, self._kafka.store))
+        self._registry.register(
+            StateCollector(
+                self._storage, self._manager, self._publisher, self._kafka.store, lambda: self._kafka.metadata_counters
+            )
+        )
         self._http = HttpEndpoint(self._registry, self.describe, self.not_ready)
         self._storage_missing = "no answer yet"
         self._tasks: list[asyncio.Task[None]] = []
@@ -141,6 +157,8 @@ class Agent:
                 self._lifecycle.start(),
                 asyncio.create_task(self._await_storage(), name="await-storage"),
             ]
+            if self._archive is not None:
+                self._tasks.append(self._archive.start())
         for task in self._tasks:
             task.add_done_callback(lambda task: stop.set() if _failed(task) else None)
         log.info("agent_started", broker=self._identity.broker_id, incarnation=self._identity.incarnation)
@@ -154,6 +172,8 @@ class Agent:
         timeout_s = self._settings.remote_wal_agent_shutdown_timeout_ms / 1000
         log.info("agent_stopping", broker=self._identity.broker_id)
         await self._lifecycle.stop()
+        if self._archive is not None:
+            await self._archive.stop()
         await self._manager.stop(timeout_s)
         await self._leader.stop()
         await self._follower.stop()
@@ -233,55 +253,54 @@ class Agent:
 
     def _log_manager(self) -> RemoteWalLogManager:
         settings = self._settings
-        interval_s = settings.remote_wal_log_manager_combiner_task_interval_ms / 1000
-        retry_s = settings.remote_wal_log_manager_task_retry_interval_ms / 1000
-        retry_max_s = settings.remote_wal_log_manager_task_retry_interval_max_ms / 1000
-        uploads = settings.remote_wal_log_manager_combiner_thread_pool_size
-        upload_bytes = settings.remote_wal_log_manager_combiner_task_upload_bytes
-        limits = LogManagerLimits(
-            ScheduleIntervals(settings.remote_wal_log_manager_task_interval_ms / 1000, retry_s, retry_max_s),
-            PacerLimits(
-                interval_s,
-                settings.remote_wal_archive_interval_ms / 1000,
-                upload_bytes,
-                uploads,
-                retry_s,
-                retry_max_s,
-            ),
-            settings.remote_wal_log_manager_thread_pool_size,
-            settings.remote_wal_log_manager_combiner_queue_size,
-            settings.remote_wal_log_manager_combiner_queue_bytes,
-            upload_bytes,
-            settings.remote_wal_link_wait_max_ms / 1000,
-            settings.remote_wal_log_manager_open_files,
-        )
         measures = WriteMeasures(self._registry)
         self._combine = RLMWalCombineTask(
             self._storage,
             self._publisher,
             CombinedSegmentId(self._identity.broker_id, self._identity.incarnation, 0),
-            uploads,
+            settings.remote_wal_log_manager_combiner_thread_pool_size,
             measures,
             _CLOCKS,
         )
+        interval_s = settings.remote_wal_log_manager_combiner_task_interval_ms / 1000
         decider = LinkDecider(CostLimits(self._break_even_bytes, interval_s))
-        return RemoteWalLogManager(limits, self._combine, decider, self._stage_times, measures)
+        return RemoteWalLogManager(log_manager_limits(settings), self._combine, decider, self._stage_times, measures)
 
     def _lifecycle_parts(self) -> LifecycleParts:
+        knowledge = self._archive_knowledge
+        archive_tier = ArchiveTier(self._kafka.archive, knowledge.is_archived, knowledge.chain_of)
         return LifecycleParts(
             self._storage,
             self._publisher,
             self._kafka,
             self._combine.is_under_way,
             self._leader.segment_deletion_started,
-            Tiers(),
+            Tiers([self._kafka.tiered_storage, archive_tier]),
+            knowledge.cluster_seen,
             LifecycleMeasures(self._registry),
             _CLOCKS,
         )
 
+    def _archive_side(self) -> ArchiveSide:
+        kafka = self._kafka
+        return ArchiveSide(
+            self._settings,
+            self._broker.raw,
+            StorageContext(self._identity.cluster_id, self._identity.broker_id),
+            self._identity.incarnation,
+            ArchiveParts(
+                self._storage, kafka.store, kafka.archive, self._publisher, ArchiveMeasures(self._registry), _CLOCKS
+            ),
+            lambda: self._archive_knowledge.duties(self._lifecycle.brokers_to_care_for()),
+        )
+
     def _assigned(self, assignments: list[Assignment]) -> None:
         self._manager.assign(assignments)
+        self._archive_knowledge.led(assignments)
         self._lifecycle.led(assignments)
+        # What is not read yet of the topic would look like a hole in the log.
+        if self._archive is not None and self._kafka.metadata_is_read:
+            self._archive.assign(assignments)
 
     def _leader_context(self, hello: Hello) -> LeaderContext:
         settings = self._settings
@@ -337,21 +356,6 @@ class Agent:
 
 def _failed(task: "asyncio.Task[None]") -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None
-
-
-def client_config(broker: BrokerProperties, settings: AgentSettings) -> KafkaClientConfig:
-    """How the agent reaches Kafka. Raises AgentSettingsError."""
-    servers = settings.remote_wal_agent_bootstrap_servers
-    if servers is None:
-        reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
-        client = [listener for name, listener in broker.listeners.items() if name not in reserved]
-        if not client:
-            raise AgentSettingsError(
-                "remote.wal.agent.bootstrap.servers: the broker has no client listener, so it must be set"
-            )
-        servers = f"{client[0].host or '127.0.0.1'}:{client[0].port}"
-    file = settings.remote_wal_agent_client_config
-    return read_command_config(servers, file)
 
 
 def _prices(settings: AgentSettings) -> Prices:

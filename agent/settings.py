@@ -5,9 +5,8 @@ their names, and ours follow its style. `docs/configuration.md` is generated fro
 """
 
 import ipaddress
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AliasGenerator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -54,7 +53,7 @@ AddressSetting = Annotated[Address, BeforeValidator(parse_address)]
 PeersSetting = Annotated[dict[int, Address], BeforeValidator(parse_peers)]
 
 
-def _key_of(field_name: str) -> str:
+def key_of(field_name: str) -> str:
     return field_name.replace("_", ".")
 
 
@@ -65,7 +64,7 @@ class AgentSettings(BaseModel):
         frozen=True,
         extra="forbid",
         arbitrary_types_allowed=True,
-        alias_generator=AliasGenerator(alias=_key_of),
+        alias_generator=AliasGenerator(alias=key_of),
         hide_input_in_errors=True,
     )
 
@@ -204,6 +203,11 @@ class AgentSettings(BaseModel):
     )
     remote_wal_log_metadata_topic_retention_ms: int = Field(
         86_400_000, ge=60_000, description="Retention of __remote_wal_log_metadata; longer than any local.retention.ms."
+    )
+    remote_wal_log_metadata_snapshot_interval_ms: int = Field(
+        600_000,
+        ge=1000,
+        description="How often a changed metadata store is saved to object storage, for a quick start.",
     )
     remote_wal_expiration_task_interval_ms: int = Field(
         5000, ge=10, description="How often objects are looked for that may go, and deleted when it is their time."
@@ -372,32 +376,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def describe_settings() -> list[Mapping[str, Any]]:
-    """Every key with its type, default and meaning, for the documentation."""
-    return [
-        {
-            "key": _key_of(name),
-            "type": _type_name(field.annotation),
-            "default": _default_text(field.get_default(call_default_factory=True, validated_data={})),
-            "description": field.description or "",
-        }
-        for name, field in AgentSettings.model_fields.items()
-    ]
-
-
-def _type_name(annotation: object) -> str:
-    names = {Address: "host:port", Path: "path", dict[int, Address]: "list"}
-    for kind, name in names.items():
-        if annotation == kind or annotation == (kind | None if isinstance(kind, type) else kind):
-            return name
-    return getattr(annotation, "__name__", str(annotation)).replace("str | None", "str")
-
-
-def _default_text(default: object) -> str:
-    if default is None or default == {}:
-        return ""
-    if isinstance(default, bool):
-        return str(default).lower()
-    return str(default)

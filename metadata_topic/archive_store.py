@@ -22,7 +22,7 @@ Any thread may call any method; one lock guards all. `apply` belongs to the one 
 
 import threading
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -107,6 +107,15 @@ class ArchiveStore:
         """An agent is registered to take care of this broker's objects: records of older ones count no more."""
         with self._lock:
             self._registered[broker_id] = max(incarnation, self._registered.get(broker_id, 0))
+
+    def restore(self, registered: Mapping[int, int], records: Iterable[ArchiveRecord | UnknownArchiveRecord]) -> None:
+        """Know what `snapshot` told, and nothing else; `registered` is broker id to incarnation."""
+        with self._lock:
+            for known in (self._objects, self._deleted, self._index, self._kept):
+                known.clear()
+            self._registered = dict(registered)
+            for record in records:
+                self.apply(record)
 
     # Lookups by partition
 

@@ -3,6 +3,8 @@
 Theory. At start the store takes the newest snapshot, if there is one, and the topic is read from where the
 snapshot ends, else from its beginning; from then on the store follows. Each batch goes into the store together
 with the offsets it came from, under the store's lock, so what the store knows and how far it has read are one.
+The archive's records go to a store of their own (`metadata_topic.archive_store`), and so do registrations, in the
+topic's order. It takes its records of a batch before this one does, so what it knows is never behind `progress`.
 Records that cannot be decoded are counted by the store and passed over: one poison record must not stop the
 reader, or let it loop.
 
@@ -15,7 +17,14 @@ and what it no longer tells is for reconciliation with the objects to find.
 
 from collections.abc import Callable, Sequence
 
+import structlog
+
+from metadata_topic import archive_records
+from metadata_topic.archive_snapshot import restore_archive
+from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.errors import SnapshotError
+from metadata_topic.records import MetadataRecord, RemoteWalNodeRegistration
 from metadata_topic.serde import decode_or_keep_out
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.store_image import StoreImage
@@ -29,6 +38,8 @@ from metadata_topic.topic_follower import (
     confluent_reader,
 )
 
+log = structlog.get_logger(__name__)
+
 
 class RemoteWalMetadataConsumer:
     """Reads the metadata topic into `store`, on a thread of its own."""
@@ -41,17 +52,20 @@ class RemoteWalMetadataConsumer:
         rack: str | None = None,
         consumer_factory: ConsumerFactory = confluent_reader,
         load_snapshot: Callable[[], StoreImage | None] = lambda: None,
+        archive: ArchiveStore | None = None,
     ) -> None:
         """`load_snapshot` (`SnapshotKeeper.load`) is called once, on the reading thread. `rack` is the agent's
-        zone: brokers with a rack-aware replica selector then serve the reads from it.
+        zone: brokers with a rack-aware replica selector then serve the reads from it. Without `archive`, the
+        archive's records are passed over; with it, a snapshot that does not tell of them is.
         """
         self._store = store
+        self._archive = archive
         self._load_snapshot = load_snapshot
         self._follower = TopicFollower(client_config, METADATA_TOPIC, self._take, settings, rack, consumer_factory)
 
     def start(self) -> None:
         """Begin rebuilding the store."""
-        self._follower.start(self._prepare, self._store.forget)
+        self._follower.start(self._prepare, self._start_over)
 
     @property
     def ready(self) -> bool:
@@ -78,11 +92,37 @@ class RemoteWalMetadataConsumer:
 
     def _prepare(self) -> dict[int, int]:
         image = self._load_snapshot()
-        if image is not None:
+        if image is not None and self._restore_archive(image):
             self._store.restore(image)
         return self._store.progress
 
+    def _restore_archive(self, image: StoreImage) -> bool:
+        if self._archive is None:
+            return True
+        try:
+            restore_archive(self._archive, image)
+        except SnapshotError as error:
+            log.warning("metadata_snapshot_without_archive", reason=error.reason, consequence="the topic is read whole")
+            return False
+        return True
+
+    def _start_over(self) -> None:
+        self._store.forget()
+        if self._archive is not None:
+            self._archive.restore({}, ())
+
     def _take(self, records: Sequence[TopicRecord]) -> None:
         self._store.apply_all(
-            (decode_or_keep_out(record.key, record.value), (record.partition, record.offset)) for record in records
+            [(self._taken_by_archive_or(record), (record.partition, record.offset)) for record in records]
         )
+
+    def _taken_by_archive_or(self, record: TopicRecord) -> MetadataRecord | None:
+        """What is for the metadata store; None for what is the archive's."""
+        if record.key is not None and archive_records.is_archive_key(record.key):
+            if self._archive is not None:
+                self._archive.apply(archive_records.decode_or_keep_out(record.key, record.value))
+            return None
+        decoded = decode_or_keep_out(record.key, record.value)
+        if self._archive is not None and isinstance(decoded, RemoteWalNodeRegistration):
+            self._archive.registered(decoded.broker_id, decoded.incarnation)
+        return decoded

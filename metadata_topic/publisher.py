@@ -31,7 +31,8 @@ from typing import Protocol, cast
 
 import structlog
 
-from metadata_topic import serde
+from metadata_topic import archive_records, serde
+from metadata_topic.archive_records import ArchiveRecord
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, ConfluentValue, KafkaClientConfig
 from metadata_topic.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.partitioner import metadata_partition
@@ -104,14 +105,25 @@ def confluent_producer(config: dict[str, ConfluentValue | logging.Logger]) -> Pr
     return cast(ProducerLike, Producer(config))
 
 
-def _name_of(record: PublishableRecord) -> str:
+def _encoded(record: PublishableRecord | ArchiveRecord) -> tuple[bytes, bytes]:
+    """Key and value."""
+    if isinstance(record, ArchiveRecord):
+        return archive_records.encode_key(record.object_id), archive_records.encode(record)
+    return serde.key_of(record), serde.encode(record)
+
+
+def _name_of(record: PublishableRecord | ArchiveRecord) -> str:
+    if isinstance(record, ArchiveRecord):
+        return str(record.object_id)
     if isinstance(record, RemoteWalNodeRegistration):
         return f"broker {record.broker_id}"
     return str(record.combined_segment_id)
 
 
-def _partition_of(record: PublishableRecord, partition_count: int) -> int:
+def _partition_of(record: PublishableRecord | ArchiveRecord, partition_count: int) -> int:
     """All about one broker's objects is in one partition, whoever says it: fencing needs its order."""
+    if isinstance(record, ArchiveRecord):
+        return metadata_partition(record.object_id.writer_id.broker_id, partition_count)
     if isinstance(record, RemoteWalNodeRegistration):
         return metadata_partition(record.broker_id, partition_count)
     return metadata_partition(record.combined_segment_id.broker_id, partition_count)
@@ -150,13 +162,13 @@ class RemoteWalMetadataPublisher:
         """Begin publishing. What was queued before goes out now."""
         self._thread.start()
 
-    def publish(self, record: PublishableRecord) -> None:
+    def publish(self, record: PublishableRecord | ArchiveRecord) -> None:
         """Queue a record for the partition of the broker that it, or whose object it, is about; returns at once.
 
         Raises PublicationBacklogFullError when too much waits already, MetadataRecordTooLargeError when the
         record is above the cap, ValueError when it cannot be encoded. In each case nothing was queued.
         """
-        key, value = serde.key_of(record), serde.encode(record)
+        key, value = _encoded(record)
         name = _name_of(record)
         if len(value) > self._settings.max_record_bytes:
             raise MetadataRecordTooLargeError(

@@ -77,14 +77,16 @@ class RemoteWalMetadataStore:
         with self._lock:
             self._state.apply(record, source)
             if source is not None:
-                partition, offset = source
-                self._state.progress[partition] = max(self._state.progress.get(partition, 0), offset + 1)
+                self._read_beyond(source)
 
-    def apply_all(self, records: Iterable[tuple[MetadataRecord, Source]]) -> None:
-        """`apply` for a batch of (record, source), under one lock."""
+    def apply_all(self, records: Iterable[tuple[MetadataRecord | None, Source]]) -> None:
+        """`apply` for a batch of (record, source), under one lock; None stands for what another store takes in."""
         with self._lock:
             for record, source in records:
-                self.apply(record, source)
+                if record is None:
+                    self._read_beyond(source)
+                else:
+                    self.apply(record, source)
 
     def image(self) -> StoreImage:
         """All that is known, and how far the topic was read; for a snapshot.
@@ -111,6 +113,10 @@ class RemoteWalMetadataStore:
         """Know nothing, as before the first record. What was counted stays counted."""
         with self._lock:
             self._exchange(StoreState())
+
+    def _read_beyond(self, source: Source) -> None:
+        partition, offset = source
+        self._state.progress[partition] = max(self._state.progress.get(partition, 0), offset + 1)
 
     def _exchange(self, state: StoreState) -> None:
         state.counters.update(self._state.counters)

@@ -9,7 +9,7 @@ key                  value
 ``topic:<name>``     ``remote.wal.storage.enable``, ``remote.wal.link.policy``,
                      ``remote.wal.link.latency.bound.ms``, ``remote.wal.archive.enable``
 ``agent:<broker>``   ``broker_id``, ``incarnation``, ``http_endpoint``, ``peer_endpoint``,
-                     ``version``, ``started_ms``
+                     ``version``, ``started_ms``, ``archive``
 ===================  ==============================================================================
 
 Fields that a reader does not know are passed over, so that newer agents may add some.
@@ -81,6 +81,8 @@ class AgentRegistration:
     version: str
     started_ms: int
     """Its wall clock when it started, milliseconds since 1970."""
+    archive: bool = False
+    """Whether it archives what it leads, `remote.wal.archive.enable` of the agent."""
 
 
 class MalformedSettingError(ValueError):
@@ -171,6 +173,7 @@ def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:
         peer_endpoint=_text(fields, "peer_endpoint"),
         version=_text(fields, "version"),
         started_ms=_integer(fields, "started_ms"),
+        archive=fields.get("archive") is True,
     )
     if agent.broker_id != broker_id:
         raise ValueError(f"key and value name brokers {broker_id} and {agent.broker_id}")

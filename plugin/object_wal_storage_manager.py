@@ -145,7 +145,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
                 segment_id = self._keys.parse(item.key)
                 if segment_id is not None:
                     yield StoredSegment(segment_id, item.key, item.size_bytes, item.last_modified_ms)
-                elif self._keys.parse_blob(item.key) is None:
+                elif self._keys.parse_blob(item.key) is None and self._keys.parse_archive(item.key) is None:
                     with self._counts_lock:
                         self._counts.foreign_objects += 1
             page = listed.next_page

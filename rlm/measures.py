@@ -124,3 +124,8 @@ class LifecycleMeasures:
             "Combined segments that metadata knew as stored, and that are not there",
             registry=registry,
         )
+        self.metadata_topic_problems = Gauge(
+            "remote_wal_metadata_topic_problems",
+            "Settings of the metadata topic by which it forgets objects before they go",
+            registry=registry,
+        )

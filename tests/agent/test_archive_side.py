@@ -10,13 +10,16 @@ from prometheus_client import CollectorRegistry
 
 from agent.archive_side import ArchiveParts, ArchiveSide, CareDuties
 from agent.settings import AgentSettings
+from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.archive_records import ArchiveRecord
 from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.states import FINISHED, STARTED
+from metadata_topic.states import DELETING, FINISHED, STARTED
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import LinkPolicy
+from plugin.archive_object import ArchiveObjectId, OpenArchiveObject
+from plugin.archive_storage import load_archive_storage
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import (
@@ -24,7 +27,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentMetadataEntry,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.archive_care import KnownLogs
+from rlm.archive_care import ArchiveCare, KnownLogs
 from rlm.combine_task import Clocks
 from rlm.led_partition import Assignment
 from rlm.measures import ArchiveMeasures
@@ -127,7 +130,7 @@ async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_pa
         assert load() is None
         loop.call_soon_threadsafe(told.set)
 
-    side._load = load_and_tell  # type: ignore[method-assign,assignment]
+    side._load = load_and_tell  # type: ignore[method-assign]
     running = side.start()
     async with asyncio.timeout(10):
         await told.wait()
@@ -136,3 +139,41 @@ async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_pa
     assert "configure" in side.missing or "load" in side.missing
     await side.stop()
     storage.close()
+
+
+@pytest.mark.parametrize(("objects", "healed"), [(1, True), (11, False)])
+async def test_orphans_are_healed_unless_it_is_the_metadata_that_seems_lost(
+    tmp_path: Path, objects: int, healed: bool
+) -> None:
+    archive_storage = load_archive_storage(
+        "plugin.local_directory.LocalWalStorageManager", None, {"directory": str(tmp_path / "archive")}, CONTEXT
+    )
+    raw = batches(6, records=2)
+    for sequence in range(objects):
+        named = ArchiveObjectId(ORDERS, 0, 11, CombinedSegmentId(1, 7, sequence))
+        building = OpenArchiveObject(CONTEXT.cluster_id, named, WALL_MS, 1000)
+        building.append(0, 11, memoryview(raw), scan_batches(raw, 0, len(raw)))
+        archive_storage.write(named, building.seal())
+    wal_storage, store, _ = _uploaded(tmp_path)
+    topic = TopicInMemory()
+    duties = [CareDuties({}, KnownLogs({}, ()))]
+    later_ms = time.time_ns() // 1_000_000 + 2 * 3_600_000
+    side = ArchiveSide(
+        _settings(),
+        {"rsm.wal.archive.config.directory": str(tmp_path / "archive")},
+        CONTEXT,
+        8,
+        ArchiveParts(
+            wal_storage, store, topic.archive, topic, ArchiveMeasures(CollectorRegistry()),
+            Clocks(time.monotonic, lambda: later_ms),
+        ),
+        lambda: duties[0],
+    )  # fmt: skip
+    care = ArchiveCare(topic.archive, archive_storage, topic, side._care_limits(), ArchiveMeasures(CollectorRegistry()))
+    assert not side._search_orphans(care)
+    assert topic.archive.objects(DELETING) == []
+    duties[0] = CareDuties({1: 8}, KnownLogs({}, ()))
+    assert side._search_orphans(care)
+    assert len(topic.archive.objects(DELETING)) == (objects if healed else 0)
+    archive_storage.close()
+    wal_storage.close()

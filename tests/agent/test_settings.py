@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.configuration_doc import describe_settings
 from agent.settings import (
     AgentSettings,
     AgentSettingsError,
     agent_settings,
-    describe_settings,
     parse_address,
     parse_peers,
 )

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from archive_strategies import committed, object_id
 from metadata_strategies import DELETING, FINISHED, STARTED, dead, entry, segment
 
-from metadata_topic import serde
+from metadata_topic import archive_records, serde
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.publisher import DEFAULT_SETTINGS, PublisherSettings, RemoteWalMetadataPublisher
@@ -102,10 +103,13 @@ def test_whatever_is_about_a_brokers_objects_goes_to_that_brokers_partition() ->
         publisher.publish(registration)
         publisher.publish(segment(1, state=DELETING, broker_id=4))
         publisher.publish(dead(1, entry(0, 9), broker_id=4))
+        publisher.publish(archived := committed(object_id(1, 0, 9, broker_id=4)))
         assert publisher.flush(10.0)
-        assert [partition for partition, *_ in kafka.log] == [4, 4, 4]
+        assert [partition for partition, *_ in kafka.log] == [4, 4, 4, 4]
         _, key, value = kafka.log[0]
         assert serde.decode(key, value) == registration
+        _, key, value = kafka.log[3]
+        assert archive_records.decode(key, value) == archived
 
 
 def test_publishing_returns_while_the_topic_is_unavailable() -> None:

@@ -73,6 +73,7 @@ def test_archive_and_combined_segments_share_a_bucket_and_never_meet(backend: Ba
     for object_id, sealed in ids:
         archive.write(object_id, sealed)
     assert [stored.combined_segment_id for stored in manager.list_log_segments()] == [update.combined_segment_id]
+    assert manager.request_counts.foreign_objects == 0
     assert {stored.object_id for stored in archive.list(ORDERS)} == {ids[0][0], ids[1][0]}
     assert [stored.object_id for stored in archive.list(other)] == [ids[2][0]]
 

@@ -1,0 +1,113 @@
+"""What the archive must know of the cluster: which topics are archived, whose objects are in care, what logs need.
+
+Theory. Each answer leans to the side on which nothing is lost. A topic is archived when its settings say so and some
+agent's archive is on, so its entries wait for the archive whoever leads the partition. Leader epochs are told of led
+partitions alone, as a follower's log may be one that an election cut off; of the others only where the log starts
+counts. A broker's objects are in care once the registration that says so was read, and the own broker's once this very
+incarnation's was, as what an older one published may stand before it, unread.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from agent.archive_side import CareDuties
+from agent.cluster_observer import Observation
+from agent.kafka_side import AgentIdentity
+from agent.tiered_storage import LogEpochs
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.archive_store import ArchiveStore, LogBounds
+from metadata_topic.leader_epochs import LeaderEpochChain
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.topic_settings import AgentRegistration, TopicSettings
+from rlm.archive_care import KnownLogs
+from rlm.led_partition import Assignment
+from rlm.release import ClusterView
+
+_NO_EPOCHS = LeaderEpochChain()
+
+
+class KnownSettings(Protocol):
+    """What is asked of `metadata_topic.settings_topic.SettingsReader`."""
+
+    @property
+    def topics(self) -> Mapping[str, TopicSettings]: ...
+
+    @property
+    def agents(self) -> Mapping[int, AgentRegistration]: ...
+
+
+class ArchiveKnowledge:
+    """Told of the cluster in the event loop; asked on any thread."""
+
+    def __init__(
+        self,
+        identity: AgentIdentity,
+        store: RemoteWalMetadataStore,
+        archive: ArchiveStore,
+        settings: KnownSettings,
+        archives_here: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        """`archives_here` is whether this agent's own archive is on; `clock` is monotonic, in seconds."""
+        self._identity = identity
+        self._store = store
+        self._archive = archive
+        self._settings = settings
+        self._archives_here = archives_here
+        self._observation = Observation(ClusterView(), frozenset())
+        self._led: Mapping[TopicIdPartition, Path] = {}
+        self._clock = clock
+        self._epochs = self._new_epochs()
+
+    def cluster_seen(self, observation: Observation) -> None:
+        """The cluster as it is now."""
+        self._observation = observation
+
+    def led(self, assignments: Sequence[Assignment]) -> None:
+        """The partitions that are led here now."""
+        led = {assignment.topic_id_partition: assignment.directory for assignment in assignments}
+        if led != self._led:
+            self._led = led
+            self._epochs = self._new_epochs()
+
+    def is_archived(self, partition: TopicIdPartition) -> bool:
+        """Whether the partition's entries wait for an archive, here or on another broker."""
+        name = self._observation.names.get(partition.topic_id)
+        settings = self._settings.topics.get(name) if name is not None else None
+        if settings is None or not (settings.enable and settings.archive):
+            return False
+        return self._archives_here or any(agent.archive for agent in self._settings.agents.values())
+
+    def chain_of(self, partition: TopicIdPartition) -> LeaderEpochChain | None:
+        """The leader epochs of a log that is led here; None of others."""
+        return self._epochs.of(partition)
+
+    def duties(self, brokers: Collection[int]) -> CareDuties:
+        """Those of the brokers that `Lifecycle.brokers_to_care_for` names, as far as their registrations were read."""
+        own = self._identity
+        known = self._store.registration_of(own.broker_id)
+        incarnations = {}
+        if known is not None and known.incarnation == own.incarnation:
+            for broker_id in brokers:
+                registration = self._store.registration_of(broker_id)
+                if registration is not None and registration.caretaker_broker_id == own.broker_id:
+                    incarnations[broker_id] = registration.incarnation
+        view = self._observation.view
+        bounds = {}
+        for partition in self._archive.topic_id_partitions():
+            start = view.log_start.get(partition)
+            if start is not None:
+                bounds[partition] = LogBounds(start, self._epochs.of(partition) or _NO_EPOCHS)
+        return CareDuties(incarnations, KnownLogs(bounds, _GoneTopics(view)))
+
+    def _new_epochs(self) -> LogEpochs:
+        return LogEpochs(self._led.get, self._clock)
+
+
+class _GoneTopics:
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+
+    def __contains__(self, topic_id: object) -> bool:
+        return isinstance(topic_id, bytes) and self._view.is_gone(TopicId(topic_id))

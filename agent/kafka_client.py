@@ -1,0 +1,20 @@
+"""How the agent reaches Kafka, from the broker's own settings."""
+
+from agent.settings import AgentSettings, AgentSettingsError
+from kafka_log.server_properties import BrokerProperties
+from metadata_topic.client_config import KafkaClientConfig, read_command_config
+
+
+def client_config(broker: BrokerProperties, settings: AgentSettings) -> KafkaClientConfig:
+    """How the agent reaches Kafka. Raises AgentSettingsError."""
+    servers = settings.remote_wal_agent_bootstrap_servers
+    if servers is None:
+        reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
+        client = [listener for name, listener in broker.listeners.items() if name not in reserved]
+        if not client:
+            raise AgentSettingsError(
+                "remote.wal.agent.bootstrap.servers: the broker has no client listener, so it must be set"
+            )
+        servers = f"{client[0].host or '127.0.0.1'}:{client[0].port}"
+    file = settings.remote_wal_agent_client_config
+    return read_command_config(servers, file)

@@ -1,0 +1,90 @@
+"""Snapshots of the metadata store, so that an agent's start need not read the whole metadata topic.
+
+Theory. A snapshot is a short cut and never needed: object storage that is not there soon enough, or answers with an
+error, makes the start read the topic from its beginning. The wait for it is short and on the reading thread alone, so
+neither replication nor the rest of the start is held up. One is saved at an interval, once the topic was read to
+its end, and only when the store has read on since the last one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from agent.late_storage import LateStorageManager
+from metadata_topic.archive_snapshot import with_archive
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.errors import SnapshotError
+from metadata_topic.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.store_image import StoreImage
+from plugin.errors import RemoteStorageError
+
+log = structlog.get_logger(__name__)
+
+STORAGE_WAIT_S = 2.0
+"""A store that is up answers the agent's self-test in less."""
+
+
+class StoreSnapshots:
+    """Loads one when the reading begins, and saves one now and then. See the module's theory."""
+
+    def __init__(
+        self,
+        store: RemoteWalMetadataStore,
+        archive: ArchiveStore,
+        keeper: SnapshotKeeper,
+        storage: LateStorageManager,
+        wall_ms: Callable[[], int],
+        storage_wait_s: float = STORAGE_WAIT_S,
+    ) -> None:
+        """`keeper` works on `storage`."""
+        self._store = store
+        self._archive = archive
+        self._keeper = keeper
+        self._storage = storage
+        self._wall_ms = wall_ms
+        self._storage_wait_s = storage_wait_s
+        self._saved_progress: dict[int, int] | None = None
+
+    def load(self) -> StoreImage | None:
+        """The newest one, to start from; None when there is none, or no answer yet. For the reading thread."""
+        if not self._storage.wait_until_there(self._storage_wait_s):
+            log.info("metadata_snapshot_not_loaded", reason="object storage has not answered yet")
+            return None
+        image = self._keeper.load()
+        if image is not None:
+            self._saved_progress = dict(image.progress)
+            log.info("metadata_snapshot_loaded", segments=len(image.segments))
+        return image
+
+    def save_if_changed(self) -> bool:
+        """Save the store unless the last snapshot tells the same. Blocks; False when nothing was saved."""
+        if not self._storage.is_there or self._store.progress == self._saved_progress:
+            return False
+        image = with_archive(self._store.image(), self._archive)
+        try:
+            size_bytes = self._keeper.save(image, self._wall_ms())
+        except (RemoteStorageError, SnapshotError) as error:
+            log.warning("metadata_snapshot_not_saved", error=str(error), consequence="a longer read at the next start")
+            return False
+        self._saved_progress = dict(image.progress)
+        log.info("metadata_snapshot_saved", bytes=size_bytes, segments=len(image.segments))
+        return True
+
+    async def run(
+        self,
+        interval_s: float,
+        is_read: Callable[[], bool],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Save at that interval, for ever, on a thread of its own, while the topic was read to its end."""
+        while True:
+            await sleep(interval_s)
+            if is_read():
+                await asyncio.to_thread(self.save_if_changed)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The keeper's: `saved`, `loaded`, `refused`, `load_failures`, `removed`."""
+        return self._keeper.counters

@@ -1,0 +1,81 @@
+"""KIP-405's remote storage as the long-term tier that releases entries of combined segments.
+
+What the tier holds is known by offset, and which records those are by the log's leader epochs. So only partitions
+with a replica on this broker are answered for, and only while `__remote_log_metadata` is followed; of all others it is
+not known, and time or the log's start releases their entries.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from kafka_log.leader_epoch_checkpoint import LeaderEpochs, MalformedFileError, read_leader_epochs
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.tiered_offsets import TieredOffsets, TieredRange
+from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
+
+EPOCHS_MAX_AGE_S = 30.0
+"""An older chain lacks newer epochs, of which it then says nothing; what it has was the log's when it was read."""
+
+
+class LogEpochs:
+    """The leader epochs of the logs on this broker, read anew after a time. Any thread may ask."""
+
+    def __init__(
+        self,
+        directory_of: Callable[[TopicIdPartition], Path | None],
+        clock: Callable[[], float],
+        max_age_s: float = EPOCHS_MAX_AGE_S,
+    ) -> None:
+        """`clock` is monotonic, in seconds."""
+        self._directory_of = directory_of
+        self._clock = clock
+        self._max_age_s = max_age_s
+        self._read: dict[TopicIdPartition, tuple[float, LeaderEpochs | None]] = {}
+
+    def of(self, partition: TopicIdPartition) -> LeaderEpochs | None:
+        """None when there is no such log here, or its checkpoint cannot be read."""
+        now = self._clock()
+        known = self._read.get(partition)
+        if known is None or now - known[0] >= self._max_age_s:
+            known = self._read[partition] = (now, self._read_now(partition))
+        return known[1]
+
+    def _read_now(self, partition: TopicIdPartition) -> LeaderEpochs | None:
+        directory = self._directory_of(partition)
+        if directory is None:
+            return None
+        try:
+            return read_leader_epochs(directory)
+        except (OSError, MalformedFileError):
+            return None
+
+
+class FollowedTier(Protocol):
+    """What is asked of `metadata_topic.tier_follower.TierFollower`."""
+
+    @property
+    def ready(self) -> bool: ...
+
+
+class TieredStorageTier:
+    """`rlm.release.LongTermTier` on `__remote_log_metadata`. One thread at a time."""
+
+    def __init__(self, offsets: TieredOffsets, follower: FollowedTier, epochs: LogEpochs) -> None:
+        self._offsets = offsets
+        self._follower = follower
+        self._epochs = epochs
+
+    def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
+        """Whether every record of the entry is on the tier; False when that is not known."""
+        if not self._follower.ready:
+            return False
+        partition = entry.topic_id_partition
+        epochs = self._epochs.of(partition)
+        return epochs is not None and self._offsets.is_tiered(
+            partition, epochs, entry.leader_epoch, TieredRange(entry.first_offset, entry.last_offset)
+        )
+
+    def waits_for(self, _partition: TopicIdPartition, /) -> bool:
+        """Never: Kafka makes the tier from its own logs."""
+        return False

@@ -1,0 +1,32 @@
+"""The write path's limits, from the settings."""
+
+from agent.settings import AgentSettings
+from rlm.partition_schedule import ScheduleIntervals
+from rlm.remote_wal_log_manager import LogManagerLimits
+from rlm.upload_pacer import PacerLimits
+
+
+def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
+    """Milliseconds there, seconds here."""
+    interval_s = settings.remote_wal_log_manager_combiner_task_interval_ms / 1000
+    retry_s = settings.remote_wal_log_manager_task_retry_interval_ms / 1000
+    retry_max_s = settings.remote_wal_log_manager_task_retry_interval_max_ms / 1000
+    uploads = settings.remote_wal_log_manager_combiner_thread_pool_size
+    upload_bytes = settings.remote_wal_log_manager_combiner_task_upload_bytes
+    return LogManagerLimits(
+        ScheduleIntervals(settings.remote_wal_log_manager_task_interval_ms / 1000, retry_s, retry_max_s),
+        PacerLimits(
+            interval_s,
+            settings.remote_wal_archive_interval_ms / 1000,
+            upload_bytes,
+            uploads,
+            retry_s,
+            retry_max_s,
+        ),
+        settings.remote_wal_log_manager_thread_pool_size,
+        settings.remote_wal_log_manager_combiner_queue_size,
+        settings.remote_wal_log_manager_combiner_queue_bytes,
+        upload_bytes,
+        settings.remote_wal_link_wait_max_ms / 1000,
+        settings.remote_wal_log_manager_open_files,
+    )

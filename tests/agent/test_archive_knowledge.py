@@ -1,0 +1,139 @@
+"""What the archive's tier and care are told: never more than is known."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from agent.archive_knowledge import ArchiveKnowledge, KnownSettings
+from agent.cluster_observer import Observation
+from agent.kafka_side import AgentIdentity
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.archive_records import ArchiveObjectCommitted
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.records import RemoteWalNodeRegistration
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
+from plugin.archive_object import ArchiveObjectId
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from rlm.archive_tier import ArchiveTier
+from rlm.led_partition import Assignment
+from rlm.release import ClusterView, Release, Tiers, release_of
+
+ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
+SEEN = Observation(
+    ClusterView(frozenset({ORDERS.topic_id}), retention_ms={ORDERS.topic_id: 10}, log_start={ORDERS: 4}),
+    frozenset({1, 2}),
+    {ORDERS.topic_id: "orders"},
+)
+
+
+class Cluster:
+    """The stores and settings that the knowledge reads."""
+
+    def __init__(self, archives_here: bool = True) -> None:
+        self.store, self.archive = RemoteWalMetadataStore(), ArchiveStore()
+        self.settings = SimpleNamespace(topics={"orders": TopicSettings(enable=True, archive=True)}, agents={})
+        self.knowledge = ArchiveKnowledge(
+            AgentIdentity("c", 1, 7, None, 0),
+            self.store,
+            self.archive,
+            cast(KnownSettings, self.settings),
+            archives_here,
+            lambda: 0.0,
+        )
+
+    def register(self, broker_id: int, incarnation: int, caretaker: int) -> None:
+        self.store.apply(RemoteWalNodeRegistration(broker_id, incarnation, caretaker, 0))
+
+    def commit(self, first: int, last: int) -> None:
+        named = ArchiveObjectId(ORDERS, first, last, CombinedSegmentId(1, 7, first))
+        run = RemoteLogSegmentMetadataEntry(ORDERS, 0, first, last, 112, 200, 0)
+        self.archive.apply(ArchiveObjectCommitted(named, 7, (run,), 300, (), 0))
+
+    def lead(self, directory: Path) -> None:
+        (directory / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n2 8\n")
+        self.knowledge.led([Assignment(ORDERS, "orders", directory, LinkPolicy.COST, 20, archive=True)])
+
+
+@pytest.mark.parametrize(
+    ("topic", "here", "elsewhere", "expected"),
+    [
+        (TopicSettings(enable=True, archive=True), True, False, True),
+        (TopicSettings(enable=True, archive=True), False, True, True),
+        (TopicSettings(enable=True, archive=True), False, False, False),
+        (TopicSettings(enable=True, archive=False), True, True, False),
+        (TopicSettings(enable=False, archive=True), True, True, False),
+    ],
+)
+def test_entries_wait_for_the_archive_wherever_it_runs(
+    topic: TopicSettings, here: bool, elsewhere: bool, expected: bool
+) -> None:
+    cluster = Cluster(archives_here=here)
+    cluster.settings.topics["orders"] = topic
+    cluster.settings.agents[2] = AgentRegistration(2, 5, "", "", "1", 0, archive=elsewhere)
+    assert not cluster.knowledge.is_archived(ORDERS)
+    cluster.knowledge.cluster_seen(SEEN)
+    assert cluster.knowledge.is_archived(ORDERS) is expected
+
+
+def test_an_archived_topics_entry_goes_once_it_is_archived_and_never_by_time() -> None:
+    cluster = Cluster()
+    cluster.knowledge.cluster_seen(SEEN)
+    tier = Tiers([ArchiveTier(cluster.archive, cluster.knowledge.is_archived, cluster.knowledge.chain_of)])
+    entry = RemoteLogSegmentMetadataEntry(ORDERS, 0, 4, 9, 0, 10, 0)
+    assert release_of(entry, 10**9, SEEN.view, tier) is None
+    cluster.commit(4, 9)
+    assert release_of(entry, 0, SEEN.view, tier) is Release.TIERED
+
+
+def test_leader_epochs_are_told_of_led_partitions_alone(tmp_path: Path) -> None:
+    cluster = Cluster()
+    assert cluster.knowledge.chain_of(ORDERS) is None
+    cluster.lead(tmp_path)
+    chain = cluster.knowledge.chain_of(ORDERS)
+    assert chain is not None
+    assert chain.entries == ((0, 0), (2, 8))
+    cluster.knowledge.led([])
+    assert cluster.knowledge.chain_of(ORDERS) is None
+
+
+def test_nothing_is_in_care_until_the_topic_was_read_beyond_our_own_registration() -> None:
+    cluster = Cluster()
+    cluster.register(2, 5, caretaker=1)
+    cluster.register(1, 6, caretaker=1)
+    assert cluster.knowledge.duties({1, 2}).incarnations == {}
+    cluster.register(1, 7, caretaker=1)
+    assert cluster.knowledge.duties({1, 2}).incarnations == {1: 7, 2: 5}
+    assert cluster.knowledge.duties(()).incarnations == {}
+    cluster.register(2, 9, caretaker=2)
+    assert cluster.knowledge.duties({1, 2}).incarnations == {1: 7}
+    cluster.register(1, 8, caretaker=1)
+    assert cluster.knowledge.duties({1, 2}).incarnations == {}
+
+
+def test_of_logs_that_are_led_elsewhere_only_what_is_below_their_start_is_not_needed(tmp_path: Path) -> None:
+    cluster = Cluster()
+    for first, last in ((0, 3), (4, 7), (8, 9)):
+        cluster.commit(first, last)
+    assert cluster.knowledge.duties(()).logs.bounds == {}
+    cluster.knowledge.cluster_seen(SEEN)
+
+    def unneeded() -> list[int]:
+        logs = cluster.knowledge.duties(()).logs
+        return [found.first_offset for found in cluster.archive.unneeded(logs.bounds, logs.deleted_topics)]
+
+    assert unneeded() == [0]
+    cluster.lead(tmp_path)
+    assert unneeded() == [0, 8]
+
+
+def test_objects_of_a_topic_that_is_gone_are_not_needed() -> None:
+    cluster = Cluster()
+    cluster.commit(0, 3)
+    gone = ClusterView(gone_before=frozenset({ORDERS.topic_id}))
+    assert ORDERS.topic_id not in cluster.knowledge.duties(()).logs.deleted_topics
+    cluster.knowledge.cluster_seen(Observation(gone, frozenset({1})))
+    logs = cluster.knowledge.duties(()).logs
+    assert len(cluster.archive.unneeded(logs.bounds, logs.deleted_topics)) == 1

@@ -1,0 +1,85 @@
+"""Kafka's own remote storage releases what is on it, of the logs that are known here."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.tiered_storage import LogEpochs, TieredStorageTier
+from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.kip405 import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from metadata_topic.states import FINISHED, STARTED
+from metadata_topic.tiered_offsets import TieredOffsets
+from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
+from rlm.release import ClusterView, Release, Tiers, release_of
+
+ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
+
+
+class Follower:
+    ready = True
+
+
+def _tiered(first: int, last: int) -> TieredOffsets:
+    offsets = TieredOffsets()
+    segment_id = RemoteLogSegmentId(ORDERS, bytes(16))
+    begun = RemoteLogSegmentMetadata(segment_id, "orders", first, last, 1, 0, 0, ((4, first),), 100, None, STARTED)
+    ended = RemoteLogSegmentMetadataUpdate(segment_id, "orders", 1, 0, None, FINISHED)
+    offsets.apply_all([(begun, (0, 0)), (ended, (0, 1))])
+    return offsets
+
+
+def _entry(first: int, last: int, epoch: int = 4) -> RemoteLogSegmentMetadataEntry:
+    return RemoteLogSegmentMetadataEntry(ORDERS, epoch, first, last, 0, 10, 0)
+
+
+def _checkpoint(directory: Path, *entries: tuple[int, int]) -> None:
+    lines = ["0", str(len(entries)), *(f"{epoch} {start}" for epoch, start in entries)]
+    (directory / "leader-epoch-checkpoint").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [(_entry(0, 9), True), (_entry(2, 5), True), (_entry(5, 10), False), (_entry(0, 9, epoch=3), False)],
+)
+def test_an_entry_goes_when_all_of_it_is_on_the_tier(
+    tmp_path: Path, entry: RemoteLogSegmentMetadataEntry, expected: bool
+) -> None:
+    _checkpoint(tmp_path, (4, 0))
+    tier = Tiers([TieredStorageTier(_tiered(0, 9), Follower(), LogEpochs(lambda _: tmp_path, lambda: 0.0))])
+    assert tier.holds(entry) is expected
+    assert release_of(entry, 0, ClusterView(), tier) is (Release.TIERED if expected else None)
+    assert not tier.waits_for(ORDERS)
+
+
+def test_nothing_is_known_before_the_topic_was_read(tmp_path: Path) -> None:
+    _checkpoint(tmp_path, (4, 0))
+    follower = Follower()
+    tier = TieredStorageTier(_tiered(0, 9), follower, LogEpochs(lambda _: tmp_path, lambda: 0.0))
+    follower.ready = False
+    assert not tier.holds(_entry(0, 9))
+    follower.ready = True
+    assert tier.holds(_entry(0, 9))
+
+
+def test_nothing_is_known_of_a_log_that_is_not_here_or_cannot_be_read(tmp_path: Path) -> None:
+    for directory in (None, tmp_path, tmp_path / "gone"):
+        epochs = LogEpochs(lambda _, found=directory: found, lambda: 0.0)  # type: ignore[misc]
+        assert not TieredStorageTier(_tiered(0, 9), Follower(), epochs).holds(_entry(0, 9))
+        (tmp_path / "leader-epoch-checkpoint").write_text("no number\n")
+
+
+def test_leader_epochs_are_read_again_after_their_time(tmp_path: Path) -> None:
+    now = 0.0
+    epochs = LogEpochs(lambda _: tmp_path, lambda: now, max_age_s=10.0)
+    _checkpoint(tmp_path, (4, 0))
+    assert _entries(epochs.of(ORDERS)) == ((4, 0),)
+    _checkpoint(tmp_path, (4, 0), (5, 7))
+    now = 9.0
+    assert _entries(epochs.of(ORDERS)) == ((4, 0),)
+    now = 10.0
+    assert _entries(epochs.of(ORDERS)) == ((4, 0), (5, 7))
+
+
+def _entries(epochs: LeaderEpochs | None) -> tuple[tuple[int, int], ...] | None:
+    return None if epochs is None else epochs.entries

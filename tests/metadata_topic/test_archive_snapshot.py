@@ -1,0 +1,140 @@
+"""The archive's part of a snapshot, and the reader that feeds both stores from one topic."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from archive_strategies import committed, deleting, object_id, prepared
+from fake_topic import FakeTopic
+from metadata_strategies import ORDERS, entry, segment
+from test_consumer import NOWHERE, QUICK
+
+from metadata_topic import archive_records, serde
+from metadata_topic.archive_records import ArchiveRecord
+from metadata_topic.archive_snapshot import EXTRA_NAME, decode_archive, encode_archive, restore_archive, with_archive
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.errors import SnapshotError
+from metadata_topic.records import RemoteWalNodeRegistration
+from metadata_topic.snapshot import read_image, snapshot_chunks
+from metadata_topic.states import DELETING, FINISHED, STARTED
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.store_image import StoreImage
+
+BROKER = object_id(1, 0, 9).writer_id.broker_id
+INCARNATION = object_id(1, 0, 9).writer_id.incarnation
+
+
+def put(topic: FakeTopic, record: ArchiveRecord) -> None:
+    topic.append(archive_records.encode_key(record.object_id), archive_records.encode(record))
+
+
+def register(topic: FakeTopic, incarnation: int) -> None:
+    record = RemoteWalNodeRegistration(BROKER, incarnation, BROKER, 0)
+    topic.append(serde.key_of(record), serde.encode(record))
+
+
+@contextmanager
+def reading(
+    topic: FakeTopic, snapshot: StoreImage | None = None
+) -> Iterator[tuple[RemoteWalMetadataStore, ArchiveStore, RemoteWalMetadataConsumer]]:
+    store, archive = RemoteWalMetadataStore(), ArchiveStore()
+    consumer = RemoteWalMetadataConsumer(
+        NOWHERE, store, QUICK, consumer_factory=topic.consumer, load_snapshot=lambda: snapshot, archive=archive
+    )
+    consumer.start()
+    try:
+        assert consumer.wait_until_ready(10.0)
+        yield store, archive, consumer
+    finally:
+        consumer.close()
+
+
+def test_the_archives_records_go_to_its_own_store_and_count_for_nothing_in_the_other() -> None:
+    topic = FakeTopic()
+    put(topic, prepared(object_id(1, 0, 9)))
+    put(topic, committed(object_id(1, 0, 9)))
+    record = segment(1, entry(0, 9))
+    topic.append(serde.encode_key(record.combined_segment_id), serde.encode(record))
+    topic.append(object_id(2, 0, 9).to_bytes(), b"\x07newer")
+    with reading(topic) as (store, archive, _):
+        assert archive.covers(ORDERS, 0, 0, 9)
+        assert archive.counters["unknown_version"] == 1
+        assert store.progress == {0: 4}
+        assert not [name for name in store.counters if name.startswith("unknown_")]
+        assert store.totals()[FINISHED].segments == 1
+
+
+def test_records_behind_a_newer_registration_are_fenced_and_those_before_it_stay() -> None:
+    topic = FakeTopic()
+    put(topic, committed(object_id(1, 0, 9)))
+    register(topic, INCARNATION + 1)
+    put(topic, committed(object_id(2, 10, 19)))
+    with reading(topic) as (store, archive, _):
+        assert archive.covers(ORDERS, 0, 0, 9)
+        assert not archive.covers(ORDERS, 0, 10, 19)
+        assert archive.counters["fenced"] == 1
+        assert store.registration_of(BROKER) is not None
+
+
+def test_a_snapshot_restores_both_and_the_topic_is_read_on_from_it() -> None:
+    topic = FakeTopic()
+    put(topic, committed(object_id(1, 0, 9)))
+    register(topic, INCARNATION + 1)
+    put(topic, prepared(object_id(3, 50, 59)))
+    with reading(topic) as (store, archive, _):
+        image = with_archive(store.image(), archive)
+    image = read_image(b"".join(snapshot_chunks(image, "c")), "c")
+    topic.reads.clear()
+    put(topic, committed(object_id(2, 10, 19)))
+    with reading(topic, image) as (store, archive, _):
+        assert topic.reads == [(0, 3)]
+        assert archive.covers(ORDERS, 0, 0, 9)
+        assert archive.counters["fenced"] == 1
+        assert not archive.covers(ORDERS, 0, 10, 19)
+
+
+def test_a_snapshot_that_does_not_tell_of_the_archive_is_passed_over() -> None:
+    topic = FakeTopic()
+    put(topic, committed(object_id(1, 0, 9)))
+    with reading(topic) as (store, _, _):
+        image = store.image()
+    with reading(topic, image) as (store, archive, _):
+        assert archive.covers(ORDERS, 0, 0, 9)
+        assert store.progress == {0: 1}
+
+
+def test_another_topic_than_the_snapshot_tells_of_makes_both_forget() -> None:
+    topic = FakeTopic()
+    put(topic, committed(object_id(1, 0, 9)))
+    register(topic, INCARNATION)
+    with reading(topic) as (store, archive, _):
+        image = with_archive(store.image(), archive)
+    with reading(FakeTopic(), image) as (store, archive, _):
+        assert archive.topic_id_partitions() == []
+        assert store.registration_of(BROKER) is None
+
+
+def test_every_state_survives() -> None:
+    archive = ArchiveStore()
+    doomed, done, begun = object_id(1, 0, 9), object_id(2, 10, 19), object_id(3, 20, 29)
+    for record in (committed(doomed), deleting(doomed), committed(done), prepared(begun)):
+        archive.apply(record)
+    archive.apply(archive_records.decode_or_keep_out(begun.to_bytes(), b"\x09later"))
+    again = ArchiveStore()
+    again.restore({}, decode_archive(encode_archive(archive)))
+    assert again.snapshot() == archive.snapshot()
+    assert [again.state_of(named) for named in (doomed, done, begun)] == [DELETING, FINISHED, STARTED]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 9, 20, -1])
+def test_a_damaged_part_changes_nothing(cut: int) -> None:
+    archive = ArchiveStore()
+    archive.apply(committed(object_id(1, 0, 9)))
+    whole = encode_archive(archive)
+    damaged = b"\x02" + whole[1:] if cut == 1 else whole[:cut]
+    image = replace(RemoteWalMetadataStore().image(), extras={EXTRA_NAME: damaged})
+    with pytest.raises(SnapshotError):
+        restore_archive(archive, image)
+    assert archive.covers(ORDERS, 0, 0, 9)
