@@ -11,6 +11,7 @@ from functools import partial
 
 import structlog
 
+from agent.defects import begun_anew_after_defects
 from agent.settings import AgentSettings
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.errors import PublicationBacklogFullError
@@ -96,8 +97,9 @@ class ArchiveSide:
             )
 
     def start(self) -> "asyncio.Task[None]":
-        """Begin, whether or not the store is there. The task never ends by itself, unless by a defect."""
-        self._running = asyncio.create_task(self._run(), name="archive")
+        """Begin, whether or not the store is there. The task never ends by itself."""
+        running = begun_anew_after_defects("archive", self._run, self._parts.measures.defects)
+        self._running = asyncio.create_task(running, name="archive")
         return self._running
 
     async def stop(self) -> None:
@@ -105,6 +107,9 @@ class ArchiveSide:
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+        self._leave()
+
+    def _leave(self) -> None:
         if self._task is not None:
             self._task.close()
         if self.storage is not None:
@@ -113,6 +118,7 @@ class ArchiveSide:
     async def _run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         while (storage := await asyncio.to_thread(self._load)) is None:
             await sleep(_STORAGE_RETRY_S)
+        self._leave()  # what a run before this one had
         self.storage = storage
         self._task = task = self._make_task(storage)
         self.assign(self._assignments)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import structlog
 
 from agent.cluster_observer import ClusterObserver, ClusterUnknownError, Observation, topics_of
+from agent.defects import begun_anew_after_defects
 from agent.kafka_side import AgentIdentity, KafkaSide
 from agent.node_registrations import StoreRegistrations, publish_registration
 from agent.settings import AgentSettings
@@ -128,8 +129,9 @@ class Lifecycle:
         publish_registration(self._parts.publisher, self._care.first_registration(), self._parts.clocks.wall_ms())
 
     def start(self) -> "asyncio.Task[None]":
-        """Begin. The task never ends by itself, unless by a defect."""
-        self._main = asyncio.get_running_loop().create_task(self._run(), name="lifecycle")
+        """Begin. The task never ends by itself."""
+        running = begun_anew_after_defects("lifecycle", self._run, self._parts.measures.defects)
+        self._main = asyncio.get_running_loop().create_task(running, name="lifecycle")
         return self._main
 
     async def stop(self) -> None:

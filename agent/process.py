@@ -22,6 +22,7 @@ from agent.kafka_side import AgentIdentity, KafkaSide
 from agent.late_storage import LateStorageManager
 from agent.lifecycle import Lifecycle, LifecycleParts
 from agent.metrics import StateCollector
+from agent.object_summary import object_summary
 from agent.settings import AgentSettings
 from agent.write_limits import log_manager_limits
 from kafka_log.log_directory import LogDirectory
@@ -134,7 +135,7 @@ class Agent:
                 self._storage, self._manager, self._publisher, self._kafka.store, lambda: self._kafka.metadata_counters
             )
         )
-        self._http = HttpEndpoint(self._registry, self.describe, self.not_ready)
+        self._http = HttpEndpoint(self._registry, self.describe, self.not_ready, self.objects)
         self._storage_missing = "no answer yet"
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -241,6 +242,10 @@ class Agent:
             "metadata_pending": self._publisher.pending,
             "partitions": partitions,
         }
+
+    def objects(self) -> dict[str, Any]:
+        """What `remote-wal describe --objects` shows."""
+        return object_summary(self._kafka.store, wall_ms())
 
     def not_ready(self) -> list[str]:
         """What is missing for the agent to do all of its work."""

@@ -69,6 +69,9 @@ class ArchiveMeasures:
     """Counters of the archive."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.defects = Counter(
+            "remote_wal_archive_defects", "Times that the archive failed and began anew", registry=registry
+        )
         self.read_bytes = Counter(
             "remote_wal_archive_read_bytes", "Bytes of combined segments read for the archive", registry=registry
         )
@@ -88,6 +91,9 @@ class LifecycleMeasures:
     """Counters of what becomes of combined segments after their upload."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.defects = Counter(
+            "remote_wal_lifecycle_defects", "Times that the care for objects failed and began anew", registry=registry
+        )
         self.dead_entries = Counter(
             "remote_wal_dead_entries_published",
             "Entries of older leaders that were declared dead after elections",

@@ -9,7 +9,7 @@ from agent.doctor.cluster_questions import ask_cluster, ask_topics
 from agent.doctor.facts import AgentAnswer, Cluster, EnabledTopic, Facts, Host, Store, Unknown
 from agent.doctor.host_questions import ask_agent, count_partitions, dial, max_user_watches, open_files_limit
 from agent.doctor.store_probe import probe_store
-from agent.process import client_config
+from agent.kafka_client import client_config
 from agent.settings import AgentSettings
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties
