@@ -22,7 +22,7 @@ HASTY_AGENTS = {
     "remote.wal.expiration.delete.grace.ms": "1000",
     "remote.wal.expiration.topic.gone.ms": "2000",
     "remote.wal.expiration.cluster.interval.ms": "500",
-    "remote.wal.uncommitted.ttl.ms": "5000",
+    "remote.wal.uncommitted.ttl.ms": "20000",
     "remote.wal.orphans.interval.ms": "2000",
     "remote.wal.failover.check.interval.ms": "500",
 }
