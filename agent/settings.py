@@ -202,7 +202,10 @@ class AgentSettings(BaseModel):
         3, ge=1, description="Replication factor of the agents' topics, when they are made."
     )
     remote_wal_log_metadata_topic_retention_ms: int = Field(
-        86_400_000, ge=60_000, description="Retention of __remote_wal_log_metadata; longer than any local.retention.ms."
+        691_200_000,
+        ge=60_000,
+        description="Retention of __remote_wal_log_metadata; longer than any local.retention.ms, which is retention.ms "
+        "(7 days) unless a topic says otherwise.",
     )
     remote_wal_log_metadata_snapshot_interval_ms: int = Field(
         600_000,

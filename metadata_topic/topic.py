@@ -32,9 +32,10 @@ class MetadataTopicSettings:
     """`remote.wal.log.metadata.topic.num.partitions`"""
     replication_factor: int = 3
     """`remote.wal.log.metadata.topic.replication.factor`; of both topics"""
-    retention_ms: int = 24 * 60 * 60 * 1000
+    retention_ms: int = 8 * 24 * 60 * 60 * 1000
     """`remote.wal.log.metadata.topic.retention.ms`: longer than any topic's local.retention.ms and the grace time
-    before an object is deleted; see `covering` and `check_retention`. -1: without end
+    before an object is deleted; see `covering` and `check_retention`. The default covers Kafka's own of 7 days.
+    -1: without end
     """
 
     @property

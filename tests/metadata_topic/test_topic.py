@@ -96,7 +96,7 @@ def test_both_topics_are_made_once() -> None:
     assert first.created == (METADATA_TOPIC, SETTINGS_TOPIC)
     assert admin.topics == {METADATA_TOPIC: 12, SETTINGS_TOPIC: 1}
     assert admin.configs[METADATA_TOPIC]["cleanup.policy"] == "delete"
-    assert admin.configs[METADATA_TOPIC]["retention.ms"] == "86400000"
+    assert admin.configs[METADATA_TOPIC]["retention.ms"] == "691200000"
     assert admin.configs[SETTINGS_TOPIC]["cleanup.policy"] == "compact"
     second = ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin)
     assert (second.created, second.deviations, second.metadata_partitions) == ((), (), 12)
@@ -126,7 +126,7 @@ def test_deviations_of_an_existing_topic_are_reported_and_left() -> None:
     }
     ensured = ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin)
     assert ensured.deviations == (
-        f"{METADATA_TOPIC}: retention.ms is 60000, not 86400000",
+        f"{METADATA_TOPIC}: retention.ms is 60000, not 691200000",
         f"{METADATA_TOPIC}: remote.wal.log.metadata.topic.num.partitions is 50, not 12",
     )
     assert ensured.metadata_partitions == 50
