@@ -88,7 +88,7 @@ def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
 
     console = Console()
     table = Table(title="Partitions that replicate through object storage")
-    table.add_column("topic", overflow="fold")
+    table.add_column("topic", overflow="fold", min_width=12)
     for column in ("part", "leader", "log end", "uploaded", "lag", "age", "linked", "inline"):
         table.add_column(column, justify="right", no_wrap=True)
     rows = [(partition, broker_id) for broker_id, answer in answers.items() for partition in answer["partitions"]]

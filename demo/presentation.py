@@ -140,7 +140,7 @@ def _object_sizes(report: Report) -> "RenderableType":
     return _captioned(
         table,
         "From the price table alone: a PUT costs the same for any size, so the price falls as brokers write "
-        "more. This machine's brokers write little; ten MB/s each fill objects of some 100 kB every 10 ms.",
+        "more. This machine's brokers write little; ten MB/s each fill objects of some 250 kB every 25 ms.",
     )
 
 
