@@ -1,0 +1,182 @@
+"""The tables of the job, as Spark types. docs/report.md explains them to readers.
+
+Times are milliseconds since 1970, sizes bytes, offsets inclusive at both ends, positions half open. A combined segment
+is named by (broker_id, incarnation, sequence) in every table. Topics are named by their 16-byte id, as a name may be
+given anew: `History.with_topic_names` adds the names, best after an aggregation. Null means unknown, never 0.
+"""
+
+from typing import Final
+
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+_INT, _LONG, _TEXT, _BYTES, _BOOL = IntegerType(), LongType(), StringType(), BinaryType(), BooleanType()
+
+
+def _schema(**columns: tuple[DataType, bool] | DataType) -> StructType:
+    """A column is nullable unless it comes with False."""
+    return StructType(
+        [
+            StructField(name, kind[0], kind[1]) if isinstance(kind, tuple) else StructField(name, kind, True)
+            for name, kind in columns.items()
+        ]
+    )
+
+
+SEGMENT_KEY: Final = ("broker_id", "incarnation", "sequence")
+
+SEGMENTS: Final = _schema(
+    broker_id=(_INT, False),
+    incarnation=(_LONG, False),
+    sequence=(_LONG, False),
+    state=(_INT, False),  # the furthest RemoteLogSegmentState: 0 started, 1 finished, 2 deleting, 3 deleted
+    started_ms=_LONG,  # the first record's event timestamp, for each of the four states
+    finished_ms=_LONG,
+    deleting_ms=_LONG,
+    deleted_ms=_LONG,
+    size_bytes=_LONG,  # as the writer said
+    entry_count=_INT,  # null until COPY_SEGMENT_FINISHED was read
+    retention_ms=_LONG,  # must be kept so long: the longest local retention among its entries that a log still holds
+    is_stored=_BOOL,  # whether the inventory holds its object; null without an inventory
+    stored_bytes=_LONG,  # the object's size by the inventory
+    stored_ms=_LONG,  # last modified, by the store's clock
+    store_class=_TEXT,
+    is_new=(_BOOL, False),  # its COPY_SEGMENT_FINISHED was read in this run
+)
+"""One row for each combined segment that the metadata tells of. An incremental run has those that were alive at the
+end of the run before, and those that its new records name.
+"""
+
+ENTRIES: Final = _schema(
+    broker_id=(_INT, False),
+    incarnation=(_LONG, False),
+    sequence=(_LONG, False),
+    event_timestamp_ms=(_LONG, False),  # of the segment's COPY_SEGMENT_FINISHED
+    topic_id=(_BYTES, False),
+    partition=(_INT, False),
+    leader_epoch=(_INT, False),
+    first_offset=(_LONG, False),
+    last_offset=(_LONG, False),
+    start_position=(_LONG, False),
+    end_position=(_LONG, False),
+)
+"""One row for each entry of each COPY_SEGMENT_FINISHED that this run read; a record that was published twice counts
+once. An incremental run has the new records' entries alone.
+"""
+
+DEAD_ENTRIES: Final = _schema(
+    broker_id=(_INT, False),
+    incarnation=(_LONG, False),
+    sequence=(_LONG, False),
+    event_timestamp_ms=(_LONG, False),
+    topic_id=(_BYTES, False),
+    partition=(_INT, False),
+    leader_epoch=(_INT, False),
+    first_offset=(_LONG, False),
+    last_offset=(_LONG, False),
+    start_position=_LONG,
+    end_position=_LONG,
+    declared_by=(_INT, False),  # the broker that leads now
+    declared_epoch=(_INT, False),  # and its leader epoch
+)
+"""What failovers killed, as the new leaders' agents told."""
+
+INVENTORY: Final = _schema(
+    key=(_TEXT, False),
+    size_bytes=(_LONG, False),
+    last_modified_ms=(_LONG, False),
+    store_class=_TEXT,
+    broker_id=_INT,  # these three name a combined segment, or the writer of an archive object
+    incarnation=_LONG,
+    sequence=_LONG,
+    archive_topic_id=_BYTES,  # null for a combined segment
+    archive_partition=_INT,
+    archive_first_offset=_LONG,
+    archive_last_offset=_LONG,
+)
+"""One row for each object of this cluster in the store."""
+
+TOPICS: Final = _schema(
+    topic_id=(_BYTES, False),
+    topic=(_TEXT, False),
+    partitions=(_INT, False),
+    replication_factor=_INT,
+    is_enabled=(_BOOL, False),  # remote.wal.storage.enable
+    link_policy=(_TEXT, False),
+    is_archived=(_BOOL, False),  # remote.wal.archive.enable
+    cleanup_policy=_TEXT,
+    retention_ms=_LONG,  # -1 is for ever
+    local_retention_ms=_LONG,  # effective: -2 resolved, and retention.ms where nothing is tiered; -1 is for ever
+    retention_bytes=_LONG,
+    local_retention_bytes=_LONG,
+    is_tiered=(_BOOL, False),  # KIP-405's remote.storage.enable
+)
+"""One row for each topic of the cluster that is there now."""
+
+PARTITIONS: Final = _schema(
+    topic_id=(_BYTES, False),
+    partition=(_INT, False),
+    leader=_INT,
+    log_start_offset=_LONG,
+    log_end_offset=_LONG,  # the high watermark
+)
+
+TIERED: Final = _schema(
+    topic_id=(_BYTES, False),
+    topic=(_TEXT, False),
+    partition=(_INT, False),
+    segment_uuid=(_BYTES, False),
+    broker_id=_INT,
+    state=(_INT, False),  # as in SEGMENTS: KIP-405's states have the same ids
+    start_offset=_LONG,
+    end_offset=_LONG,
+    size_bytes=_LONG,
+    max_timestamp_ms=_LONG,
+    started_ms=_LONG,
+    finished_ms=_LONG,
+    deleting_ms=_LONG,
+    deleted_ms=_LONG,
+)
+"""One row for each segment that `__remote_log_metadata` tells of; empty without that topic."""
+
+QUARANTINE: Final = _schema(
+    topic=(_TEXT, False),
+    partition=(_INT, False),
+    offset=(_LONG, False),
+    timestamp_ms=_LONG,
+    reason=(_TEXT, False),  # a short label, as agents count it
+    detail=_TEXT,
+    key_bytes=_INT,
+    value_bytes=_INT,
+)
+"""Records that were not understood: foreign, truncated or damaged. Their bytes stay where they are."""
+
+OTHER_RECORDS: Final = _schema(
+    record_type=(_INT, False),
+    key=(_BYTES, False),
+    value=(_BYTES, False),
+    partition=(_INT, False),
+    offset=(_LONG, False),
+    timestamp_ms=_LONG,
+)
+"""Our records that are not about a combined segment's life, as bytes: registrations, the archive's, newer agents'."""
+
+FINDINGS: Final = _schema(
+    kind=(_TEXT, False),
+    severity=(_TEXT, False),  # info, warning, critical
+    topic=_TEXT,
+    partition=_INT,
+    segment=_TEXT,  # CombinedSegmentId's text form
+    detail=(_TEXT, False),
+    age_ms=_LONG,
+    size_bytes=_LONG,
+    heal=(_TEXT, False),
+)
