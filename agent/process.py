@@ -24,6 +24,7 @@ from agent.lifecycle import Lifecycle, LifecycleParts
 from agent.metrics import StateCollector
 from agent.object_summary import object_summary
 from agent.settings import AgentSettings
+from agent.usage import UsageReport, store_counts
 from agent.write_limits import log_manager_limits
 from kafka_log.log_directory import LogDirectory
 from kafka_log.meta_properties import read_meta_properties
@@ -128,6 +129,14 @@ class Agent:
         )
         self._archive = self._archive_side() if settings.remote_wal_archive_enable else None
         self._lifecycle = Lifecycle(settings, self._identity, self._client, self._lifecycle_parts())
+        self._usage = UsageReport(
+            self._identity,
+            lambda: store_counts(settings, self._storage, self._archive),
+            self._measures,
+            self._publisher,
+            wall_ms,
+            settings.remote_wal_usage_interval_ms,
+        )
         self._manager.resume_offset = self._kafka.resume_offset
         self._manager.on_unknown_partition = self._kafka.look_again
         self._registry.register(
@@ -156,6 +165,7 @@ class Agent:
                 self._manager.start(),
                 self._kafka.start(),
                 self._lifecycle.start(),
+                self._usage.start(),
                 asyncio.create_task(self._await_storage(), name="await-storage"),
             ]
             if self._archive is not None:
@@ -179,6 +189,7 @@ class Agent:
         await self._leader.stop()
         await self._follower.stop()
         await self._kafka.stop()
+        await self._usage.stop()
         if self._settings.remote_log_wal_storage_system_enable:
             lost = await asyncio.to_thread(self._publisher.close, timeout_s)
             if lost:

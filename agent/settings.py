@@ -212,6 +212,12 @@ class AgentSettings(BaseModel):
         ge=1000,
         description="How often a changed metadata store is saved to object storage, for a quick start.",
     )
+    remote_wal_usage_interval_ms: int = Field(
+        600_000,
+        ge=1000,
+        description="How often the agent writes into the metadata topic what it has moved and asked for, for the costs "
+        "in reports. At each multiple of it, by the clock.",
+    )
     remote_wal_expiration_task_interval_ms: int = Field(
         5000, ge=10, description="How often objects are looked for that may go, and deleted when it is their time."
     )

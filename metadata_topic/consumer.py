@@ -37,6 +37,7 @@ from metadata_topic.topic_follower import (
     TopicRecord,
     confluent_reader,
 )
+from metadata_topic.usage_record import is_usage_key
 
 log = structlog.get_logger(__name__)
 
@@ -117,7 +118,9 @@ class RemoteWalMetadataConsumer:
         )
 
     def _taken_by_archive_or(self, record: TopicRecord) -> MetadataRecord | None:
-        """What is for the metadata store; None for what is the archive's."""
+        """What is for the metadata store; None for what is the archive's, and for usage, which agents do not read."""
+        if record.key is not None and is_usage_key(record.key):
+            return None
         if record.key is not None and archive_records.is_archive_key(record.key):
             if self._archive is not None:
                 self._archive.apply(archive_records.decode_or_keep_out(record.key, record.value))

@@ -38,6 +38,7 @@ from metadata_topic.errors import MetadataRecordTooLargeError, PublicationBacklo
 from metadata_topic.partitioner import metadata_partition
 from metadata_topic.records import PublishableRecord, RemoteWalNodeRegistration
 from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.usage_record import UsageRecord, encode_usage, encode_usage_key
 
 log = structlog.get_logger(__name__)
 
@@ -105,26 +106,31 @@ def confluent_producer(config: dict[str, ConfluentValue | logging.Logger]) -> Pr
     return cast(ProducerLike, Producer(config))
 
 
-def _encoded(record: PublishableRecord | ArchiveRecord) -> tuple[bytes, bytes]:
+Publishable = PublishableRecord | ArchiveRecord | UsageRecord
+
+
+def _encoded(record: Publishable) -> tuple[bytes, bytes]:
     """Key and value."""
+    if isinstance(record, UsageRecord):
+        return encode_usage_key(record), encode_usage(record)
     if isinstance(record, ArchiveRecord):
         return archive_records.encode_key(record.object_id), archive_records.encode(record)
     return serde.key_of(record), serde.encode(record)
 
 
-def _name_of(record: PublishableRecord | ArchiveRecord) -> str:
+def _name_of(record: Publishable) -> str:
     if isinstance(record, ArchiveRecord):
         return str(record.object_id)
-    if isinstance(record, RemoteWalNodeRegistration):
+    if isinstance(record, RemoteWalNodeRegistration | UsageRecord):
         return f"broker {record.broker_id}"
     return str(record.combined_segment_id)
 
 
-def _partition_of(record: PublishableRecord | ArchiveRecord, partition_count: int) -> int:
+def _partition_of(record: Publishable, partition_count: int) -> int:
     """All about one broker's objects is in one partition, whoever says it: fencing needs its order."""
     if isinstance(record, ArchiveRecord):
         return metadata_partition(record.object_id.writer_id.broker_id, partition_count)
-    if isinstance(record, RemoteWalNodeRegistration):
+    if isinstance(record, RemoteWalNodeRegistration | UsageRecord):
         return metadata_partition(record.broker_id, partition_count)
     return metadata_partition(record.combined_segment_id.broker_id, partition_count)
 
@@ -162,7 +168,7 @@ class RemoteWalMetadataPublisher:
         """Begin publishing. What was queued before goes out now."""
         self._thread.start()
 
-    def publish(self, record: PublishableRecord | ArchiveRecord) -> None:
+    def publish(self, record: Publishable) -> None:
         """Queue a record for the partition of the broker that it, or whose object it, is about; returns at once.
 
         Raises PublicationBacklogFullError when too much waits already, MetadataRecordTooLargeError when the

@@ -59,8 +59,8 @@ class Prices:
         )
 
     def of_storage_manager(self, class_name: str) -> StorePrices:
-        """What a storage manager's requests cost: S3 Standard's prices for that one, S3 Express's for all others."""
-        return self.s3_standard if class_name == S3_STANDARD_CLASS_NAME else self.s3_express
+        """What a storage manager's requests cost."""
+        return self.s3_standard if section_of(class_name) == "s3_standard" else self.s3_express
 
     def break_even_bytes(self, remote_followers: int, store: StorePrices) -> int:
         """The size from which an object is cheaper than sending its bytes across the border to each follower.
@@ -76,6 +76,11 @@ class Prices:
         if saved_per_gb <= 0:
             raise PriceError("at these prices no object is ever cheaper than crossing the zone border")
         return round(requests / saved_per_gb * BYTES_PER_GB)
+
+
+def section_of(class_name: str) -> str:
+    """The section of price tables for a storage manager: S3 Standard's for that one, S3 Express's for all others."""
+    return "s3_standard" if class_name == S3_STANDARD_CLASS_NAME else "s3_express"
 
 
 def _store(file: Path, table: dict[str, Any], section: str) -> StorePrices:

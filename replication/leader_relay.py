@@ -140,7 +140,7 @@ class LeaderRelay:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._watermarks.drop_follower(self._follower_id)
-            self._peer_bytes.update()
+            self._peer_bytes.update(self._follower_id)
             self._count_bad_frames()
 
     def _count_bad_frames(self) -> None:
@@ -163,7 +163,7 @@ class LeaderRelay:
         if ranges:
             joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
             self._channel.send(MessageKind.ANNOUNCE, Announcement(segment.combined_segment_id, joined).encode())
-            self._peer_bytes.update()
+            self._peer_bytes.update(self._follower_id)
             self._context.measures.announcements.inc()
 
     def forget(self, partition: TopicIdPartition) -> None:
@@ -174,7 +174,7 @@ class LeaderRelay:
 
     async def _relay_requests(self) -> None:
         while (message := await self._next_message()) is not None:
-            self._peer_bytes.update()
+            self._peer_bytes.update(self._follower_id)
             kind, body = message
             if kind is MessageKind.KAFKA:
                 self._request(body)
@@ -212,7 +212,7 @@ class LeaderRelay:
                 self._note_fetch_offsets(view)
         self._kept = None
         self._under_way.append(_RequestUnderWay(header, self._context.clock(), linkable))
-        self._context.measures.stock_bytes.labels("request").inc(SIZE_PREFIX.size + len(frame))
+        self._context.measures.relayed("request", SIZE_PREFIX.size + len(frame), self._follower_id)
         self._broker.write_frame(frame)
 
     def _not_understood(self, what: str, error: MalformedFrameError) -> None:
@@ -240,7 +240,7 @@ class LeaderRelay:
                 await self._fetch_response(request, frame, view)
             else:
                 self._send_plain(frame)
-            self._peer_bytes.update()
+            self._peer_bytes.update(self._follower_id)
             await self._peer.drain()
 
     def _request_of(self, frame: Buffer) -> _RequestUnderWay:
@@ -307,7 +307,7 @@ class LeaderRelay:
         return self._peer.error is not None
 
     def _send_plain(self, frame: Buffer) -> None:
-        self._context.measures.stock_bytes.labels("response").inc(SIZE_PREFIX.size + len(frame))
+        self._context.measures.relayed("response", SIZE_PREFIX.size + len(frame), self._follower_id)
         if self._has_agent:
             self._channel.send(MessageKind.KAFKA, frame)
         else:
@@ -320,11 +320,11 @@ class LeaderRelay:
         measures.responses.labels("linked").inc()
         delivered = sum(map(len, sent.response.skeleton))
         for partition, _, size in sent.linked:
-            measures.linked(partition, size)
+            measures.linked(partition, size, self._follower_id)
             delivered += size
         for partition, size in sent.inline:
-            measures.inline(partition, size)
-        measures.stock_bytes.labels("response").inc(SIZE_PREFIX.size + delivered)
+            measures.inline(partition, size, self._follower_id)
+        measures.relayed("response", SIZE_PREFIX.size + delivered, self._follower_id)
 
     def _send_kept(self, correlation_id: int) -> None:
         """The follower's agent could not hydrate: send the original."""
@@ -338,5 +338,5 @@ class LeaderRelay:
         if size <= 0:
             return
         led = self._context.led.find(topic_id, partition)
-        self._context.measures.inline(led, size)
+        self._context.measures.inline(led, size, self._follower_id)
         self._context.measures.responses.labels("inline").inc()

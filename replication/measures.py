@@ -6,7 +6,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter
 
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 
 
 @dataclass(slots=True)
@@ -15,6 +15,15 @@ class PartitionTraffic:
 
     linked_bytes: int = 0
     inline_bytes: int = 0
+
+
+@dataclass(slots=True)
+class FollowerTraffic:
+    """Bytes between one follower's agent and the leader's, both directions together, size prefixes included."""
+
+    peer_bytes: int = 0
+    stock_bytes: int = 0
+    """What the same frames have without links."""
 
 
 @dataclass(slots=True)
@@ -34,6 +43,10 @@ class ReplicationMeasures:
     faults: Counter = field(init=False)
     """{reason}: all that was answered by falling back or closing a connection."""
     traffic: defaultdict[TopicIdPartition, PartitionTraffic] = field(init=False)
+    by_topic: defaultdict[tuple[TopicId, int], PartitionTraffic] = field(init=False)
+    """By topic id and follower's broker id, of partitions with the feature on."""
+    by_follower: defaultdict[int, FollowerTraffic] = field(init=False)
+    """By the follower's broker id; -1 for connections without a replica's fetches."""
 
     def __post_init__(self) -> None:
         registry = self.registry
@@ -58,17 +71,26 @@ class ReplicationMeasures:
         self.announcements = Counter("remote_wal_announcements", "Announcements sent", registry=registry)
         self.faults = Counter("remote_wal_faults", "Faults that replication survived", ["reason"], registry=registry)
         self.traffic = defaultdict(PartitionTraffic)
+        self.by_topic = defaultdict(PartitionTraffic)
+        self.by_follower = defaultdict(FollowerTraffic)
 
-    def linked(self, partition: TopicIdPartition, size: int) -> None:
+    def linked(self, partition: TopicIdPartition, size: int, follower_id: int) -> None:
         """So many record bytes were linked for a follower."""
         self.traffic[partition].linked_bytes += size
+        self.by_topic[partition.topic_id, follower_id].linked_bytes += size
         self.record_bytes.labels("linked").inc(size)
 
-    def inline(self, partition: TopicIdPartition | None, size: int) -> None:
+    def inline(self, partition: TopicIdPartition | None, size: int, follower_id: int) -> None:
         """So many record bytes were sent as they are; None for topics without the feature."""
         if partition is not None:
             self.traffic[partition].inline_bytes += size
+            self.by_topic[partition.topic_id, follower_id].inline_bytes += size
         self.record_bytes.labels("inline").inc(size)
+
+    def relayed(self, direction: str, size: int, follower_id: int) -> None:
+        """A frame that has so many bytes without links, as `request` or `response`."""
+        self.stock_bytes.labels(direction).inc(size)
+        self.by_follower[follower_id].stock_bytes += size
 
     def fault(self, reason: str) -> None:
         """One fault."""
@@ -86,14 +108,18 @@ class PeerByteCount:
     """Carries what a connection between agents has counted over to the metrics."""
 
     def __init__(self, measures: ReplicationMeasures, role: str, connection: CountsBytes) -> None:
+        self._measures = measures
         self._connection = connection
         self._sent = measures.peer_bytes.labels(role, "sent")
         self._received = measures.peer_bytes.labels(role, "received")
         self._counted_sent = self._counted_received = 0
 
-    def update(self) -> None:
-        """Count what was added since the last time."""
+    def update(self, follower_id: int | None = None) -> None:
+        """Count what was added since the last time; at the leader's end, for this follower."""
         sent, received = self._connection.bytes_sent, self._connection.bytes_received
+        if follower_id is not None:
+            added = sent - self._counted_sent + received - self._counted_received
+            self._measures.by_follower[follower_id].peer_bytes += added
         self._sent.inc(sent - self._counted_sent)
         self._received.inc(received - self._counted_received)
         self._counted_sent, self._counted_received = sent, received

@@ -1,0 +1,125 @@
+"""Publishes what this agent has moved and asked for, as usage records of the metadata topic.
+
+A record is due whenever the wall clock passes a multiple of the interval, so that the last one of a day is as of
+midnight, and once more when the agent stops. What a killed agent did since its last record is not told by anybody; reports are
+then too low by at most one interval of that agent. Nothing here is on the path of replication: a record that the
+publisher does not take is passed over, as the next one holds all of it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Protocol
+
+import structlog
+
+from agent.archive_side import ArchiveSide
+from agent.kafka_side import AgentIdentity
+from agent.settings import AgentSettings
+from metadata_topic.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
+from metadata_topic.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
+from plugin.prices import section_of
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCounts
+from replication.measures import ReplicationMeasures
+
+log = structlog.get_logger(__name__)
+
+_FEW_MS = 20
+"""Timers may fire a little early, by the wall clock."""
+
+
+class UsagePublisher(Protocol):
+    """Of RemoteWalMetadataPublisher."""
+
+    def publish(self, record: UsageRecord) -> None:
+        """Raises PublicationBacklogFullError, MetadataRecordTooLargeError."""
+
+
+def store_counts(
+    settings: AgentSettings, storage: RemoteWalStorageManager, archive: ArchiveSide | None
+) -> Iterator[tuple[str, RequestCounts]]:
+    """Of each of the agent's stores, the section of price tables that its requests are paid by, and its counters."""
+    yield section_of(settings.remote_log_wal_storage_manager_class_name), storage.request_counts
+    if archive is not None and archive.storage is not None:
+        yield section_of(settings.remote_wal_archive_storage_manager_class_name), archive.storage.request_counts
+
+
+class UsageReport:
+    """Counts nothing itself: it reads off counters that others keep. Use it in the event loop."""
+
+    def __init__(
+        self,
+        identity: AgentIdentity,
+        stores: Callable[[], Iterable[tuple[str, RequestCounts]]],
+        measures: ReplicationMeasures,
+        publisher: UsagePublisher,
+        wall_ms: Callable[[], int],
+        interval_ms: int,
+    ) -> None:
+        """`stores`: see `store_counts`."""
+        self._identity = identity
+        self._stores = stores
+        self._measures = measures
+        self._publisher = publisher
+        self._wall_ms = wall_ms
+        self._interval_ms = interval_ms
+        self._sequence = 0
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> "asyncio.Task[None]":
+        """Begin. The first record follows at once: a baseline of zero, from which on nothing is missing."""
+        self._running = asyncio.create_task(self.run(asyncio.sleep), name="usage-report")
+        return self._running
+
+    async def stop(self) -> None:
+        """Publish the last record. The publisher must still take it."""
+        if self._running is None:
+            return
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        self.publish()
+
+    async def run(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        """Publish for ever."""
+        self.publish()
+        while True:
+            due_ms = (self._wall_ms() // self._interval_ms + 1) * self._interval_ms
+            while (left_ms := due_ms - self._wall_ms()) > _FEW_MS:
+                # The wall clock may be set anew meanwhile, so no more than an interval is waited for.
+                await sleep(min(left_ms, self._interval_ms) / 1000)
+            self.publish()
+
+    def publish(self) -> None:
+        """One record as of now."""
+        try:
+            self._publisher.publish(self.record())
+        except (PublicationBacklogFullError, MetadataRecordTooLargeError) as error:
+            log.warning("usage_not_published", error=str(error), consequence="the next record tells of it")
+        else:
+            self._sequence += 1
+
+    def record(self) -> UsageRecord:
+        """All counters as of now."""
+        measures = self._measures
+        return UsageRecord(
+            self._identity.broker_id,
+            self._identity.incarnation,
+            self._sequence,
+            self._wall_ms(),
+            self._identity.started_ms,
+            self._identity.rack,
+            tuple(
+                StoreUsage(
+                    prices, counts.put, counts.get, counts.head, counts.delete, counts.list, counts.put_bytes,
+                    counts.get_bytes,
+                )
+                for prices, counts in self._stores()
+            ),
+            tuple(
+                FollowerUsage(follower, moved.peer_bytes, moved.stock_bytes)
+                for follower, moved in measures.by_follower.items()
+            ),
+            tuple(
+                TopicUsage(topic_id, follower, moved.linked_bytes, moved.inline_bytes)
+                for (topic_id, follower), moved in measures.by_topic.items()
+            ),
+        )  # fmt: skip

@@ -1,0 +1,127 @@
+"""When usage is published, and what it holds."""
+
+import asyncio
+
+from prometheus_client import CollectorRegistry
+
+from agent.kafka_side import AgentIdentity
+from agent.usage import UsageReport
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.errors import PublicationBacklogFullError
+from metadata_topic.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
+from plugin.remote_wal_storage_manager import RequestCounts
+from replication.measures import PeerByteCount, ReplicationMeasures
+
+ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
+MORE_ORDERS = TopicIdPartition(ORDERS.topic_id, 1)
+
+
+class _Publisher:
+    def __init__(self) -> None:
+        self.records: list[UsageRecord] = []
+        self.is_full = False
+
+    def publish(self, record: UsageRecord) -> None:
+        if self.is_full:
+            raise PublicationBacklogFullError("publish", "usage", "full")
+        self.records.append(record)
+
+
+class _Connection:
+    bytes_sent = 0
+    bytes_received = 0
+
+
+class _Parts:
+    def __init__(self, start_ms: int = 1_000_000) -> None:
+        self.now_ms = start_ms
+        self.measures = ReplicationMeasures(CollectorRegistry())
+        self.counts = RequestCounts()
+        self.publisher = _Publisher()
+        self.report = UsageReport(
+            AgentIdentity("cluster", 1, 5, "zone-a", start_ms),
+            lambda: [("s3_express", self.counts)],
+            self.measures,
+            self.publisher,
+            lambda: self.now_ms,
+            600_000,
+        )
+
+
+async def _run(parts: _Parts, sleeps: int, drift_ms: int = 0) -> None:
+    """Let the report sleep so many times; the clock moves by what was slept for, and by the drift."""
+    left = sleeps
+
+    async def sleep(seconds: float) -> None:
+        nonlocal left
+        if left == 0:
+            raise asyncio.CancelledError
+        left -= 1
+        parts.now_ms += round(seconds * 1000) + drift_ms
+
+    try:
+        await parts.report.run(sleep)
+    except asyncio.CancelledError:
+        return
+
+
+async def test_a_record_is_published_at_the_start_and_at_each_multiple_of_the_interval() -> None:
+    parts = _Parts(start_ms=1_000_000)
+    await _run(parts, 3)
+    assert [record.event_timestamp_ms for record in parts.publisher.records] == [
+        1_000_000, 1_200_000, 1_800_000, 2_400_000,
+    ]  # fmt: skip
+    assert [record.sequence for record in parts.publisher.records] == [0, 1, 2, 3]
+    assert {record.since_ms for record in parts.publisher.records} == {1_000_000}
+
+
+async def test_a_clock_that_is_set_back_does_not_stop_the_records() -> None:
+    parts = _Parts(start_ms=1_000_000)
+    parts_before = parts.now_ms
+    parts.report.publish()
+    parts.now_ms -= 3_600_000_000
+    await _run(parts, 2)
+    assert len(parts.publisher.records) == 4
+    assert parts.now_ms < parts_before
+
+
+def test_a_record_holds_what_was_counted() -> None:
+    parts = _Parts()
+    parts.counts.put, parts.counts.get, parts.counts.put_bytes = 3, 4, 999
+    connection = _Connection()
+    count = PeerByteCount(parts.measures, "leader", connection)
+    connection.bytes_sent, connection.bytes_received = 100, 20
+    count.update(2)
+    count.update(2)
+    parts.measures.relayed("response", 5000, 2)
+    parts.measures.relayed("request", 60, 2)
+    parts.measures.linked(ORDERS, 4000, 2)
+    parts.measures.linked(MORE_ORDERS, 500, 2)
+    parts.measures.inline(ORDERS, 300, 3)
+    parts.measures.inline(None, 77, 3)
+
+    record = parts.report.record()
+
+    assert record.stores == (StoreUsage("s3_express", 3, 4, 0, 0, 0, 999, 0),)
+    assert record.followers == (FollowerUsage(2, 120, 5060),)
+    assert record.topics == (TopicUsage(ORDERS.topic_id, 2, 4500, 0), TopicUsage(ORDERS.topic_id, 3, 0, 300))
+    assert (record.broker_id, record.incarnation, record.rack) == (1, 5, "zone-a")
+
+
+def test_a_record_that_is_not_taken_leaves_no_hole_in_the_sequence() -> None:
+    parts = _Parts()
+    parts.publisher.is_full = True
+    parts.report.publish()
+    parts.publisher.is_full = False
+    parts.report.publish()
+    assert [record.sequence for record in parts.publisher.records] == [0]
+
+
+async def test_the_last_record_comes_when_the_agent_stops() -> None:
+    parts = _Parts()
+    running = parts.report.start()
+    await asyncio.sleep(0)
+    parts.counts.put = 8
+    await parts.report.stop()
+    assert running.cancelled()
+    assert [record.stores[0].put for record in parts.publisher.records] == [0, 8]
