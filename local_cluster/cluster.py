@@ -20,11 +20,12 @@ from typing import Self
 
 import javaproperties
 
+from jvm.ivy import Progress
+from jvm.java import Java, find_java
 from local_cluster.broker_config import AgentsMode, ClusterSettings, write_configuration
 from local_cluster.cluster_admin import ClusterAdmin
 from local_cluster.cluster_status import AgentStatus, BrokerStatus, ClusterStatus
-from local_cluster.java import Java, find_java
-from local_cluster.kafka_distribution import KafkaDistribution, Progress, resolve_kafka
+from local_cluster.kafka_distribution import KafkaDistribution, resolve_kafka
 from local_cluster.kafka_tools import KafkaTools
 from local_cluster.layout import ClusterLayout, LayoutError
 from local_cluster.node_processes import (

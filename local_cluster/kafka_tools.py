@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster.java import Java
+from jvm.java import Java
 from local_cluster.kafka_distribution import KafkaDistribution
 
 TOOL_TIMEOUT_S = 600.0

@@ -5,8 +5,8 @@ import sys
 from importlib import resources
 from pathlib import Path
 
+from jvm.java import Java
 from local_cluster.broker_config import ClusterSettings
-from local_cluster.java import Java
 from local_cluster.kafka_distribution import KafkaDistribution
 from local_cluster.layout import ClusterLayout
 from local_cluster.processes import ManagedProcess, ProcessSpec, ProcessStartError

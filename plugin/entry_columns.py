@@ -27,8 +27,8 @@ _POSITIONS_FOLLOW: Final = 0
 _POSITIONS_STORED: Final = 1
 _POSITIONS_UNKNOWN: Final = 2
 
-_HEAD: Final = struct.Struct("<BBHIIq")
-_COLUMN_HEAD: Final = struct.Struct("<qB")
+HEAD: Final = struct.Struct("<BBHIIq")
+COLUMN_HEAD: Final = struct.Struct("<qB")
 _CODE_OF_WIDTH: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _DTYPE_OF_WIDTH: Final = {width: np.dtype(f"<u{width}") for width in _CODE_OF_WIDTH}
 _HIGHEST_OFFSET: Final = 2**62
@@ -42,7 +42,7 @@ class _Column(NamedTuple):
     highest: int
 
 
-_COLUMNS: Final = (
+COLUMNS: Final = (
     _Column("topic_index", 0, 2**32 - 1),
     _Column("partition", 0, 2**31 - 1),
     _Column("leader_epoch", -1, 2**31 - 1),
@@ -51,7 +51,7 @@ _COLUMNS: Final = (
     _Column("byte_length", 0, 2**32 - 1),
     _Column("crc32c", 0, 2**32 - 1),
 )
-_START_POSITION: Final = _Column("start_file_position", 0, _HIGHEST_OFFSET)
+START_POSITION: Final = _Column("start_file_position", 0, _HIGHEST_OFFSET)
 
 
 def encode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> bytes:
@@ -74,13 +74,13 @@ def encode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> bytes:
         [entry.end_file_position - entry.start_file_position for entry in entries],
         [entry.crc32c for entry in entries],
     ]
-    specs: tuple[_Column, ...] = _COLUMNS
+    specs: tuple[_Column, ...] = COLUMNS
     if positions == _POSITIONS_STORED:
         columns.append([entry.start_file_position for entry in entries])
-        specs = (*_COLUMNS, _START_POSITION)
+        specs = (*COLUMNS, START_POSITION)
     if any(len(topic_id) != TOPIC_ID_BYTES for topic_id in indexes):
         raise ValueError(f"a topic id has {TOPIC_ID_BYTES} bytes")
-    heads = [_HEAD.pack(FORMAT_VERSION, positions, 0, len(entries), len(indexes), first_position)]
+    heads = [HEAD.pack(FORMAT_VERSION, positions, 0, len(entries), len(indexes), first_position)]
     bodies = list[bytes](indexes)
     for spec, values in zip(specs, columns, strict=True):
         head, body = _encode_column(spec, values)
@@ -169,7 +169,7 @@ def check(block: bytes | memoryview) -> None:
 
 def entry_count(block: bytes | memoryview) -> int:
     """How many entries a checked block holds."""
-    return int(_HEAD.unpack_from(block)[3])
+    return int(HEAD.unpack_from(block)[3])
 
 
 def find(
@@ -204,7 +204,7 @@ def _position_mode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> tuple[in
         if entry.start_file_position != expected:
             return _POSITIONS_STORED, 0
         expected = entry.end_file_position
-    if not 0 <= first <= _START_POSITION.highest:
+    if not 0 <= first <= START_POSITION.highest:
         raise ValueError(f"start_file_position {first} is out of range")
     return _POSITIONS_FOLLOW, first
 
@@ -216,7 +216,7 @@ def _encode_column(spec: _Column, values: list[int]) -> tuple[bytes, bytes]:
     span = highest - lowest
     width = 1 if span < 0x100 else 2 if span < 0x10000 else 4 if span < 0x100000000 else 8
     deltas = [value - lowest for value in values] if lowest else values
-    return _COLUMN_HEAD.pack(lowest, width), struct.pack(f"<{len(values)}{_CODE_OF_WIDTH[width]}", *deltas)
+    return COLUMN_HEAD.pack(lowest, width), struct.pack(f"<{len(values)}{_CODE_OF_WIDTH[width]}", *deltas)
 
 
 class _Layout(NamedTuple):
@@ -234,28 +234,28 @@ class _Layout(NamedTuple):
 
 def _read_layout(block: bytes | memoryview) -> _Layout:
     """Where everything stands; checked against the bytes there are before anything is allocated."""
-    if len(block) < _HEAD.size:
-        raise ValueError(f"entry columns end at byte {len(block)}, inside the head of {_HEAD.size} bytes")
-    version, positions, reserved, count, topic_count, first_position = _HEAD.unpack_from(block)
+    if len(block) < HEAD.size:
+        raise ValueError(f"entry columns end at byte {len(block)}, inside the head of {HEAD.size} bytes")
+    version, positions, reserved, count, topic_count, first_position = HEAD.unpack_from(block)
     if version != FORMAT_VERSION:
         raise ValueError(f"entry columns have version {version} at byte 0; this reader knows {FORMAT_VERSION}")
     if positions > _POSITIONS_UNKNOWN or reserved:
         raise ValueError(f"entry columns have position mode {positions} and reserved bits {reserved:#x} at byte 1")
     if topic_count > count or count > MAX_ENTRIES:
         raise ValueError(f"entry columns name {topic_count} topics for {count} entries at byte 4")
-    if not 0 <= first_position <= _START_POSITION.highest:
+    if not 0 <= first_position <= START_POSITION.highest:
         raise ValueError(f"entry columns start at position {first_position}, at byte 12")
-    specs = (*_COLUMNS, _START_POSITION) if positions == _POSITIONS_STORED else _COLUMNS
-    topics_start = _HEAD.size + len(specs) * _COLUMN_HEAD.size
+    specs = (*COLUMNS, START_POSITION) if positions == _POSITIONS_STORED else COLUMNS
+    topics_start = HEAD.size + len(specs) * COLUMN_HEAD.size
     if len(block) < topics_start:
         raise ValueError(f"entry columns end at byte {len(block)}, inside the column heads")
-    heads = list(_COLUMN_HEAD.iter_unpack(block[_HEAD.size : topics_start]))
+    heads = list(COLUMN_HEAD.iter_unpack(block[HEAD.size : topics_start]))
     minima, widths = zip(*heads, strict=True)
     topics_end = cursor = topics_start + topic_count * TOPIC_ID_BYTES
     starts = []
     for index, (spec, width) in enumerate(zip(specs, widths, strict=True)):
         if width not in _CODE_OF_WIDTH:
-            at = _HEAD.size + (index + 1) * _COLUMN_HEAD.size - 1
+            at = HEAD.size + (index + 1) * COLUMN_HEAD.size - 1
             raise ValueError(f"column {spec.name} has width {width} at byte {at}")
         starts.append(cursor)
         cursor += count * width

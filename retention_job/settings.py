@@ -10,8 +10,8 @@ from typing import Final
 
 from plugin.loading import DEFAULT_CLASS_NAME
 
-DEFAULT_DELETE_GRACE_MS: Final = 3_600_000
-DEFAULT_UNCOMMITTED_TTL_MS: Final = 3_600_000
+DEFAULT_DELETE_GRACE_MS: Final = 60_000
+DEFAULT_UNCOMMITTED_TTL_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True)

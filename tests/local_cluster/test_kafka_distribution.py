@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from jvm.ivy import proxy_options
+from jvm.java import Java
 from local_cluster import kafka_distribution
-from local_cluster.java import Java
 from local_cluster.kafka_distribution import (
     KAFKA_HOME_VARIABLE,
     KafkaDistributionError,
@@ -72,5 +73,5 @@ def test_the_variable_decides_where_the_jars_are(tmp_path: Path) -> None:
 
 
 def test_java_is_told_of_the_proxy() -> None:
-    options = list(kafka_distribution._proxy_options({"https_proxy": "http://user:word@proxy.local:3128"}))
+    options = list(proxy_options({"https_proxy": "http://user:word@proxy.local:3128"}))
     assert options == ["-Dhttps.proxyHost=proxy.local", "-Dhttps.proxyPort=3128"]

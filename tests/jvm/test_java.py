@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster.java import Java, JavaNotFoundError, find_java, parse_java_major, trust_store_options
+from jvm.java import Java, JavaNotFoundError, find_java, parse_java_major, trust_store_options
 
 
 @pytest.mark.parametrize(
