@@ -1,0 +1,287 @@
+"""What was uploaded, stored, fetched, linked and sent inline, and what it cost: by topic, broker and day.
+
+Theory. What a topic did is told by two witnesses. The metadata tells objects, their sizes, life times and whose bytes
+are in them; an object's PUT, upload and storage are shared out by the bytes of its entries. The agents' usage records
+tell what followers were given, linked or inline, and each agent's requests. GETs belong to no topic by themselves, as
+one range holds several topics' batches: each day's GETs and retrieved bytes are shared out by the bytes that were
+linked. So the sum over topics is what was paid, and nothing is counted twice.
+
+What has no topic stands in rows with a null topic: requests beside the objects (snapshots, listings, failed attempts,
+the archive), and all that crossed the border beside record bytes. In an incremental run, objects of earlier runs have
+no entries here; their storage stands in such a row, too.
+
+The broker of a row is the one that led. Stock Kafka's cost is that of the same records crossing to the same followers
+in other zones; a broker of which no zone is known counts as a zone of its own. Where no usage record tells of a
+broker's day, amounts and dollars that follow from usage are null, which is unknown and not 0.
+
+All of it is linear aggregation; `entries` is shuffled once, by object.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as fn
+
+from plugin.prices import BYTES_PER_GB, StorePrices
+from retention_job.price_table import EXPRESS, STANDARD, PriceTable
+from retention_job.schemas import SEGMENT_KEY
+from retention_job.storage_days import byte_ms_by_day, life_days, life_sums
+from retention_job.usage_table import AGENT, DAY_MS, FOLLOWER, STORE, TOPIC, amounts_by_day, racks
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_BYTE_MS_PER_GB_MONTH: Final = BYTES_PER_GB * 720 * 3_600_000.0
+"""A 30-day month, as in the price comparisons."""
+_KEY: Final = ("topic_id", "broker_id", "day")
+_FINISHED: Final = 1
+
+AMOUNTS: Final = (
+    "objects",  # that the topic has bytes in
+    "puts",  # its share of their PUTs
+    "upload_bytes",
+    "stored_byte_ms",
+    "linked_bytes",  # to all followers
+    "linked_remote_bytes",  # to those in other zones
+    "inline_bytes",
+    "inline_remote_bytes",
+    "gets",
+    "retrieval_bytes",
+    "protocol_bytes",  # across the border beside record bytes: requests, links, what has the feature off
+    "protocol_stock_bytes",  # the same in stock Kafka
+    "archive_puts",  # requests to a store with other prices
+    "archive_gets",
+)
+DOLLARS: Final = (
+    "put_usd",
+    "upload_usd",
+    "storage_usd",
+    "get_usd",
+    "retrieval_usd",
+    "read_fee_usd",
+    "crossing_usd",  # what is left of the zone border
+    "archive_usd",
+)
+"""The parts of `remote_wal_usd`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostSources:
+    """What a run read: `schemas.SEGMENTS`, `ENTRIES`, `TIERED`, and `usage_table.COUNTERS`."""
+
+    segments: "DataFrame"
+    entries: "DataFrame"
+    tiered: "DataFrame"
+    counters: "DataFrame"
+    now_ms: int
+    counted_until_ms: int = 0
+    """What was stored before this time has been counted by earlier runs; 0 when this run counts everything."""
+
+
+def cost_by_topic(sources: CostSources, prices: PriceTable, wal_prices: str = EXPRESS) -> "DataFrame":
+    """One row for each topic id, broker and day: AMOUNTS, `remote_followers`, DOLLARS, `remote_wal_usd`, `stock_usd`,
+    `saved_usd`. `wal_prices` is the section of the combined segments' store.
+
+    Raises PriceError when a price is missing.
+    """
+    rates = _Rates.of(prices, wal_prices)
+    # Decoded once: there are few usage records, and they are asked many things.
+    counters = sources.counters.cache()
+    usage, zones = amounts_by_day(counters).cache(), racks(counters).cache()
+    uploads = _uploads(sources).cache()
+    moved = _moved(usage, zones)
+    by_broker = _without_topic(usage, uploads, moved, zones, wal_prices)
+    parts = uploads.unionByName(_with_gets(moved, usage, wal_prices), allowMissingColumns=True)
+    amounts = (
+        parts.unionByName(by_broker, allowMissingColumns=True)
+        .groupBy(*_KEY)
+        .agg(*(fn.sum(name).alias(name) for name in AMOUNTS), fn.max("remote_followers").alias("remote_followers"))
+    )
+    known = usage.where(fn.col("kind") == AGENT).select("broker_id", "day", fn.lit(True).alias("_known"))
+    return _priced(amounts.join(fn.broadcast(known), ["broker_id", "day"], "left"), rates)
+
+
+def tiered_cost(tiered: "DataFrame", prices: PriceTable, now_ms: int, since_ms: int = 0) -> "DataFrame":
+    """(topic_id, day, stored_byte_ms, storage_usd): KIP-405's storage, which stock Kafka pays as well."""
+    start, end = fn.greatest(fn.col("finished_ms"), fn.lit(since_ms)), fn.coalesce("deleted_ms", fn.lit(now_ms))
+    lives = tiered.where("finished_ms is not null and size_bytes is not null")
+    grouped = lives.groupBy("topic_id", *life_days(start, end)).agg(*life_sums(start, end, fn.col("size_bytes")))
+    rate = prices.usd(STANDARD, "storage_gb_month") / _BYTE_MS_PER_GB_MONTH
+    return byte_ms_by_day(grouped, ["topic_id"]).withColumn("storage_usd", fn.col("stored_byte_ms") * rate)
+
+
+def _uploads(sources: CostSources) -> "DataFrame":
+    """(key, objects, puts, upload_bytes, stored_byte_ms) from the objects."""
+    shares = (
+        sources.entries.select(*SEGMENT_KEY, "topic_id", (fn.col("end_position") - fn.col("start_position")).alias("b"))
+        .repartition(*SEGMENT_KEY)
+        .groupBy(*SEGMENT_KEY, "topic_id")
+        .agg(fn.sum("b").alias("entry_bytes"))
+    )
+    segments = sources.segments.where((fn.col("state") >= _FINISHED) & fn.col("finished_ms").isNotNull()).select(
+        *SEGMENT_KEY, "finished_ms", "deleted_ms", "size_bytes", "is_new"
+    )
+    joined = segments.join(shares, list(SEGMENT_KEY), "left")
+    of_object = fn.sum("entry_bytes").over(Window.partitionBy(*SEGMENT_KEY))
+    share = fn.coalesce(fn.col("entry_bytes") / of_object, fn.lit(1.0))
+    size = fn.coalesce(fn.when(fn.col("size_bytes") >= 0, fn.col("size_bytes")), of_object, fn.lit(0))
+    lives = joined.select("topic_id", "broker_id", "finished_ms", "deleted_ms", "is_new", share.alias("share"),
+                          (share * size).alias("bytes"))  # fmt: skip
+    start = fn.greatest(fn.col("finished_ms"), fn.lit(sources.counted_until_ms))
+    end = fn.coalesce("deleted_ms", fn.lit(sources.now_ms))
+    new = fn.col("is_new").cast("int")
+    grouped = lives.groupBy(
+        "topic_id", "broker_id", fn.floor(fn.col("finished_ms") / DAY_MS).cast("int").alias("upload_day"),
+        *life_days(start, end),
+    ).agg(
+        fn.sum(new).alias("objects"),
+        fn.sum(new * fn.col("share")).alias("puts"),
+        fn.sum(new * fn.col("bytes")).alias("upload_bytes"),
+        *life_sums(start, end, fn.col("bytes")),
+    ).cache()  # fmt: skip
+    uploaded = grouped.groupBy("topic_id", "broker_id", fn.col("upload_day").alias("day")).agg(
+        *(fn.sum(name).alias(name) for name in ("objects", "puts", "upload_bytes"))
+    )
+    return uploaded.where("objects > 0").unionByName(
+        byte_ms_by_day(grouped, ["topic_id", "broker_id"]), allowMissingColumns=True
+    )
+
+
+def _moved(usage: "DataFrame", zones: "DataFrame") -> "DataFrame":
+    """(key, linked and inline bytes, remote_followers) from usage."""
+    topics = _with_zones(usage.where(fn.col("kind") == TOPIC), zones)
+    remote = fn.col("is_remote").cast("long")
+    given = ((fn.col("a1") + fn.col("a2")) > 0).cast("int")
+    return topics.groupBy(fn.unhex("name").alias("topic_id"), "broker_id", "day").agg(
+        fn.sum("a1").alias("linked_bytes"),
+        fn.sum(fn.col("a1") * remote).alias("linked_remote_bytes"),
+        fn.sum("a2").alias("inline_bytes"),
+        fn.sum(fn.col("a2") * remote).alias("inline_remote_bytes"),
+        fn.sum(remote * given).alias("remote_followers"),
+    )
+
+
+def _with_zones(rows: "DataFrame", zones: "DataFrame") -> "DataFrame":
+    """With `is_remote`: whether leader and follower are in different zones, or a zone is not known."""
+    own = fn.broadcast(zones.withColumnRenamed("rack", "_own"))
+    theirs = fn.broadcast(zones.select(fn.col("broker_id").alias("follower"), fn.col("rack").alias("_theirs")))
+    joined = rows.join(own, "broker_id", "left").join(theirs, "follower", "left")
+    return joined.withColumn("is_remote", ~fn.coalesce(fn.col("_own") == fn.col("_theirs"), fn.lit(False)))
+
+
+def _store_by_day(usage: "DataFrame", wal_prices: str) -> "DataFrame":
+    """The combined segments' store, by broker and day."""
+    return usage.where((fn.col("kind") == STORE) & (fn.col("name") == wal_prices))
+
+
+def _with_gets(moved: "DataFrame", usage: "DataFrame", wal_prices: str) -> "DataFrame":
+    """With each topic's share of the day's GETs and retrieved bytes, by the bytes that were linked."""
+    made = _store_by_day(usage, wal_prices).groupBy("day").agg(
+        fn.sum(fn.col("a2") + fn.col("a3")).alias("_gets"), fn.sum("a7").alias("_retrieved")
+    )  # fmt: skip
+    share = fn.col("linked_bytes") / fn.col("_linked")
+    linked = moved.groupBy("day").agg(fn.sum("linked_bytes").alias("_linked"))
+    days = made.join(linked.where("_linked > 0"), "day")
+    return (
+        moved.join(fn.broadcast(days), "day", "left")
+        .withColumn("gets", share * fn.col("_gets"))
+        .withColumn("retrieval_bytes", share * fn.col("_retrieved"))
+        .drop("_gets", "_retrieved", "_linked")
+    )
+
+
+def _without_topic(
+    usage: "DataFrame", uploads: "DataFrame", moved: "DataFrame", zones: "DataFrame", wal_prices: str
+) -> "DataFrame":
+    """Rows with a null topic: what an agent did beside the topics' records."""
+    of_topics = uploads.unionByName(moved, allowMissingColumns=True).groupBy("broker_id", "day").agg(
+        *(fn.coalesce(fn.sum(name), fn.lit(0)).alias(f"_{name}")
+          for name in ("puts", "upload_bytes", "linked_remote_bytes", "inline_remote_bytes"))
+    )  # fmt: skip
+    linked = moved.groupBy("day").agg((fn.sum("linked_bytes") > 0).alias("_any_linked"))
+    store = _store_by_day(usage, wal_prices).select("broker_id", "day", *(f"a{n}" for n in range(1, 8)))
+    beside = store.join(of_topics, ["broker_id", "day"], "left").join(fn.broadcast(linked), "day", "left")
+    unlinked = ~fn.coalesce("_any_linked", fn.lit(False))
+    requests = beside.select(
+        "broker_id",
+        "day",
+        # A listing is paid as a PUT is.
+        (fn.greatest(fn.col("a1") - fn.coalesce("_puts", fn.lit(0)), fn.lit(0)) + fn.col("a5")).alias("puts"),
+        fn.greatest(fn.col("a6") - fn.coalesce("_upload_bytes", fn.lit(0)), fn.lit(0)).alias("upload_bytes"),
+        fn.when(unlinked, fn.col("a2") + fn.col("a3")).alias("gets"),
+        fn.when(unlinked, fn.col("a7")).alias("retrieval_bytes"),
+    )
+    border = (
+        _with_zones(usage.where((fn.col("kind") == FOLLOWER) & (fn.col("follower") >= 0)), zones)
+        .where("is_remote")
+        .groupBy("broker_id", "day")
+        .agg(fn.sum("a1").alias("_peer"), fn.sum("a2").alias("_stock"))
+        .join(of_topics, ["broker_id", "day"], "left")
+    )
+    records = fn.coalesce("_inline_remote_bytes", fn.lit(0))
+    protocol = border.select(
+        "broker_id",
+        "day",
+        (fn.col("_peer") - records).alias("protocol_bytes"),
+        (fn.col("_stock") - records - fn.coalesce("_linked_remote_bytes", fn.lit(0))).alias("protocol_stock_bytes"),
+    )
+    archive = (
+        usage.where((fn.col("kind") == STORE) & (fn.col("name") != wal_prices))
+        .groupBy("broker_id", "day")
+        .agg(fn.sum(fn.expr("a1 + a5")).alias("archive_puts"), fn.sum(fn.expr("a2 + a3")).alias("archive_gets"))
+    )
+    rows = requests.unionByName(protocol, allowMissingColumns=True).unionByName(archive, allowMissingColumns=True)
+    return rows.withColumn("topic_id", fn.lit(None).cast("binary"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Dollars."""
+
+    store: StorePrices
+    archive: StorePrices
+    crossing_gb: float
+    read_fee_gb: float
+
+    @classmethod
+    def of(cls, prices: PriceTable, wal_prices: str) -> "_Rates":
+        # S3 Standard is in all zones, so only a directory bucket's readers can be in others.
+        read_fee_gb = prices.cross_zone_read_gb if wal_prices == EXPRESS else 0.0
+        return cls(prices.store(wal_prices), prices.store(STANDARD), prices.zone_crossing_gb, read_fee_gb)
+
+
+def _priced(amounts: "DataFrame", rates: _Rates) -> "DataFrame":
+    known = fn.coalesce("_known", fn.lit(False))
+
+    def usage(name: str) -> "Column":
+        return fn.when(known, fn.coalesce(name, fn.lit(0)))
+
+    def metadata(name: str) -> "Column":
+        return fn.coalesce(name, fn.lit(0))
+
+    from_metadata = ("objects", "puts", "upload_bytes", "stored_byte_ms")
+    counted = amounts.select(
+        *_KEY,
+        *((metadata(name) if name in from_metadata else usage(name)).cast("double").alias(name) for name in AMOUNTS),
+        "remote_followers",
+    )
+    store, gb = rates.store, float(BYTES_PER_GB)
+    usd = {
+        "put_usd": fn.col("puts") * (store.put_per_1000 / 1000),
+        "upload_usd": fn.col("upload_bytes") * (store.upload_gb / gb),
+        "storage_usd": fn.col("stored_byte_ms") * (store.storage_gb_month / _BYTE_MS_PER_GB_MONTH),
+        "get_usd": fn.col("gets") * (store.get_per_1000 / 1000),
+        "retrieval_usd": fn.col("retrieval_bytes") * (store.retrieval_gb / gb),
+        "read_fee_usd": fn.col("linked_remote_bytes") * (rates.read_fee_gb / gb),
+        "crossing_usd": fn.expr("inline_remote_bytes + protocol_bytes") * (rates.crossing_gb / gb),
+        "archive_usd": fn.col("archive_puts") * (rates.archive.put_per_1000 / 1000)
+        + fn.col("archive_gets") * (rates.archive.get_per_1000 / 1000),
+    }
+    stock = fn.expr("linked_remote_bytes + inline_remote_bytes + protocol_stock_bytes") * (rates.crossing_gb / gb)
+    return (
+        counted.withColumns(usd)
+        .withColumn("remote_wal_usd", fn.expr(" + ".join(DOLLARS)))
+        .withColumn("stock_usd", stock)
+        .withColumn("saved_usd", fn.col("stock_usd") - fn.col("remote_wal_usd"))
+    )

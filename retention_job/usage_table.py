@@ -1,0 +1,153 @@
+"""What agents counted, as what they did: cumulative usage records turned into amounts by broker and day.
+
+Theory. Each counter of an agent's incarnation grows from 0. Two records of one incarnation that follow each other by
+sequence differ by what happened between them; the difference belongs to the day (UTC) of the middle of that time, and
+as agents write a record at midnight, it lies in one day. A record that is read twice counts once; one that is missing
+widens the difference. A counter that shrinks began anew (a store that was opened again), and counts from 0.
+
+Where the first record of an incarnation is gone (cut off by the topic's retention, or read by an earlier run), the
+first one that is there is a mere baseline. An incremental run is handed the last counters of the run before, and then
+nothing is missing.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as fn
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from metadata_topic.serde import UndecodableRecordError
+from metadata_topic.usage_record import USAGE, UsageRecord, decode_usage
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame
+
+DAY_MS: Final = 86_400_000
+
+STORE: Final = "store"
+FOLLOWER: Final = "follower"
+TOPIC: Final = "topic"
+AGENT: Final = "agent"
+
+AMOUNTS: Final = ("a1", "a2", "a3", "a4", "a5", "a6", "a7")
+"""By kind: store: put, get, head, delete, list, put bytes, get bytes; follower: peer bytes, stock bytes; topic: linked
+bytes, inline bytes; agent: none, one row for each record.
+"""
+
+_LARGEST: Final = 2**63 - 1
+_COUNTER: Final = ("kind", "name", "follower")
+
+COUNTERS: Final = StructType(
+    [
+        StructField("broker_id", IntegerType(), False),
+        StructField("incarnation", LongType(), False),
+        StructField("usage_sequence", LongType(), False),
+        StructField("event_ms", LongType(), False),
+        StructField("rack", StringType(), True),
+        StructField("kind", StringType(), False),
+        StructField("name", StringType(), False),  # the store's prices, or the topic's id in hexadecimal digits
+        StructField("follower", IntegerType(), False),
+        *(StructField(amount, LongType(), False) for amount in AMOUNTS),
+    ]
+)
+"""Cumulative counters, one row for each counter of each usage record."""
+
+
+def counters(other_records: "DataFrame") -> "DataFrame":
+    """COUNTERS of the usage records among `schemas.OTHER_RECORDS`; what cannot be decoded is passed over."""
+    usage = other_records.where(fn.col("record_type") == USAGE).select("key", "value")
+    return usage.mapInArrow(_decoded, COUNTERS)
+
+
+def _decoded(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
+    import pyarrow
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(COUNTERS)
+    for batch in batches:
+        rows: list[dict[str, object]] = []
+        for key, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+            try:
+                record = decode_usage(key, value)
+            except UndecodableRecordError:
+                continue
+            rows += _rows(record)
+        yield pyarrow.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _rows(record: UsageRecord) -> Iterator[dict[str, object]]:
+    head = {
+        "broker_id": record.broker_id,
+        "incarnation": record.incarnation,
+        "usage_sequence": record.sequence,
+        "event_ms": record.event_timestamp_ms,
+        "rack": record.rack,
+    }
+
+    def row(kind: str, name: str, follower: int, *amounts: int) -> dict[str, object]:
+        held = [min(amount, _LARGEST) for amount in amounts]
+        padded = zip_longest(AMOUNTS, held, fillvalue=0)
+        return {**head, "kind": kind, "name": name, "follower": follower, **dict(padded)}
+
+    yield row(AGENT, "", -1)
+    by_prices: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
+    for store in record.stores:
+        by_prices[store.prices].append(store[1:])
+    for prices, stores in by_prices.items():
+        yield row(STORE, prices, -1, *map(sum, zip(*stores, strict=True)))
+    for follower in record.followers:
+        yield row(FOLLOWER, "", follower.follower, follower.peer_bytes, follower.stock_bytes)
+    for topic in record.topics:
+        yield row(TOPIC, topic.topic_id.hex(), topic.follower, topic.linked_bytes, topic.inline_bytes)
+
+
+def latest(counted: "DataFrame") -> "DataFrame":
+    """COUNTERS of each incarnation's last record: what the next incremental run goes on from."""
+    last = fn.max("usage_sequence").over(Window.partitionBy("broker_id", "incarnation"))
+    return counted.withColumn("_last", last).where("usage_sequence = _last").drop("_last")
+
+
+def amounts_by_day(counted: "DataFrame") -> "DataFrame":
+    """(kind, broker_id, day, name, follower, a1 to a7): what was done between each two records, summed by day.
+
+    `counted` has COUNTERS, those of an earlier run included. `day` counts days since 1970, UTC. Of kind AGENT there is
+    a row for each broker and day that is known of.
+    """
+    once = counted.dropDuplicates(["broker_id", "incarnation", "usage_sequence", *_COUNTER])
+    incarnation = Window.partitionBy("broker_id", "incarnation")
+    counter = Window.partitionBy("broker_id", "incarnation", *_COUNTER).orderBy("usage_sequence")
+    once = once.withColumn("_first", fn.min("usage_sequence").over(incarnation))
+    begins = fn.lag("usage_sequence").over(counter).isNull()
+    # The record before this one, whether or not it had this counter: counters appear when they are first used.
+    before_ms = fn.lag("event_ms").over(incarnation.orderBy("usage_sequence"))
+    records = once.where(fn.col("kind") == AGENT).select(
+        "broker_id", "incarnation", "usage_sequence", fn.coalesce(before_ms, fn.col("event_ms")).alias("_before_ms")
+    )
+    grown = [
+        fn.when(fn.col(amount) >= fn.coalesce(fn.lag(amount).over(counter), fn.lit(0)),
+               fn.col(amount) - fn.coalesce(fn.lag(amount).over(counter), fn.lit(0)))
+        .otherwise(fn.col(amount)).alias(amount)
+        for amount in AMOUNTS
+    ]  # fmt: skip
+    # Nobody knows since when the first record's counters count, unless it is the incarnation's very first.
+    is_baseline = begins & (fn.col("usage_sequence") == fn.col("_first")) & (fn.col("usage_sequence") > 0)
+    steps = once.select(
+        "kind", "broker_id", "incarnation", "usage_sequence", "event_ms", "name", "follower", *grown,
+        is_baseline.alias("_is_baseline"),
+    ).where("not _is_baseline")  # fmt: skip
+    day = fn.floor((fn.col("_before_ms") + fn.col("event_ms")) / 2 / DAY_MS).cast("int")
+    return (
+        steps.join(records, ["broker_id", "incarnation", "usage_sequence"])
+        .groupBy("kind", "broker_id", day.alias("day"), "name", "follower")
+        .agg(*(fn.sum(amount).alias(amount) for amount in AMOUNTS))
+    )
+
+
+def racks(counted: "DataFrame") -> "DataFrame":
+    """(broker_id, rack): the zone of each broker, as its agent said last; brokers without one are left out."""
+    known = counted.where((fn.col("kind") == AGENT) & fn.col("rack").isNotNull())
+    return known.groupBy("broker_id").agg(fn.max_by("rack", "event_ms").alias("rack"))

@@ -1,0 +1,221 @@
+"""A small history with known costs, as the tables that the job reads, and as plain Python that computes them anew."""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from kafka_log.topic_partition import TopicId
+from metadata_topic.usage_record import (
+    USAGE,
+    FollowerUsage,
+    StoreUsage,
+    TopicUsage,
+    UsageRecord,
+    encode_usage,
+    encode_usage_key,
+)
+from retention_job import schemas, usage_table
+from retention_job.cost_tables import CostSources
+
+DAY_MS = 86_400_000
+FIRST_DAY = 20_000
+NOW_MS = (FIRST_DAY + 3) * DAY_MS + 5_000_000
+TOPICS = [TopicId(name.encode().ljust(16)) for name in ("orders", "payments", "clicks")]
+ZONES = {1: "a", 2: "b", 3: "a"}
+"""Broker 4 has none."""
+HEADER_BYTES = 100
+
+
+@dataclass
+class Segment:
+    broker_id: int
+    sequence: int
+    finished_ms: int
+    deleted_ms: int | None
+    entries: list[tuple[TopicId, int, int]]
+    """(topic, partition, bytes)"""
+    is_new: bool = True
+
+    @property
+    def size_bytes(self) -> int:
+        return HEADER_BYTES + sum(size for _, _, size in self.entries)
+
+
+@dataclass
+class CostHistory:
+    segments: list[Segment] = field(default_factory=list)
+    records: list[UsageRecord] = field(default_factory=list)
+
+    def sources(self, spark: SparkSession, **changes: object) -> CostSources:
+        segments = [
+            (s.broker_id, 1, s.sequence, 3 if s.deleted_ms else 1, s.finished_ms - 5, s.finished_ms, None, s.deleted_ms,
+             s.size_bytes, len(s.entries), None, None, None, None, None, s.is_new)
+            for s in self.segments
+        ]  # fmt: skip
+        entries = [row for s in self.segments if s.is_new for row in _entry_rows(s)]
+        others = [
+            (USAGE, encode_usage_key(record), encode_usage(record), 0, offset, record.event_timestamp_ms)
+            for offset, record in enumerate(self.records)
+        ]
+        return CostSources(
+            spark.createDataFrame(segments, schemas.SEGMENTS),
+            spark.createDataFrame(entries, schemas.ENTRIES),
+            spark.createDataFrame([], schemas.TIERED),
+            usage_table.counters(spark.createDataFrame(others, schemas.OTHER_RECORDS)),
+            **{"now_ms": NOW_MS, **changes},  # type: ignore[arg-type]
+        )
+
+
+def _entry_rows(segment: Segment) -> Iterator[tuple[object, ...]]:
+    at = HEADER_BYTES // 2
+    for topic_id, partition, size in segment.entries:
+        yield (segment.broker_id, 1, segment.sequence, segment.finished_ms, bytearray(topic_id), partition, 0, 10, 19,
+               at, at + size)  # fmt: skip
+        at += size
+
+
+def random_history(seed: int, segments: int = 120) -> CostHistory:
+    """Objects and usage of four brokers over three days and a bit; broker 4 publishes no usage."""
+    generator = random.Random(seed)
+    history = CostHistory()
+    for number in range(segments):
+        finished_ms = FIRST_DAY * DAY_MS + generator.randrange(3 * DAY_MS + 4_000_000)
+        life_ms = generator.choice([1_000, 3_600_000, DAY_MS, 2 * DAY_MS])
+        entries = [
+            (generator.choice(TOPICS), partition, generator.randrange(1, 100_000))
+            for partition in range(generator.randrange(1, 6))
+        ]
+        deleted_ms = finished_ms + life_ms if finished_ms + life_ms < NOW_MS else None
+        history.segments.append(Segment(generator.randrange(1, 5), number, finished_ms, deleted_ms, entries))
+    for broker_id in (1, 2, 3):
+        history.records += _usage(broker_id, generator, history)
+    generator.shuffle(history.records)
+    history.records.append(history.records[0])  # published twice
+    return history
+
+
+def _usage(broker_id: int, generator: random.Random, history: CostHistory) -> Iterator[UsageRecord]:
+    """Three incarnations' worth of one record each 6 hours, the first record of each a baseline of zero."""
+    followers = [other for other in (1, 2, 3, 4) if other != broker_id]
+    incarnation, sequence = 0, 0
+    for quarter in range(13):
+        at_ms = FIRST_DAY * DAY_MS + quarter * DAY_MS // 4
+        if quarter % 5 == 0:
+            incarnation, sequence = incarnation + 1, 0
+            store, peer, topic = [0] * 7, defaultdict(lambda: [0, 0]), defaultdict(lambda: [0, 0])
+        else:
+            store = [amount + generator.randrange(1000) for amount in store]
+            for follower in followers:
+                linked, inline = generator.randrange(50_000), generator.randrange(5_000)
+                moved = topic[generator.choice(TOPICS), follower]
+                moved[0] += linked
+                moved[1] += inline
+                peer[follower][0] += inline + 700
+                peer[follower][1] += inline + linked + 900
+        yield UsageRecord(
+            broker_id, incarnation, sequence, at_ms, at_ms, ZONES.get(broker_id),
+            (StoreUsage("s3_express", *store),),
+            tuple(FollowerUsage(follower, *moved) for follower, moved in peer.items()),
+            tuple(TopicUsage(topic_id, follower, *moved) for (topic_id, follower), moved in topic.items()),
+        )  # fmt: skip
+        sequence += 1
+
+
+# The same by plain Python: no table, no window, no linear sums.
+
+
+@dataclass
+class PlainCosts:
+    amounts: dict[tuple[TopicId | None, int, int], defaultdict[str, float]]
+    days_known: set[tuple[int, int]]
+
+
+def plain_costs(history: CostHistory) -> PlainCosts:
+    amounts: dict[tuple[TopicId | None, int, int], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for segment in history.segments:
+        entry_bytes = sum(size for _, _, size in segment.entries)
+        day = segment.finished_ms // DAY_MS
+        for topic_id in {topic for topic, _, _ in segment.entries}:
+            own = sum(size for topic, _, size in segment.entries if topic == topic_id)
+            size = segment.size_bytes * own / entry_bytes
+            uploaded = amounts[topic_id, segment.broker_id, day]
+            uploaded["objects"] += 1
+            uploaded["puts"] += own / entry_bytes
+            uploaded["upload_bytes"] += size
+            end_ms = segment.deleted_ms or NOW_MS
+            for stored_day in range(day, end_ms // DAY_MS + 1):
+                begin, end = max(segment.finished_ms, stored_day * DAY_MS), min(end_ms, (stored_day + 1) * DAY_MS)
+                if end > begin:
+                    amounts[topic_id, segment.broker_id, stored_day]["stored_byte_ms"] += size * (end - begin)
+    days_known = _add_usage(history, amounts)
+    return PlainCosts(amounts, days_known)
+
+
+def _add_usage(
+    history: CostHistory, amounts: dict[tuple[TopicId | None, int, int], defaultdict[str, float]]
+) -> set[tuple[int, int]]:
+    known: set[tuple[int, int]] = set()
+    gets: defaultdict[int, float] = defaultdict(float)
+    retrieved: defaultdict[int, float] = defaultdict(float)
+    unique = {(r.broker_id, r.incarnation, r.sequence): r for r in history.records}
+    for (broker_id, incarnation, sequence), record in unique.items():
+        before = unique.get((broker_id, incarnation, sequence - 1))
+        middle_ms = (record.event_timestamp_ms + (before or record).event_timestamp_ms) / 2
+        day = int(middle_ms // DAY_MS)
+        known.add((broker_id, day))
+        store = [b - a for a, b in zip(before.stores[0][1:] if before else [0] * 7, record.stores[0][1:], strict=True)]
+        gets[day] += store[1] + store[2]
+        retrieved[day] += store[6]
+        beside = amounts[None, broker_id, day]
+        beside["raw_puts"] += store[0]
+        beside["lists"] += store[4]
+        beside["raw_put_bytes"] += store[5]
+        old_topics = {row[:2]: row for row in before.topics} if before else {}
+        for row in record.topics:
+            old = old_topics.get(row[:2], (0, 0, 0, 0))
+            linked, inline = row.linked_bytes - old[2], row.inline_bytes - old[3]
+            moved = amounts[row.topic_id, broker_id, day]
+            moved["linked_bytes"] += linked
+            moved["inline_bytes"] += inline
+            if _is_remote(broker_id, row.follower):
+                moved["linked_remote_bytes"] += linked
+                moved["inline_remote_bytes"] += inline
+                beside["protocol_bytes"] -= inline
+                beside["protocol_stock_bytes"] -= inline + linked
+        old_peers = {peer.follower: peer for peer in before.followers} if before else {}
+        for peer in record.followers:
+            old_peer = old_peers.get(peer.follower, FollowerUsage(peer.follower, 0, 0))
+            if _is_remote(broker_id, peer.follower):
+                beside["protocol_bytes"] += peer.peer_bytes - old_peer.peer_bytes
+                beside["protocol_stock_bytes"] += peer.stock_bytes - old_peer.stock_bytes
+    _share_gets(amounts, gets, retrieved)
+    _put_the_rest_beside(amounts)
+    return known
+
+
+def _is_remote(leader: int, follower: int) -> bool:
+    return ZONES.get(leader) is None or ZONES.get(leader) != ZONES.get(follower)
+
+
+def _share_gets(
+    amounts: dict[tuple[TopicId | None, int, int], defaultdict[str, float]],
+    gets: dict[int, float],
+    retrieved: dict[int, float],
+) -> None:
+    for day in gets:
+        linked = sum(row["linked_bytes"] for (_, _, at), row in amounts.items() if at == day)
+        for (_, _, at), row in list(amounts.items()):
+            if at == day and linked:
+                row["gets"] += gets[day] * row["linked_bytes"] / linked
+                row["retrieval_bytes"] += retrieved[day] * row["linked_bytes"] / linked
+
+
+def _put_the_rest_beside(amounts: dict[tuple[TopicId | None, int, int], defaultdict[str, float]]) -> None:
+    for (topic_id, broker_id, day), row in list(amounts.items()):
+        if topic_id is None:
+            of_topics = [r for (t, b, d), r in amounts.items() if t is not None and (b, d) == (broker_id, day)]
+            row["puts"] = max(0, row["raw_puts"] - sum(r["puts"] for r in of_topics)) + row["lists"]
+            row["upload_bytes"] = max(0, row["raw_put_bytes"] - sum(r["upload_bytes"] for r in of_topics))
