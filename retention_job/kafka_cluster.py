@@ -1,0 +1,204 @@
+"""What the cluster tells of its topics, their settings and offsets, asked by the admin client. Blocks."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from kafka_log.topic_partition import topic_id_from_text
+from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig, from_java_properties
+from metadata_topic.errors import MetadataTopicError
+from metadata_topic.kip405 import REMOTE_LOG_METADATA_TOPIC
+from metadata_topic.settings_topic import read_settings
+from metadata_topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
+from metadata_topic.topic_settings import TopicSettings
+from retention_job.errors import SourceError
+from retention_job.settings import KafkaSource
+
+T = TypeVar("T")
+
+_AS_RETENTION: Final = -2
+"""The value of a local limit that stands for the limit of the whole log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it is now; columns as in `schemas.TOPICS`."""
+
+    topic_id: bytes
+    name: str
+    partitions: tuple[int, ...]
+    leaders: tuple[int | None, ...]
+    replication_factor: int
+    settings: TopicSettings
+    config: Mapping[str, str]
+
+    def number(self, key: str) -> int | None:
+        """A setting of Kafka's; None when it is absent or no number."""
+        try:
+            return int(self.config[key])
+        except (KeyError, ValueError):
+            return None
+
+    def local(self, kind: str) -> int | None:
+        """`local.retention.<kind>`, resolved as agents resolve it."""
+        local = self.number(f"local.retention.{kind}")
+        return self.number(f"retention.{kind}") if local is None or local == _AS_RETENTION else local
+
+    @property
+    def is_tiered(self) -> bool:
+        """KIP-405's remote storage is on."""
+        return self.config.get("remote.storage.enable") == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Where a topic's log begins and ends, by partition."""
+
+    earliest: Mapping[int, int]
+    latest: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster at one time."""
+
+    brokers: frozenset[int]
+    """Those that are up, and those whose agents are registered."""
+    topics: tuple[Topic, ...]
+    offsets: Mapping[str, Offsets]
+    """Of all topics, by name."""
+
+    def config_of(self, topic: str) -> Mapping[str, str]:
+        """Kafka's settings of a topic; empty when it is not there."""
+        return next((found.config for found in self.topics if found.name == topic), {})
+
+    @property
+    def has_tier(self) -> bool:
+        """Whether `__remote_log_metadata` is there."""
+        return REMOTE_LOG_METADATA_TOPIC in self.offsets
+
+
+def client_config(source: KafkaSource) -> KafkaClientConfig:
+    """For librdkafka. Raises SourceError for a property that cannot be translated."""
+    try:
+        return from_java_properties(source.bootstrap_servers, source.client_properties)
+    except MetadataTopicError as error:
+        raise SourceError("configure", "Kafka client", str(error)) from error
+
+
+def read_cluster(source: KafkaSource) -> Cluster:
+    """Ask for everything. Raises SourceError when the cluster does not answer, or has no metadata topic."""
+    return _Admin(source).read()
+
+
+class _Admin:
+    def __init__(self, source: KafkaSource) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        self._source = source
+        self._client = client_config(source)
+        self._admin = AdminClient(
+            self._client.for_confluent(client_id="remote-wal-report"), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
+        )
+
+    def read(self) -> Cluster:
+        metadata = self._ask("list topics", lambda: self._admin.list_topics(timeout=self._source.timeout_s))
+        if METADATA_TOPIC not in metadata.topics:
+            raise SourceError("read", METADATA_TOPIC, "the cluster shows no such topic", "have agents ever run here?")
+        settings, agents = self._settings() if SETTINGS_TOPIC in metadata.topics else ({}, set())
+        ids = self._ids(sorted(metadata.topics))
+        configs = self._configs(sorted(ids))
+        topics = tuple(
+            self._topic(topic_id, metadata.topics[name], settings.get(name, TopicSettings()), configs.get(name, {}))
+            for name, topic_id in ids.items()
+        )
+        return Cluster(frozenset(metadata.brokers) | agents, topics, self._offsets(topics))
+
+    def _topic(self, topic_id: bytes, described: Any, settings: TopicSettings, config: Mapping[str, str]) -> Topic:
+        partitions = [described.partitions[number] for number in sorted(described.partitions)]
+        return Topic(
+            topic_id,
+            described.topic,
+            tuple(partition.id for partition in partitions),
+            tuple(partition.leader if partition.leader >= 0 else None for partition in partitions),
+            max((len(partition.replicas) for partition in partitions), default=0),
+            settings,
+            config,
+        )
+
+    def _settings(self) -> tuple[Mapping[str, TopicSettings], set[int]]:
+        try:
+            settings, agents = read_settings(self._client)
+        except MetadataTopicError as error:
+            raise SourceError("read", SETTINGS_TOPIC, str(error)) from error
+        return settings, set(agents)
+
+    def _ids(self, names: list[str]) -> dict[str, bytes]:
+        from confluent_kafka import TopicCollection
+
+        futures = self._admin.describe_topics(TopicCollection(names), request_timeout=self._source.timeout_s)
+        found = self._results("describe topics", futures.items())
+        return {name: bytes(topic_id_from_text(str(topic.topic_id))) for name, topic in found}
+
+    def _configs(self, names: list[str]) -> dict[str, dict[str, str]]:
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        futures = self._admin.describe_configs(resources, request_timeout=self._source.timeout_s)
+        return {
+            resource.name: {key: entry.value for key, entry in config.items() if entry.value is not None}
+            for resource, config in self._results("describe topic settings", futures.items())
+        }
+
+    def _offsets(self, topics: Iterable[Topic]) -> dict[str, Offsets]:
+        from confluent_kafka.admin import OffsetSpec
+
+        partitions = [(topic.name, number) for topic in topics for number in topic.partitions]
+        earliest = self._list_offsets(partitions, OffsetSpec.earliest())
+        latest = self._list_offsets(partitions, OffsetSpec.latest())
+        return {
+            topic.name: Offsets(
+                {number: earliest[topic.name, number] for number in topic.partitions if (topic.name, number) in earliest},
+                {number: latest[topic.name, number] for number in topic.partitions if (topic.name, number) in latest},
+            )
+            for topic in topics
+        }
+
+    def _list_offsets(self, partitions: list[tuple[str, int]], spec: Any) -> dict[tuple[str, int], int]:
+        from confluent_kafka import TopicPartition
+
+        if not partitions:
+            return {}
+        futures = self._admin.list_offsets(
+            {TopicPartition(*partition): spec for partition in partitions}, request_timeout=self._source.timeout_s
+        )
+        found = self._results("list offsets", ((asked, future) for asked, future in futures.items()))
+        return {(asked.topic, asked.partition): int(answer.offset) for asked, answer in found}
+
+    def _results(self, operation: str, futures: Iterable[tuple[T, "Future[Any]"]]) -> list[tuple[T, Any]]:
+        """Without what was deleted since it was listed."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        found = []
+        for asked, future in futures:
+            try:
+                found.append((asked, future.result(timeout=2 * self._source.timeout_s)))
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise self._unreachable(operation, error.args[0].str()) from error
+            except TimeoutError as error:
+                raise self._unreachable(operation, f"no answer within {2 * self._source.timeout_s:.0f} s") from error
+        return found
+
+    def _ask(self, operation: str, question: Callable[[], T]) -> T:
+        from confluent_kafka import KafkaException
+
+        try:
+            return question()
+        except KafkaException as error:
+            raise self._unreachable(operation, error.args[0].str()) from error
+
+    def _unreachable(self, operation: str, reason: str) -> SourceError:
+        return SourceError(operation, self._source.bootstrap_servers, reason, "is --bootstrap-server right?")

@@ -1,0 +1,139 @@
+"""One row per combined segment, from what the records, the inventory and the run before say of it.
+
+Everything is one aggregation over their union: a single shuffle of narrow rows, whatever the sources are, and no key is
+rarer or more frequent than a segment's few records, so nothing can be skewed. What a record does depends on the
+furthest state alone (`metadata_topic.states`), so neither order nor repetition matters.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from retention_job.release_facts import FOREVER
+from retention_job.schemas import SEGMENT_KEY
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_FACTS: Final = (
+    *SEGMENT_KEY,
+    "state",
+    "event_timestamp_ms",
+    "size_bytes",
+    "entry_count",
+    "retention_ms",
+    "record_id",
+    "stored_bytes",
+    "stored_ms",
+    "store_class_code",
+)
+_TIMES: Final = ("started_ms", "finished_ms", "deleting_ms", "deleted_ms")
+
+
+def facts_of_records(staged_segments: "DataFrame") -> "DataFrame":
+    """From the staged rows of the kind `segment`."""
+    from pyspark.sql import functions as f
+
+    return staged_segments.select(
+        *SEGMENT_KEY,
+        "state",
+        "event_timestamp_ms",
+        "size_bytes",
+        "entry_count",
+        "retention_ms",
+        f.when(f.col("state") == 1, f.col("record_id")).alias("record_id"),
+        *_nulls("stored_bytes", "stored_ms"),
+        f.lit(None).cast("int").alias("store_class_code"),
+    ).select(*_FACTS)
+
+
+def facts_of_inventory(inventory: "DataFrame", store_classes: list[str]) -> "DataFrame":
+    """From INVENTORY; archive objects are left out. `store_classes` are all that occur."""
+    from pyspark.sql import functions as f
+
+    code = f.array_position(f.array(*(f.lit(name) for name in store_classes)), f.col("store_class")) if store_classes else None
+    return inventory.filter("archive_topic_id IS NULL").select(
+        *SEGMENT_KEY,
+        f.lit(None).cast("int").alias("state"),
+        *_nulls("event_timestamp_ms"),
+        *_nulls("size_bytes"),
+        f.lit(None).cast("int").alias("entry_count"),
+        *_nulls("retention_ms", "record_id"),
+        f.col("size_bytes").alias("stored_bytes"),
+        f.col("last_modified_ms").alias("stored_ms"),
+        (f.lit(None) if code is None else f.when(code > 0, code)).cast("int").alias("store_class_code"),
+    ).select(*_FACTS)
+
+
+def facts_of_state(before: "DataFrame") -> "DataFrame":
+    """From the segment table of the run before: a fact for each state that a segment was seen in."""
+    from pyspark.sql import functions as f
+
+    events = f.filter(
+        f.array(
+            *(
+                f.struct(f.lit(state).alias("state"), f.col(name).alias("event_timestamp_ms"))
+                for state, name in enumerate(_TIMES)
+            )
+        ),
+        lambda event: event.event_timestamp_ms.isNotNull(),
+    )
+    exploded = before.withColumn("event", f.explode(events))
+    return exploded.select(
+        *SEGMENT_KEY,
+        f.col("event.state").cast("int").alias("state"),
+        f.col("event.event_timestamp_ms").alias("event_timestamp_ms"),
+        "size_bytes",
+        "entry_count",
+        f.when(f.col("entry_count").isNotNull(), f.coalesce("retention_ms", f.lit(FOREVER))).alias("retention_ms"),
+        f.when(f.col("event.state") == 1, f.lit(-1)).cast("long").alias("record_id"),
+        *_nulls("stored_bytes", "stored_ms"),
+        f.lit(None).cast("int").alias("store_class_code"),
+    ).select(*_FACTS)
+
+
+def _nulls(*names: str) -> "list[Column]":
+    from pyspark.sql import functions as f
+
+    return [f.lit(None).cast("long").alias(name) for name in names]
+
+
+def segment_table(facts: "DataFrame", store_classes: list[str], has_inventory: bool) -> "DataFrame":
+    """SEGMENTS and, for the job's own use, `has_metadata`, `finished_records` (how often COPY_SEGMENT_FINISHED was
+    read in this run) and `first_record` (the first of these, -1 if a run before read it).
+    """
+    from pyspark.sql import functions as f
+
+    def in_state(state: int, value: str) -> "Column":
+        return f.when(f.col("state") == state, f.col(value))
+
+    found = facts.groupBy(*SEGMENT_KEY).agg(
+        f.max("state").alias("state"),
+        *(f.min(in_state(state, "event_timestamp_ms")).alias(name) for state, name in enumerate(_TIMES)),
+        f.max(in_state(1, "size_bytes")).alias("finished_bytes"),
+        f.max("size_bytes").alias("told_bytes"),
+        f.max(in_state(1, "entry_count")).alias("entry_count"),
+        f.max(in_state(1, "retention_ms")).alias("retention"),
+        f.max("stored_bytes").alias("stored_bytes"),
+        f.max("stored_ms").alias("stored_ms"),
+        f.max("store_class_code").alias("store_class_code"),
+        f.sum(f.when(f.col("record_id") >= 0, 1).otherwise(0)).cast("int").alias("finished_records"),
+        f.min("record_id").alias("first_record"),
+    )
+    classes = f.array(*(f.lit(name) for name in store_classes)) if store_classes else None
+    return found.select(
+        *SEGMENT_KEY,
+        f.coalesce("state", f.lit(-1)).alias("state"),
+        *_TIMES,
+        f.coalesce("finished_bytes", "told_bytes").alias("size_bytes"),
+        "entry_count",
+        f.when(f.col("retention") != FOREVER, f.col("retention")).alias("retention_ms"),
+        (f.col("stored_ms").isNotNull() if has_inventory else f.lit(None).cast("boolean")).alias("is_stored"),
+        "stored_bytes",
+        "stored_ms",
+        (f.lit(None).cast("string") if classes is None else f.get(classes, f.col("store_class_code") - 1)).alias(
+            "store_class"
+        ),
+        ((f.col("finished_records") > 0) & (f.col("first_record") >= 0)).alias("is_new"),
+        f.col("state").isNotNull().alias("has_metadata"),
+        "finished_records",
+        "first_record",
+    )
