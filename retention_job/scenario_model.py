@@ -161,6 +161,26 @@ def cost_of(workload: Workload, prices: PriceTable) -> ScenarioCost:
     )
 
 
+def replication_usd(workload: Workload, prices: PriceTable) -> tuple[float, bool]:
+    """Dollars per broker and month for replication alone, brokers and their disks left out, and whether it is by links.
+
+    Raises PriceError when a price that this needs is missing.
+    """
+    store = prices.store(EXPRESS)
+    break_even = break_even_mb_s(workload, store, prices)
+    linked = workload.link_policy is ScenarioPolicy.ALWAYS or (
+        break_even is not None and workload.rate_mb_s >= break_even
+    )
+    stored = workload.gb_per_hour * workload.wal_hours * workload.buckets * store.storage_gb_month
+    if linked:
+        parts = _replication_usd(workload, workload.interval_ms, workload.remote_followers, store, prices)
+        return stored + sum(parts.values()), True
+    interval_ms = max(workload.archive_interval_ms, workload.interval_ms)
+    parts = _replication_usd(workload, interval_ms, 0, store, prices)
+    crossing = workload.gb_per_month * workload.remote_followers * prices.zone_crossing_gb
+    return stored + sum(parts.values()) + crossing, False
+
+
 def _disk_usd(workload: Workload, hours: float, prices: PriceTable) -> float:
     return workload.gb_per_hour * workload.stored_copies * hours * prices.usd("broker", "disk_gb_month")
 

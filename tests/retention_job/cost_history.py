@@ -205,11 +205,11 @@ def _share_gets(
     gets: dict[int, float],
     retrieved: dict[int, float],
 ) -> None:
-    for day in gets:
+    for day, made in gets.items():
         linked = sum(row["linked_bytes"] for (_, _, at), row in amounts.items() if at == day)
         for (_, _, at), row in list(amounts.items()):
             if at == day and linked:
-                row["gets"] += gets[day] * row["linked_bytes"] / linked
+                row["gets"] += made * row["linked_bytes"] / linked
                 row["retrieval_bytes"] += retrieved[day] * row["linked_bytes"] / linked
 
 
