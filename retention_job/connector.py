@@ -39,9 +39,7 @@ def connector_jars(
     """
     home = home or connector_home()
     module = Path(str(resources.files("retention_job") / "connector-ivy.xml"))
-    jar_set = JarSet(
-        f"Spark's Kafka connector {SPARK_VERSION}", module, "connector", {"spark.version": SPARK_VERSION}
-    )
+    jar_set = JarSet(f"Spark's Kafka connector {SPARK_VERSION}", module, "connector", {"spark.version": SPARK_VERSION})
     try:
         directory = fetch_jars(jar_set, home, java, progress or (lambda _line: None))
     except IvyError as error:

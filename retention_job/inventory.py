@@ -151,6 +151,4 @@ def _with_ids(plain: "DataFrame", keys: ObjectKeyFactory) -> "DataFrame":
         archived(4).cast("long").alias("archive_last_offset"),
     )
     in_range = (f.col("broker_id") < 2**31) & f.coalesce(f.col("archive_partition"), f.lit(0)).between(0, 2**31 - 1)
-    return with_ids.filter(in_range).select(
-        *(f.col(field.name).cast(field.dataType) for field in INVENTORY.fields)
-    )
+    return with_ids.filter(in_range).select(*(f.col(field.name).cast(field.dataType) for field in INVENTORY.fields))

@@ -34,9 +34,7 @@ class ReleaseFacts:
     """Per partition key: offsets below are in no log any more, or on the tier."""
 
     @classmethod
-    def of(
-        cls, retention_ms: Mapping[bytes, int | None], released_before: Mapping[tuple[bytes, int], int]
-    ) -> Self:
+    def of(cls, retention_ms: Mapping[bytes, int | None], released_before: Mapping[tuple[bytes, int], int]) -> Self:
         """`retention_ms` by topic id, of all topics that are there: -1 is for ever, None not known."""
         ordinals = {topic_id: number for number, topic_id in enumerate(retention_ms)}
         kept = [FOREVER if value is None or value < 0 else value for value in retention_ms.values()]
