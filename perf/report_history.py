@@ -65,6 +65,8 @@ class HistorySpec:
     interval_ms: int = 250
     first_segment: int = 0
     """Of each broker; a later part of the same history begins where an earlier one ended."""
+    part: int = 0
+    """Which part it is, so that its defects are others."""
 
     @property
     def per_broker(self) -> int:
@@ -181,8 +183,8 @@ class _Planter:
     def __init__(self, spec: HistorySpec) -> None:
         self._spec = spec
         self.planted = Planted()
-        self._sequences = iter(range(spec.first_segment * 1000 + 1, 2**40))
-        self._partitions = iter(range(spec.first_segment * 1000, 2**30))
+        self._sequences = iter(range(spec.part * 1_000_000 + 1, 2**40))
+        self._partitions = iter(range(spec.part * 10_000, 2**30))
 
     def ago(self, ms: int) -> int:
         return self._spec.now_ms - ms
@@ -256,10 +258,10 @@ class _Planter:
         self.state(released, DELETED, self.ago(2 * DAY_MS - 1000))
 
     def store(self, index: int) -> None:
-        unknown = CombinedSegmentId(1, _UNKNOWN_INCARNATION, self._spec.first_segment * 1000 + index)
+        unknown = CombinedSegmentId(1, _UNKNOWN_INCARNATION, self._spec.part * 1000 + index)
         self.planted.objects.append(StoredObject(unknown, 4000, self.ago(6 * HOUR_MS)))
         self.expect("object_without_metadata", None, unknown)
-        young = CombinedSegmentId(1, _UNKNOWN_INCARNATION, 2**30 + self._spec.first_segment * 1000 + index)
+        young = CombinedSegmentId(1, _UNKNOWN_INCARNATION, 2**30 + self._spec.part * 1000 + index)
         self.planted.objects.append(StoredObject(young, 4000, self.ago(1000)))
         other = self.upload(self.ago(6 * HOUR_MS), self.entry(self.new_partition(), 0, 9), stored_bytes=901)
         self.expect("object_of_other_size", None, other)

@@ -56,7 +56,7 @@ class Handover:
     size_bytes: int
     is_dry: bool
     withheld: int
-    """Objects without metadata that were not handed over, as most objects have none; or of which a record came since."""
+    """Not handed over: objects without metadata where most objects have none, and what a record came about since."""
 
 
 class Publisher(Protocol):

@@ -3,8 +3,8 @@
 Theory. Entries come nearly in the order of their logs, so most of a batch are neighbours of one another. A batch is
 therefore first merged into runs without a hole, per partition and leader epoch, and only those runs are shuffled: some
 thousands where there were millions of entries. A partition with nine tenths of all entries becomes a few long runs, so
-skew makes the job faster, not slower. Nothing is lost by it: an offset is in two objects exactly when two entries of one
-batch hold it (told by that batch) or two runs do (seen when runs are merged).
+skew makes the job faster, not slower. Nothing is lost by it: an offset is in two objects exactly when two entries of
+one batch hold it (told by that batch) or two runs do (seen when runs are merged).
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ _CHAIN: Final = ("topic_id", "partition", "leader_epoch")
 
 
 def ranges_of(entries: "DataFrame") -> "DataFrame":
-    """RANGES_SCHEMA: the offsets that are in an object, and, where `is_twice`, those that are in two, batch by batch."""
+    """RANGES_SCHEMA: the offsets that are in an object, and where `is_twice` those that are in two, by batch."""
     return entries.select(*_COLUMNS).mapInArrow(_merge_batches, RANGES_SCHEMA)
 
 
@@ -110,7 +110,7 @@ def _ranges(is_twice: bool, topic_ids: Any, *numbers: Any) -> pa.RecordBatch:
 
 
 def merged_ranges(ranges: "DataFrame") -> "DataFrame":
-    """RANGES_SCHEMA with ranges as long as they can be, each kind for itself; and as `is_twice` what two of them share."""
+    """RANGES_SCHEMA, ranges as long as they can be, each kind for itself; what two of them share is `is_twice`."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

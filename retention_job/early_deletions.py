@@ -26,10 +26,7 @@ def early_deletions(history: History, chains: Chains) -> "DataFrame":
         "state >= 2 AND entry_count > 0 AND finished_ms IS NOT NULL AND deleting_ms IS NOT NULL "
         "AND (retention_ms IS NULL OR deleting_ms - finished_ms < retention_ms)"
     ).select(*SEGMENT_KEY, "finished_ms", "deleting_ms")
-    if suspects.isEmpty():
-        entries = history.entries.limit(0)
-    else:
-        entries = history.entries_of_all_runs()
+    entries = history.entries.limit(0) if suspects.isEmpty() else history.entries_of_all_runs()
     topics = history.topics.selectExpr(
         "topic_id", "topic", "local_retention_ms IS NOT NULL AS is_known",
         "CASE WHEN local_retention_ms >= 0 AND NOT is_archived THEN local_retention_ms END AS kept_ms",

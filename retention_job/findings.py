@@ -410,7 +410,8 @@ def topic_findings(cluster: Cluster, life_times: LifeTimes) -> list[SmallFinding
         longest_ms = -1 if min(known) < 0 else max(known)
         needed_ms = retention_needed_ms(longest_ms, life_times.delete_grace_ms)
         problems = retention_problems(dict(cluster.config_of(METADATA_TOPIC)), needed_ms)
-        heal = f"kafka-configs.sh --alter --topic {METADATA_TOPIC} --add-config retention.ms={needed_ms},retention.bytes=-1"
+        settings = f"retention.ms={needed_ms},retention.bytes=-1"
+        heal = f"kafka-configs.sh --alter --topic {METADATA_TOPIC} --add-config {settings}"
         found += [SmallFinding(Kind.METADATA_RETENTION, problem, heal, METADATA_TOPIC) for problem in problems]
     return found
 
@@ -427,9 +428,7 @@ def _local_without_tier(topic: Topic) -> list[_Contradiction]:
     local, whole = topic.local("ms"), topic.number("retention.ms")
     if not topic.settings.enable or topic.is_tiered or local == whole:
         return []
-    detail = (
-        f"local.retention.ms is {local} and retention.ms {whole}, and nothing is tiered: brokers keep by the latter"
-    )
+    detail = f"local.retention.ms is {local}, retention.ms {whole}, and nothing is tiered: brokers keep by the latter"
     return [(detail, _alter(topic, "local.retention.ms=-2"))]
 
 

@@ -1,8 +1,8 @@
 """All that the sources say, as tables.
 
-Theory. The order of reading decides what a difference between store and metadata means. The store is listed first, and
-only then the end of the metadata topic is asked for. So whatever was listed has its metadata among what is read, but for
-objects whose publication is still under way, which are younger than the time to live.
+Theory. The order of reading decides what a difference between store and metadata means. The store is listed first,
+and only then the end of the metadata topic is asked for. So whatever was listed has its metadata among what is read,
+but for objects whose publication is still under way, which are younger than the time to live.
 
 The metadata topic is decoded once, into staged tables (`decoding`); everything after that reads columns of those. An
 incremental run stages the new records alone and joins them with the segment table of the run before, in which every

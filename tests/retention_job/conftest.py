@@ -1,23 +1,16 @@
-"""One Spark session for the whole room; it takes some seconds to start."""
+"""All tests of the room share the session of `tests.spark`."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-from retention_job.session import spark_session
+from tests.spark import LEAVES_SOCKETS, spark
+
+__all__ = ["spark"]
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    scratch: Path = tmp_path_factory.mktemp("spark")
-    session = spark_session(
-        "local[2]",
-        memory="1g",
-        shuffle_partitions=2,
-        scratch=scratch,
-        settings={"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.sql.adaptive.enabled": "false"},
-    )
-    yield session
-    session.stop()
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(LEAVES_SOCKETS)
