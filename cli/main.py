@@ -29,11 +29,13 @@ COMMANDS: Final = (
 
 OWN_ROOMS: Final = frozenset(
     {
+        "jvm",
         "kafka_log",
         "plugin",
         "metadata_topic",
         "rlm",
         "replication",
+        "retention_job",
         "agent",
         "local_cluster",
         "demo",

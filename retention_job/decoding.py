@@ -67,7 +67,12 @@ _ARROW: Final[dict[str, pa.DataType]] = {
     "key_bytes": pa.int32(),
     "value_bytes": pa.int32(),
 }
-_SPARK: Final = {pa.string(): StringType(), pa.binary(): BinaryType(), pa.int32(): IntegerType(), pa.int64(): LongType()}
+_SPARK: Final = {
+    pa.string(): StringType(),
+    pa.binary(): BinaryType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+}
 STAGED: Final = StructType([StructField(name, _SPARK[kind]) for name, kind in _ARROW.items()])
 """`event_timestamp_ms` of a quarantined or other record is Kafka's time stamp; `retention_ms` may be FOREVER."""
 
@@ -234,7 +239,9 @@ def _row_of(
     elif key is not None and value is not None and isinstance(record, UnknownRecord | RemoteWalNodeRegistration):
         yield OTHER_ROW, {**place, "record_type": value[1], "key": key, "value": value}
     elif isinstance(record, PublishedSegment):
-        yield _quarantined(place, "broker_id", f"no broker has the id {record.combined_segment_id.broker_id}", key, value)
+        yield _quarantined(
+            place, "broker_id", f"no broker has the id {record.combined_segment_id.broker_id}", key, value
+        )
     else:  # a type of ours that this job does not use; it is good
         yield OTHER_ROW, {**place, "record_type": (value or b"\0\0")[1], "key": key, "value": value}
 

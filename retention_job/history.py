@@ -1,8 +1,8 @@
 """All that the sources say, as tables.
 
-Theory. The order of reading decides what a difference between store and metadata means. The store is listed first, and
-only then the end of the metadata topic is asked for. So whatever was listed has its metadata among what is read, but for
-objects whose publication is still under way, which are younger than the time to live.
+Theory. The order of reading decides what a difference between store and metadata means. The store is listed first,
+and only then the end of the metadata topic is asked for. So whatever was listed has its metadata among what is read,
+but for objects whose publication is still under way, which are younger than the time to live.
 
 The metadata topic is decoded once, into staged tables (`decoding`); everything after that reads columns of those. An
 incremental run stages the new records alone and joins them with the segment table of the run before, in which every
@@ -13,7 +13,7 @@ same metadata topic, not cut off before the last run's offsets, the same local r
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
@@ -49,7 +49,7 @@ from retention_job.schemas import (
     TOPICS,
 )
 from retention_job.segment_table import facts_of_inventory, facts_of_records, facts_of_state, segment_table
-from retention_job.settings import InventoryFile, Sources, StoreListing
+from retention_job.settings import InventoryFile, KafkaSource, Sources, StoreListing
 from retention_job.state import RunRecord, RunState
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ class History:
         return self.spark.read.parquet(self.state.path_of(self.run_id, name))
 
     def _staged(self, row: str) -> "DataFrame":
-        return self.spark.read.schema(STAGED).parquet(self.state.path_of(self.run_id, "staged")).filter(f"row = '{row}'")
+        return (
+            self.spark.read.schema(STAGED).parquet(self.state.path_of(self.run_id, "staged")).filter(f"row = '{row}'")
+        )
 
     @cached_property
     def segment_facts(self) -> "DataFrame":
@@ -172,6 +174,14 @@ class History:
         return tier.segments_of(self.tier_events).select(*TIERED.fieldNames())
 
     @cached_property
+    def tiered_up_to(self) -> Mapping[tuple[bytes, int], int]:
+        """By (topic id, partition), the first offset that KIP-405's tier does not hold. Archived topics are left out:
+        their objects wait for the archive.
+        """
+        archived = {topic.topic_id for topic in self.cluster.topics if topic.settings.archive}
+        return {key: up_to for key, up_to in tier.tiered_up_to(self.tiered).items() if key[0] not in archived}
+
+    @cached_property
     def quarantine(self) -> "DataFrame":
         """QUARANTINE, of this run's records."""
         from pyspark.sql import functions as f
@@ -217,8 +227,45 @@ class History:
         )
 
 
-def load(spark: "SparkSession", sources: Sources, now_ms: int, run_id: str) -> History:
+class Kafka(Protocol):
+    """What is asked of the cluster."""
+
+    def cluster(self, source: KafkaSource, /) -> Cluster:
+        """Topics, settings and offsets, as they are now. Raises SourceError."""
+
+    def topic(
+        self,
+        spark: "SparkSession",
+        source: KafkaSource,
+        topic: str,
+        starting: Mapping[int, int],
+        ending: Mapping[int, int],
+        /,
+    ) -> "DataFrame":
+        """A topic's records between offsets, as `kafka_reading.RAW_COLUMNS`."""
+
+
+class RealKafka:
+    """By the admin client, and Spark's connector."""
+
+    def cluster(self, source: KafkaSource, /) -> Cluster:
+        return read_cluster(source)
+
+    def topic(
+        self,
+        spark: "SparkSession",
+        source: KafkaSource,
+        topic: str,
+        starting: Mapping[int, int],
+        ending: Mapping[int, int],
+        /,
+    ) -> "DataFrame":
+        return read_topic(spark, source, topic, starting, ending)
+
+
+def load(spark: "SparkSession", sources: Sources, now_ms: int, run_id: str, kafka: Kafka | None = None) -> History:
     """Read everything, once, into the state path. Raises SourceError, StateError."""
+    kafka = kafka or RealKafka()
     from pyspark.errors import PySparkException
 
     if sources.state_path is None:
@@ -226,16 +273,16 @@ def load(spark: "SparkSession", sources: Sources, now_ms: int, run_id: str) -> H
     state = RunState(FileSystem(spark, sources.state_path))
     last = state.last()
     state.begin(run_id, last)
-    before = read_cluster(sources.kafka)
+    before = kafka.cluster(sources.kafka)
     try:
         store_classes = _stage_inventory(spark, sources, before, state.path_of(run_id, "inventory"))
-        cluster = read_cluster(sources.kafka)
+        cluster = kafka.cluster(sources.kafka)
         plan = _plan(sources, cluster, last if sources.is_incremental else None, now_ms)
         if plan.full_because is not None:
             log.info("incremental_run_reads_all", reason=plan.full_because)
-        tier_events = _tier_events(spark, sources, cluster, state.path_of(run_id, "tier"))
+        tier_events = _tier_events(spark, sources, kafka, cluster, state.path_of(run_id, "tier"))
         facts = _release_facts(cluster, tier.tiered_up_to(tier.segments_of(tier_events)))
-        raw = read_topic(spark, sources.kafka, METADATA_TOPIC, plan.starting_offsets, plan.ending_offsets)
+        raw = kafka.topic(spark, sources.kafka, METADATA_TOPIC, plan.starting_offsets, plan.ending_offsets)
         staged = raw.mapInArrow(decoder(facts), STAGED)
         staged.write.partitionBy("row").parquet(state.path_of(run_id, "staged"))
         has_inventory = sources.inventory is not None
@@ -318,9 +365,7 @@ def _stage_inventory(spark: "SparkSession", sources: Sources, cluster: Cluster, 
     return sorted(row.store_class for row in classes if row.store_class is not None)
 
 
-def _inventory_ms(
-    spark: "SparkSession", sources: Sources, state: RunState, run_id: str, now_ms: int
-) -> int | None:
+def _inventory_ms(spark: "SparkSession", sources: Sources, state: RunState, run_id: str, now_ms: int) -> int | None:
     """A listing knows of now; an inventory file of nothing that is newer than its newest object."""
     if sources.inventory is None or isinstance(sources.inventory, StoreListing):
         return None if sources.inventory is None else now_ms
@@ -328,11 +373,11 @@ def _inventory_ms(
     return int(newest.agg({"last_modified_ms": "max"}).collect()[0][0] or 0)
 
 
-def _tier_events(spark: "SparkSession", sources: Sources, cluster: Cluster, path: str) -> "DataFrame":
+def _tier_events(spark: "SparkSession", sources: Sources, kafka: Kafka, cluster: Cluster, path: str) -> "DataFrame":
     offsets = cluster.offsets.get(REMOTE_LOG_METADATA_TOPIC)
     starting = dict(offsets.earliest) if offsets else {}
     ending = dict(offsets.latest) if offsets else {}
-    raw = read_topic(spark, sources.kafka, REMOTE_LOG_METADATA_TOPIC, starting, ending)
+    raw = kafka.topic(spark, sources.kafka, REMOTE_LOG_METADATA_TOPIC, starting, ending)
     tier.decode_events(raw).write.parquet(path)
     return spark.read.parquet(path)
 

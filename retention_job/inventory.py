@@ -130,9 +130,12 @@ def _with_ids(plain: "DataFrame", keys: ObjectKeyFactory) -> "DataFrame":
     key = f.col("key")
     rest = f.substring(key, len(start) + 1, 10_000)
     is_ours = key.startswith(start)
-    is_segment = is_ours & rest.rlike(r"^(0|[1-9][0-9]{0,9})/[0-9a-f]{12}/[0-9a-f]{12}\.rwal$")
+    is_segment = is_ours & rest.rlike(r"^(0|[1-9][0-9]{0,9})/[0-9a-f]{12}/[0-9a-f]{12}\.rwal\z")
     segment_broker = f.expr(f"substring(key, {len(start) + 1}, length(key) - {len(start) + _SUFFIX_CHARACTERS})")
-    archive = r"^archive/([0-9a-f]{32})/(0|[1-9][0-9]{0,9})/([0-9]{20})-([0-9]{20})-(0|[1-9][0-9]{0,9})-[0-9a-f]{12}-[0-9a-f]{12}\.rwal$"
+    archive = (
+        r"^archive/([0-9a-f]{32})/(0|[1-9][0-9]{0,9})/([0-9]{20})-([0-9]{20})"
+        r"-(0|[1-9][0-9]{0,9})-[0-9a-f]{12}-[0-9a-f]{12}\.rwal\z"
+    )
     is_archive = is_ours & rest.rlike(archive)
 
     def archived(group: int) -> "Column":
@@ -151,6 +154,4 @@ def _with_ids(plain: "DataFrame", keys: ObjectKeyFactory) -> "DataFrame":
         archived(4).cast("long").alias("archive_last_offset"),
     )
     in_range = (f.col("broker_id") < 2**31) & f.coalesce(f.col("archive_partition"), f.lit(0)).between(0, 2**31 - 1)
-    return with_ids.filter(in_range).select(
-        *(f.col(field.name).cast(field.dataType) for field in INVENTORY.fields)
-    )
+    return with_ids.filter(in_range).select(*(f.col(field.name).cast(field.dataType) for field in INVENTORY.fields))

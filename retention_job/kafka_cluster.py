@@ -160,7 +160,11 @@ class _Admin:
         latest = self._list_offsets(partitions, OffsetSpec.latest())
         return {
             topic.name: Offsets(
-                {number: earliest[topic.name, number] for number in topic.partitions if (topic.name, number) in earliest},
+                {
+                    number: earliest[topic.name, number]
+                    for number in topic.partitions
+                    if (topic.name, number) in earliest
+                },
                 {number: latest[topic.name, number] for number in topic.partitions if (topic.name, number) in latest},
             )
             for topic in topics

@@ -49,18 +49,26 @@ def facts_of_inventory(inventory: "DataFrame", store_classes: list[str]) -> "Dat
     """From INVENTORY; archive objects are left out. `store_classes` are all that occur."""
     from pyspark.sql import functions as f
 
-    code = f.array_position(f.array(*(f.lit(name) for name in store_classes)), f.col("store_class")) if store_classes else None
-    return inventory.filter("archive_topic_id IS NULL").select(
-        *SEGMENT_KEY,
-        f.lit(None).cast("int").alias("state"),
-        *_nulls("event_timestamp_ms"),
-        *_nulls("size_bytes"),
-        f.lit(None).cast("int").alias("entry_count"),
-        *_nulls("retention_ms", "record_id"),
-        f.col("size_bytes").alias("stored_bytes"),
-        f.col("last_modified_ms").alias("stored_ms"),
-        (f.lit(None) if code is None else f.when(code > 0, code)).cast("int").alias("store_class_code"),
-    ).select(*_FACTS)
+    code = (
+        f.array_position(f.array(*(f.lit(name) for name in store_classes)), f.col("store_class"))
+        if store_classes
+        else None
+    )
+    return (
+        inventory.filter("archive_topic_id IS NULL")
+        .select(
+            *SEGMENT_KEY,
+            f.lit(None).cast("int").alias("state"),
+            *_nulls("event_timestamp_ms"),
+            *_nulls("size_bytes"),
+            f.lit(None).cast("int").alias("entry_count"),
+            *_nulls("retention_ms", "record_id"),
+            f.col("size_bytes").alias("stored_bytes"),
+            f.col("last_modified_ms").alias("stored_ms"),
+            (f.lit(None) if code is None else f.when(code > 0, code)).cast("int").alias("store_class_code"),
+        )
+        .select(*_FACTS)
+    )
 
 
 def facts_of_state(before: "DataFrame") -> "DataFrame":

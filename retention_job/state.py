@@ -54,7 +54,9 @@ class RunState:
             fields["offsets"] = {int(partition): offset for partition, offset in fields["offsets"].items()}
             return RunRecord(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise StateError("read", self._files.at(_CURRENT), f"not a state: {error}", "remove it to start anew") from error
+            raise StateError(
+                "read", self._files.at(_CURRENT), f"not a state: {error}", "remove it to start anew"
+            ) from error
 
     def begin(self, run_id: str, last: RunRecord | None) -> list[str]:
         """Remove what killed runs left behind; returns their ids."""

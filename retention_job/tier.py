@@ -52,7 +52,9 @@ def _decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             row = _row(kip405.decode(value))
             if row is not None:
                 row.setdefault("event_timestamp_ms", timestamp_ms)
-                rows.append({**row, "record_partition": partition, "record_offset": offset, "value_bytes": len(value or b"")})
+                rows.append(
+                    {**row, "record_partition": partition, "record_offset": offset, "value_bytes": len(value or b"")}
+                )
         columns = [pa.array([row.get(name) for row in rows], kind) for name, kind in _EVENT.items()]
         yield pa.RecordBatch.from_arrays(columns, names=list(_EVENT))
 
@@ -105,16 +107,20 @@ def quarantine_of(events: "DataFrame") -> "DataFrame":
     """QUARANTINE: what was not understood."""
     from pyspark.sql import functions as f
 
-    return events.filter("reason IS NOT NULL").select(
-        f.lit(REMOTE_LOG_METADATA_TOPIC).alias("topic"),
-        f.col("record_partition").alias("partition"),
-        f.col("record_offset").alias("offset"),
-        f.col("event_timestamp_ms").alias("timestamp_ms"),
-        "reason",
-        "detail",
-        f.lit(0).alias("key_bytes"),
-        "value_bytes",
-    ).select(*QUARANTINE.fieldNames())
+    return (
+        events.filter("reason IS NOT NULL")
+        .select(
+            f.lit(REMOTE_LOG_METADATA_TOPIC).alias("topic"),
+            f.col("record_partition").alias("partition"),
+            f.col("record_offset").alias("offset"),
+            f.col("event_timestamp_ms").alias("timestamp_ms"),
+            "reason",
+            "detail",
+            f.lit(0).alias("key_bytes"),
+            "value_bytes",
+        )
+        .select(*QUARANTINE.fieldNames())
+    )
 
 
 def tiered_up_to(tiered: "DataFrame") -> dict[tuple[bytes, int], int]:

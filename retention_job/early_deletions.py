@@ -1,0 +1,53 @@
+"""Objects that were deleted while records in them were wanted.
+
+The segment table names the suspects: deletion was started sooner than the longest retention among the entries that are
+in a log today. The suspects' entries then decide, one by one: a dead entry, or one that a log no longer holds, is no
+loss. A retention that was raised since makes suspects of what was right at its time, and is told as what it is: deleted
+sooner than the settings of today ask.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from retention_job.chains import Chains
+from retention_job.history import History
+from retention_job.schemas import SEGMENT_KEY
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_CHAIN: Final = ("topic_id", "partition", "leader_epoch")
+
+
+def early_deletions(history: History, chains: Chains) -> "DataFrame":
+    """The entries: ENTRIES with `topic`, `kept_ms` (null: for ever), `finished_ms`, `deleting_ms`."""
+    from pyspark.sql import functions as f
+
+    suspects = history.segments.filter(
+        "state >= 2 AND entry_count > 0 AND finished_ms IS NOT NULL AND deleting_ms IS NOT NULL "
+        "AND (retention_ms IS NULL OR deleting_ms - finished_ms < retention_ms)"
+    ).select(*SEGMENT_KEY, "finished_ms", "deleting_ms")
+    entries = history.entries.limit(0) if suspects.isEmpty() else history.entries_of_all_runs()
+    topics = history.topics.selectExpr(
+        "topic_id", "topic", "local_retention_ms IS NOT NULL AS is_known",
+        "CASE WHEN local_retention_ms >= 0 AND NOT is_archived THEN local_retention_ms END AS kept_ms",
+    )  # fmt: skip
+    starts = history.partitions.select("topic_id", "partition", "log_start_offset")
+    told = history.dead_entries.groupBy(*SEGMENT_KEY, *_CHAIN).agg(f.min("first_offset").alias("told_from"))
+    ends = chains.covered.filter("epoch_end IS NOT NULL").select(*_CHAIN, "epoch_end").distinct()
+    return (
+        entries.join(suspects, list(SEGMENT_KEY))
+        .join(f.broadcast(topics), "topic_id")
+        .join(f.broadcast(starts), ["topic_id", "partition"])
+        .join(told, [*SEGMENT_KEY, *_CHAIN], "left")
+        .join(ends, list(_CHAIN), "left")
+        .join(_tiered_up_to(history), ["topic_id", "partition"], "left")
+        .filter("is_known AND (kept_ms IS NULL OR deleting_ms - finished_ms < kept_ms)")
+        .filter("last_offset >= coalesce(log_start_offset, 0) AND last_offset >= coalesce(tiered_up_to, 0)")
+        .filter("first_offset < coalesce(epoch_end, 9223372036854775807)")
+        .filter("first_offset < coalesce(told_from, 9223372036854775807)")
+    )
+
+
+def _tiered_up_to(history: History) -> "DataFrame":
+    rows = [(bytearray(topic_id), partition, up_to) for (topic_id, partition), up_to in history.tiered_up_to.items()]
+    return history.spark.createDataFrame(rows, "topic_id BINARY, partition INT, tiered_up_to LONG")

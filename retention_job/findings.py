@@ -1,0 +1,478 @@
+"""What is wrong, as one table: every rule is one function that gives rows of `schemas.FINDINGS`.
+
+Severities: `critical` where data is missing or will be, `warning` where something is kept, or left undone, that costs
+money or will do harm, `info` for what is worth knowing and needs nobody. A rule says nothing of what it cannot know: of
+segments whose entries were not read, of topics whose settings are not known, of objects that are younger than the time
+to live.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import reduce
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from metadata_topic.topic import METADATA_TOPIC, retention_needed_ms, retention_problems
+from retention_job.chains import Chains, chains_of
+from retention_job.early_deletions import early_deletions
+from retention_job.history import History
+from retention_job.kafka_cluster import Cluster, Topic
+from retention_job.schemas import FINDINGS, SEGMENT_KEY
+from retention_job.settings import LifeTimes
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+APPLY: Final = "remote-wal report --apply"
+_ORPHANS: Final = "remote-wal orphans --heal --broker-config <server.properties of broker {}>"
+_AGENT: Final = "remote-wal agent --broker-config <server.properties of broker {}>"
+
+FEW_WITHOUT_METADATA: Final = 1000
+"""So many objects without metadata are no reason to doubt the metadata, as with agents (`rlm.orphans`)."""
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class Kind(StrEnum):
+    """What was found."""
+
+    EXPIRED = "expired_not_deleted"
+    DELETION_STUCK = "deletion_unfinished"
+    DELETED_BUT_THERE = "deleted_but_there"
+    DELETED_EARLY = "deleted_too_early"
+    NO_METADATA = "object_without_metadata"
+    NO_OBJECT = "metadata_without_object"
+    OTHER_SIZE = "object_of_other_size"
+    UPLOAD_UNFINISHED = "upload_unfinished"
+    GAP = "offset_gap"
+    OVERLAP = "offset_overlap"
+    DEAD = "dead_entries"
+    DEAD_UNTOLD = "dead_entries_untold"
+    CONTRADICTION = "retention_contradiction"
+    METADATA_RETENTION = "metadata_retention_short"
+    METADATA_LOST = "metadata_seems_lost"
+    QUARANTINED = "records_quarantined"
+
+
+SEVERITIES: Final[Mapping[Kind, Severity]] = MappingProxyType(
+    {
+        Kind.EXPIRED: Severity.WARNING,
+        Kind.DELETION_STUCK: Severity.WARNING,
+        Kind.DELETED_BUT_THERE: Severity.WARNING,
+        Kind.DELETED_EARLY: Severity.CRITICAL,
+        Kind.NO_METADATA: Severity.WARNING,
+        Kind.NO_OBJECT: Severity.CRITICAL,
+        Kind.OTHER_SIZE: Severity.CRITICAL,
+        Kind.UPLOAD_UNFINISHED: Severity.WARNING,
+        Kind.GAP: Severity.WARNING,
+        Kind.OVERLAP: Severity.INFO,
+        Kind.DEAD: Severity.INFO,
+        Kind.DEAD_UNTOLD: Severity.WARNING,
+        Kind.CONTRADICTION: Severity.WARNING,
+        Kind.METADATA_RETENTION: Severity.CRITICAL,
+        Kind.METADATA_LOST: Severity.CRITICAL,
+        Kind.QUARANTINED: Severity.WARNING,
+    }
+)
+
+
+def find(history: History, now_ms: int, life_times: LifeTimes) -> "DataFrame":
+    """FINDINGS, by all rules. Writes the run's chains down beside its tables."""
+    chains = chains_of(history)
+    parts = [
+        segment_findings(history, now_ms, life_times),
+        _deleted_early(history, chains, now_ms),
+        _gaps(history, chains),
+        _overlaps(history, chains),
+        _dead(history, now_ms),
+        _dead_untold(history, chains, now_ms, life_times),
+        _quarantined(history),
+        _small(history, [*topic_findings(history.cluster, life_times), *_lost_metadata(history, now_ms, life_times)]),
+    ]
+    return reduce(lambda one, other: one.unionByName(other), parts).select(*FINDINGS.fieldNames())
+
+
+@dataclass(frozen=True, slots=True)
+class SmallFinding:
+    """A finding that is no row of a large table."""
+
+    kind: Kind
+    detail: str
+    heal: str
+    topic: str | None = None
+
+
+def segment_name() -> "Column":
+    """CombinedSegmentId's text form of the row."""
+    from pyspark.sql import functions as f
+
+    return f.format_string(
+        "%d-%s-%s",
+        f.col("broker_id"),
+        *(f.lpad(f.lower(f.hex(f.col(name))), 12, "0") for name in SEGMENT_KEY[1:]),
+    )
+
+
+# Rules about single segments: one pass over the segment table.
+
+
+@dataclass(frozen=True, slots=True)
+class _SegmentRule:
+    kind: Kind
+    condition: str
+    """SQL over the segment table; `{now}` and the like are filled in by `segment_findings`."""
+    since: str
+    """The age's beginning."""
+    detail: str
+    """A format string of SQL for the columns in `shown`."""
+    shown: tuple[str, ...]
+    heal: str
+
+
+_RULES: Final = (
+    _SegmentRule(
+        Kind.EXPIRED,
+        "has_metadata AND state = 1 AND coalesce(is_stored, true) AND finished_ms < {now} - {slack} - retention_ms",
+        "finished_ms",
+        "none of its %d entries is wanted for longer than %d ms after its upload",
+        ("entry_count", "retention_ms"),
+        APPLY,
+    ),
+    _SegmentRule(
+        Kind.UPLOAD_UNFINISHED,
+        "has_metadata AND state = 0 AND started_ms < {now} - {ttl} - {slack}",
+        "started_ms",
+        "COPY_SEGMENT_STARTED, and nothing since",
+        (),
+        APPLY,
+    ),
+    _SegmentRule(
+        Kind.DELETION_STUCK,
+        "has_metadata AND state = 2 AND coalesce(is_stored, true) AND deleting_ms < {now} - {grace} - {slack}",
+        "deleting_ms",
+        "DELETE_SEGMENT_STARTED, and nothing since",
+        (),
+        _AGENT,
+    ),
+    _SegmentRule(
+        Kind.DELETED_BUT_THERE,
+        "has_metadata AND state = 3 AND is_stored AND deleted_ms < {inventory} - {ttl}",
+        "deleted_ms",
+        "DELETE_SEGMENT_FINISHED, and the object is in the store",
+        (),
+        _ORPHANS,
+    ),
+    _SegmentRule(
+        Kind.NO_METADATA,
+        "NOT has_metadata AND stored_ms < {inventory} - {ttl}",
+        "stored_ms",
+        "an object of which no record tells",
+        (),
+        APPLY,
+    ),
+    _SegmentRule(
+        Kind.NO_OBJECT,
+        "has_metadata AND state = 1 AND NOT is_stored AND finished_ms < {inventory} - {ttl}",
+        "finished_ms",
+        "COPY_SEGMENT_FINISHED, and no object in the store",
+        (),
+        _ORPHANS,
+    ),
+    _SegmentRule(
+        Kind.OTHER_SIZE,
+        "has_metadata AND state = 1 AND is_stored AND stored_bytes <> size_bytes",
+        "finished_ms",
+        "the object has %d bytes, its metadata says %d",
+        ("stored_bytes", "size_bytes"),
+        "remote-wal verify",
+    ),
+)
+
+
+def segment_findings(history: History, now_ms: int, life_times: LifeTimes) -> "DataFrame":
+    """Everything that one row of the segment table tells."""
+    from pyspark.sql import functions as f
+
+    times = {
+        "now": now_ms,
+        "inventory": history.read.inventory_ms or 0,
+        "ttl": life_times.uncommitted_ttl_ms,
+        "grace": life_times.delete_grace_ms,
+        "slack": life_times.slack_ms,
+    }
+
+    def as_finding(rule: _SegmentRule) -> "Column":
+        shown = (f.coalesce(f.col(name), f.lit(-1)) for name in rule.shown)
+        before, _, after = rule.heal.partition("{}")
+        return f.struct(
+            f.lit(rule.kind.value).alias("kind"),
+            f.lit(SEVERITIES[rule.kind].value).alias("severity"),
+            f.format_string(rule.detail, *shown).alias("detail"),
+            (f.lit(now_ms) - f.col(rule.since)).alias("age_ms"),
+            (
+                f.concat(f.lit(before), f.col("broker_id").cast("string"), f.lit(after)) if after else f.lit(before)
+            ).alias("heal"),
+        )
+
+    rules = f.array(*(f.when(f.expr(rule.condition.format(**times)), as_finding(rule)) for rule in _RULES))
+    condition = " OR ".join(f"({rule.condition.format(**times)})" for rule in _RULES)
+    found = history.segment_facts.filter(condition).withColumn(
+        "finding", f.explode(f.filter(rules, lambda one: one.isNotNull()))
+    )
+    return found.select(
+        "finding.kind",
+        "finding.severity",
+        f.lit(None).cast("string").alias("topic"),
+        f.lit(None).cast("int").alias("partition"),
+        segment_name().alias("segment"),
+        "finding.detail",
+        "finding.age_ms",
+        f.coalesce("stored_bytes", "size_bytes").alias("size_bytes"),
+        "finding.heal",
+    )
+
+
+# Rules about partitions.
+
+
+def _rows(
+    found: "DataFrame", kind: Kind, detail: "Column", heal: str, age_ms: "Column", size_bytes: "Column"
+) -> "DataFrame":
+    """FINDINGS from rows with `topic`, `partition` and `segment`."""
+    from pyspark.sql import functions as f
+
+    return found.select(
+        f.lit(kind.value).alias("kind"),
+        f.lit(SEVERITIES[kind].value).alias("severity"),
+        "topic",
+        "partition",
+        f.col("segment").cast("string").alias("segment"),
+        detail.alias("detail"),
+        age_ms.cast("long").alias("age_ms"),
+        size_bytes.cast("long").alias("size_bytes"),
+        f.lit(heal).alias("heal"),
+    )
+
+
+def _named(history: History, frame: "DataFrame") -> "DataFrame":
+    """With the topic's name, or its id where it is gone."""
+    from pyspark.sql import functions as f
+
+    named = history.with_topic_names(frame)
+    return named.withColumn("topic", f.coalesce("topic", f.concat(f.lit("deleted, id "), f.lower(f.hex("topic_id")))))
+
+
+def _gaps(history: History, chains: Chains) -> "DataFrame":
+    """Of topics that are there, in offsets that their logs still hold. Compacted logs have holes of their own."""
+    from pyspark.sql import functions as f
+
+    kept = history.topics.filter("NOT coalesce(cleanup_policy, '') LIKE '%compact%'").select("topic_id", "topic")
+    starts = history.partitions.select("topic_id", "partition", "log_start_offset")
+    found = (
+        chains.gaps.join(f.broadcast(kept), "topic_id")
+        .join(f.broadcast(starts), ["topic_id", "partition"])
+        .filter("last_offset >= coalesce(log_start_offset, 0)")
+        .withColumn("segment", f.lit(None))
+    )
+    detail = f.format_string(
+        "offsets %d to %d are in no object, behind leader epoch %d",
+        f.greatest("first_offset", f.coalesce("log_start_offset", f.lit(0))),
+        f.col("last_offset"),
+        f.col("leader_epoch"),
+    )
+    nothing = f.lit(None)
+    return _rows(
+        found, Kind.GAP, detail, "none: the records are on the brokers; they go with the log", nothing, nothing
+    )
+
+
+def _overlaps(history: History, chains: Chains) -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    found = _named(history, chains.twice).withColumn("segment", f.lit(None))
+    detail = f.format_string(
+        "offsets %d to %d of leader epoch %d are in more than one object", "first_offset", "last_offset", "leader_epoch"
+    )
+    return _rows(found, Kind.OVERLAP, detail, "none: readers take either copy", f.lit(None), f.lit(None))
+
+
+def _dead(history: History, now_ms: int) -> "DataFrame":
+    """What agents declared dead and is still stored, by election."""
+    from pyspark.sql import functions as f
+
+    stored = history.segments.filter("state < 3").select(*SEGMENT_KEY)
+    by_election = ("topic_id", "partition", "leader_epoch", "declared_epoch")
+    once = history.dead_entries.dropDuplicates([*SEGMENT_KEY, *by_election, "first_offset"])
+    found = (
+        once.join(stored, list(SEGMENT_KEY), "left_semi")
+        .groupBy(*by_election)
+        .agg(
+            f.count("*").alias("entries"),
+            f.min("first_offset").alias("first_offset"),
+            f.sum(f.col("end_position") - f.col("start_position")).alias("bytes"),
+            f.min("event_timestamp_ms").alias("since_ms"),
+        )
+    )
+    detail = f.format_string(
+        "%d entries of leader epoch %d from offset %d on are dead: leader epoch %d does not have them",
+        "entries", "leader_epoch", "first_offset", "declared_epoch",
+    )  # fmt: skip
+    named = _named(history, found).withColumn("segment", f.lit(None))
+    heal = "none: they go with their objects"
+    return _rows(named, Kind.DEAD, detail, heal, f.lit(now_ms) - f.col("since_ms"), f.col("bytes"))
+
+
+def _dead_untold(history: History, chains: Chains, now_ms: int, life_times: LifeTimes) -> "DataFrame":
+    """Entries beyond their epoch's end that no agent declared dead, long after the election."""
+    from pyspark.sql import functions as f
+
+    told = history.dead_entries.groupBy(*SEGMENT_KEY, "topic_id", "partition", "leader_epoch").agg(
+        f.min("first_offset").alias("told_from")
+    )
+    living = history.segments.filter("state = 1").select(*SEGMENT_KEY)
+    found = (
+        chains.dead.filter(f.col("succeeded_ms") < now_ms - life_times.slack_ms)
+        .join(living, list(SEGMENT_KEY), "left_semi")
+        .join(told, [*SEGMENT_KEY, "topic_id", "partition", "leader_epoch"], "left")
+        .withColumn("dead_from", f.greatest("first_offset", "epoch_end"))
+        .filter("told_from IS NULL OR told_from > dead_from")
+    )
+    named = _named(history, found).withColumn("segment", segment_name())
+    detail = f.format_string(
+        "offsets %d to %d of leader epoch %d are dead, as a later epoch begins at %d, and no agent has said so",
+        "dead_from", "last_offset", "leader_epoch", "epoch_end",
+    )  # fmt: skip
+    heal = _AGENT.format("that leads the partition")
+    size = f.col("end_position") - f.col("start_position")
+    return _rows(named, Kind.DEAD_UNTOLD, detail, heal, f.lit(now_ms) - f.col("succeeded_ms"), size)
+
+
+def _deleted_early(history: History, chains: Chains, now_ms: int) -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    found = early_deletions(history, chains).withColumn("segment", segment_name())
+    detail = f.format_string(
+        "offsets %d to %d of leader epoch %d were to be kept for %s ms, and were deleted after %d ms",
+        f.col("first_offset"),
+        f.col("last_offset"),
+        f.col("leader_epoch"),
+        f.coalesce(f.col("kept_ms").cast("string"), f.lit("ever")),
+        f.col("deleting_ms") - f.col("finished_ms"),
+    )
+    heal = "none: the brokers still have the records; find out what deletes with remote-wal describe --objects"
+    size = f.col("end_position") - f.col("start_position")
+    return _rows(found, Kind.DELETED_EARLY, detail, heal, f.lit(now_ms) - f.col("deleting_ms"), size)
+
+
+def _quarantined(history: History) -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    found = history.quarantine.groupBy("topic", "partition", "reason").agg(
+        f.count("*").alias("records"), f.min("offset").alias("first"), f.max("offset").alias("last")
+    )
+    detail = f.format_string(
+        "%d records were not understood (%s), offsets %d to %d", "records", "reason", "first", "last"
+    )
+    heal = "find out who writes to the topic; the table `quarantine` has all offsets"
+    return _rows(found.withColumn("segment", f.lit(None)), Kind.QUARANTINED, detail, heal, f.lit(None), f.lit(None))
+
+
+# Rules about settings, and about everything at once.
+
+
+def _small(history: History, found: list[SmallFinding]) -> "DataFrame":
+    rows = [
+        (one.kind.value, SEVERITIES[one.kind].value, one.topic, None, None, one.detail, None, None, one.heal)
+        for one in found
+    ]
+    return history.spark.createDataFrame(rows, FINDINGS)
+
+
+def topic_findings(cluster: Cluster, life_times: LifeTimes) -> list[SmallFinding]:
+    """Settings that contradict each other, and a metadata topic that forgets too soon."""
+    enabled = [topic for topic in cluster.topics if topic.settings.enable]
+    found = [
+        SmallFinding(Kind.CONTRADICTION, detail, heal, topic.name)
+        for topic in cluster.topics
+        for rule in _CONTRADICTIONS
+        for detail, heal in rule(topic)
+    ]
+    lasting = [topic.local("ms") for topic in enabled]
+    known = [kept_ms for kept_ms in lasting if kept_ms is not None]
+    if known:
+        longest_ms = -1 if min(known) < 0 else max(known)
+        needed_ms = retention_needed_ms(longest_ms, life_times.delete_grace_ms)
+        problems = retention_problems(dict(cluster.config_of(METADATA_TOPIC)), needed_ms)
+        settings = f"retention.ms={needed_ms},retention.bytes=-1"
+        heal = f"kafka-configs.sh --alter --topic {METADATA_TOPIC} --add-config {settings}"
+        found += [SmallFinding(Kind.METADATA_RETENTION, problem, heal, METADATA_TOPIC) for problem in problems]
+    return found
+
+
+_Contradiction = tuple[str, str]
+
+
+def _alter(topic: Topic, setting: str) -> str:
+    return f"kafka-configs.sh --alter --topic {topic.name} --add-config {setting}"
+
+
+def _local_without_tier(topic: Topic) -> list[_Contradiction]:
+    """Kafka itself heeds local.retention.ms on tiered topics alone, agents heed it everywhere."""
+    local, whole = topic.local("ms"), topic.number("retention.ms")
+    if not topic.settings.enable or topic.is_tiered or local == whole:
+        return []
+    detail = f"local.retention.ms is {local}, retention.ms {whole}, and nothing is tiered: brokers keep by the latter"
+    return [(detail, _alter(topic, "local.retention.ms=-2"))]
+
+
+def _local_beyond_whole(topic: Topic) -> list[_Contradiction]:
+    found = []
+    for kind in ("ms", "bytes"):
+        local, whole = topic.local(kind), topic.number(f"retention.{kind}")
+        if topic.is_tiered and local is not None and whole is not None and whole >= 0 and not 0 <= local <= whole:
+            detail = f"local.retention.{kind} is {local}, longer than retention.{kind}, {whole}"
+            found.append((detail, _alter(topic, f"local.retention.{kind}=-2")))
+    return found
+
+
+def _archived_without_upload(topic: Topic) -> list[_Contradiction]:
+    if not topic.settings.archive or topic.settings.enable:
+        return []
+    detail = "remote.wal.archive.enable is true and remote.wal.storage.enable is not: there is nothing to archive"
+    return [(detail, f"remote-wal topics set {topic.name} --archive off")]
+
+
+_CONTRADICTIONS: Final[tuple[Callable[[Topic], list[_Contradiction]], ...]] = (
+    _local_without_tier,
+    _local_beyond_whole,
+    _archived_without_upload,
+)
+
+
+def metadata_is_doubtful(history: History, now_ms: int, life_times: LifeTimes) -> tuple[int, int] | None:
+    """(objects without metadata, objects) where most have none, so that it is the metadata that was lost."""
+    if history.read.inventory_ms is None:
+        return None
+    before_ms = history.read.inventory_ms - life_times.uncommitted_ttl_ms
+    counted = (
+        history.segment_facts.filter("stored_ms IS NOT NULL")
+        .selectExpr("count(*)", f"count_if(NOT has_metadata AND stored_ms < {before_ms})")
+        .collect()[0]
+    )
+    objects, unknown = counted[0], counted[1]
+    return (unknown, objects) if unknown > FEW_WITHOUT_METADATA and unknown * 2 > objects else None
+
+
+def _lost_metadata(history: History, now_ms: int, life_times: LifeTimes) -> list[SmallFinding]:
+    doubtful = metadata_is_doubtful(history, now_ms, life_times)
+    if doubtful is None:
+        return []
+    detail = f"{doubtful[0]} of {doubtful[1]} objects have no metadata: nothing is deleted on that ground"
+    return [SmallFinding(Kind.METADATA_LOST, detail, "remote-wal doctor", METADATA_TOPIC)]

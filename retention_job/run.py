@@ -1,0 +1,78 @@
+"""The whole job: read, judge, hand over what may be deleted, and leave the state for the next run."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import structlog
+from pyspark.errors import PySparkException
+
+from retention_job.apply import Handover, hand_over
+from retention_job.errors import RetentionJobError, one_line
+from retention_job.findings import find
+from retention_job.history import History, Kafka, load
+from retention_job.session import tune
+from retention_job.settings import Sources
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = structlog.get_logger(__name__)
+
+Progress = Callable[[str], None]
+"""Takes one short line that says what is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a run does."""
+
+    sources: Sources
+    now_ms: int
+    run_id: str
+    """Names the run's directory: letters, digits and `-`, another one for each run."""
+    apply: bool = False
+    """Hand safe deletions over to the agents; else only count them."""
+    progress: Progress = field(default=lambda _line: None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run found. The tables are read from the run's directory when they are used."""
+
+    history: History
+    findings: "DataFrame"
+    """FINDINGS, written down."""
+    counts: Mapping[tuple[str, str], int]
+    """Findings by (kind, severity)."""
+    handover: Handover
+
+    def finish(self) -> None:
+        """The next incremental run goes on from here. Call it when the report is written."""
+        self.history.commit()
+
+
+def run(settings: RunSettings, spark: "SparkSession", kafka: Kafka | None = None) -> RunResult:
+    """Run the job. Raises RetentionJobError: a source that cannot be read, a state that cannot be written."""
+    tune(spark)
+    try:
+        return _run(settings, spark, kafka)
+    except PySparkException as error:
+        raise RetentionJobError("run", settings.run_id, one_line(error)) from error
+
+
+def _run(settings: RunSettings, spark: "SparkSession", kafka: Kafka | None) -> RunResult:
+    settings.progress("reading the store, the cluster and the metadata topic")
+    history = load(spark, settings.sources, settings.now_ms, settings.run_id, kafka)
+    settings.progress(f"judging {history.read.records:,} records")
+    path = history.state.path_of(settings.run_id, "findings")
+    find(history, settings.now_ms, settings.sources.life_times).write.parquet(path)
+    findings = spark.read.parquet(path)
+    counted = findings.groupBy("kind", "severity").count().collect()
+    counts = {(row["kind"], row["severity"]): row["count"] for row in counted}
+    for (kind, severity), count in sorted(counts.items()):
+        log.info("findings", kind=kind, severity=severity, count=count)
+    settings.progress("handing over deletions" if settings.apply else "counting what could be deleted")
+    handover = hand_over(history, findings, settings.sources, settings.now_ms, dry_run=not settings.apply)
+    return RunResult(history, findings, MappingProxyType(counts), handover)

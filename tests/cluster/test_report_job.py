@@ -1,0 +1,137 @@
+"""The Spark job over a real cluster: real agents fill the topic, Spark's connector reads it, agents delete."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from metadata_topic.topic import METADATA_TOPIC
+from plugin.object_keys import ObjectKeyFactory
+from plugin.segment_metadata import CombinedSegmentId
+from retention_job.errors import SourceError
+from retention_job.run import RunResult, RunSettings, run
+from retention_job.settings import KafkaSource, LifeTimes, Sources, StoreListing
+from tests.cluster.script import PATIENCE_S, PLAIN, Script
+from tests.spark import LEAVES_SOCKETS, spark
+
+__all__ = ["spark"]
+pytestmark = LEAVES_SOCKETS
+
+AGENTS = {
+    "remote.wal.expiration.task.interval.ms": "200",
+    "remote.wal.expiration.delete.grace.ms": "1000",
+    # The job is to find what agents would find in time.
+    "remote.wal.orphans.interval.ms": "3600000",
+}
+LIFE_TIMES = LifeTimes(delete_grace_ms=1000, uncommitted_ttl_ms=1000)
+UNKNOWN = CombinedSegmentId(1, 1, 7)
+
+
+@pytest.fixture
+def script(tmp_path_factory: pytest.TempPathFactory, topic: str) -> Iterator[Script]:
+    directory = tmp_path_factory.mktemp("report") / "cluster"
+    with LocalCluster.create(directory, settings=ClusterSettings(AgentsMode(overrides=AGENTS))) as cluster:
+        cluster.start()
+        with Script(cluster, topic) as script:
+            yield script
+
+
+def sources(cluster: LocalCluster, state: Path) -> Sources:
+    store = StoreListing({"directory": str(cluster.layout.object_store_directory)}, cluster.layout.cluster_id)
+    return Sources(KafkaSource(cluster.bootstrap_servers), store, str(state), life_times=LIFE_TIMES)
+
+
+def kinds(result: RunResult) -> dict[str, str | None]:
+    return {row.kind: row.segment for row in result.findings.filter("severity <> 'info'").collect()}
+
+
+def object_of(cluster: LocalCluster, segment_id: CombinedSegmentId) -> Path:
+    keys = ObjectKeyFactory.of("", cluster.layout.cluster_id)
+    return cluster.layout.object_store_directory / keys.key_of(segment_id)
+
+
+def test_what_agents_wrote_is_judged_and_what_nobody_wants_is_deleted_by_them(
+    script: Script, spark: SparkSession, tmp_path: Path
+) -> None:
+    cluster = script.cluster
+    script.create_topic()
+    script.produce(PLAIN)
+    script.expect_records_to_flow()
+    script.expect_promises()
+
+    # All is well: every offset is in an object, and there is nothing to tell.
+    job = RunSettings(sources(cluster, tmp_path / "state"), now_ms(), "first")
+    sound = run(job, spark)
+    sound.finish()
+    assert kinds(sound) == {}
+    assert sound.history.segments.filter("state = 1 AND is_stored AND stored_bytes = size_bytes").count() > 10
+    assert uploaded(sound, script.topic) == {
+        number: offsets.log_end_offset for number, offsets in log_ends(sound, script.topic).items()
+    }
+
+    # An object that no record tells of, one that is gone, and records that are not ours.
+    objects = [path for path in cluster.layout.object_store_directory.rglob("*.rwal") if "archive" not in path.parts]
+    orphan = object_of(cluster, UNKNOWN)
+    orphan.parent.mkdir(parents=True)
+    shutil.copy(objects[0], orphan)
+    os.utime(orphan, (time.time() - 60, time.time() - 60))
+    objects[1].unlink()
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce(METADATA_TOPIC, b"no metadata", b"foreign", 0)
+    producer.produce(METADATA_TOPIC, b"\1\1", UNKNOWN.to_bytes(), 0)
+    producer.flush()
+
+    # An incremental run reads what is new, and hands the object over to the agents.
+    later = replace(job.sources, is_incremental=True)
+    found = run(replace(job, sources=later, now_ms=now_ms(), run_id="second", apply=True), spark)
+    found.finish()
+    assert found.history.read.is_incremental
+    assert found.history.read.records < sound.history.read.records
+    told = kinds(found)
+    assert set(told) == {"object_without_metadata", "metadata_without_object", "records_quarantined"}
+    assert told["object_without_metadata"] == str(UNKNOWN)
+    assert found.history.quarantine.count() == 2
+    assert (found.handover.segments, found.handover.is_dry) == (1, False)
+    wait_until(lambda: not orphan.exists(), "an agent deletes the object", PATIENCE_S)
+
+    # A second handover finds nothing left to hand over.
+    again = run(replace(job, sources=later, now_ms=now_ms(), run_id="third", apply=True), spark)
+    assert again.handover.segments == 0
+    assert "object_without_metadata" not in kinds(again)
+
+
+def now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+def log_ends(result: RunResult, topic: str) -> dict[int, object]:
+    history = result.history
+    rows = history.with_topic_names(history.partitions).filter(f"topic = '{topic}'").collect()
+    return {row.partition: row for row in rows}
+
+
+def uploaded(result: RunResult, topic: str) -> dict[int, int]:
+    rows = (
+        result.history.with_topic_names(result.history.entries)
+        .filter(f"topic = '{topic}'")
+        .groupBy("partition")
+        .agg({"last_offset": "max"})
+        .collect()
+    )
+    return {row[0]: row[1] + 1 for row in rows}
+
+
+def test_a_cluster_that_does_not_answer_is_one_clear_line(spark: SparkSession, tmp_path: Path) -> None:
+    nowhere = Sources(KafkaSource("127.0.0.1:1", timeout_s=2), state_path=str(tmp_path / "state"))
+    with pytest.raises(SourceError, match="--bootstrap-server") as raised:
+        run(RunSettings(nowhere, now_ms(), "first"), spark)
+    assert "\n" not in str(raised.value)

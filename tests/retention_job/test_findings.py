@@ -1,0 +1,146 @@
+"""The job finds every planted defect and nothing else, read whole or in parts, as a plain computation does."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from plain_findings import Facts, Finding, plain_findings
+from pyspark.sql import SparkSession
+from recorded_kafka import World, small_world
+from store_inventory import write_inventory
+
+from perf.report_history import CLUSTER_ID, HOUR_MS, HistorySpec, Record
+from retention_job.run import RunResult, RunSettings, run
+from retention_job.schemas import ENTRIES, FINDINGS, QUARANTINE, SEGMENTS
+from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, Sources
+
+NOW_MS = 1_800_000_000_000
+TIMES = LifeTimes(delete_grace_ms=60_000, uncommitted_ttl_ms=600_000, slack_ms=HOUR_MS)
+SPEC = HistorySpec(
+    segments=400, now_ms=NOW_MS, brokers=2, entries_per_segment=4, partitions_per_broker=12, defects=2, hot_entries=1
+)
+OF_SETTINGS = {("retention_contradiction", "short", None, None)}
+
+
+def plainly(world: World, records: Mapping[int, Sequence[Record]]) -> set[Finding]:
+    cluster = world.kafka().cluster(KafkaSource("nowhere:1"))
+    facts = Facts(
+        NOW_MS,
+        max(stored.last_modified_ms for stored in world.objects),
+        TIMES.delete_grace_ms,
+        TIMES.uncommitted_ttl_ms,
+        TIMES.slack_ms,
+        {topic.topic_id: (topic.name, topic.local("ms") or 0) for topic in cluster.topics},
+        {
+            (name, number): offset
+            for name, offsets in cluster.offsets.items()
+            for number, offset in offsets.earliest.items()
+        },
+    )
+    return plain_findings(records, world.objects, facts) | OF_SETTINGS
+
+
+def damaged(world: World, rng: Random) -> World:
+    """With records lost, repeated, cut off and out of order, and objects lost, at random."""
+    records: dict[int, list[Record]] = {}
+    for partition, log in world.records.items():
+        chaos: list[Record] = []
+        for record in log:
+            luck = rng.random()
+            if luck < 0.03:
+                continue
+            chaos.append((record[0], record[1][:-1]) if luck < 0.04 else record)
+            if luck > 0.95:
+                chaos.insert(rng.randrange(max(0, len(chaos) - 50), len(chaos)), record)
+        records[partition] = chaos
+    return replace(world, records=records, objects=[one for one in world.objects if rng.random() > 0.02])
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A damaged history, read up to its middle, and then to its end."""
+
+    world: World
+    first_half: Mapping[int, Sequence[Record]]
+    first: RunResult
+    second: RunResult
+    directory: Path
+
+
+def settings(directory: Path, world: World, run_id: str, incremental: bool = False) -> RunSettings:
+    inventory = InventoryFile(write_inventory(directory / f"inventory-{run_id}", world.objects), CLUSTER_ID)
+    sources = Sources(KafkaSource("nowhere:1"), inventory, str(directory / "state"), incremental, TIMES)
+    return RunSettings(sources, NOW_MS, run_id)
+
+
+@pytest.fixture(scope="module")
+def parts(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    directory = tmp_path_factory.mktemp("report")
+    world = damaged(small_world(SPEC), Random(11))
+    first_half = {number: log[: len(log) * 2 // 3] for number, log in world.records.items()}
+    half = replace(world, records=first_half)
+    (directory / "state" / "runs" / "killed" / "staged").mkdir(parents=True)
+    first = run(settings(directory, world, "first"), spark, half.kafka())
+    first.finish()
+    second = run(settings(directory, world, "second", incremental=True), spark, world.kafka())
+    second.finish()
+    return Parts(world, first_half, first, second, directory)
+
+
+def found_by(result: RunResult) -> set[Finding]:
+    return {(row.kind, row.topic, row.partition, row.segment) for row in result.findings.collect()}
+
+
+def test_the_plain_computation_finds_every_planted_defect_and_nothing_else() -> None:
+    world = small_world(SPEC)
+    assert plainly(world, world.records) == world.planted.expected
+
+
+def test_the_job_finds_what_a_plain_computation_finds(parts: Parts) -> None:
+    assert found_by(parts.first) == plainly(parts.world, parts.first_half)
+
+
+def test_an_incremental_run_finds_what_a_plain_computation_finds_in_all_of_it(parts: Parts) -> None:
+    assert parts.second.history.read.is_incremental
+    assert found_by(parts.second) == plainly(parts.world, parts.world.records)
+
+
+def test_an_incremental_run_reads_the_new_records_alone(parts: Parts) -> None:
+    everything = sum(len(log) for log in parts.world.records.values())
+    before = sum(len(log) for log in parts.first_half.values())
+    assert parts.second.history.read.records == everything - before
+    assert parts.second.history.entries.count() < parts.first.history.entries.count()
+
+
+def test_every_record_is_either_read_or_kept_aside_with_its_offset(parts: Parts) -> None:
+    kept_aside = {(row.partition, row.offset) for row in parts.first.history.quarantine.collect()}
+    assert kept_aside
+    for partition, offset in kept_aside:
+        key, value = parts.first_half[partition][offset]
+        assert key == b"foreign" or (key, value) not in small_world(SPEC).records[partition]
+
+
+def test_a_killed_runs_directory_is_gone(parts: Parts) -> None:
+    assert sorted(found.name for found in (parts.directory / "state" / "runs").iterdir()) == ["first", "second"]
+
+
+def test_tables_have_the_columns_that_are_documented(parts: Parts) -> None:
+    history = parts.second.history
+    assert history.segments.columns == SEGMENTS.fieldNames()
+    assert set(ENTRIES.fieldNames()) <= set(history.entries.columns)
+    assert history.quarantine.columns == QUARANTINE.fieldNames()
+    assert parts.second.findings.columns == FINDINGS.fieldNames()
+    row = parts.second.findings.filter("kind = 'object_of_other_size'").first()
+    assert row is not None
+    assert (row.severity, row.size_bytes) == ("critical", 901)
+    assert "901 bytes, its metadata says 900" in row.detail
+
+
+def test_nothing_is_handed_over_unless_asked_for(parts: Parts) -> None:
+    wanted = parts.second.findings.filter(
+        "kind IN ('expired_not_deleted', 'upload_unfinished', 'object_without_metadata')"
+    )
+    assert parts.second.handover.is_dry
+    assert parts.second.handover.segments == wanted.count() > 0

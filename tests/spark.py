@@ -1,0 +1,37 @@
+"""The Spark session of all tests: one, as it takes seconds to start. Import the fixture `spark` where it is used."""
+
+import gc
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from retention_job.session import spark_session
+
+LEAVES_SOCKETS = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+"""PySpark leaves the sockets of finished jobs to the garbage collector."""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    scratch: Path = tmp_path_factory.mktemp("spark")
+    session = spark_session(
+        "local[2]",
+        memory="1g",
+        shuffle_partitions=2,
+        scratch=scratch,
+        settings={
+            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+            # Compiling plans takes longer than running them on a few hundred rows.
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        },
+    )
+    yield session
+    session.stop()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
