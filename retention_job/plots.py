@@ -1,7 +1,7 @@
 """The report's plots, each as one SVG element that stands in the page. Drawn without a display, from plain values."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from retention_job.advice import Choices
@@ -71,8 +71,10 @@ def _figure(height_inches: float = 3.0) -> "tuple[Figure, Axes]":
 def _dollars(axis: "object") -> None:
     from matplotlib.ticker import FuncFormatter
 
-    formatter: Callable[[float, int], str] = lambda value, _position: money(value)  # noqa: E731
-    axis.set_major_formatter(FuncFormatter(formatter))  # type: ignore[attr-defined]
+    def text(value: float, _position: int) -> str:
+        return f"${value:,.0f}" if abs(value) >= 10 and value == round(value) else money(value)
+
+    axis.set_major_formatter(FuncFormatter(text))  # type: ignore[attr-defined]
 
 
 def money(usd: float) -> str:
@@ -200,16 +202,19 @@ def _histogram(bars: Sequence[Bar], label: str) -> "Figure | None":
 def _upload_times(times: Sequence[UploadTimes]) -> "Figure | None":
     if not times:
         return None
+    from matplotlib.ticker import FuncFormatter
+
     figure, axes = _figure(2.6)
     labels = [DayCosts(time.day, {}, None, 0.0, True).date[5:] for time in times]
     for name, colour, values in (
-        ("median", _REMOTE, [time.p50_ms for time in times]),
-        ("99 %", "#e09f3e", [time.p99_ms for time in times]),
-        ("longest", _LOST, [time.max_ms for time in times]),
+        ("median", _REMOTE, [max(1, time.p50_ms) for time in times]),
+        ("99 %", "#e09f3e", [max(1, time.p99_ms) for time in times]),
+        ("longest", _LOST, [max(1, time.max_ms) for time in times]),
     ):
         axes.plot(range(len(times)), values, color=colour, marker="o", markersize=4, label=name)
-    axes.set_yscale("symlog", linthresh=1)
-    axes.set_ylim(bottom=0)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:,g}"))
+    axes.set_ylim(bottom=1)
     axes.set_xticks(range(len(times)), labels)
     axes.set_ylabel("ms until the upload ended")
     axes.legend(fontsize=8, frameon=False)

@@ -1,0 +1,208 @@
+"""`remote-wal report`: what is retained, what it costs, and what a workload would cost."""
+
+import json as json_format
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.connection import CommandConfig, client_config
+
+if TYPE_CHECKING:
+    from retention_job.report_data import ReportData
+    from retention_job.scenarios import Scenario
+    from retention_job.severity import ExitCode
+
+_STDOUT = "-"
+_LIST = "list"
+
+
+def report(
+    bootstrap_server: Annotated[
+        str | None, typer.Option("--bootstrap-server", help="Where the cluster is: host:port, several by commas.")
+    ] = None,
+    command_config: CommandConfig = None,
+    broker_config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A broker's server.properties: the store and life times of its agent. The store is listed.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    inventory: Annotated[
+        str | None, typer.Option(help="An S3 Inventory in the place of a listing: where its files are.")
+    ] = None,
+    inventory_format: Annotated[str, typer.Option(help="parquet or csv.")] = "parquet",
+    inventory_prefix: Annotated[str, typer.Option(help="The storage manager's `prefix` in that bucket.")] = "",
+    output: Annotated[
+        str, typer.Option(help="Where the page and the tables go: a directory, hdfs:// or s3a://.")
+    ] = "remote-wal-report",
+    incremental: Annotated[
+        bool, typer.Option("--incremental", help="Read what is new since the last run that wrote to --output.")
+    ] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply/--dry-run", help="Hand safe deletions to the agents, or only count them.")
+    ] = False,
+    prices: Annotated[
+        Path | None, typer.Option(help="A price file in the place of the one that comes along.", exists=True)
+    ] = None,
+    json: Annotated[str | None, typer.Option("--json", help="Write JSON to this file; - is stdout.")] = None,
+    textfile: Annotated[
+        Path | None, typer.Option(help="Write figures for Prometheus' textfile collector to this file.")
+    ] = None,
+    scenario: Annotated[
+        str | None, typer.Option(help="Only compute what a named workload costs; `list` names them.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="parameter=value of the scenario, for instance interval_ms=20.")
+    ] = None,
+    master: Annotated[str | None, typer.Option(help="Spark's master; not for spark-submit.")] = None,
+    memory: Annotated[str, typer.Option(help="Memory of Spark on this machine; not for spark-submit.")] = "2560m",
+) -> None:
+    """Check that all is retained that must be and nothing else, and tell what replication costs.
+
+    Exits with 0 when nothing was found, 3 when something is to be looked at (a warning), 4 when records are lost or
+    about to be (critical), 1 when the report could not be made, and 2 when the command was wrong.
+    """
+    if scenario is not None:
+        _scenario(scenario, set_ or [], prices, json)
+        return
+    if bootstrap_server is None or set_:
+        raise typer.BadParameter("either --bootstrap-server, or --scenario with its --set")
+    from cli.report_sources import cluster_id_of, kafka_source, report_sources
+    from retention_job.settings import InventoryFile
+
+    cluster_id = cluster_id_of(client_config(bootstrap_server, command_config))
+    listed = InventoryFile(inventory, cluster_id, inventory_prefix, inventory_format) if inventory else None
+    kafka = kafka_source(bootstrap_server, command_config)
+    sources, wal_prices = report_sources(
+        kafka, cluster_id, broker_config, listed, f"{output.rstrip('/')}/state", incremental
+    )
+    from cli.report_job import ReportJob, run_report
+
+    data = run_report(ReportJob(sources, output, cluster_id, prices, wal_prices, apply), master, memory)
+    raise typer.Exit(_show(data, output, json, textfile))
+
+
+# What a workload costs.
+
+
+def _scenario(name: str, overrides: list[str], prices: Path | None, json: str | None) -> None:
+    from retention_job.scenarios import load_scenario, scenario_json, scenario_names
+
+    if name == _LIST:
+        names = scenario_names()
+        if json is not None:
+            _write_json(json, names)
+        else:
+            _print_names(names)
+        return
+    scenario = load_scenario(name, overrides, prices)
+    if json is not None:
+        _write_json(json, scenario_json(scenario))
+    else:
+        _print_scenario(scenario)
+
+
+def _print_names(names: dict[str, str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("scenario", "about")
+    for name, about in names.items():
+        table.add_row(name, about)
+    Console().print(table)
+
+
+def _print_scenario(scenario: "Scenario") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console, cost = Console(), scenario.cost
+    table = Table("dollars per broker and month", title=scenario.name)
+    for column in ("stock Kafka", "remote WAL"):
+        table.add_column(column, justify="right")
+    for part in {**cost.baseline.parts, **cost.remote_wal.parts}:
+        table.add_row(
+            part.replace("_", " "),
+            *(f"{found.parts[part]:,.2f}" if part in found.parts else "" for found in (cost.baseline, cost.remote_wal)),
+        )
+    table.add_section()
+    table.add_row("total", f"{cost.baseline.total:,.2f}", f"{cost.remote_wal.total:,.2f}")
+    console.print(table)
+    console.print(scenario.about)
+    way = "as links" if cost.linked else "inline, as the load is below the break-even"
+    pays_from = "never" if cost.break_even_mb_s is None else f"from {cost.break_even_mb_s:.3g} MB/s for each broker"
+    console.print(
+        f"{100 * cost.saved_ratio:.1f} % saved; records travel {way}; links pay {pays_from}; prices of "
+        f"{scenario.prices.confirmed}"
+    )
+    if scenario.inferred:
+        console.print(f"Inferred, as its source does not tell: {', '.join(scenario.inferred)}")
+
+
+# What a run found.
+
+
+def _show(data: "ReportData", output: str, json: str | None, textfile: Path | None) -> "ExitCode":
+    from retention_job.report_data import report_json
+    from retention_job.severity import exit_code
+
+    if textfile is not None:
+        from retention_job.textfile import textfile as textfile_of
+
+        _replace(textfile, textfile_of(data))
+    if json is not None:
+        _write_json(json, report_json(data))
+    if json != _STDOUT:
+        _print(data, output)
+    return exit_code(count.severity for count in data.finding_counts)
+
+
+def _print(data: "ReportData", output: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from retention_job.html_report import size_text
+    from retention_job.plots import money
+
+    console = Console()
+    if data.finding_counts:
+        table = Table("severity", "finding", title="Findings")
+        for column in ("count", "bytes"):
+            table.add_column(column, justify="right")
+        for count in data.finding_counts:
+            table.add_row(count.severity, count.kind, f"{count.count:,}", size_text(count.size_bytes))
+        console.print(table)
+    else:
+        console.print("Nothing was found that is amiss.")
+    costs = data.costs
+
+    def dollars(usd: float | None) -> str:
+        return "unknown" if usd is None else money(usd)
+
+    console.print(
+        f"Replication cost {dollars(costs.remote_wal_usd)}; stock Kafka's would have cost {dollars(costs.stock_usd)}; "
+        f"{dollars(costs.saved_usd)} saved, over {len(costs.days)} days, at prices of {costs.prices_confirmed}."
+    )
+    if costs.choices is not None:
+        best = costs.choices.quickest_near
+        console.print(f"Cheapest within a tenth: an upload each {best.interval_ms} ms, {best.buckets} bucket(s).")
+    console.print(f"The page: {output.rstrip('/')}/report.html")
+
+
+def _write_json(target: str, content: object) -> None:
+    text = json_format.dumps(content, indent=1)
+    if target == _STDOUT:
+        sys.stdout.write(f"{text}\n")
+    else:
+        _replace(Path(target), text.encode())
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """As a whole: collectors read at any time."""
+    unfinished = file.with_name(f".{file.name}.writing")
+    unfinished.write_bytes(content)
+    unfinished.replace(file)

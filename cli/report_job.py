@@ -1,0 +1,75 @@
+"""Runs the job for `remote-wal report`: session, engine, report, output, in this order."""
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from retention_job.price_table import PriceTable
+    from retention_job.report_data import ReportData
+    from retention_job.settings import Sources
+
+
+@dataclass(frozen=True, slots=True)
+class ReportJob:
+    """One report."""
+
+    sources: "Sources"
+    output: str
+    cluster_id: str
+    prices_file: Path | None
+    wal_prices: str
+    """The section of price tables for the combined segments' store."""
+    apply: bool
+
+
+def run_id_of(now_ms: int) -> str:
+    """Runs sort by their time, and no two of one output have the same."""
+    return datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y%m%dT%H%M%S") + f"{now_ms % 1000:03d}Z"
+
+
+def run_report(job: ReportJob, master: str | None, memory: str) -> "ReportData":
+    """Raises RetentionJobError, PriceError: a source, a price or the output is missing; nothing was committed then."""
+    from pyspark.sql import SparkSession
+    from rich.console import Console
+
+    from retention_job.price_table import EXPRESS, STANDARD, PriceTable
+    from retention_job.session import spark_session
+
+    prices = PriceTable.load(job.prices_file)
+    for section in {job.wal_prices, EXPRESS, STANDARD}:
+        prices.store(section)  # a missing price is to be told now, not after the minutes that a run takes
+    console = Console(stderr=True)
+    with console.status("starting Spark") as status:
+        is_given = SparkSession.getActiveSession() is not None
+        spark = spark_session(master, memory=memory)
+        try:
+            return _run(job, prices, spark, lambda line: status.update(line))  # noqa: PLW0108 - it takes more arguments
+        finally:
+            if not is_given:
+                spark.stop()
+
+
+def _run(
+    job: ReportJob, prices: "PriceTable", spark: "SparkSession", progress: "Callable[[str], None]"
+) -> "ReportData":
+    from retention_job.report_output import ReportOutput
+    from retention_job.report_run import make_report, write_report
+    from retention_job.run import RunSettings, run
+
+    now_ms = time.time_ns() // 1_000_000
+    output = ReportOutput(spark, job.output)
+    output.begin()
+    result = run(RunSettings(job.sources, now_ms, run_id_of(now_ms), job.apply, progress), spark)
+    progress("computing costs")
+    report = make_report(result, prices, job.wal_prices, output, job.cluster_id)
+    progress("writing the report")
+    write_report(report, output)
+    result.finish()
+    return report.data

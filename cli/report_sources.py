@@ -1,0 +1,95 @@
+"""What `remote-wal report` reads, from its options: the cluster, the store, and the agents' settings."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kafka_log.server_properties import BrokerProperties
+    from metadata_topic.client_config import KafkaClientConfig
+    from retention_job.settings import InventoryFile, KafkaSource, Sources, StoreListing
+
+_TIMEOUT_S = 30.0
+
+
+class ReportOptionError(ValueError):
+    """Options of the report that do not go together; the message names them."""
+
+
+def report_sources(
+    kafka: "KafkaSource",
+    cluster_id: str,
+    broker_config: Path | None,
+    inventory: "InventoryFile | None",
+    state_path: str,
+    is_incremental: bool,
+) -> "tuple[Sources, str]":
+    """What to read, and the section of price tables that the combined segments' store is paid by.
+
+    `broker_config` is a broker's server.properties: where its agent stores, and the life times that it keeps. Without
+    one, the defaults of the agents count, and only an inventory tells of the store. Raises AgentSettingsError,
+    BrokerPropertiesError.
+    """
+    from agent.settings import agent_settings
+    from kafka_log.server_properties import load_broker_properties
+    from plugin.prices import section_of
+    from retention_job.settings import LifeTimes, Sources
+
+    if broker_config is None:
+        return Sources(kafka, inventory, state_path, is_incremental), "s3_express"
+    broker = load_broker_properties(broker_config)
+    settings = agent_settings(broker, broker_config)
+    life_times = LifeTimes(settings.remote_wal_expiration_delete_grace_ms, settings.remote_wal_uncommitted_ttl_ms)
+    section = section_of(settings.remote_log_wal_storage_manager_class_name)
+    listing = inventory or _listing(broker, broker_config, cluster_id)
+    return Sources(kafka, listing, state_path, is_incremental, life_times), section
+
+
+def _listing(broker: "BrokerProperties", broker_config: Path, cluster_id: str) -> "StoreListing":
+    from agent.settings import agent_settings
+    from plugin.loading import settings_under_prefix
+    from plugin.prices import section_of
+    from retention_job.settings import StoreListing
+
+    settings = agent_settings(broker, broker_config)
+    class_name = settings.remote_log_wal_storage_manager_class_name
+    return StoreListing(
+        settings_under_prefix(broker.raw, settings.remote_log_wal_storage_manager_impl_prefix),
+        cluster_id,
+        class_name,
+        settings.remote_log_wal_storage_manager_class_path,
+        section_of(class_name),
+    )
+
+
+def kafka_source(bootstrap_server: str, command_config: Path | None) -> "KafkaSource":
+    """For Spark's connector the Java properties as they are. Raises OSError when the file cannot be read."""
+    import javaproperties
+
+    from retention_job.settings import KafkaSource
+
+    if command_config is None:
+        return KafkaSource(bootstrap_server)
+    with command_config.open(encoding="utf-8") as file:
+        return KafkaSource(bootstrap_server, javaproperties.load(file))
+
+
+def cluster_id_of(client: "KafkaClientConfig") -> str:
+    """Kafka's cluster id, which object keys begin with. Blocks. Raises SourceError."""
+    import logging
+    from concurrent.futures import TimeoutError as FutureTimeoutError
+
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    from metadata_topic.client_config import LIBRDKAFKA_LOGGER
+    from retention_job.errors import SourceError, one_line
+
+    servers = client.bootstrap_servers
+    try:
+        admin = AdminClient(
+            client.for_confluent(client_id="remote-wal-report"), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
+        )
+        described = admin.describe_cluster(request_timeout=_TIMEOUT_S).result(timeout=_TIMEOUT_S + 1)
+    except (KafkaException, FutureTimeoutError) as error:
+        raise SourceError("describe cluster", servers, one_line(error), "is it up, and reachable from here?") from error
+    return str(described.cluster_id)
