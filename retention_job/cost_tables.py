@@ -90,7 +90,7 @@ def cost_by_topic(sources: CostSources, prices: PriceTable, wal_prices: str = EX
     counters = sources.counters.cache()
     usage, zones = amounts_by_day(counters).cache(), racks(counters).cache()
     uploads = _uploads(sources).cache()
-    moved = _moved(usage, zones)
+    moved = _moved(usage, zones).cache()
     by_broker = _without_topic(usage, uploads, moved, zones, wal_prices)
     parts = uploads.unionByName(_with_gets(moved, usage, wal_prices), allowMissingColumns=True)
     amounts = (
@@ -198,7 +198,7 @@ def _without_topic(
     of_topics = uploads.unionByName(moved, allowMissingColumns=True).groupBy("broker_id", "day").agg(
         *(fn.coalesce(fn.sum(name), fn.lit(0)).alias(f"_{name}")
           for name in ("puts", "upload_bytes", "linked_remote_bytes", "inline_remote_bytes"))
-    )  # fmt: skip
+    ).cache()  # fmt: skip
     linked = moved.groupBy("day").agg((fn.sum("linked_bytes") > 0).alias("_any_linked"))
     store = _store_by_day(usage, wal_prices).select("broker_id", "day", *(f"a{n}" for n in range(1, 8)))
     beside = store.join(of_topics, ["broker_id", "day"], "left").join(fn.broadcast(linked), "day", "left")

@@ -8,7 +8,7 @@ from retention_job.report_data import Bar, Objects, PartitionLag, UploadTimes
 from retention_job.usage_table import DAY_MS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
     from retention_job.history import History
 
@@ -55,7 +55,7 @@ def _ages(stored: "DataFrame", now_ms: int) -> list[Bar]:
             for label in labels] if rows else []  # fmt: skip
 
 
-def _counted(stored: "DataFrame", by: "Column") -> "list[object]":
+def _counted(stored: "DataFrame", by: "Column") -> "list[Row]":
     counted = stored.groupBy(by).agg(fn.count("*").alias("count"), fn.sum("size_bytes").alias("bytes"))
     return list(counted.collect())
 
@@ -69,7 +69,10 @@ def _upload_times(segments: "DataFrame") -> list[UploadTimes]:
         fn.percentile_approx("took", [0.5, 0.99], 1000).alias("quantiles"),
         fn.max("took").alias("longest"),
     ).orderBy("day").collect()  # fmt: skip
-    return [UploadTimes(row.day, row.objects, *map(float, row.quantiles), float(row.longest)) for row in rows]
+    return [
+        UploadTimes(row.day, row.objects, float(row.quantiles[0]), float(row.quantiles[1]), float(row.longest))
+        for row in rows
+    ]
 
 
 def _lags(history: "History") -> list[PartitionLag]:

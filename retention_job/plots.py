@@ -188,6 +188,8 @@ def _choices(found: Choices | None) -> "Figure | None":
 def _histogram(bars: Sequence[Bar], label: str) -> "Figure | None":
     if not bars:
         return None
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
     figure, axes = _figure(2.6)
     axes.bar(range(len(bars)), [bar.count for bar in bars], 0.8, color=_REMOTE)
     axes.set_xticks(range(len(bars)), [bar.label for bar in bars], fontsize=8)
@@ -195,7 +197,8 @@ def _histogram(bars: Sequence[Bar], label: str) -> "Figure | None":
         axes.tick_params(axis="x", labelrotation=45)
     axes.set_xlabel(label)
     axes.set_ylabel("objects")
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:,.0f}"))
     return figure
 
 

@@ -45,13 +45,13 @@ class _ReportCollector(Collector):
         for part, usd in costs.parts.items():
             parts.add_metric([part.removesuffix("_usd")], usd)
         yield parts
-        known = (
+        known: tuple[tuple[str, str, float | None], ...] = (
             ("stock_cost_dollars", "Dollars that stock Kafka's replication would have cost", costs.stock_usd),
             ("saved_dollars", "Dollars saved, of the days of which all is known", costs.saved_usd),
         )
-        for name, about, usd in known:
-            if usd is not None:
-                yield _gauge(name, about, usd)
+        for name, about, dollars in known:
+            if dollars is not None:
+                yield _gauge(name, about, dollars)
         yield _gauge("cost_seconds", "The time that dollars are of", costs.seconds)
         saved = GaugeMetricFamily(f"{_PREFIX}_topic_saved_dollars", "Dollars saved by topic", labels=["topic"])
         for topic in costs.topics:

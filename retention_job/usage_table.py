@@ -12,7 +12,6 @@ nothing is missing.
 
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
@@ -90,8 +89,8 @@ def _rows(record: UsageRecord) -> Iterator[dict[str, object]]:
 
     def row(kind: str, name: str, follower: int, *amounts: int) -> dict[str, object]:
         held = [min(amount, _LARGEST) for amount in amounts]
-        padded = zip_longest(AMOUNTS, held, fillvalue=0)
-        return {**head, "kind": kind, "name": name, "follower": follower, **dict(padded)}
+        named = dict(zip(AMOUNTS, [*held, *[0] * (len(AMOUNTS) - len(held))], strict=True))
+        return {**head, "kind": kind, "name": name, "follower": follower, **named}
 
     yield row(AGENT, "", -1)
     by_prices: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
