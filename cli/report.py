@@ -178,6 +178,9 @@ def _print(data: "ReportData", output: str) -> None:
         console.print(table)
     else:
         console.print("Nothing was found that is amiss.")
+    if data.handover is not None and data.handover.segments:
+        done = "could be handed to the agents by --apply" if data.handover.is_dry else "were handed to the agents"
+        console.print(f"The deletions of {data.handover.segments:,} objects {done}.")
     costs = data.costs
 
     def dollars(usd: float | None) -> str:

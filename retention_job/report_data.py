@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -163,6 +163,16 @@ class Objects:
 
 
 @dataclass(frozen=True, slots=True)
+class Handover:
+    """Deletions that --apply handed to the agents, or would have."""
+
+    segments: int
+    size_bytes: int
+    is_dry: bool
+    withheld: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReportData:
     """One run's report."""
 
@@ -178,8 +188,7 @@ class ReportData:
     """Records that were not understood, by reason."""
     costs: Costs
     objects: Objects
-    applied: Mapping[str, object] = field(default_factory=dict)
-    """What --apply handed over."""
+    handover: Handover | None = None
 
     @property
     def findings_left_out(self) -> int:

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
 from pyspark.sql.types import BooleanType, DoubleType, IntegerType, StringType, StructField, StructType
@@ -20,6 +20,7 @@ from retention_job.report_data import (
     DayCosts,
     Finding,
     FindingCount,
+    Handover,
     ReportData,
     report_json,
 )
@@ -80,7 +81,7 @@ def make_report(
         {row.reason: row["count"] for row in history.quarantine.groupBy("reason").count().collect()},
         costs,
         summarise_objects(history, sources.now_ms),
-        _applied(result),
+        Handover(**{name: getattr(result.handover, name) for name in ("segments", "size_bytes", "is_dry", "withheld")}),
     )
     tables = {
         "findings": result.findings,
@@ -164,11 +165,6 @@ def _findings(findings: "DataFrame") -> list[Finding]:
     ordered = findings.orderBy(gravity, "kind", "topic", "partition", "segment").limit(MAX_FINDINGS)
     names = [field.name for field in dataclasses.fields(Finding)]
     return [Finding(**{name: row[name] for name in names}) for row in ordered.select(*names).collect()]
-
-
-def _applied(result: "RunResult") -> dict[str, Any]:
-    handover = getattr(result, "handover", None)
-    return dict(dataclasses.asdict(handover)) if dataclasses.is_dataclass(handover) else {}  # type: ignore[arg-type]
 
 
 def _days_table(history: "History", costs: Costs) -> "DataFrame":

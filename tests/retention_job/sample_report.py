@@ -10,6 +10,7 @@ from retention_job.report_data import (
     DayCosts,
     Finding,
     FindingCount,
+    Handover,
     Objects,
     PartitionLag,
     ReportData,
@@ -77,4 +78,5 @@ def sample_report(days: int = 8) -> ReportData:
              for day in range(days)],
             [PartitionLag("orders", 3, 120_000, 119_400), PartitionLag("audit", 0, 50, None)],
         ),
+        Handover(12, 1_048_576, True, 1),
     )  # fmt: skip
