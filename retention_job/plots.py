@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from retention_job.advice import Choices
@@ -121,15 +122,13 @@ def _savings(days: Sequence[DayCosts]) -> "Figure | None":
     if all(day.saved_usd is None for day in days):
         return None
     figure, axes = _figure()
-    saved = [day.saved_usd or 0.0 for day in days]
-    total, sums = 0.0, []
-    for usd in saved:
-        total += usd
-        sums.append(total)
-    axes.bar(range(len(days)), saved, 0.6, color=[_SAVED if usd >= 0 else _LOST for usd in saved], label="of the day")
-    axes.plot(range(len(days)), sums, color="#22333b", marker="o", markersize=4, label="summed up")
+    known = [(number, day.saved_usd) for number, day in enumerate(days) if day.saved_usd is not None]
+    at, saved = [number for number, _ in known], [usd for _, usd in known]
+    axes.bar(at, saved, 0.6, color=[_SAVED if usd >= 0 else _LOST for usd in saved], label="of the day")
+    axes.plot(at, list(accumulate(saved)), color="#22333b", marker="o", markersize=4, label="summed up")
     axes.axhline(0, color="#6c757d", linewidth=0.8)
     axes.set_xticks(range(len(days)), _day_labels(days))
+    axes.set_xlim(-0.6, len(days) - 0.4)
     axes.set_ylabel("saved against stock Kafka")
     _dollars(axes.yaxis)
     axes.legend(fontsize=8, frameon=False)
@@ -220,5 +219,5 @@ def _upload_times(times: Sequence[UploadTimes]) -> "Figure | None":
     axes.set_ylim(bottom=1)
     axes.set_xticks(range(len(times)), labels)
     axes.set_ylabel("ms until the upload ended")
-    axes.legend(fontsize=8, frameon=False)
+    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure
