@@ -105,7 +105,9 @@ def _usage(broker_id: int, generator: random.Random, history: CostHistory) -> It
         at_ms = FIRST_DAY * DAY_MS + quarter * DAY_MS // 4
         if quarter % 5 == 0:
             incarnation, sequence = incarnation + 1, 0
-            store, peer, topic = [0] * 7, defaultdict(lambda: [0, 0]), defaultdict(lambda: [0, 0])
+            store = [0] * 7
+            peer: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+            topic: defaultdict[tuple[TopicId, int], list[int]] = defaultdict(lambda: [0, 0])
         else:
             store = [amount + generator.randrange(1000) for amount in store]
             for follower in followers:
