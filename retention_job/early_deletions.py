@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from retention_job.chains import Chains
 from retention_job.history import History
+from retention_job.joins import small_side
 from retention_job.schemas import SEGMENT_KEY
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def early_deletions(history: History, chains: Chains) -> "DataFrame":
         "AND (retention_ms IS NULL OR deleting_ms - finished_ms < retention_ms)"
     ).select(*SEGMENT_KEY, "finished_ms", "deleting_ms")
     entries = history.entries.limit(0) if suspects.isEmpty() else history.entries_of_all_runs()
+    suspects = small_side(suspects)
     topics = history.topics.selectExpr(
         "topic_id", "topic", "local_retention_ms IS NOT NULL AS is_known",
         "CASE WHEN local_retention_ms >= 0 AND NOT is_archived THEN local_retention_ms END AS kept_ms",
