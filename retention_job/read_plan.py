@@ -58,15 +58,18 @@ def _why_not(cluster: Cluster, last: RunRecord | None) -> str | None:
 
 
 def metadata_topic_id(cluster: Cluster) -> str:
+    """Of `__remote_wal_log_metadata`, hexadecimal."""
     return next(topic.topic_id.hex() for topic in cluster.topics if topic.name == METADATA_TOPIC)
 
 
 def metadata_retention_ms(cluster: Cluster) -> int | None:
+    """How long the metadata topic keeps records; None for ever."""
     text = cluster.config_of(METADATA_TOPIC).get("retention.ms", "-1")
     return int(text) if text.isdigit() else None
 
 
 def retentions(cluster: Cluster) -> dict[str, int | None]:
+    """What segments are judged by: the local retention in ms of each topic with the feature on, by hexadecimal id."""
     return {
         topic.topic_id.hex(): None if topic.settings.archive else topic.local("ms")
         for topic in cluster.topics
