@@ -23,7 +23,9 @@ def early_deletions(history: History, chains: Chains) -> "DataFrame":
     """The entries: ENTRIES with `topic`, `kept_ms` (null: for ever), `finished_ms`, `deleting_ms`."""
     from pyspark.sql import functions as f
 
-    suspects = history.segments.filter(
+    # Where the deletion's start was lost, its end is later, so it accuses nobody wrongly.
+    deleted = history.segments.withColumn("deleting_ms", f.coalesce("deleting_ms", "deleted_ms"))
+    suspects = deleted.filter(
         "state >= 2 AND entry_count > 0 AND finished_ms IS NOT NULL AND deleting_ms IS NOT NULL "
         "AND (retention_ms IS NULL OR deleting_ms - finished_ms < retention_ms)"
     ).select(*SEGMENT_KEY, "finished_ms", "deleting_ms")
