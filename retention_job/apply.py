@@ -30,7 +30,8 @@ from metadata_topic.states import DELETING
 from metadata_topic.topic import METADATA_TOPIC
 from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from retention_job.errors import RetentionJobError
-from retention_job.findings import Kind, metadata_is_doubtful
+from retention_job.finding_kinds import Kind
+from retention_job.findings import metadata_is_doubtful
 from retention_job.history import History
 from retention_job.kafka_cluster import client_config, read_cluster
 from retention_job.kafka_reading import read_topic

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from retention_job.coverage import RANGES_SCHEMA, gaps, merged_ranges, ranges_of, with_epoch_ends
 from retention_job.history import History
+from retention_job.joins import of_segments, small_side
 from retention_job.schemas import SEGMENT_KEY
 
 if TYPE_CHECKING:
@@ -69,13 +70,11 @@ def _dead(history: History, covered: "DataFrame") -> "DataFrame":
     found = found.unionByName(older)
     if not moved.isEmpty():
         found = found.unionByName(_reaching_beyond(history.entries_of_all_runs(), moved))
-    living = history.segments.filter("state < 2").select(*SEGMENT_KEY)
     newest = f.min("epoch_end").alias("epoch_end"), f.min("succeeded_ms").alias("succeeded_ms")
-    return found.join(living, list(SEGMENT_KEY), "left_semi").groupBy(*_DEAD_COLUMNS).agg(*newest)
+    living = of_segments(history.segments.filter("state < 2"), found)
+    return living.groupBy(*_DEAD_COLUMNS).agg(*newest)
 
 
 def _reaching_beyond(entries: "DataFrame", ends: "DataFrame") -> "DataFrame":
-    from pyspark.sql import functions as f
-
-    reaching = entries.join(f.broadcast(ends), list(_CHAIN)).filter("last_offset >= epoch_end")
+    reaching = entries.join(small_side(ends), list(_CHAIN)).filter("last_offset >= epoch_end")
     return reaching.select(*_DEAD_COLUMNS, "epoch_end", "succeeded_ms")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from retention_job.chains import Chains
 from retention_job.history import History
+from retention_job.joins import small_side
 from retention_job.schemas import SEGMENT_KEY
 
 if TYPE_CHECKING:
@@ -22,11 +23,14 @@ def early_deletions(history: History, chains: Chains) -> "DataFrame":
     """The entries: ENTRIES with `topic`, `kept_ms` (null: for ever), `finished_ms`, `deleting_ms`."""
     from pyspark.sql import functions as f
 
-    suspects = history.segments.filter(
+    # Where the deletion's start was lost, its end is later, so it accuses nobody wrongly.
+    deleted = history.segments.withColumn("deleting_ms", f.coalesce("deleting_ms", "deleted_ms"))
+    suspects = deleted.filter(
         "state >= 2 AND entry_count > 0 AND finished_ms IS NOT NULL AND deleting_ms IS NOT NULL "
         "AND (retention_ms IS NULL OR deleting_ms - finished_ms < retention_ms)"
     ).select(*SEGMENT_KEY, "finished_ms", "deleting_ms")
     entries = history.entries.limit(0) if suspects.isEmpty() else history.entries_of_all_runs()
+    suspects = small_side(suspects)
     topics = history.topics.selectExpr(
         "topic_id", "topic", "local_retention_ms IS NOT NULL AS is_known",
         "CASE WHEN local_retention_ms >= 0 AND NOT is_archived THEN local_retention_ms END AS kept_ms",

@@ -6,20 +6,19 @@ segments whose entries were not read, of topics whose settings are not known, of
 to live.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import reduce
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from metadata_topic.topic import METADATA_TOPIC, retention_needed_ms, retention_problems
+from metadata_topic.topic import METADATA_TOPIC
 from retention_job.chains import Chains, chains_of
 from retention_job.early_deletions import early_deletions
+from retention_job.finding_kinds import SEVERITIES, Kind, SmallFinding
 from retention_job.history import History
-from retention_job.kafka_cluster import Cluster, Topic
+from retention_job.joins import of_segments
 from retention_job.schemas import FINDINGS, SEGMENT_KEY
 from retention_job.settings import LifeTimes
+from retention_job.topic_findings import topic_findings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -30,57 +29,6 @@ _AGENT: Final = "remote-wal agent --broker-config <server.properties of broker {
 
 FEW_WITHOUT_METADATA: Final = 1000
 """So many objects without metadata are no reason to doubt the metadata, as with agents (`rlm.orphans`)."""
-
-
-class Severity(StrEnum):
-    """How bad a finding is."""
-
-    INFO = "info"
-    WARNING = "warning"
-    CRITICAL = "critical"
-
-
-class Kind(StrEnum):
-    """What was found."""
-
-    EXPIRED = "expired_not_deleted"
-    DELETION_STUCK = "deletion_unfinished"
-    DELETED_BUT_THERE = "deleted_but_there"
-    DELETED_EARLY = "deleted_too_early"
-    NO_METADATA = "object_without_metadata"
-    NO_OBJECT = "metadata_without_object"
-    OTHER_SIZE = "object_of_other_size"
-    UPLOAD_UNFINISHED = "upload_unfinished"
-    GAP = "offset_gap"
-    OVERLAP = "offset_overlap"
-    DEAD = "dead_entries"
-    DEAD_UNTOLD = "dead_entries_untold"
-    CONTRADICTION = "retention_contradiction"
-    METADATA_RETENTION = "metadata_retention_short"
-    METADATA_LOST = "metadata_seems_lost"
-    QUARANTINED = "records_quarantined"
-
-
-SEVERITIES: Final[Mapping[Kind, Severity]] = MappingProxyType(
-    {
-        Kind.EXPIRED: Severity.WARNING,
-        Kind.DELETION_STUCK: Severity.WARNING,
-        Kind.DELETED_BUT_THERE: Severity.WARNING,
-        Kind.DELETED_EARLY: Severity.CRITICAL,
-        Kind.NO_METADATA: Severity.WARNING,
-        Kind.NO_OBJECT: Severity.CRITICAL,
-        Kind.OTHER_SIZE: Severity.CRITICAL,
-        Kind.UPLOAD_UNFINISHED: Severity.WARNING,
-        Kind.GAP: Severity.WARNING,
-        Kind.OVERLAP: Severity.INFO,
-        Kind.DEAD: Severity.INFO,
-        Kind.DEAD_UNTOLD: Severity.WARNING,
-        Kind.CONTRADICTION: Severity.WARNING,
-        Kind.METADATA_RETENTION: Severity.CRITICAL,
-        Kind.METADATA_LOST: Severity.CRITICAL,
-        Kind.QUARANTINED: Severity.WARNING,
-    }
-)
 
 
 def find(history: History, now_ms: int, life_times: LifeTimes) -> "DataFrame":
@@ -97,16 +45,6 @@ def find(history: History, now_ms: int, life_times: LifeTimes) -> "DataFrame":
         _small(history, [*topic_findings(history.cluster, life_times), *_lost_metadata(history, now_ms, life_times)]),
     ]
     return reduce(lambda one, other: one.unionByName(other), parts).select(*FINDINGS.fieldNames())
-
-
-@dataclass(frozen=True, slots=True)
-class SmallFinding:
-    """A finding that is no row of a large table."""
-
-    kind: Kind
-    detail: str
-    heal: str
-    topic: str | None = None
 
 
 def segment_name() -> "Column":
@@ -307,11 +245,10 @@ def _dead(history: History, now_ms: int) -> "DataFrame":
     """What agents declared dead and is still stored, by election."""
     from pyspark.sql import functions as f
 
-    stored = history.segments.filter("state < 3").select(*SEGMENT_KEY)
     by_election = ("topic_id", "partition", "leader_epoch", "declared_epoch")
     once = history.dead_entries.dropDuplicates([*SEGMENT_KEY, *by_election, "first_offset"])
     found = (
-        once.join(stored, list(SEGMENT_KEY), "left_semi")
+        of_segments(history.segments.filter("state < 3"), once)
         .groupBy(*by_election)
         .agg(
             f.count("*").alias("entries"),
@@ -336,10 +273,11 @@ def _dead_untold(history: History, chains: Chains, now_ms: int, life_times: Life
     told = history.dead_entries.groupBy(*SEGMENT_KEY, "topic_id", "partition", "leader_epoch").agg(
         f.min("first_offset").alias("told_from")
     )
-    living = history.segments.filter("state = 1").select(*SEGMENT_KEY)
     found = (
-        chains.dead.filter(f.col("succeeded_ms") < now_ms - life_times.slack_ms)
-        .join(living, list(SEGMENT_KEY), "left_semi")
+        of_segments(
+            history.segments.filter("state = 1"),
+            chains.dead.filter(f.col("succeeded_ms") < now_ms - life_times.slack_ms),
+        )
         .join(told, [*SEGMENT_KEY, "topic_id", "partition", "leader_epoch"], "left")
         .withColumn("dead_from", f.greatest("first_offset", "epoch_end"))
         .filter("told_from IS NULL OR told_from > dead_from")
@@ -384,7 +322,7 @@ def _quarantined(history: History) -> "DataFrame":
     return _rows(found.withColumn("segment", f.lit(None)), Kind.QUARANTINED, detail, heal, f.lit(None), f.lit(None))
 
 
-# Rules about settings, and about everything at once.
+# Rules about everything at once.
 
 
 def _small(history: History, found: list[SmallFinding]) -> "DataFrame":
@@ -393,67 +331,6 @@ def _small(history: History, found: list[SmallFinding]) -> "DataFrame":
         for one in found
     ]
     return history.spark.createDataFrame(rows, FINDINGS)
-
-
-def topic_findings(cluster: Cluster, life_times: LifeTimes) -> list[SmallFinding]:
-    """Settings that contradict each other, and a metadata topic that forgets too soon."""
-    enabled = [topic for topic in cluster.topics if topic.settings.enable]
-    found = [
-        SmallFinding(Kind.CONTRADICTION, detail, heal, topic.name)
-        for topic in cluster.topics
-        for rule in _CONTRADICTIONS
-        for detail, heal in rule(topic)
-    ]
-    lasting = [topic.local("ms") for topic in enabled]
-    known = [kept_ms for kept_ms in lasting if kept_ms is not None]
-    if known:
-        longest_ms = -1 if min(known) < 0 else max(known)
-        needed_ms = retention_needed_ms(longest_ms, life_times.delete_grace_ms)
-        problems = retention_problems(dict(cluster.config_of(METADATA_TOPIC)), needed_ms)
-        settings = f"retention.ms={needed_ms},retention.bytes=-1"
-        heal = f"kafka-configs.sh --alter --topic {METADATA_TOPIC} --add-config {settings}"
-        found += [SmallFinding(Kind.METADATA_RETENTION, problem, heal, METADATA_TOPIC) for problem in problems]
-    return found
-
-
-_Contradiction = tuple[str, str]
-
-
-def _alter(topic: Topic, setting: str) -> str:
-    return f"kafka-configs.sh --alter --topic {topic.name} --add-config {setting}"
-
-
-def _local_without_tier(topic: Topic) -> list[_Contradiction]:
-    """Kafka itself heeds local.retention.ms on tiered topics alone, agents heed it everywhere."""
-    local, whole = topic.local("ms"), topic.number("retention.ms")
-    if not topic.settings.enable or topic.is_tiered or local == whole:
-        return []
-    detail = f"local.retention.ms is {local}, retention.ms {whole}, and nothing is tiered: brokers keep by the latter"
-    return [(detail, _alter(topic, "local.retention.ms=-2"))]
-
-
-def _local_beyond_whole(topic: Topic) -> list[_Contradiction]:
-    found = []
-    for kind in ("ms", "bytes"):
-        local, whole = topic.local(kind), topic.number(f"retention.{kind}")
-        if topic.is_tiered and local is not None and whole is not None and whole >= 0 and not 0 <= local <= whole:
-            detail = f"local.retention.{kind} is {local}, longer than retention.{kind}, {whole}"
-            found.append((detail, _alter(topic, f"local.retention.{kind}=-2")))
-    return found
-
-
-def _archived_without_upload(topic: Topic) -> list[_Contradiction]:
-    if not topic.settings.archive or topic.settings.enable:
-        return []
-    detail = "remote.wal.archive.enable is true and remote.wal.storage.enable is not: there is nothing to archive"
-    return [(detail, f"remote-wal topics set {topic.name} --archive off")]
-
-
-_CONTRADICTIONS: Final[tuple[Callable[[Topic], list[_Contradiction]], ...]] = (
-    _local_without_tier,
-    _local_beyond_whole,
-    _archived_without_upload,
-)
 
 
 def metadata_is_doubtful(history: History, now_ms: int, life_times: LifeTimes) -> tuple[int, int] | None:

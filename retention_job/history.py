@@ -33,8 +33,16 @@ from retention_job.decoding import (
 from retention_job.errors import SourceError, one_line
 from retention_job.file_system import FileSystem
 from retention_job.inventory import list_store, read_inventory_file
+from retention_job.joins import small_side
 from retention_job.kafka_cluster import Cluster, Topic, read_cluster
 from retention_job.kafka_reading import read_topic
+from retention_job.read_plan import (
+    ReadSummary,
+    metadata_retention_ms,
+    metadata_topic_id,
+    plan_reading,
+    retentions,
+)
 from retention_job.release_facts import ReleaseFacts
 from retention_job.schemas import (
     DEAD_ENTRIES,
@@ -60,25 +68,6 @@ log = structlog.get_logger(__name__)
 _DELETED_REMEMBERED_MS: Final = 2 * 24 * 60 * 60 * 1000
 """So long a deleted segment stays in the table of incremental runs, for records that come late."""
 _OFFSET_MASK: Final = (1 << PARTITION_SHIFT) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class ReadSummary:
-    """What was read."""
-
-    now_ms: int
-    inventory_ms: int | None
-    """Up to when the inventory knows; None without one."""
-    starting_offsets: Mapping[int, int]
-    ending_offsets: Mapping[int, int]
-    is_incremental: bool
-    full_because: str | None
-    """Why an incremental run reads all after all."""
-
-    @property
-    def records(self) -> int:
-        """Offsets between start and end."""
-        return sum(max(0, end - self.starting_offsets.get(number, 0)) for number, end in self.ending_offsets.items())
 
 
 @dataclass(frozen=True)
@@ -118,10 +107,9 @@ class History:
         """ENTRIES, with `record_id`."""
         staged = self._staged(ENTRY_ROW).select("record_id", *ENTRIES.fieldNames())
         repeated = self.segment_facts.filter("finished_records > 1 OR (finished_records > 0 AND first_record < 0)")
-        first = repeated.select(*SEGMENT_KEY, "first_record")
-        if first.isEmpty():
+        if repeated.isEmpty():
             return staged
-        kept = staged.join(first, list(SEGMENT_KEY), "left")
+        kept = staged.join(small_side(repeated.select(*SEGMENT_KEY, "first_record")), list(SEGMENT_KEY), "left")
         return kept.filter("first_record IS NULL OR record_id = first_record").drop("first_record")
 
     def entries_of_all_runs(self) -> "DataFrame":
@@ -211,17 +199,17 @@ class History:
     def commit(self) -> None:
         """The next incremental run goes on from here. Call it when everything else is written."""
         now_ms = self.read.now_ms
-        kept_ms = _metadata_retention_ms(self.cluster)
+        kept_ms = metadata_retention_ms(self.cluster)
         older = self.last.entry_runs if self.last else {}
         runs = {run_id: at_ms for run_id, at_ms in older.items() if kept_ms is None or now_ms - at_ms < kept_ms}
-        topic_id = _metadata_topic_id(self.cluster)
+        topic_id = metadata_topic_id(self.cluster)
         self.state.commit(
             RunRecord(
                 self.run_id,
                 now_ms,
                 dict(self.read.ending_offsets),
                 topic_id,
-                _retentions(self.cluster),
+                retentions(self.cluster),
                 {**runs, self.run_id: now_ms},
             )
         )
@@ -277,7 +265,7 @@ def load(spark: "SparkSession", sources: Sources, now_ms: int, run_id: str, kafk
     try:
         store_classes = _stage_inventory(spark, sources, before, state.path_of(run_id, "inventory"))
         cluster = kafka.cluster(sources.kafka)
-        plan = _plan(sources, cluster, last if sources.is_incremental else None, now_ms)
+        plan = plan_reading(sources, cluster, last if sources.is_incremental else None, now_ms)
         if plan.full_because is not None:
             log.info("incremental_run_reads_all", reason=plan.full_because)
         tier_events = _tier_events(spark, sources, kafka, cluster, state.path_of(run_id, "tier"))
@@ -294,52 +282,6 @@ def load(spark: "SparkSession", sources: Sources, now_ms: int, run_id: str, kafk
     except PySparkException as error:
         raise SourceError("read", "sources", one_line(error)) from error
     return history
-
-
-def _plan(sources: Sources, cluster: Cluster, last: RunRecord | None, now_ms: int) -> ReadSummary:
-    """From where to where, and whether what the last run left can be gone on from."""
-    offsets = cluster.offsets[METADATA_TOPIC]
-    because = None
-    if sources.is_incremental:
-        because = _why_not(cluster, last)
-    is_incremental = sources.is_incremental and because is None
-    starting = dict(last.offsets) if is_incremental and last is not None else dict(offsets.earliest)
-    for number, earliest in offsets.earliest.items():
-        starting.setdefault(number, earliest)
-    return ReadSummary(now_ms, None, starting, dict(offsets.latest), is_incremental, because)
-
-
-def _why_not(cluster: Cluster, last: RunRecord | None) -> str | None:
-    if last is None:
-        return "no finished run to go on from"
-    offsets = cluster.offsets[METADATA_TOPIC]
-    if last.topic_id != _metadata_topic_id(cluster):
-        return "the metadata topic is another one"
-    if any(offsets.earliest.get(number, 0) > offset for number, offset in last.offsets.items()):
-        return "the metadata topic no longer holds what followed the last run"
-    if any(offsets.latest.get(number, 0) < offset for number, offset in last.offsets.items()):
-        return "the metadata topic ends before the last run's end"
-    now = _retentions(cluster)
-    if any(now.get(topic_id, "gone") != kept_ms for topic_id, kept_ms in last.retention.items()):
-        return "a topic was deleted, or its local retention was changed"
-    return None
-
-
-def _metadata_topic_id(cluster: Cluster) -> str:
-    return next(topic.topic_id.hex() for topic in cluster.topics if topic.name == METADATA_TOPIC)
-
-
-def _metadata_retention_ms(cluster: Cluster) -> int | None:
-    text = cluster.config_of(METADATA_TOPIC).get("retention.ms", "-1")
-    return int(text) if text.isdigit() else None
-
-
-def _retentions(cluster: Cluster) -> dict[str, int | None]:
-    return {
-        topic.topic_id.hex(): None if topic.settings.archive else topic.local("ms")
-        for topic in cluster.topics
-        if topic.settings.enable
-    }
 
 
 def _release_facts(cluster: Cluster, tiered_up_to: Mapping[tuple[bytes, int], int]) -> ReleaseFacts:

@@ -17,7 +17,6 @@ TUNING: Final[Mapping[str, str]] = {
     # Decoding pays per batch, so batches are large; the second limit keeps large records from filling the memory.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "32768",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(32 * 1024 * 1024),
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
     # The staged rows of one task go to a directory per kind; without this they would be sorted by kind first.
     "spark.sql.maxConcurrentOutputFileWriters": "16",
     "spark.sql.parquet.compression.codec": "zstd",

@@ -162,7 +162,10 @@ def _of_entry(
     if segment.state == 1 and entry.last_offset >= end and told > max(end, entry.first_offset):
         return {("dead_entries_untold", *where, str(segment_id))}
     is_dead = entry.first_offset >= min(end, told)
-    if segment.state < 2 or is_dead or segment.times[2] - segment.times[1] >= _kept_ms(entry, facts):
+    if segment.state < 2 or is_dead:
+        return set()
+    deleting_ms = segment.times.get(2, segment.times.get(3, 0))
+    if deleting_ms - segment.times[1] >= _kept_ms(entry, facts):
         return set()
     return {("deleted_too_early", *where, str(segment_id))}
 

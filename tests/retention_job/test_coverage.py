@@ -46,7 +46,8 @@ def test_ranges_hold_the_offsets_of_their_entries(entries: list[Entry]) -> None:
         for topic, partition, epoch, first, last in entries
         for offset in range(first, last + 1)
     )
-    once, twice = set(), set()
+    once: set[tuple[bytes, int, int, int]] = set()
+    twice: set[tuple[bytes, int, int, int]] = set()
     for found in _merged([batch(entries)]):
         for row in found.to_pylist():
             chain = (row["topic_id"], row["partition"], row["leader_epoch"])

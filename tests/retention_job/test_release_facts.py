@@ -26,7 +26,10 @@ def test_an_object_may_go_when_agents_would_let_it_go(cases: list[tuple[int, int
         retention_ms=retention,
         log_start={TopicIdPartition(*where): offset for where, offset in starts.items()},
     )
-    facts = ReleaseFacts.of(retention, starts)
+    facts = ReleaseFacts.of(
+        {bytes(topic): kept for topic, kept in retention.items()},
+        {(bytes(topic), number): at for (topic, number), at in starts.items()},
+    )
     topic, partition, offset, age_ms = (np.array(values, dtype=np.int64) for values in zip(*cases, strict=True))
     kept = facts.retention_of([bytes(one) for one in TOPICS], topic, partition, offset)
     for index in range(len(cases)):

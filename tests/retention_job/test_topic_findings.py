@@ -6,9 +6,10 @@ import pytest
 
 from metadata_topic.topic import METADATA_TOPIC
 from metadata_topic.topic_settings import TopicSettings
-from retention_job.findings import Kind, topic_findings
+from retention_job.finding_kinds import Kind
 from retention_job.kafka_cluster import Cluster, Topic
 from retention_job.settings import LifeTimes
+from retention_job.topic_findings import topic_findings
 
 WEEK = "604800000"
 
