@@ -77,6 +77,8 @@ def _advice(totals: TopicTotals, rate_mb_s: float, alone_mb_s: float | None) -> 
     saved = totals.saved_usd
     if saved is None:
         return "unknown: no usage records of its leaders' agents"
+    if not totals.upload_bytes and not totals.linked_bytes and not totals.inline_bytes:
+        return "no traffic"
     if saved >= 0:
         return "pays"
     command = f"remote-wal topics enable {totals.topic} --link-policy cost"

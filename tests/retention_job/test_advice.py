@@ -31,6 +31,7 @@ def test_a_topics_break_even_is_where_its_objects_cost_what_they_save() -> None:
         (totals(1e5 * DAY_S, 8e6, 2.0, 1.0), "--link-policy cost"),
         (totals(30e6 * DAY_S, 8e6, 2.0, 1.0), "longer interval"),
         (totals(30e6 * DAY_S, 8e6, None, 1.0), "unknown"),
+        (totals(0.0, 0.0, 0.0, 0.0), "no traffic"),
     ],
 )
 def test_a_topic_that_loses_money_is_told_what_to_do(topic: TopicTotals, advice: str) -> None:
