@@ -135,7 +135,7 @@ class PlainCosts:
     days_known: set[tuple[int, int]]
 
 
-def plain_costs(history: CostHistory) -> PlainCosts:
+def plain_costs(history: CostHistory, now_ms: int = NOW_MS) -> PlainCosts:
     amounts: dict[tuple[TopicId | None, int, int], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for segment in history.segments:
         entry_bytes = sum(size for _, _, size in segment.entries)
@@ -147,7 +147,7 @@ def plain_costs(history: CostHistory) -> PlainCosts:
             uploaded["objects"] += 1
             uploaded["puts"] += own / entry_bytes
             uploaded["upload_bytes"] += size
-            end_ms = segment.deleted_ms or NOW_MS
+            end_ms = segment.deleted_ms or now_ms
             for stored_day in range(day, end_ms // DAY_MS + 1):
                 begin, end = max(segment.finished_ms, stored_day * DAY_MS), min(end_ms, (stored_day + 1) * DAY_MS)
                 if end > begin:
