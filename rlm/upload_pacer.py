@@ -7,10 +7,14 @@
 - While much is appended (`bulk`): once the appends pause, or one interval after the last start, so that a broker that
   is written to without a pause has few large objects, and producers that wait for acks=all get theirs at once.
 - As soon as the queue holds a whole object's bytes; after a failure, not before its back-off ended.
+- Whatever the reason, not before the quota in bytes per second lets it, where there is one (as KIP-956 has for
+  KIP-405's uploads). What it holds back stays in the log; followers get it inline.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum
+
+from rlm.bandwidth import TokenBucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class PacerLimits:
     """remote.wal.log.manager.combiner.thread.pool.size"""
     retry_s: float
     retry_max_s: float
+    bytes_per_s: int | None = None
+    """remote.wal.log.manager.copy.max.bytes.per.second"""
 
 
 class Urgency(IntEnum):
@@ -47,6 +53,7 @@ class UploadPacer:
         self._last_start_s = float("-inf")
         self._retry_at_s = float("-inf")
         self._started_s: list[float] = []
+        self._quota = TokenBucket(limits.bytes_per_s) if limits.bytes_per_s is not None else None
         self.failures_in_a_row = 0
 
     @property
@@ -63,15 +70,22 @@ class UploadPacer:
         if self.in_flight >= self._limits.max_in_flight:
             return None
         at_once = urgency is Urgency.LINKS and not self._started_s and not bulk
+        earliest_s = self._retry_at_s if self._quota is None else max(self._retry_at_s, self._quota.free_s)
         if queued_bytes >= self._limits.upload_bytes or at_once:
-            return self._retry_at_s
+            return earliest_s
         interval_s = self._limits.archive_interval_s if urgency is Urgency.ARCHIVE else self._limits.interval_s
-        return max(self._last_start_s + interval_s, self._retry_at_s)
+        return max(self._last_start_s + interval_s, earliest_s)
 
-    def started(self, now_s: float) -> None:
-        """An upload began."""
+    def held_back_s(self, now_s: float) -> float:
+        """For how long the quota lets no upload begin."""
+        return 0.0 if self._quota is None else self._quota.wait_s(now_s)
+
+    def started(self, now_s: float, size_bytes: int = 0) -> None:
+        """An upload of so many bytes began."""
         self._last_start_s = now_s
         self._started_s.append(now_s)
+        if self._quota is not None:
+            self._quota.take(size_bytes, now_s)
 
     def finished(self, started_s: float) -> None:
         """The upload that began then is stored."""
