@@ -40,8 +40,8 @@ from rlm.stored_runs import StoredRun
 log = structlog.get_logger(__name__)
 
 _LIVING_FOR_S = 1.0
-_NEWEST_OBJECTS = 100
-"""Links to one of so many are no sign of a follower that is far behind; some seconds at the usual intervals."""
+_NEWEST_OBJECTS = 40
+"""Links to one of so many are no sign of a follower that is far behind; a second at the usual interval."""
 _THREADS = 1
 """The log is read from the page cache, where the broker's own read has just put it, or from one disk."""
 
@@ -234,7 +234,7 @@ class FollowerCatchUp:
         return is_behind
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """The follower has caught up, or the partition is not led here any more."""
+        """The follower has caught up, or the partition's log was truncated or is not led here any more."""
         window = self._windows.pop(partition, None)
         if window is not None and window.reading is not None:
             window.reading.cancel()

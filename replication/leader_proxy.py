@@ -155,6 +155,8 @@ class LeaderProxy:
         self._context.index.drop_from(partition, offset)
         if self._context.catch_up is not None:
             self._context.catch_up.drop_from(partition, offset)
+            for relay in self._relays:
+                relay.truncated(partition)
 
     def partition_released(self, partition: TopicIdPartition) -> None:
         """Forget the partition; whoever waits for its links looks again."""

@@ -191,6 +191,10 @@ class LeaderRelay:
     def forget(self, partition: TopicIdPartition) -> None:
         """The partition is not led here any more; nothing of it will be linked."""
         self._followed.discard(partition)
+        self.truncated(partition)
+
+    def truncated(self, partition: TopicIdPartition) -> None:
+        """What was read ahead of the follower may be of a log that is none any more."""
         if self._catch_up is not None:
             self._catch_up.forget(partition)
 

@@ -228,7 +228,7 @@ async def test_with_links_to_the_newest_objects_nothing_is_read_ahead(rig: Rig) 
     first, second = rig.fill(2)
     for number, written in enumerate((first, second)):
         raw = b"".join(each.raw for each in written)
-        store(rig.index, partition(0), raw, OWN._replace(sequence=OWN.sequence - 99 + number))
+        store(rig.index, partition(0), raw, OWN._replace(sequence=OWN.sequence - 39 + number))
     rig.shared.uploaded(OWN)
     verdict = rig.begin(first)
     assert isinstance(verdict, SendLinked)
