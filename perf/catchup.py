@@ -25,6 +25,7 @@ from perf.ladder import object_store
 _FOLLOWER = 3
 _RECORD_BYTES = 1000
 _PATIENCE_S = 300.0
+_LOOK_S = 0.02
 _STOCK = "stock"
 _AGENTS = "agents"
 
@@ -37,7 +38,7 @@ class CaughtUp:
     round: int
     missed_bytes: int
     seconds: float
-    """From the follower's registration to its being in sync again."""
+    """From the first byte that the follower's log grows by until it is level with the leaders'."""
     border_bytes: int
     """To this and all other followers meanwhile, requests included; in stock Kafka, what was missed."""
     linked_share: float
@@ -98,7 +99,10 @@ def _catch_up(cluster: LocalCluster, name: str, number: int, megabytes: int, par
         writer = SettingsWriter(KafkaClientConfig(cluster.bootstrap_servers))
         writer.set_topic(topic, TopicSettings(True, LinkPolicy.ALWAYS))
         writer.close()
+    cluster.admin.wait_for_full_isr(topic, timeout_s=_PATIENCE_S)
     cluster.kill_broker(_FOLLOWER)
+    for partition in range(partitions):
+        cluster.admin.wait_for_isr(topic, [1, 2], partition=partition, timeout_s=_PATIENCE_S)
     cluster.tools.produce(
         topic, records=megabytes * 1_000_000 // _RECORD_BYTES, record_bytes=_RECORD_BYTES, config={"acks": "1"}
     )
@@ -109,11 +113,11 @@ def _catch_up(cluster: LocalCluster, name: str, number: int, megabytes: int, par
             cluster.stop_agent(broker_id)
             cluster.start_agent(broker_id)
         before = read_agents(cluster)
-    missed_bytes = _log_bytes(cluster, topic, partitions)
-    cluster.start_broker(_FOLLOWER)
-    started = time.monotonic()
+    missed_bytes = _log_bytes(cluster, 1, topic, partitions)
+    cluster.start_broker(_FOLLOWER, wait=False)
+    seconds = _seconds_to_grow(lambda: _log_bytes(cluster, _FOLLOWER, topic, partitions), missed_bytes)
+    cluster.wait_for_brokers([_FOLLOWER])
     cluster.admin.wait_for_full_isr(topic, timeout_s=_PATIENCE_S)
-    seconds = time.monotonic() - started
     counted = read_agents(cluster) - before if name == _AGENTS else AgentFigures()
     comparison = compare_replicas(cluster, topic, _PATIENCE_S)
     if not comparison.identical:
@@ -147,11 +151,19 @@ def _lag_bytes(cluster: LocalCluster) -> float:
     return lag
 
 
-def _log_bytes(cluster: LocalCluster, topic: str, partitions: int) -> int:
-    """Of one replica of each partition."""
+def _seconds_to_grow(log_bytes: Callable[[], int], end_bytes: int) -> float:
+    start_bytes = log_bytes()
+    wait_until(lambda: log_bytes() > start_bytes, "the follower fetches", _PATIENCE_S, interval_s=_LOOK_S)
+    started = time.monotonic()
+    wait_until(lambda: log_bytes() >= end_bytes, "the follower has all", _PATIENCE_S, interval_s=_LOOK_S)
+    return time.monotonic() - started
+
+
+def _log_bytes(cluster: LocalCluster, broker_id: int, topic: str, partitions: int) -> int:
+    """Of all partitions' replicas there."""
     total = 0
     for partition in range(partitions):
-        directory = cluster.partition_directory(1, topic, partition)
+        directory = cluster.partition_directory(broker_id, topic, partition)
         if directory is not None:
             total += sum(file.stat().st_size for file in directory.glob("*.log"))
     return total

@@ -67,7 +67,7 @@ class CatchUpLimits:
     """In bytes and batches."""
 
     ahead_bytes: int
-    """For each follower's connection: what may be read ahead of it."""
+    """For each follower's connection: what may be read ahead of it, and announced to it, in all partitions."""
     read_bytes: int = 2 * 1024 * 1024
     """What is read and proved at a time. A response waits for one such read."""
     max_batches: int = 100_000
@@ -162,27 +162,32 @@ class _Window:
     start: int
     end: int
     """Behind the last offset that was read."""
-    ahead: deque[tuple[int, int]] = field(default_factory=deque)
-    """(last offset, bytes) of what was read and not linked yet."""
+    ahead: deque[tuple[int, int, int]] = field(default_factory=deque)
+    """(last offset, bytes, bytes of them that were announced) of what was read and not linked yet."""
     ahead_bytes: int = 0
+    announced_bytes: int = 0
     reading: "asyncio.Task[None] | None" = None
     nothing_at: int | None = None
     """No object holds this offset, or none that can be proved."""
 
     def linked_up_to(self, next_offset: int) -> None:
         while self.ahead and self.ahead[0][0] < next_offset:
-            self.ahead_bytes -= self.ahead.popleft()[1]
+            _, size, announced = self.ahead.popleft()
+            self.ahead_bytes -= size
+            self.announced_bytes -= announced
         self.end = max(self.end, next_offset)
 
-    def took(self, run: StoredRun) -> tuple[int, int]:
-        """Count a run that was read; the range of the object that the follower will be given links to."""
-        entry = run.entry
+    def links_to(self, run: StoredRun) -> tuple[int, int]:
+        """The range of the object that the follower will be given links to, when the run is the next."""
         first = next((batch.start for batch in run.batches if batch.last_offset >= self.end), 0)
-        start = entry.start_file_position + first
-        self.ahead.append((entry.last_offset, entry.end_file_position - start))
-        self.ahead_bytes += entry.end_file_position - start
-        self.end = entry.last_offset + 1
-        return start, entry.end_file_position
+        return run.entry.start_file_position + first, run.entry.end_file_position
+
+    def took(self, run: StoredRun, size: int, announced: int) -> None:
+        """Count a run that was read."""
+        self.ahead.append((run.entry.last_offset, size, announced))
+        self.ahead_bytes += size
+        self.announced_bytes += announced
+        self.end = run.entry.last_offset + 1
 
 
 class FollowerCatchUp:
@@ -209,7 +214,7 @@ class FollowerCatchUp:
                 return False
         elif self._shared.behind(partition, offset) is None:
             return False
-        window = self._windows[partition] = _Window(offset, offset)
+        window = self._windows[partition] = _Window(offset, offset)  # one that was there reads nothing now
         self._read_on(partition, window)
         return window.reading is not None
 
@@ -273,10 +278,16 @@ class FollowerCatchUp:
             self._read_on(partition, window)
 
     def _took(self, window: _Window, runs: list[StoredRun]) -> None:
+        """Announce what all partitions together may have announced; the rest is linked without that."""
         ranges: dict[CombinedSegmentId, list[tuple[int, int]]] = {}
+        free_bytes = self._shared.limits.ahead_bytes - sum(each.announced_bytes for each in self._windows.values())
         for run in runs:
-            start, end = window.took(run)
-            ranges.setdefault(run.combined_segment_id, []).append((start, end))
+            start, end = window.links_to(run)
+            is_announced = free_bytes > 0
+            if is_announced:
+                ranges.setdefault(run.combined_segment_id, []).append((start, end))
+                free_bytes -= end - start
+            window.took(run, end - start, end - start if is_announced else 0)
             self._shared.measures.catch_up_found_bytes.inc(end - start)
         for segment, wanted in ranges.items():
             self._announce(segment, wanted)

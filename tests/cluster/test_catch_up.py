@@ -32,13 +32,13 @@ def test_a_follower_that_missed_much_reads_it_from_objects_of_an_earlier_agent(a
 
 
 def test_a_follower_that_missed_much_reads_it_from_objects_of_an_earlier_leader(agent_script: Script) -> None:
-    # 3's agent stands still -> 10 MB are produced and uploaded -> the leader dies, 2 is elected, which uploaded nothing
-    # -> 3's agent goes on
+    # 3's agent stands still -> 10 MB are produced (acks=all: 3 leaves the ISR, 2 has all) and uploaded -> the leader
+    # dies, 2 is elected, which uploaded nothing -> 3's agent goes on
     script, cluster = agent_script, agent_script.cluster
     script.create_topic(assignment=[[LEADER, OTHER, FOLLOWER]])
     script.cut_off_follower(FOLLOWER)
-    cluster.admin.wait_for_isr(script.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
     produce_and_upload(script, 10_000, acks="all")
+    cluster.admin.wait_for_isr(script.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
     cluster.kill_broker(LEADER)
     cluster.admin.wait_for_leader(script.topic, expected=OTHER)
     wait_until(
