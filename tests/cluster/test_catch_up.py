@@ -28,6 +28,9 @@ def test_a_follower_that_missed_much_reads_it_from_objects_of_an_earlier_agent(a
     cluster.start_broker(FOLLOWER)
     cluster.admin.wait_for_full_isr(script.topic, timeout_s=PATIENCE_S)
     expect_caught_up_by_objects(counters, 30_000)
+    assert (
+        counters.growth(READ_BYTES) >= 0.9 * 30_000 * RECORD_SIZE
+    )  # (a paused agent's socket still holds announcements)
     expect_identical(script, 30_000)
 
 
@@ -71,12 +74,11 @@ def produce_and_upload(script: Script, records: int, acks: str) -> None:
 
 
 def expect_caught_up_by_objects(counters: AgentCounters, records: int) -> None:
-    """At least nine tenths of the record bytes were linked, found again in objects, and read within the quota."""
+    """At least nine tenths of the record bytes were linked, as they were found again in objects."""
     missed_bytes = records * RECORD_SIZE
     faults = counters.grown_labels("remote_wal_faults_total", "reason")
     assert counters.growth(RECORD_BYTES, path="linked") >= 0.9 * missed_bytes, faults
     assert counters.growth(FOUND_BYTES) >= 0.9 * missed_bytes, faults
-    assert counters.growth(READ_BYTES) >= 0.9 * missed_bytes, faults
     assert counters.growth(PEER_BYTES, role="leader") <= 0.1 * missed_bytes, faults
 
 
