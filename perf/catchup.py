@@ -61,6 +61,9 @@ def catchup(
     from rich.console import Console
 
     console = Console()
+    results.mkdir(parents=True, exist_ok=True)
+    file = results / "catchup.json"
+    about = {"megabytes": megabytes, "partitions": partitions, "latency_ms": latency_ms}
     found: list[CaughtUp] = []
     with (
         console.status("preparing") as line,
@@ -73,10 +76,8 @@ def catchup(
             for name, cluster in ((_STOCK, stock), (_AGENTS, agents)):
                 line.update(f"{name}, round {number + 1} of {rounds}")
                 found.append(_catch_up(cluster, name, number, megabytes, partitions))
-    results.mkdir(parents=True, exist_ok=True)
-    file = results / "catchup.json"
-    about = {"megabytes": megabytes, "partitions": partitions, "latency_ms": latency_ms}
-    file.write_text(json.dumps({**about, "rounds": [asdict(one) for one in found]}, indent=1))
+                # After each, so that a run that is cut short leaves its part.
+                file.write_text(json.dumps({**about, "rounds": [asdict(one) for one in found]}, indent=1))
     _print(console, found)
     console.print(f"written: {file}")
 
