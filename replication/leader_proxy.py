@@ -121,6 +121,11 @@ class LeaderProxy:
         if self._context.catch_up is not None:
             self._context.catch_up.drop_segment(segment_id)
 
+    @property
+    def replication_is_pending(self) -> bool:
+        """Whether followers have yet to take something that is stored."""
+        return self._watermarks.any_ahead
+
     # UploadListener.
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
