@@ -40,7 +40,8 @@ def chains_of(history: History) -> Chains:
     if last is not None:
         ranges = ranges.unionByName(spark.read.parquet(state.path_of(last.run_id, "chains")).select(*_range_columns()))
     path = state.path_of(run_id, "chains")
-    merged = merged_ranges(ranges)
+    # Each step is used several times by the next one, and would be computed anew each time, from the entries on.
+    merged = _written(history, "merged_ranges", merged_ranges(_written(history, "ranges", ranges)))
     covered = with_epoch_ends(merged.filter("NOT is_twice"))
     covered.unionByName(merged.filter("is_twice"), allowMissingColumns=True).write.parquet(path)
     chains = spark.read.parquet(path)
@@ -48,6 +49,12 @@ def chains_of(history: History) -> Chains:
     dead_path = state.path_of(run_id, "dead")
     _dead(history, known).write.parquet(dead_path)
     return Chains(known, chains.filter("is_twice"), gaps(known), spark.read.parquet(dead_path))
+
+
+def _written(history: History, name: str, frame: "DataFrame") -> "DataFrame":
+    path = history.state.path_of(history.run_id, name)
+    frame.write.parquet(path)
+    return history.spark.read.schema(RANGES_SCHEMA).parquet(path)
 
 
 def _range_columns() -> list[str]:
