@@ -7,7 +7,7 @@ tells them (`ask_cluster`; directory ids then come from the agents' registration
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kafka_log.cluster_metadata import KRaftImage
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_from_text
@@ -86,6 +86,27 @@ def from_kraft(image: KRaftImage) -> ClusterView:
         for topic in image.topics.values()
     }
     return ClusterView(topics, dict(image.directories))
+
+
+def with_directories(view: ClusterView, kraft: ClusterView | None) -> ClusterView:
+    """What a living cluster tells, with the ids of directories from a copy of the controllers' log, maybe older."""
+    if kraft is None:
+        return view
+    topics = {}
+    for topic_id, topic in view.topics.items():
+        older = kraft.topics[topic_id].partitions if topic_id in kraft.topics else {}
+        partitions = {
+            number: replace(
+                now,
+                leader_epoch=older[number].leader_epoch,
+                directories=older[number].directories if older[number].replicas == now.replicas else (),
+            )
+            if number in older
+            else now
+            for number, now in topic.partitions.items()
+        }
+        topics[topic_id] = replace(topic, partitions=partitions)
+    return ClusterView(topics, kraft.directories)
 
 
 def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
