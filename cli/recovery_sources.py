@@ -1,6 +1,7 @@
 """What recover and verify start from: the broker's settings, its stores, the cluster, and what is stored of it."""
 
 import secrets
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,6 +80,7 @@ def open_sources(broker_config: Path, where: WhereToAsk, tell: Tell) -> Iterator
     from kafka_log.server_properties import load_broker_properties
     from recovery.inventory import from_objects
 
+    _log_to_stderr()
     broker = load_broker_properties(broker_config)
     settings = agent_settings(broker, broker_config)
     tell("asking for topics and replicas")
@@ -95,6 +97,18 @@ def open_sources(broker_config: Path, where: WhereToAsk, tell: Tell) -> Iterator
         storage.close()
         if archive is not None:
             archive.close()
+
+
+def _log_to_stderr() -> None:
+    """Standard output is the command's answer."""
+    import logging
+
+    import structlog
+
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
 
 
 def new_directory_id() -> str:

@@ -10,7 +10,6 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.combined_segment import HEADER_BYTES
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.log_plan import EpochStart, StoredObject, StoredRun
-from tests.kafka_log.batches import batch
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
 
@@ -54,7 +53,7 @@ class ModelLog:
         self.writer += [self.epochs[-1][0]] * records
 
     def upload_all(self, sequence: int, sizes: Sequence[int], overlap: int) -> None:
-        """The leader's agent uploads all of its log, from `overlap` offsets before its epoch on, in runs of one epoch."""
+        """The leader's agent uploads its log from `overlap` offsets before its epoch on, in runs of one epoch."""
         offset = max(0, self.epochs[-1][1] - overlap)
         turn = 0
         while offset < len(self.writer):
@@ -83,16 +82,3 @@ def model_logs(draw: st.DrawFn) -> ModelLog:
 
 def starts_of(model: ModelLog) -> tuple[EpochStart, ...]:
     return tuple(EpochStart(epoch, start) for epoch, start in model.epochs)
-
-
-def run_with_batches(
-    leader_epoch: int, first: int, count: int, sequence: int, *, records: int = 1, payload: bytes = b"x",
-    timestamp_ms: int = 1_700_000_000_000, dead_from: int | None = None, written_ms: int | None = None,
-) -> tuple[StoredRun, bytes]:  # fmt: skip
-    """A run of `count` batches, and its bytes."""
-    data = b"".join(
-        batch(first + number * records, records, leader_epoch, payload, timestamp_ms=timestamp_ms)
-        for number in range(count)
-    )
-    last = first + count * records - 1
-    return run(leader_epoch, first, last, sequence, dead_from=dead_from, data=data, written_ms=written_ms), data

@@ -89,9 +89,8 @@ def test_of_a_run_that_begins_dead_nothing_is_taken() -> None:
 
 
 def test_leftovers_older_than_the_retention_do_not_end_the_log() -> None:
-    leftover, young, younger = run(1, 0, 9, 1, written_ms=100), run(1, 50, 59, 2), run(1, 60, 69, 3)
-    stored = LogRuns([leftover, young._replace(stored_in=leftover.stored_in.__class__(young.stored_in.object_id, 0, 900)),
-                      younger._replace(stored_in=leftover.stored_in.__class__(younger.stored_in.object_id, 0, 950))])  # fmt: skip
+    leftover = run(1, 0, 9, 1, written_ms=100)
+    stored = LogRuns([leftover, run(1, 50, 59, 2, written_ms=900), run(1, 60, 69, 3, written_ms=950)])
 
     plan = stored.plan(PlanRules(retention_horizon_ms=500))
     assert (plan.start_offset, plan.end_offset, plan.gap, plan.gaps_before) == (50, 70, None, (Gap(10, 50),))
