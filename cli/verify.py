@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 UNSOUND = 3
 """Exit code: records are missing or wrong."""
+REFUSED = 4
+"""Exit code: the scratch directory is not empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ def verify(
     """
     from agent.process import wall_ms
     from recovery.broker_recovery import Selection, plan_broker
+    from recovery.errors import TargetRefusedError
     from recovery.run_reader import RunReader
     from recovery.verification import ObjectVerifier, check_inventory
 
@@ -91,7 +94,11 @@ def verify(
             threads,
             lambda done, total: status.update(f"reading objects: {done:,} of {total:,}"),
         )
-        drilled = _drill(drill, planned, reader, threads, status) if drill is not None else []
+        try:
+            drilled = _drill(drill, planned, reader, threads, status) if drill is not None else []
+        except TargetRefusedError as error:
+            typer.echo(f"remote-wal: {error}", err=True)
+            raise typer.Exit(REFUSED) from None
     findings += verified.findings
     document = _document(sources, planned, findings, verified, drilled)
     if json:

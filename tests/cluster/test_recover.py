@@ -18,7 +18,6 @@ from kafka_log.meta_properties import MetaProperties, read_meta_properties
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from local_cluster.processes import ProcessStartError
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.settings_topic import SettingsWriter
 from metadata_topic.topic_settings import LinkPolicy, TopicSettings
@@ -29,6 +28,7 @@ from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script
 ARCHIVE_INTERVAL_MS = 1000
 PUT_LATENCY_MS = 5
 BUSY_MACHINE_S = 0.5
+NEW_DIRECTORY_ID = "dHsvUeAsx4pzL_7iPzNrAg"
 CHECKOUT = Path(__file__).parents[2]
 
 
@@ -143,7 +143,8 @@ def test_erased_replicas_come_back_and_end_byte_identical(cluster: LocalCluster,
         _start(cluster, 1)
         for partition in range(3):
             cluster.admin.wait_for_leader(topic, partition, other_than=2)
-        _recover(cluster, 2)
+        # To the controllers its directory is another one now.
+        _recover(cluster, 2, "--directory-id", f"{cluster.log_directories(2)[0]}={NEW_DIRECTORY_ID}")
         _start(cluster, 2)
 
         script.expect_promises()
@@ -169,8 +170,10 @@ def _expect_no_start_on_a_half_made_directory(cluster: LocalCluster, broker_id: 
     (path / "meta.properties").write_text(
         f"version=1\ncluster.id={identity.cluster_id}\nnode.id={broker_id}\ndirectory.id={identity.directory_id}\n"
     )
-    with pytest.raises(ProcessStartError, match="not in the form of topic-partition"):
-        cluster.start_broker(broker_id)
+    cluster.start_broker(broker_id, wait=False)
+    wait_until(lambda: not cluster.broker(broker_id).is_alive(), "the broker has given up", PATIENCE_S)
+    log = (cluster.layout.broker_directory(broker_id) / "kafka.log").read_text(errors="replace")
+    assert f"{STAGING} is not in the form of topic-partition" in log.replace("'", "").replace('"', "")
     shutil.rmtree(path)
 
 
