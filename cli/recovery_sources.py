@@ -76,11 +76,16 @@ class Sources:
 @contextmanager
 def open_sources(broker_config: Path, where: WhereToAsk, tell: Tell) -> Iterator[Sources]:
     """All of it; the stores are open inside. Raises errors of our rooms."""
+    with _log_to_stderr(), _opened(broker_config, where, tell) as sources:
+        yield sources
+
+
+@contextmanager
+def _opened(broker_config: Path, where: WhereToAsk, tell: Tell) -> Iterator[Sources]:
     from agent.settings import agent_settings
     from kafka_log.server_properties import load_broker_properties
     from recovery.inventory import from_objects
 
-    _log_to_stderr()
     broker = load_broker_properties(broker_config)
     settings = agent_settings(broker, broker_config)
     tell("asking for topics and replicas")
@@ -99,16 +104,22 @@ def open_sources(broker_config: Path, where: WhereToAsk, tell: Tell) -> Iterator
             archive.close()
 
 
-def _log_to_stderr() -> None:
+@contextmanager
+def _log_to_stderr() -> Iterator[None]:
     """Standard output is the command's answer."""
     import logging
 
     import structlog
 
+    before = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 def new_directory_id() -> str:

@@ -161,7 +161,7 @@ def directory_identities(
     broker: LostBroker, view: ClusterView, new_directory_id: Callable[[], str]
 ) -> dict[Path, LogDirectoryIdentity]:
     """Whose each lost log directory is: with the id that it had, as far as anybody knows it, else with a new one."""
-    registered = list(view.directories.get(broker.node_id, ()))
+    registered = list(view.directories_of(broker.node_id))
     for path in broker.log_dirs:
         known = identity_in(path)
         if known is not None and known.directory_id in registered:

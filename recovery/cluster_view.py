@@ -15,6 +15,8 @@ from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from recovery.errors import UnknownClusterError
 
 _REQUEST_TIMEOUT_S = 30.0
+_RESERVED_IDS = "A" * 20
+"""Ids that stand for no directory begin so: unassigned, lost, migrating (org.apache.kafka.common.DirectoryId)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,13 @@ class ClusterView:
     def name_of(self, partition: TopicIdPartition) -> str:
         """`topic-partition`. Raises KeyError."""
         return f"{self.topics[partition.topic_id].name}-{partition.partition}"
+
+    def directories_of(self, broker_id: int) -> tuple[str, ...]:
+        """The ids of the broker's log directories: as it registered them, else as its replicas are assigned to them."""
+        if broker_id in self.directories:
+            return self.directories[broker_id]
+        assigned = {self.directory_of(partition, broker_id) for partition in self.replicas_of(broker_id)}
+        return tuple(sorted(known for known in assigned if known and not known.startswith(_RESERVED_IDS)))
 
     def directory_of(self, partition: TopicIdPartition, broker_id: int) -> str | None:
         """The id of the log directory that holds the broker's replica; None when it is not known."""

@@ -7,7 +7,7 @@ import pytest
 
 from kafka_log.cluster_metadata import KRaftPartition, read_cluster_metadata
 from kafka_log.errors import LogDirectoryError, MalformedFileError
-from kafka_log.topic_partition import TopicId
+from kafka_log.topic_partition import TopicId, topic_id_to_text
 from tests.kafka_log.kraft_records import (
     BROKER,
     CONFIG,
@@ -51,11 +51,7 @@ def test_topics_replicas_settings_and_directories_are_known(tmp_path: Path) -> N
 
 def test_changes_of_leaders_and_replicas_are_followed(tmp_path: Path) -> None:
     replicas = partition_change(t2=int32s(2, 3), t8=uuids(DIRECTORY, DIRECTORY))
-    changes = [
-        partition_change(t0=int32s(2)),
-        partition_change(t1=leader),
-        partition_change(t2=replicas, t8=uuids(DIRECTORY, DIRECTORY)),
-    ]
+    changes = [partition_change(t0=int32s(2)), TO_BROKER_2, replicas]
 
     image = read_cluster_metadata(_log(tmp_path, metadata_batch(0, TOPIC, PARTITION), metadata_batch(2, *changes)))
 
