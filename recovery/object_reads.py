@@ -5,7 +5,7 @@ side, in the order in which their objects were written, and what several logs ne
 log's own order comes first: its extents keep it even where clocks disagree about which object is older.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from typing import Final, NamedTuple
@@ -43,12 +43,18 @@ class ObjectRead:
 
 def order_reads(plans: Sequence[LogPlan], max_read_bytes: int = MAX_READ_BYTES) -> Iterator[ObjectRead]:
     """All extents of all plans, each once; those of one plan in its order."""
+    ordered = merge(*(_keyed(number, plan) for number, plan in enumerate(plans)))
+    return group_reads((LogExtent(log, extent) for _, _, log, _, extent in ordered), max_read_bytes)
+
+
+def group_reads(extents: Iterable[LogExtent], max_read_bytes: int = MAX_READ_BYTES) -> Iterator[ObjectRead]:
+    """Extents in this order; those that follow one another in one object are read at once."""
     waiting: list[LogExtent] = []
-    for _, _, log, _, extent in merge(*(_keyed(number, plan) for number, plan in enumerate(plans))):
-        if waiting and not _fits(waiting, extent, max_read_bytes):
+    for one in extents:
+        if waiting and not _fits(waiting, one.extent, max_read_bytes):
             yield _read(waiting)
             waiting = []
-        waiting.append(LogExtent(log, extent))
+        waiting.append(one)
     if waiting:
         yield _read(waiting)
 

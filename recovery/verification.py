@@ -24,7 +24,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from recovery.broker_recovery import PlannedLog
 from recovery.inventory import Inventory
 from recovery.log_plan import Extent, LogRuns, StoredObject, StoredRun
-from recovery.object_reads import LogExtent, ObjectRead
+from recovery.object_reads import LogExtent, group_reads
 from recovery.run_reader import FailedExtent, ReadExtent, RunReader
 
 
@@ -145,7 +145,8 @@ class ObjectVerifier:
         progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> Verification:
         """Check a random `share` (0 to 1) of the objects. Raises RemoteStorageError when the store fails."""
-        reads = [read for read in self._reads() if share >= 1 or rng.random() < share]
+        chosen = [runs for runs in self._by_object().values() if share >= 1 or rng.random() < share]
+        reads = [read for runs in chosen for read in group_reads(sorted(runs, key=_start_position))]
         findings: list[Finding] = []
         runs = size = 0
         for done, results in enumerate(reader.read_ahead(reads, threads), start=1):
@@ -154,24 +155,16 @@ class ObjectVerifier:
                 size += found.extent.run.size_bytes
                 findings += self._check(found)
             progress(done, len(reads))
-        return Verification(tuple(findings), len(reads), runs, size, self._batches_compared)
+        return Verification(tuple(findings), len(chosen), runs, size, self._batches_compared)
 
-    def _reads(self) -> list[ObjectRead]:
-        """A read for each object, of all its runs of the logs that are looked at."""
+    def _by_object(self) -> dict[StoredObject, list[LogExtent]]:
+        """All runs of the logs that are looked at."""
         by_object: dict[StoredObject, list[LogExtent]] = {}
         for number, runs in enumerate(self._runs):
             for run in runs:
                 whole = Extent(run, run.first_offset, run.last_offset)
                 by_object.setdefault(run.stored_in, []).append(LogExtent(number, whole))
-        return [
-            ObjectRead(
-                stored,
-                min(one.extent.run.start_position for one in extents),
-                max(one.extent.run.end_position for one in extents),
-                tuple(extents),
-            )
-            for stored, extents in by_object.items()
-        ]
+        return by_object
 
     def _check(self, found: ReadExtent | FailedExtent) -> Iterator[Finding]:
         log = self._planned[found.log]
@@ -219,6 +212,10 @@ class ObjectVerifier:
                 yield Finding(FindingKind.REPLICA_DIFFERS, log.name, detail)
                 return
             self._batches_compared += 1
+
+
+def _start_position(one: LogExtent) -> int:
+    return one.extent.run.start_position
 
 
 def _overlapping(runs: Iterable[StoredRun]) -> Iterator[StoredRun]:
