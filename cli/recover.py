@@ -106,7 +106,7 @@ def recover(
         except TargetRefusedError as error:
             typer.echo(f"remote-wal: {error}", err=True)
             raise typer.Exit(REFUSED) from None
-    document = _document(sources, rows, planned, dry_run)
+    document = _document(sources, rows, planned, _refusals(broker) if dry_run else None)
     if json:
         typer.echo(json_format.dumps(document))
     else:
@@ -209,7 +209,18 @@ def _restored_row(log: "RestoredLog") -> LogRow:
     )
 
 
-def _document(sources: Sources, rows: list[LogRow], planned: "list[PlannedLog]", dry_run: bool) -> dict[str, Any]:
+def _refusals(broker: "LostBroker") -> list[str]:
+    """Why a recovery would not be begun now."""
+    from recovery.log_directory_target import refusal_of
+
+    found = (refusal_of(path, broker.cluster_id, broker.node_id) for path in broker.lost_log_dirs)
+    return [str(refusal) for refusal in found if refusal is not None]
+
+
+def _document(
+    sources: Sources, rows: list[LogRow], planned: "list[PlannedLog]", refusals: list[str] | None
+) -> dict[str, Any]:
+    """`refusals` are told of in a dry run only."""
     inventory = sources.inventory
     points = [row.recovery_point_ms for row in rows if row.recovery_point_ms is not None]
     only_in_sync = [
@@ -218,7 +229,8 @@ def _document(sources: Sources, rows: list[LogRow], planned: "list[PlannedLog]",
     return {
         "cluster_id": sources.cluster_id,
         "broker_id": sources.broker.node_id,
-        "dry_run": dry_run,
+        "dry_run": refusals is not None,
+        "would_be_refused": refusals or [],
         "complete": not any(row.gap for row in rows) and not inventory.unreadable,
         "recovery_point_ms": max(points, default=None),
         "size_bytes": sum(row.size_bytes for row in rows),
@@ -270,6 +282,8 @@ def _print(document: dict[str, Any], rows: list[LogRow]) -> None:
         f"{document['size_bytes'] / 1e6:,.1f} MB of {document['objects']:,} objects; the newest was uploaded at "
         f"{_time(document['recovery_point_ms'])}. What was acknowledged after that and not uploaded is not here."
     )
+    for refusal in document["would_be_refused"]:
+        console.print(f"would be refused: {refusal}", soft_wrap=True, markup=False)
     for item in document["unreadable_objects"][:10]:
         console.print(f"cannot be read: {item['key']}: {item['reason']}", soft_wrap=True, markup=False)
     if document["lost_objects"]:

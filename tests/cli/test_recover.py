@@ -153,6 +153,7 @@ def test_a_directory_with_a_log_in_it_is_refused_and_left_alone(ruins: Ruins) ->
 
     assert result.exit_code == 4
     assert "not empty: orders-0" in result.stderr
+    assert "not empty" in _told(ruins.run("recover", "--dry-run", "--json"))["would_be_refused"][0]
     assert not list((ruins.log_dir / "orders-0").iterdir())
 
 

@@ -116,7 +116,7 @@ def test_the_only_replica_comes_back_with_every_record_that_was_uploaded(
     _produce(producer, topic, 500, Acknowledgements())
 
 
-def test_erased_replicas_come_back_and_end_byte_identical(cluster: LocalCluster, topic: str) -> None:
+def test_erased_replicas_come_back_and_end_byte_identical(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
     with Script(cluster, topic) as script:
         script.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
         script.produce(PLAIN, TRANSACTIONS)
@@ -148,6 +148,18 @@ def test_erased_replicas_come_back_and_end_byte_identical(cluster: LocalCluster,
         _start(cluster, 2)
 
         script.expect_promises()
+        _expect_sound(cluster, 1, topic, tmp_path / "drill")
+
+
+def _expect_sound(cluster: LocalCluster, broker_id: int, topic: str, scratch: Path) -> None:
+    """What is stored is what the living replica has, and Kafka's dump-log reads all of what is restored of it."""
+    [replica] = cluster.log_directories(broker_id)
+    options = ("--topic", topic, "--replica-log-dir", str(replica), "--drill", str(scratch))
+    told = _run(cluster, "verify", broker_id, *options)
+    assert told.returncode == 0, told.stdout + told.stderr
+    verified = json.loads(told.stdout)
+    assert verified["batches_compared_with_a_replica"] > 100
+    assert [(log["fault"], log["batches"] > 0) for log in verified["drill"]] == [("", True)] * 3
 
 
 def _lose(cluster: LocalCluster, broker_id: int) -> None:
@@ -248,23 +260,23 @@ def _erase(cluster: LocalCluster, broker_id: int) -> None:
         shutil.rmtree(path)
 
 
-def _run_recover(cluster: LocalCluster, broker_id: int, *options: str) -> subprocess.CompletedProcess[str]:
+def _run(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> subprocess.CompletedProcess[str]:
     config = str(cluster.layout.server_properties(broker_id))
     return subprocess.run(
-        [sys.executable, "-m", "cli.main", "recover", "--broker-config", config, "--json", *options],
+        [sys.executable, "-m", "cli.main", command, "--broker-config", config, "--json", *options],
         capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=CHECKOUT,
     )  # fmt: skip
 
 
 def _recover(cluster: LocalCluster, broker_id: int, *options: str, exit_code: int = 0) -> dict[str, Any]:
-    done = _run_recover(cluster, broker_id, *options)
+    done = _run(cluster, "recover", broker_id, *options)
     assert done.returncode == exit_code, done.stderr + done.stdout
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 
 
 def _recover_refused(cluster: LocalCluster, broker_id: int) -> str:
-    done = _run_recover(cluster, broker_id)
+    done = _run(cluster, "recover", broker_id)
     assert done.returncode == 4, done.stderr
     assert "not empty" in done.stderr
     return done.stdout
