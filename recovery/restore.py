@@ -10,6 +10,7 @@ A store that fails altogether ends the restoring with its error. What was writte
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,7 +122,8 @@ def restore_logs(
                 one.take(found)
         done += sum(found.extent.run.size_bytes for found in results)
         progress(RestoreProgress(min(done, total), total))
-    return [_finish(one) for one in logs]
+    with ThreadPoolExecutor(threads, thread_name_prefix="recovery-sync") as pool:
+        return list(pool.map(_finish, logs))
 
 
 def _wanted(logs: Sequence[_Log], read: ObjectRead) -> Iterable[bool]:
