@@ -15,6 +15,8 @@ from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from recovery.errors import UnknownClusterError
 
 _REQUEST_TIMEOUT_S = 30.0
+_ANSWER_TIMEOUT_S = 2 * _REQUEST_TIMEOUT_S
+"""The client has its say first."""
 _RESERVED_IDS = "A" * 20
 """Ids that stand for no directory begin so: unassigned, lost, migrating (org.apache.kafka.common.DirectoryId)."""
 
@@ -134,9 +136,9 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
         configs = admin.describe_configs(resources, request_timeout=_REQUEST_TIMEOUT_S) if names else {}
         topics = {}
         for name, future in described.items():
-            found = future.result(_REQUEST_TIMEOUT_S)
+            found = future.result(_ANSWER_TIMEOUT_S)
             topic_id = topic_id_from_text(str(found.topic_id))
-            settings = configs[ConfigResource(ResourceType.TOPIC, name)].result(_REQUEST_TIMEOUT_S)
+            settings = configs[ConfigResource(ResourceType.TOPIC, name)].result(_ANSWER_TIMEOUT_S)
             topics[topic_id] = TopicView(
                 name,
                 topic_id,
@@ -150,8 +152,9 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
                     for partition in found.partitions
                 },
             )
-    except KafkaException as error:
+    except (KafkaException, TimeoutError) as error:
+        reason = str(error) or f"no answer within {_ANSWER_TIMEOUT_S:.0f} s"
         raise UnknownClusterError(
-            "ask cluster", client.bootstrap_servers, str(error), "give --cluster-metadata when no broker is left"
+            "ask cluster", client.bootstrap_servers, reason, "give --cluster-metadata when no broker is left"
         ) from error
     return str(metadata.cluster_id), ClusterView(topics)

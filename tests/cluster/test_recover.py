@@ -43,11 +43,17 @@ def _settings(directory: Path) -> ClusterSettings:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     directory = tmp_path_factory.mktemp("recover")
     with LocalCluster.create(directory / "cluster", settings=_settings(directory)) as cluster:
-        cluster.start()
         yield cluster
+
+
+@pytest.fixture
+def cluster(shared_cluster: LocalCluster) -> LocalCluster:
+    """All of it runs, whatever the test before left dead or erased."""
+    shared_cluster.start()
+    return shared_cluster
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ import pytest
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from metadata_topic.client_config import KafkaClientConfig
 from plugin.archive_object import ArchiveObjectId, OpenArchiveObject
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.remote_wal_storage_manager import StorageContext
@@ -20,7 +21,7 @@ from recovery.broker_recovery import (
     plan_broker,
     recover_broker,
 )
-from recovery.cluster_view import ClusterView, ReplicaSet, TopicView, with_directories
+from recovery.cluster_view import ClusterView, ReplicaSet, TopicView, ask_cluster, with_directories
 from recovery.errors import TargetRefusedError, UnknownClusterError
 from recovery.inventory import Inventory, from_objects
 from recovery.log_settings import LogSettings, log_settings
@@ -182,3 +183,10 @@ def test_a_topics_settings_come_before_the_brokers_and_those_before_kafkas(
     topic: dict[str, str | None], broker: dict[str, str], expected: LogSettings
 ) -> None:
     assert log_settings(topic, broker) == expected
+
+
+def test_a_cluster_that_does_not_answer_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recovery.cluster_view._REQUEST_TIMEOUT_S", 0.2)
+
+    with pytest.raises(UnknownClusterError, match="--cluster-metadata"):
+        ask_cluster(KafkaClientConfig("127.0.0.1:1", {"log_level": 0}))
