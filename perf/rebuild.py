@@ -1,43 +1,54 @@
 """How fast logs are rebuilt: beside a plain copy of the same objects, and beside Kafka's own catch-up.
 
-One topic with three replicas is filled and uploaded. Then, in turns and from the same store: all its objects are
-copied into files, and its logs are restored into files (checked, cut into segments, synced). Both read with the same
-number of requests at a time, and end with fsync. Kafka's catch-up is what a broker of a stock cluster takes, with the
-same load, from being registered with an empty log directory until it is in sync again.
+A store is filled with combined segments of one size, each with batches of every partition. Then, in turns and from the
+same store: all its objects are copied into files, and the logs are restored into files (checked, cut into segments).
+Both read with the same number of requests at a time, and end with fsync. Kafka's catch-up is what a broker of a stock
+cluster takes, with as many bytes, from being registered with an empty log directory until it is in sync again.
 """
 
 import json
 import os
 import shutil
+import struct
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 import typer
 
-from cli.recovery_sources import Sources, WhereToAsk, open_sources
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from kafka_log.crc32c import crc32c
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.store_spec import StoreSpec
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.settings_topic import SettingsWriter
-from metadata_topic.topic_settings import LinkPolicy, TopicSettings
 from perf.ladder import object_store
-from recovery.broker_recovery import LostBroker, Selection, plan_broker
-from recovery.drill import run_drill
+from plugin.loading import load_storage_manager
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
+    RemoteLogSegmentState,
+    RemoteWalCombinedLogSegmentMetadata,
+)
+from recovery.inventory import Inventory, from_objects
+from recovery.log_plan import PlanRules
+from recovery.log_settings import LogSettings
+from recovery.restore import RestoreJob, restore_logs
 from recovery.run_reader import RunReader
 
 _TOPIC = "rebuild"
 _LOST = 3
 _RECORD_BYTES = 1000
+_BATCH_RECORDS = 16
+_PAYLOAD = bytes(range(256)) * 64
 _PATIENCE_S = 300.0
 MEGABYTE = 1_000_000
 
@@ -59,6 +70,7 @@ class Rate:
 def rebuild(
     megabytes: Annotated[int, typer.Option(min=1, help="Of records in the topic.")] = 300,
     partitions: Annotated[int, typer.Option(min=1)] = 6,
+    object_kilobytes: Annotated[int, typer.Option(min=1, help="Of a combined segment.")] = 1000,
     rounds: Annotated[int, typer.Option(min=1)] = 3,
     threads: Annotated[int, typer.Option(min=1)] = 8,
     latency_ms: Annotated[int, typer.Option(min=0, help="The store's latency for PUT and for GET.")] = 5,
@@ -72,7 +84,7 @@ def rebuild(
     console = Console()
     results.mkdir(parents=True, exist_ok=True)
     rates: list[Rate] = []
-    load = (megabytes * MEGABYTE // _RECORD_BYTES, partitions)
+    load = (megabytes, partitions, object_kilobytes)
     with console.status("preparing") as line, tempfile.TemporaryDirectory(prefix="remote-wal-rebuild-") as place:
         for kind in store or ["directory", "s3"]:
             with object_store(kind, latency_ms) as spec, _credentials(spec):
@@ -81,6 +93,7 @@ def rebuild(
             line.update("Kafka's own catch-up")
             rates.append(_catch_up(Path(place) / "stock", load))
     document = {"megabytes": megabytes, "partitions": partitions, "threads": threads, "latency_ms": latency_ms}
+    document["object_kilobytes"] = object_kilobytes
     rows = [asdict(rate) | {"megabytes_per_s": rate.megabytes_per_s} for rate in rates]
     (results / "rebuild.json").write_text(json.dumps(document | {"rates": rows}, indent=1))
     _print(console, rates)
@@ -90,27 +103,50 @@ def _from_store(
     place: Path,
     spec: StoreSpec,
     kind: str,
-    load: tuple[int, int],
+    load: tuple[int, int, int],
     turns: tuple[int, int],
     tell: Callable[[str], None],
 ) -> list[Rate]:
     rounds, threads = turns
+    settings = spec.settings(place / "objects")
+    storage = load_storage_manager(spec.class_name, None, settings, StorageContext("rebuild", 1))
+    place.mkdir()
     rates: list[Rate] = []
-    with LocalCluster.create(place, settings=ClusterSettings(agents=AgentsMode(spec)), progress=tell) as cluster:
-        cluster.start()
-        _make_topic(cluster, load[1], linked=True)
-        tell(f"producing {load[0]:,} records")
-        cluster.tools.produce(_TOPIC, records=load[0], record_bytes=_RECORD_BYTES, config={"acks": "all"})
-        wait_until(lambda: not _lag_bytes(cluster), "all is uploaded", _PATIENCE_S)
-        config = cluster.layout.server_properties(_LOST)
-        where = WhereToAsk(cluster.bootstrap_servers, None, None, None, from_objects=False)
-        with open_sources(config, where, tell) as sources:
-            cluster.stop()  # the cores belong to what is measured
-            for number in range(rounds):
-                tell(f"{kind}, round {number + 1} of {rounds}")
-                rates.append(_timed("plain copy", kind, place / "copy", lambda to: _copy(sources, to, threads)))
-                rates.append(_timed("rebuild", kind, place / "logs", lambda to: _restore(sources, to, threads)))
+    try:
+        tell(f"{kind}: filling the store")
+        partitions = _fill(storage, load)
+        inventory = from_objects(storage, None)
+        for number in range(rounds):
+            tell(f"{kind}, round {number + 1} of {rounds}")
+            rates.append(_timed("plain copy", kind, place / "copy", lambda to: _copy(storage, to, threads)))
+            restore = partial(_restore, storage, inventory, partitions, threads)
+            rates.append(_timed("rebuild", kind, place / "logs", restore))
+    finally:
+        storage.close()
     return rates
+
+
+def _fill(storage: RemoteWalStorageManager, load: tuple[int, int, int]) -> list[TopicIdPartition]:
+    """`load`: megabytes, partitions, and kilobytes of an object."""
+    megabytes, count, object_kilobytes = load
+    partitions = [TopicIdPartition(TopicId(_TOPIC.encode().ljust(16)), number) for number in range(count)]
+    batches_each = max(1, object_kilobytes * 1000 // count // len(_batch(0)))
+    for sequence in range(max(1, megabytes * 1000 // object_kilobytes)):
+        first = sequence * batches_each * _BATCH_RECORDS
+        records = b"".join(_batch(first + number * _BATCH_RECORDS) for number in range(batches_each))
+        last = first + batches_each * _BATCH_RECORDS - 1
+        entries = tuple(RemoteLogSegmentMetadataEntry(one, 0, first, last, -1, -1, 0) for one in partitions)
+        state = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+        segment_id = CombinedSegmentId(1, 1, sequence)
+        metadata = RemoteWalCombinedLogSegmentMetadata(segment_id, entries, state, sequence)
+        storage.copy_log_segment_data(metadata, [records] * count)
+    return partitions
+
+
+def _batch(base_offset: int) -> bytes:
+    """A batch of 16 KB, as a producer with default settings sends them under load; what is in it nobody reads."""
+    after_crc = struct.pack(">hiqqqhii", 0, _BATCH_RECORDS - 1, 0, 0, -1, -1, -1, _BATCH_RECORDS) + _PAYLOAD
+    return struct.pack(">qiibI", base_offset, 9 + len(after_crc), 0, 2, crc32c(after_crc)) + after_crc
 
 
 def _timed(what: str, kind: str, directory: Path, work: Callable[[Path], int]) -> Rate:
@@ -122,43 +158,57 @@ def _timed(what: str, kind: str, directory: Path, work: Callable[[Path], int]) -
     return Rate(what, kind, seconds, size / MEGABYTE)
 
 
-def _copy(sources: Sources, directory: Path, threads: int) -> int:
+def _copy(storage: RemoteWalStorageManager, directory: Path, threads: int) -> int:
     """All objects as they are, in parallel; the bytes of the objects."""
     directory.mkdir()
-    stored = list(sources.storage.list_log_segments())
+    stored = list(storage.list_log_segments())
 
     def copy(number: int) -> int:
         one = stored[number]
-        data = sources.storage.fetch_log_segment(one.combined_segment_id, 0, one.size_bytes)
+        data = storage.fetch_log_segment(one.combined_segment_id, 0, one.size_bytes)
         with (directory / str(number)).open("wb") as file:
-            file.write(data)
-            os.fsync(file.fileno())
-        return len(data)
+            return file.write(data)
 
     with ThreadPoolExecutor(threads) as pool:
-        return sum(pool.map(copy, range(len(stored))))
+        size = sum(pool.map(copy, range(len(stored))))
+        list(pool.map(_sync, directory.iterdir()))
+    return size
 
 
-def _restore(sources: Sources, directory: Path, threads: int) -> int:
-    """The logs of the topic; the bytes of the logs."""
-    broker = sources.broker
-    lost = LostBroker(broker.node_id, sources.cluster_id, broker.log_dirs, broker.log_dirs, broker.raw)
-    selection = Selection(frozenset({_TOPIC}))
-    planned = plan_broker(lost, sources.view, sources.inventory, selection, time.time_ns() // 1_000_000)
-    restored = run_drill(directory, planned, RunReader(sources.storage, sources.archive), threads=threads)
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _restore(
+    storage: RemoteWalStorageManager,
+    inventory: Inventory,
+    partitions: list[TopicIdPartition],
+    threads: int,
+    directory: Path,
+) -> int:
+    """The logs; their bytes."""
+    jobs = []
+    for one in partitions:
+        runs = inventory.log_runs(one)
+        name = f"{_TOPIC}-{one.partition}"
+        jobs.append(RestoreJob(one, name, directory / name, runs, runs.plan(PlanRules()), LogSettings()))
+    restored = restore_logs(jobs, RunReader(storage), threads=threads)
     if any(log.gap for log in restored):
         raise RuntimeError("the rebuilt logs have gaps")
     return sum(log.written_bytes for log in restored)
 
 
-def _catch_up(place: Path, load: tuple[int, int]) -> Rate:
+def _catch_up(place: Path, load: tuple[int, int, int]) -> Rate:
     """A broker with an empty log directory, in a stock cluster."""
     # The controllers' logs stand apart, so that the directory can be erased.
     metadata = {number: {"metadata.log.dir": str(place.parent / f"controller-{number}")} for number in (1, 2, 3)}
     with LocalCluster.create(place, settings=ClusterSettings(broker_overrides=metadata)) as cluster:
         cluster.start()
-        _make_topic(cluster, load[1], linked=False)
-        cluster.tools.produce(_TOPIC, records=load[0], record_bytes=_RECORD_BYTES, config={"acks": "all"})
+        cluster.create_topic(_TOPIC, partitions=load[1])
+        cluster.tools.produce(
+            _TOPIC, records=load[0] * MEGABYTE // _RECORD_BYTES, record_bytes=_RECORD_BYTES, config={"acks": "all"}
+        )
         cluster.kill_broker(_LOST)
         [log_directory] = cluster.log_directories(_LOST)
         size = sum(path.stat().st_size for path in log_directory.glob(f"{_TOPIC}-*/*.log"))
@@ -172,28 +222,6 @@ def _catch_up(place: Path, load: tuple[int, int]) -> Rate:
         started = time.perf_counter()
         cluster.admin.wait_for_full_isr(_TOPIC, timeout_s=_PATIENCE_S)
         return Rate("Kafka's own catch-up", "network", time.perf_counter() - started, size / MEGABYTE)
-
-
-def _make_topic(cluster: LocalCluster, partitions: int, *, linked: bool) -> None:
-    cluster.create_topic(_TOPIC, partitions=partitions)
-    if linked:
-        writer = SettingsWriter(KafkaClientConfig(cluster.bootstrap_servers))
-        writer.set_topic(_TOPIC, TopicSettings(True, LinkPolicy.COST))
-        writer.close()
-        wait_until(lambda: len(_led(cluster)) == partitions, "the agents lead the topic", _PATIENCE_S)
-
-
-def _led(cluster: LocalCluster) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for broker_id in cluster.broker_ids:
-        url = f"http://{cluster.layout.agent_http_address(broker_id)}/describe"
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            found += [one for one in json.load(answer)["partitions"] if one["topic"] == _TOPIC]
-    return found
-
-
-def _lag_bytes(cluster: LocalCluster) -> int:
-    return sum(int(one["lag_bytes"]) for one in _led(cluster))
 
 
 @contextmanager
