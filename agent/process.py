@@ -103,6 +103,7 @@ class Agent:
         hello = Hello(self._identity.cluster_id, broker.node_id, self._identity.incarnation)
         self._leader = LeaderProxy(self._leader_context(hello))
         self._manager.add_listener(self._leader)
+        self._manager.replication_is_pending = lambda: self._leader.replication_is_pending
         self._hydration = HydrationCache(
             self._storage,
             HydrationLimits(settings.remote_wal_hydration_thread_pool_size, settings.remote_wal_hydration_cache_bytes),

@@ -95,8 +95,9 @@ class AgentSettings(BaseModel):
     remote_wal_log_manager_combiner_task_interval_ms: int = Field(
         25,
         ge=1,
-        description="How often an object is uploaded for links (KIP-1176). While much is appended, an upload begins "
-        "earlier when the appends pause; while little is appended, with the policy always, when none is under way.",
+        description="How often an object is uploaded for links (KIP-1176). While much is appended, it may be two "
+        "intervals, or less when producers wait; while little is appended, with the policy always, an upload begins "
+        "when none is under way.",
     )
     remote_wal_log_manager_combiner_task_upload_bytes: int = Field(
         4 * 1024 * 1024, ge=1024, le=1024**3, description="How large an object becomes at most (KIP-1176)."

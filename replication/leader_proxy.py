@@ -117,6 +117,11 @@ class LeaderProxy:
         """Give no link to this object any more."""
         self._context.index.drop_segment(segment_id)
 
+    @property
+    def replication_is_pending(self) -> bool:
+        """Whether followers have yet to take something that is stored."""
+        return self._watermarks.any_ahead
+
     # UploadListener.
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:

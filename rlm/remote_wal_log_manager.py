@@ -25,6 +25,7 @@ import structlog
 from kafka_log.open_files import OpenFiles
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.topic_settings import LinkPolicy
+from rlm.append_rhythm import AppendRhythm
 from rlm.append_watcher import AppendWatcher
 from rlm.combine_task import RLMWalCombineTask, UploadedSegment
 from rlm.led_partition import Assignment, LedPartition, PartitionStatus
@@ -32,13 +33,11 @@ from rlm.link_policy import LinkDecider, LinkMode
 from rlm.measures import StageTimes, WriteMeasures
 from rlm.partition_schedule import PartitionSchedule, ScheduleIntervals
 from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
-from rlm.upload_pacer import PacerLimits, UploadPacer, Urgency
+from rlm.upload_pacer import BULK_BYTES, PacerLimits, UploadPacer, Urgency
 from rlm.wal_task import ReadError, RLMWalTask, TaskOutcome, run_tasks
 
 log = structlog.get_logger(__name__)
 
-_BULK_BYTES = 128 * 1024
-"""From so much in an upload interval on, appends are gathered."""
 _PAUSE_S = 0.004
 """So long without an append is a pause."""
 _PARTITIONS_PER_RUN = 256
@@ -98,6 +97,7 @@ class RemoteWalLogManager:
         self._queue = RemoteSegmentQueue(limits.queue_items, limits.queue_bytes)
         self._partitions: dict[TopicIdPartition, LedPartition] = {}
         self._watcher = AppendWatcher()
+        self._rhythm = AppendRhythm()
         self._open_files = OpenFiles(limits.open_files)
         self._pool = ThreadPoolExecutor(limits.task_threads, thread_name_prefix="rlm-wal-task")
         self._appended: set[TopicIdPartition] = set()
@@ -111,6 +111,8 @@ class RemoteWalLogManager:
         """Where the upload of a log goes on; None begins with the active segment."""
         self.on_unknown_partition: Callable[[], None] = lambda: None
         """Called when a follower begins to fetch a partition that is not known as led: leadership may have changed."""
+        self.replication_is_pending: Callable[[], bool] = lambda: False
+        """Whether followers have yet to take something that is stored."""
 
     def add_listener(self, listener: UploadListener) -> None:
         """Tell this one, too."""
@@ -263,7 +265,9 @@ class RemoteWalLogManager:
                 raise self._defect
             delay_s = self._delay_s(self._clock())
             if delay_s is not None and delay_s > 0 and self._appended and self._is_bulk(self._clock()):
-                if await self._watcher.pause(delay_s, _PAUSE_S, self._append_seen):
+                quiet_s = _PAUSE_S if self._rhythm.producers_wait else delay_s
+                round_is_over = not self._uploads and not self.replication_is_pending()
+                if await self._watcher.pause(delay_s, quiet_s, self._append_seen) and round_is_over:
                     await self._run_due_tasks()
                     now_s = self._clock()
                     if self._urgency(now_s) is Urgency.LINKS or self._decider.pays(self._queue.size_bytes):
@@ -284,7 +288,10 @@ class RemoteWalLogManager:
             self._start_upload(now_s)
 
     def _is_bulk(self, now_s: float) -> bool:
-        return not self._pacer.failures_in_a_row and self._decider.expected_bytes(now_s) >= _BULK_BYTES
+        return self._expected_bytes(now_s) >= BULK_BYTES
+
+    def _expected_bytes(self, now_s: float) -> float:
+        return 0.0 if self._pacer.failures_in_a_row else self._decider.expected_bytes(now_s)
 
     def _delay_s(self, now_s: float) -> float | None:
         """Seconds until the next step; None: when woken."""
@@ -294,7 +301,9 @@ class RemoteWalLogManager:
                 return None
             if due_s > now_s:
                 return due_s - now_s
-        start_s = self._pacer.next_start_s(self._queue.size_bytes, self._urgency(now_s), self._is_bulk(now_s))
+        start_s = self._pacer.next_start_s(
+            self._queue.size_bytes, self._urgency(now_s), self._expected_bytes(now_s), self._rhythm.producers_wait
+        )
         return None if start_s is None else start_s - now_s
 
     def _urgency(self, now_s: float) -> Urgency:
@@ -404,6 +413,8 @@ class RemoteWalLogManager:
         else:
             self._pacer.finished(started_s)
             self._decider.uploaded(now_s - started_s)
+            self._watcher.take(self._append_seen)
+            self._rhythm.upload_ended(bool(self._appended))
             self._stored(segment, started_s, now_s)
         self._wake.set()
 

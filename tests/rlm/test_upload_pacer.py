@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlm.upload_pacer import PacerLimits, UploadPacer, Urgency
+from rlm.upload_pacer import BULK_BYTES, BULK_OBJECT_BYTES, PacerLimits, UploadPacer, Urgency
 
 LIMITS = PacerLimits(
     interval_s=0.01, archive_interval_s=1.0, upload_bytes=1000, max_in_flight=2, retry_s=0.5, retry_max_s=4.0
@@ -76,11 +76,35 @@ def test_the_back_off_doubles_with_each_failure_in_a_row_up_to_its_limit(outcome
         now_s = max(now_s + 0.1, next_s)
 
 
-def test_while_much_is_appended_an_upload_waits_for_the_interval_though_none_is_under_way() -> None:
+def idle_after_an_upload() -> UploadPacer:
     pacer = UploadPacer(LIMITS)
-    assert pacer.next_start_s(1, Urgency.LINKS) == float("-inf")
     pacer.started(10.0)
     pacer.finished(10.0)
     assert pacer.next_start_s(1, Urgency.LINKS) == float("-inf")
-    assert pacer.next_start_s(1, Urgency.LINKS, bulk=True) == 10.0 + LIMITS.interval_s
-    assert pacer.next_start_s(LIMITS.upload_bytes, Urgency.LINKS, bulk=True) == float("-inf")
+    return pacer
+
+
+@pytest.mark.parametrize(
+    ("expected_bytes", "intervals"),
+    [(BULK_BYTES, 2.0), (BULK_OBJECT_BYTES / 1.5, 1.5), (BULK_OBJECT_BYTES, 1.0), (9 * BULK_OBJECT_BYTES, 1.0)],
+)
+def test_while_much_is_appended_without_a_pause_an_upload_waits_for_a_full_object(
+    expected_bytes: float, intervals: float
+) -> None:
+    pacer = idle_after_an_upload()
+    for urgency in (Urgency.LINKS, Urgency.PAYING_LINKS):
+        assert pacer.next_start_s(1, urgency, expected_bytes) == pytest.approx(10.0 + intervals * LIMITS.interval_s)
+    assert pacer.next_start_s(1, Urgency.ARCHIVE, expected_bytes) == 10.0 + LIMITS.archive_interval_s
+    assert pacer.next_start_s(LIMITS.upload_bytes, Urgency.LINKS, expected_bytes) == float("-inf")
+
+
+def test_producers_that_wait_wait_for_two_intervals_at_most() -> None:
+    pacer = idle_after_an_upload()
+    for expected_bytes in (BULK_BYTES, 9 * BULK_OBJECT_BYTES):
+        start_s = pacer.next_start_s(1, Urgency.LINKS, expected_bytes, producers_wait=True)
+        assert start_s == pytest.approx(10.0 + 2 * LIMITS.interval_s)
+
+
+def test_below_a_bulk_nobody_waits_for_a_full_object() -> None:
+    pacer = idle_after_an_upload()
+    assert pacer.next_start_s(1, Urgency.LINKS, BULK_BYTES - 1) == float("-inf")
