@@ -9,12 +9,15 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
 from kafka_log.cluster_metadata import KRaftImage
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_from_text
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from recovery.errors import UnknownClusterError
 
-_REQUEST_TIMEOUT_S = 30.0
+_REQUEST_TIMEOUT_S = 10.0
+_ATTEMPTS = 5
 _ANSWER_TIMEOUT_S = 2 * _REQUEST_TIMEOUT_S
 """The client has its say first."""
 _RESERVED_IDS = "A" * 20
@@ -120,8 +123,13 @@ def with_directories(view: ClusterView, kraft: ClusterView | None) -> ClusterVie
     return ClusterView(topics, kraft.directories)
 
 
+@retry(retry=retry_if_exception_type(UnknownClusterError), stop=stop_after_attempt(_ATTEMPTS), reraise=True)
 def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
-    """The cluster's id and the view that it gives of itself. Blocks. Raises UnknownClusterError."""
+    """The cluster's id and the view that it gives of itself. Blocks. Raises UnknownClusterError.
+
+    Just after a broker's death the others may still name it as the one to be asked, and the client waits for it in
+    vain; a client made anew asks another one.
+    """
     from confluent_kafka import KafkaException, TopicCollection
     from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
