@@ -29,6 +29,7 @@ from rlm.append_rhythm import AppendRhythm
 from rlm.append_watcher import AppendWatcher
 from rlm.combine_task import RLMWalCombineTask, UploadedSegment
 from rlm.led_partition import Assignment, LedPartition, PartitionStatus
+from rlm.led_views import StoredLog
 from rlm.link_policy import LinkDecider, LinkMode
 from rlm.measures import StageTimes, WriteMeasures
 from rlm.partition_schedule import PartitionSchedule, ScheduleIntervals
@@ -217,7 +218,8 @@ class RemoteWalLogManager:
             and offset >= led.uploaded_offset
             and led.backlog_bytes <= 2 * self._limits.pacer.upload_bytes
             and not self._pacer.failures_in_a_row
-            and self._pacer.oldest_in_flight_s(self._clock()) < self._limits.link_wait_max_s
+            and self._pacer.oldest_in_flight_s(now_s := self._clock()) < self._limits.link_wait_max_s
+            and self._pacer.held_back_s(now_s) < self._limits.link_wait_max_s
         )
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
@@ -234,6 +236,11 @@ class RemoteWalLogManager:
             return None
         wanted = TopicIdPartition(TopicId(topic_id), partition)
         return wanted if wanted in self._partitions else None
+
+    def stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
+        """The partition's log and how far it is stored; None when it is not led here."""
+        led = self._partitions.get(partition)
+        return None if led is None else led.stored_log()
 
     def status(self) -> dict[TopicIdPartition, PartitionStatus]:
         """The led partitions, for `describe`. May be called on other threads."""
@@ -284,7 +291,7 @@ class RemoteWalLogManager:
             self._start_queued(self._clock())
 
     def _start_queued(self, now_s: float) -> None:
-        if len(self._queue):
+        if len(self._queue) and not self._pacer.held_back_s(now_s):
             self._start_upload(now_s)
 
     def _is_bulk(self, now_s: float) -> bool:
@@ -391,7 +398,7 @@ class RemoteWalLogManager:
 
     def _start_upload(self, now_s: float) -> None:
         items = self._queue.drain(self._limits.pacer.upload_bytes)
-        self._pacer.started(now_s)
+        self._pacer.started(now_s, sum(len(item.records) for item in items))
         upload = asyncio.get_running_loop().create_task(self._upload(items, now_s))
         self._uploads.add(upload)
         upload.add_done_callback(self._upload_ended)

@@ -11,11 +11,15 @@
   one interval after the last start and not after two. Each object costs the agents as much CPU as hundreds of kilobytes
   in it do, and nobody waits for this one.
 - As soon as the queue holds a whole object's bytes; after a failure, not before its back-off ended.
+- Whatever the reason, not before the quota in bytes per second lets it, where there is one (as KIP-956 has for
+  KIP-405's uploads). What it holds back stays in the log; followers get it inline.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+from rlm.bandwidth import TokenBucket
 
 BULK_BYTES: Final = 128 * 1024
 """From so much in an upload interval on, a load is `bulk`."""
@@ -38,6 +42,8 @@ class PacerLimits:
     """remote.wal.log.manager.combiner.thread.pool.size"""
     retry_s: float
     retry_max_s: float
+    bytes_per_s: int | None = None
+    """remote.wal.log.manager.copy.max.bytes.per.second"""
 
 
 class Urgency(IntEnum):
@@ -58,6 +64,7 @@ class UploadPacer:
         self._last_start_s = float("-inf")
         self._retry_at_s = float("-inf")
         self._started_s: list[float] = []
+        self._quota = TokenBucket(limits.bytes_per_s) if limits.bytes_per_s is not None else None
         self.failures_in_a_row = 0
 
     @property
@@ -80,18 +87,25 @@ class UploadPacer:
             return None
         bulk = expected_bytes >= BULK_BYTES
         at_once = urgency is Urgency.LINKS and not self._started_s and not bulk
+        earliest_s = self._retry_at_s if self._quota is None else max(self._retry_at_s, self._quota.free_s)
         if queued_bytes >= self._limits.upload_bytes or at_once:
-            return self._retry_at_s
+            return earliest_s
         interval_s = self._limits.archive_interval_s if urgency is Urgency.ARCHIVE else self._limits.interval_s
         if bulk and urgency is not Urgency.ARCHIVE:
             full = BULK_OBJECT_BYTES / expected_bytes
             interval_s *= _STRETCH_MAX if producers_wait else min(max(full, 1.0), _STRETCH_MAX)
-        return max(self._last_start_s + interval_s, self._retry_at_s)
+        return max(self._last_start_s + interval_s, earliest_s)
 
-    def started(self, now_s: float) -> None:
-        """An upload began."""
+    def held_back_s(self, now_s: float) -> float:
+        """For how long the quota lets no upload begin."""
+        return 0.0 if self._quota is None else self._quota.wait_s(now_s)
+
+    def started(self, now_s: float, size_bytes: int = 0) -> None:
+        """An upload of so many bytes began."""
         self._last_start_s = now_s
         self._started_s.append(now_s)
+        if self._quota is not None:
+            self._quota.take(size_bytes, now_s)
 
     def finished(self, started_s: float) -> None:
         """The upload that began then is stored."""

@@ -1,5 +1,7 @@
 """When an upload may start."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -108,3 +110,33 @@ def test_producers_that_wait_wait_for_two_intervals_at_most() -> None:
 def test_below_a_bulk_nobody_waits_for_a_full_object() -> None:
     pacer = idle_after_an_upload()
     assert pacer.next_start_s(1, Urgency.LINKS, BULK_BYTES - 1) == float("-inf")
+
+
+def test_the_quota_holds_uploads_back_whatever_they_are_for() -> None:
+    pacer = UploadPacer(replace(LIMITS, bytes_per_s=10_000))
+    assert pacer.held_back_s(10.0) == 0
+    pacer.started(10.0, 7_500)  # a quarter of a second's worth was saved up
+    pacer.finished(10.0)
+    assert pacer.held_back_s(10.0) == pytest.approx(0.5)
+    for queued_bytes, urgency in ((1, Urgency.LINKS), (10_000, Urgency.ARCHIVE), (1, Urgency.PAYING_LINKS)):
+        assert pacer.next_start_s(queued_bytes, urgency) == pytest.approx(10.5)
+    assert pacer.held_back_s(10.5) == 0
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.integers(1, 5_000), st.sampled_from([0.0, 0.01, 0.3, 2.0])), min_size=1, max_size=40))
+def test_in_any_time_no_more_is_uploaded_than_the_quota_lets_and_one_object(uploads: list[tuple[int, float]]) -> None:
+    pacer, now_s, started = UploadPacer(replace(LIMITS, bytes_per_s=10_000)), 0.0, list[tuple[float, int]]()
+    for size, pause_s in uploads:
+        now_s += pause_s
+        start_s = pacer.next_start_s(size, Urgency.LINKS)
+        assert start_s is not None
+        now_s = max(now_s, start_s)
+        pacer.started(now_s, size)
+        pacer.finished(now_s)
+        started.append((now_s, size))
+    for first, (from_s, _) in enumerate(started):
+        for last in range(first, len(started)):
+            until_s, _ = started[last]
+            moved = sum(size for _, size in started[first:last])
+            assert moved <= 10_000 * (until_s - from_s + 0.25) + 1e-6
