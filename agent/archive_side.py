@@ -28,6 +28,7 @@ from rlm.archive_task import ArchivePublisher, ArchiveRooms, ArchiveTaskLimits, 
 from rlm.combine_task import Clocks
 from rlm.led_partition import Assignment
 from rlm.measures import ArchiveMeasures
+from rlm.orphans import MetadataBehindError, skipped_because
 from rlm.partition_schedule import ScheduleIntervals
 
 log = structlog.get_logger(__name__)
@@ -49,6 +50,8 @@ class ArchiveParts:
     publisher: ArchivePublisher
     measures: ArchiveMeasures
     clocks: Clocks
+    read_to_end: Callable[[], bool]
+    """Blocks until the stores know all that is in the metadata topic now; False when that could not be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ class ArchiveSide:
         if not incarnations:
             return False
         try:
-            found = care.find_orphans(now_ms, incarnations)
+            found = care.find_orphans(now_ms, incarnations, self._parts.read_to_end)
             if found.objects or found.metadata:
                 log.warning("archive_disagrees", objects=len(found.objects), metadata=len(found.metadata))
             if self._metadata_is_doubtful(len(found.objects)):
@@ -166,7 +169,8 @@ class ArchiveSide:
                 )
             elif self._settings.remote_wal_orphans_heal_enable:
                 care.heal(found, now_ms, incarnations)
-        except (RemoteStorageError, PublicationBacklogFullError) as error:
+        except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
+            self._parts.measures.orphan_rounds_skipped.labels(skipped_because(error)).inc()
             log.warning("archive_orphans_not_searched", error=str(error))
             return False
         return True

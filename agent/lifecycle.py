@@ -35,8 +35,8 @@ from rlm.failover import FailoverPlanner
 from rlm.led_partition import Assignment
 from rlm.measures import LifecycleMeasures
 from rlm.node_care import NodeCare
-from rlm.orphan_task import OrphanTask
-from rlm.orphans import Comparison, Kind
+from rlm.orphan_task import OrphanTask, OwnWork
+from rlm.orphans import Comparison, Kind, MetadataBehindError, skipped_because
 from rlm.release import LongTermTier, TopicWatch
 
 T = TypeVar("T")
@@ -98,7 +98,12 @@ class Lifecycle:
             parts.storage,
             parts.publisher,
             self._planner,
-            Responsibility(self.brokers_to_care_for, parts.is_under_way, parts.on_deletion_started),
+            Responsibility(
+                self.brokers_to_care_for,
+                parts.is_under_way,
+                parts.on_deletion_started,
+                parts.kafka.metadata_read_to_end,
+            ),
             parts.clocks,
             DeletionPolicy(
                 settings.remote_wal_expiration_deletes_per_second, _DELETE_THREADS, store.segment, parts.measures
@@ -107,10 +112,10 @@ class Lifecycle:
         self._orphans = OrphanTask(
             parts.storage,
             store,
-            store,
+            parts.kafka.metadata_read_to_end,
             settings.remote_wal_uncommitted_ttl_ms,
             parts.clocks.wall_ms,
-            self._planner.is_being_deleted,
+            OwnWork(self._planner.is_being_deleted, parts.is_under_way),
         )
         self._unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.remote_wal_uncommitted_ttl_ms / 1000 / 4)
         self._retention = RetentionCheck(
@@ -267,10 +272,12 @@ class Lifecycle:
         brokers = self.brokers_to_care_for()
         try:
             comparisons = await self._in_thread(self._orphans.compare, brokers)
-            for comparison in comparisons.values():
+            still = self.brokers_to_care_for()  # a listing takes its time
+            for comparison in (comparisons[broker_id] for broker_id in comparisons if broker_id in still):
                 if self._settings.remote_wal_orphans_heal_enable and comparison.disagreements:
                     await self._in_thread(self._orphans.heal, comparison, self._parts.publisher)
-        except (RemoteStorageError, PublicationBacklogFullError) as error:
+        except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
+            self._parts.measures.orphan_rounds_skipped.labels(skipped_because(error)).inc()
             log.warning("orphans_not_searched", error=str(error))
             return False
         self._tell(list(comparisons.values()))

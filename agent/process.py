@@ -294,7 +294,13 @@ class Agent:
             StorageContext(self._identity.cluster_id, self._identity.broker_id),
             self._identity.incarnation,
             ArchiveParts(
-                self._storage, kafka.store, kafka.archive, self._publisher, ArchiveMeasures(self._registry), _CLOCKS
+                self._storage,
+                kafka.store,
+                kafka.archive,
+                self._publisher,
+                ArchiveMeasures(self._registry),
+                _CLOCKS,
+                kafka.metadata_read_to_end,
             ),
             lambda: self._archive_knowledge.duties(self._lifecycle.brokers_to_care_for()),
         )

@@ -4,6 +4,8 @@ Everything runs in the event loop but the planning and the storage manager's cal
 the planner is never used by two.
 
 While metadata cannot be published nothing is deleted: what the topic does not tell must not happen to the store.
+Only one reason to delete rests on what is *not* known, that nobody has told an upload's end; before it counts, the
+topic is read to where it ends.
 """
 
 import asyncio
@@ -16,14 +18,15 @@ import structlog
 
 from metadata_topic.errors import PublicationBacklogFullError
 from metadata_topic.records import PublishableRecord
-from metadata_topic.states import DELETED, DELETING
+from metadata_topic.states import DELETED, DELETING, STARTED
 from plugin.combined_segment import HEADER_BYTES, decode_header
 from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError, failure_label
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from rlm.combine_task import Clocks
-from rlm.expiration import DeletionQuota, ExpirationPlanner, Verdict
+from rlm.expiration import DeletionQuota, ExpirationPlanner, Planned, Verdict
 from rlm.measures import LifecycleMeasures
+from rlm.release import Release
 
 T = TypeVar("T")
 
@@ -49,6 +52,8 @@ class Responsibility:
     """Whether its own upload of a segment is still running, or its metadata waits to be published."""
     on_deletion_started: Callable[[CombinedSegmentId], None]
     """Called in the event loop: no link may be given to it from now on."""
+    read_to_end: Callable[[], bool]
+    """Blocks until the store knows all that is in the metadata topic now; False when that could not be had."""
 
 
 class RLMWalExpirationTask:
@@ -80,12 +85,27 @@ class RLMWalExpirationTask:
             return
         now_ms = self._clocks.wall_ms()
         planned = await self._plan(self._planner.scan, brokers, self._responsibility.under_way, now_ms, _STARTS_PER_RUN)
-        for item in planned:
+        for item in await self._known_by_now(planned):
             if not self._start(item.metadata, item.reason):
                 return
         due = await self._plan(self._planner.due, now_ms, self._quota.available(self._clocks.monotonic_s()))
         self._quota.taken(len(due))
         await asyncio.gather(*(self._delete(segment_id) for segment_id in due))
+
+    async def _known_by_now(self, planned: list[Planned]) -> list[Planned]:
+        """Without the uploads whose end stands in the topic, unread, or might."""
+        if not any(item.reason is Release.UNCOMMITTED for item in planned):
+            return planned
+        is_read = await self._in_thread(self._responsibility.read_to_end)
+        return [
+            item
+            for item in planned
+            if item.reason is not Release.UNCOMMITTED or (is_read and self._is_uncommitted(item.metadata))
+        ]
+
+    def _is_uncommitted(self, metadata: RemoteWalCombinedLogSegmentMetadata) -> bool:
+        known = self._policy.segment(metadata.combined_segment_id)
+        return known is not None and known.state is STARTED
 
     def close(self) -> None:
         """Deletions under way may finish or not."""

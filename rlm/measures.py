@@ -85,6 +85,12 @@ class ArchiveMeasures:
         self.deleted_objects = Counter(
             "remote_wal_archive_deleted_objects", "Archive objects deleted", registry=registry
         )
+        self.orphan_rounds_skipped = Counter(
+            "remote_wal_archive_orphan_rounds_skipped",
+            "Comparisons of the archive's listing and metadata that were given up",
+            ["reason"],
+            registry=registry,
+        )
 
 
 class LifecycleMeasures:
@@ -123,6 +129,12 @@ class LifecycleMeasures:
             "remote_wal_orphans",
             "Disagreements of object storage and metadata in the last comparison",
             ["kind"],
+            registry=registry,
+        )
+        self.orphan_rounds_skipped = Counter(
+            "remote_wal_orphan_rounds_skipped",
+            "Comparisons of object storage and metadata that were given up",
+            ["reason"],
             registry=registry,
         )
         self.lost_segments = Counter(
