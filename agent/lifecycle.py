@@ -230,10 +230,12 @@ class Lifecycle:
         wanted |= self._planner.topics_asked
         now_ms = self._parts.clocks.wall_ms()
         try:
-            observation = await self._in_thread(observer.observe, wanted, now_ms)
+            heard_of = tuple(kafka.topic_settings.topics)
+            observation = await self._in_thread(observer.observe, wanted, heard_of, now_ms)
         except (KafkaException, ClusterUnknownError) as error:
             log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
             return
+        self._parts.measures.hidden_topics.set(len(observation.hidden))
         self._parts.on_observation(observation)
         self._planner.cluster_seen(observation.view)
         self._cluster_seen.set()

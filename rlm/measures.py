@@ -125,6 +125,11 @@ class LifecycleMeasures:
             "Deletions that did not take place, as the records were wanted after all",
             registry=registry,
         )
+        self.hidden_topics = Gauge(
+            "remote_wal_hidden_topics",
+            "Topics that the agent's client may not describe, so that nobody knows whether they were deleted",
+            registry=registry,
+        )
         self.orphans = Gauge(
             "remote_wal_orphans",
             "Disagreements of object storage and metadata in the last comparison",

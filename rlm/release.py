@@ -74,8 +74,21 @@ class ClusterView:
         return topic_id in self.gone_before or self.strangers_are_gone
 
 
+@dataclass(frozen=True, slots=True)
+class HiddenTopics:
+    """Topics of which the cluster does not say whether they are there."""
+
+    known: frozenset[TopicId] = frozenset()
+    """Those whose ids are known."""
+    others: bool = False
+    """Whether there may be any whose ids are not."""
+
+
+NOTHING_HIDDEN = HiddenTopics()
+
+
 class TopicWatch:
-    """Tells topics that were deleted from those that are out of sight for a moment. Sans-IO."""
+    """Tells topics that were deleted from those that are out of sight, for a moment or by access rights. Sans-IO."""
 
     def __init__(self, grace_ms: int) -> None:
         self._grace_ms = grace_ms
@@ -83,21 +96,24 @@ class TopicWatch:
         self._seen_ms: dict[TopicId, int] = {}
         self._gone: set[TopicId] = set()
 
-    def seen(self, living: frozenset[TopicId], now_ms: int) -> ClusterView:
-        """All topics of the cluster, in an answer that is complete; the view knows of topics alone."""
-        if self._since_ms is None:
+    def seen(self, living: frozenset[TopicId], now_ms: int, hidden: HiddenTopics = NOTHING_HIDDEN) -> ClusterView:
+        """All topics of the cluster, in an answer that is complete; the view knows of topics alone.
+
+        What is hidden counts as seen a moment ago, so its grace time begins once the cluster tells of it.
+        """
+        if self._since_ms is None or hidden.others:
             self._since_ms = now_ms
-        for topic_id in living:
+        for topic_id in (*living, *(hidden.known - self._gone)):
             self._seen_ms[topic_id] = now_ms
         self._gone -= living
         for topic_id in [known for known, seen_ms in self._seen_ms.items() if now_ms - seen_ms >= self._grace_ms]:
-            if topic_id not in living:
+            if topic_id not in living and topic_id not in hidden.known:
                 del self._seen_ms[topic_id]
                 self._gone.add(topic_id)
         return ClusterView(
             living,
             frozenset(self._gone),
-            now_ms - self._since_ms >= self._grace_ms,
+            not hidden.others and now_ms - self._since_ms >= self._grace_ms,
             frozenset(self._seen_ms) - living,
         )
 

@@ -15,7 +15,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.expiration import DeletionQuota, ExpirationLimits, ExpirationPlanner, Planned, Verdict
-from rlm.release import NEVER, ClusterView, Release, Tiers, TopicWatch
+from rlm.release import NEVER, ClusterView, HiddenTopics, Release, Tiers, TopicWatch
 from tests.rlm.test_failover import FailoverPlanner, LeaderEpochs
 
 ORDERS, CLICKS = TopicId(b"orders".ljust(16)), TopicId(b"clicks".ljust(16))
@@ -171,6 +171,34 @@ def test_a_topic_that_this_agent_never_saw_is_gone_only_after_it_has_watched_for
     assert not ClusterView().is_gone(ORDERS)
     assert not watch.seen(frozenset({CLICKS}), 1000).is_gone(ORDERS)
     assert watch.seen(frozenset({CLICKS}), 1300).is_gone(ORDERS)
+
+
+def test_a_hidden_topic_is_not_gone_however_long_it_is_hidden_and_has_its_grace_time_afterwards() -> None:
+    watch = TopicWatch(grace_ms=300)
+    watch.seen(frozenset({ORDERS}), 0)
+    hidden = HiddenTopics(frozenset({ORDERS}), others=True)
+    for now_ms in (100, 1000, 9000):
+        assert not watch.seen(frozenset(), now_ms, hidden).is_gone(ORDERS)
+    assert not watch.seen(frozenset(), 9299).is_gone(ORDERS)
+    assert watch.seen(frozenset(), 9300).is_gone(ORDERS)
+
+
+def test_while_any_topic_is_hidden_no_topic_that_this_agent_never_saw_is_gone_but_one_that_it_saw_go_is() -> None:
+    watch = TopicWatch(grace_ms=300)
+    hidden = HiddenTopics(others=True)
+    watch.seen(frozenset({CLICKS}), 0, hidden)
+    view = watch.seen(frozenset(), 9000, hidden)
+    assert view.is_gone(CLICKS)
+    assert not view.is_gone(ORDERS)
+    assert not watch.seen(frozenset(), 9299).is_gone(ORDERS)
+    assert watch.seen(frozenset(), 9300).is_gone(ORDERS)
+
+
+def test_a_topic_that_went_and_whose_name_is_hidden_later_stays_gone() -> None:
+    watch = TopicWatch(grace_ms=300)
+    watch.seen(frozenset({ORDERS}), 0)
+    watch.seen(frozenset(), 300)
+    assert watch.seen(frozenset(), 400, HiddenTopics(frozenset({ORDERS}), others=True)).is_gone(ORDERS)
 
 
 def test_an_upload_that_never_finished_goes_after_its_time_to_live_unless_it_is_under_way() -> None:
