@@ -34,7 +34,6 @@ from rlm.partition_schedule import ScheduleIntervals
 log = structlog.get_logger(__name__)
 
 _STORAGE_RETRY_S = 30.0
-_CARE_INTERVAL_S = 30.0
 _ORPHANS_RETRY_S = 60.0
 _FEW = 10
 """So many objects without metadata prove nothing."""
@@ -136,9 +135,10 @@ class ArchiveSide:
     async def _take_care(
         self, care: ArchiveCare, task: RLMArchiveTask, sleep: Callable[[float], Awaitable[None]]
     ) -> None:
+        interval_s = self._settings.remote_wal_archive_care_interval_ms / 1000
         while True:
             await asyncio.to_thread(self._care_once, care, task)
-            await sleep(_CARE_INTERVAL_S)
+            await sleep(interval_s)
 
     def _care_once(self, care: ArchiveCare, task: RLMArchiveTask) -> None:
         unsettled = task.unsettled

@@ -26,8 +26,6 @@ from tests.cluster.test_lifecycle import HASTY_AGENTS, living, objects
 ARCHIVE_CLASS = "plugin.local_directory.LocalWalStorageManager"
 RECORDS = 3000
 LAST_OFFSET = RECORDS - 1
-CARE_S = 150.0
-"""The archive's care looks twice a minute, and needs three looks."""
 
 
 @pytest.fixture
@@ -47,6 +45,7 @@ def cluster(tmp_path: Path, archive_directory: Path) -> Iterator[LocalCluster]:
         "remote.wal.archive.object.max.age.ms": "1000",
         "remote.wal.archive.task.interval.ms": "200",
         "remote.wal.archive.delete.grace.ms": "1000",
+        "remote.wal.archive.care.interval.ms": "500",
         "remote.wal.log.metadata.snapshot.interval.ms": "1000",
     }
     settings = ClusterSettings(AgentsMode(overrides={**HASTY_AGENTS, **archive}))
@@ -86,7 +85,7 @@ def test_an_archived_log_is_in_the_archive_byte_for_byte_until_its_topic_is_dele
         life.expect_growth("remote_wal_metadata_snapshots_total", outcome="loaded")
 
         life.cluster.admin.delete_topic(life.topic)
-        wait_until(lambda: not list(archive_directory.rglob("*.rwal")), "the archive is empty", CARE_S)
+        wait_until(lambda: not list(archive_directory.rglob("*.rwal")), "the archive is empty", PATIENCE_S)
         wait_until(lambda: not archive.topic_id_partitions(), "its metadata is, too", PATIENCE_S)
     finally:
         reader.close()
