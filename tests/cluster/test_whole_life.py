@@ -172,7 +172,7 @@ def test_another_agent_takes_over_the_objects_of_a_broker_that_is_gone_for_good(
 ) -> None:
     store, _ = stores
     cluster = life.cluster
-    cluster.create_topic(life.topic, assignment=[[3, 1, 2]], config={"retention.ms": "5000", "segment.ms": "2000"})
+    cluster.create_topic(life.topic, assignment=[[3, 1, 2]], config={**TIERED, "local.retention.ms": "3000"})
     life.link_topic()
     life.produce(PLAIN)
     life.expect_links_to_be_used()
