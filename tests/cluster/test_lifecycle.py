@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -27,14 +26,7 @@ HASTY_AGENTS = {
     "remote.wal.orphans.interval.ms": "2000",
     "remote.wal.failover.check.interval.ms": "500",
 }
-BROKERS = {
-    "log.retention.check.interval.ms": "1000",
-    "log.segment.delete.delay.ms": "100",
-    # So that a topic can be hidden. A topic that is asked for must not come into being by that.
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found": "true",
-    "auto.create.topics.enable": "true",
-}
+BROKERS = {"log.retention.check.interval.ms": "1000", "log.segment.delete.delay.ms": "100"}
 
 
 @pytest.fixture(scope="module")
@@ -106,62 +98,6 @@ def test_when_all_topics_are_deleted_the_bucket_is_empty_and_so_is_the_metadata(
     assert living(store)
     life.cluster.admin.delete_topic(life.topic)
     expect_nothing_left(life.cluster, store)
-
-
-def test_a_topic_that_the_agents_may_not_describe_any_more_is_not_taken_for_deleted(
-    life: Script, store: RemoteWalMetadataStore
-) -> None:
-    life.create_topic()
-    life.produce(PLAIN)
-    life.expect_records_to_flow()
-    life.expect_promises()
-    before = {segment.combined_segment_id for segment in store.segments(FINISHED)}
-    assert before
-    with hidden_topic(life):
-        # Restarted, an agent has never seen the topic: it knows its name by its settings alone.
-        life.kill_agent(1)
-        life.start_agent(1)
-        for broker_id in life.cluster.broker_ids:
-            observe_for_longer_than_the_grace_time(life, broker_id)
-        assert before <= {segment.combined_segment_id for segment in store.segments(FINISHED)}
-    life.cluster.admin.delete_topic(life.topic)
-    expect_nothing_left(life.cluster, store)
-    assert life.topic not in life.cluster.admin.client.list_topics(timeout=10).topics
-
-
-@contextmanager
-def hidden_topic(life: Script) -> Iterator[None]:
-    from confluent_kafka.admin import (
-        AclBinding,
-        AclBindingFilter,
-        AclOperation,
-        AclPermissionType,
-        ResourcePatternType,
-        ResourceType,
-    )  # fmt: skip
-
-    everyone = (ResourceType.TOPIC, life.topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*")
-    denied = (AclOperation.DESCRIBE, AclPermissionType.DENY)
-    admin = life.cluster.admin.client
-    [created] = admin.create_acls([AclBinding(*everyone, *denied)]).values()
-    created.result(PATIENCE_S)
-    yield
-    [deleted] = admin.delete_acls([AclBindingFilter(*everyone, *denied)]).values()
-    deleted.result(PATIENCE_S)
-
-
-def observe_for_longer_than_the_grace_time(life: Script, broker_id: int) -> None:
-    """The agent has found the topic hidden, and has looked for it for longer than a topic must be gone."""
-    log = life.cluster.layout.agent_directory(broker_id) / "agent.log"
-    looks = 2 + int(HASTY_AGENTS["remote.wal.expiration.topic.gone.ms"]) // int(
-        HASTY_AGENTS["remote.wal.expiration.cluster.interval.ms"]
-    )
-    seen = log.read_text(errors="replace").count("topics_hidden")
-    wait_until(
-        lambda: log.read_text(errors="replace").count("topics_hidden") >= seen + looks,
-        f"agent {broker_id} has looked {looks} times more",
-        PATIENCE_S,
-    )
 
 
 def test_an_agent_killed_in_between_changes_nothing_about_the_end(life: Script, store: RemoteWalMetadataStore) -> None:
