@@ -106,7 +106,10 @@ class Lifecycle:
             ),
             parts.clocks,
             DeletionPolicy(
-                settings.remote_wal_expiration_deletes_per_second, _DELETE_THREADS, store.segment, parts.measures
+                settings.remote_wal_expiration_deletes_per_second,
+                _DELETE_THREADS,
+                store.published_segment,
+                parts.measures,
             ),
         )
         self._orphans = OrphanTask(

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from perf.expiration import expiration
 from perf.idle import idle
 from perf.ladder import RUNGS, Ladder, Measured, object_store
 from perf.metadata import metadata
@@ -16,6 +17,7 @@ from perf.workloads import WORKLOADS
 app = typer.Typer(help=__doc__, no_args_is_help=True)
 app.command()(idle)
 app.command()(metadata)
+app.command()(expiration)
 
 
 @app.command()

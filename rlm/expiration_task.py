@@ -11,13 +11,13 @@ topic is read to where it ends.
 import asyncio
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import structlog
 
 from metadata_topic.errors import PublicationBacklogFullError
-from metadata_topic.records import PublishableRecord
+from metadata_topic.records import PublishableRecord, PublishedSegment
 from metadata_topic.states import DELETED, DELETING, STARTED
 from plugin.combined_segment import HEADER_BYTES, decode_header
 from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError, failure_label
@@ -86,7 +86,7 @@ class RLMWalExpirationTask:
         now_ms = self._clocks.wall_ms()
         planned = await self._plan(self._planner.scan, brokers, self._responsibility.under_way, now_ms, _STARTS_PER_RUN)
         for item in await self._known_by_now(planned):
-            if not self._start(item.metadata, item.reason):
+            if not self._start(item.segment, item.reason):
                 return
         due = await self._plan(self._planner.due, now_ms, self._quota.available(self._clocks.monotonic_s()))
         self._quota.taken(len(due))
@@ -100,10 +100,10 @@ class RLMWalExpirationTask:
         return [
             item
             for item in planned
-            if item.reason is not Release.UNCOMMITTED or (is_read and self._is_uncommitted(item.metadata))
+            if item.reason is not Release.UNCOMMITTED or (is_read and self._is_uncommitted(item.segment))
         ]
 
-    def _is_uncommitted(self, metadata: RemoteWalCombinedLogSegmentMetadata) -> bool:
+    def _is_uncommitted(self, metadata: PublishedSegment) -> bool:
         known = self._policy.segment(metadata.combined_segment_id)
         return known is not None and known.state is STARTED
 
@@ -112,7 +112,7 @@ class RLMWalExpirationTask:
         self._planning.shutdown(wait=False, cancel_futures=True)
         self._deleting.shutdown(wait=False, cancel_futures=True)
 
-    def _start(self, metadata: RemoteWalCombinedLogSegmentMetadata, reason: str) -> bool:
+    def _start(self, metadata: PublishedSegment, reason: str) -> bool:
         segment_id = metadata.combined_segment_id
         if not self._publish(deletion_record(metadata, DELETING, self._clocks.wall_ms())):
             return False
@@ -155,7 +155,7 @@ class RLMWalExpirationTask:
         await self._plan(self._planner.written, segment_id, written_ms)
         return await self._plan(self._planner.verdict, segment_id, self._clocks.wall_ms())
 
-    def _delete_object(self, segment_id: CombinedSegmentId) -> RemoteWalCombinedLogSegmentMetadata:
+    def _delete_object(self, segment_id: CombinedSegmentId) -> PublishedSegment:
         """What was known of it."""
         known = self._policy.segment(segment_id) or _unknown(segment_id)
         try:
@@ -184,17 +184,19 @@ class DeletionPolicy:
 
     per_second: float
     threads: int
-    segment: Callable[[CombinedSegmentId], RemoteWalCombinedLogSegmentMetadata | None]
+    segment: Callable[[CombinedSegmentId], PublishedSegment | None]
     """What the metadata store knows of a segment."""
     measures: LifecycleMeasures
 
 
 def deletion_record(
-    metadata: RemoteWalCombinedLogSegmentMetadata, state: RemoteLogSegmentState, now_ms: int
+    metadata: PublishedSegment, state: RemoteLogSegmentState, now_ms: int
 ) -> RemoteWalCombinedLogSegmentMetadata:
     """A DELETE_SEGMENT_* record: no entries, which means all of the object's."""
-    return replace(metadata, entries=(), state=state, event_timestamp_ms=now_ms)
+    return RemoteWalCombinedLogSegmentMetadata(
+        metadata.combined_segment_id, (), state, now_ms, metadata.size_bytes, metadata.custom_metadata
+    )
 
 
-def _unknown(segment_id: CombinedSegmentId) -> RemoteWalCombinedLogSegmentMetadata:
-    return RemoteWalCombinedLogSegmentMetadata(segment_id, (), DELETING, 0)
+def _unknown(segment_id: CombinedSegmentId) -> PublishedSegment:
+    return PublishedSegment(segment_id, DELETING, 0, -1, b"", b"")

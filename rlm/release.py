@@ -24,13 +24,25 @@ class Release(StrEnum):
     ORPHAN = "orphan"
 
 
+@dataclass(frozen=True, slots=True)
+class HeldRange:
+    """Offsets of one leader epoch of a partition, inclusive, without a gap."""
+
+    leader_epoch: int
+    first_offset: int
+    last_offset: int
+
+
 class LongTermTier(Protocol):
     """What of the partitions is copied to where records stay."""
 
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
         """Whether every record of the entry is on the tier; False when that is not known."""
 
-    def waits_for(self, partition: TopicIdPartition, /) -> bool:
+    def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
+        """A range of which `holds` says yes to every entry within, the largest that is quickly known; or None."""
+
+    def waits_for(self, topic_id: TopicId, /) -> bool:
         """Whether the tier is made from these objects, so that neither time nor another tier must release them."""
 
 
@@ -42,14 +54,22 @@ class Tiers:
 
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
         """Whether one of them does, or each that waits for the partition."""
-        waiting = [tier for tier in self._tiers if tier.waits_for(entry.topic_id_partition)]
+        waiting = [tier for tier in self._tiers if tier.waits_for(entry.topic_id_partition.topic_id)]
         if waiting:
             return all(tier.holds(entry) for tier in waiting)
         return any(tier.holds(entry) for tier in self._tiers)
 
-    def waits_for(self, partition: TopicIdPartition, /) -> bool:
+    def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
+        """Of the one that waits for the partition; where none does, of the first that has any."""
+        waiting = [tier for tier in self._tiers if tier.waits_for(partition.topic_id)]
+        if len(waiting) > 1:
+            return None
+        found = (tier.held_range(partition) for tier in waiting or self._tiers)
+        return next((held for held in found if held is not None), None)
+
+    def waits_for(self, topic_id: TopicId, /) -> bool:
         """Whether any of them waits."""
-        return any(tier.waits_for(partition) for tier in self._tiers)
+        return any(tier.waits_for(topic_id) for tier in self._tiers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +150,6 @@ def release_of(
     if tier.holds(entry):
         return Release.TIERED
     retention_ms = view.retention_ms.get(partition.topic_id, NEVER)
-    if retention_ms != NEVER and age_ms >= retention_ms and not tier.waits_for(partition):
+    if retention_ms != NEVER and age_ms >= retention_ms and not tier.waits_for(partition.topic_id):
         return Release.EXPIRED
     return None

@@ -144,7 +144,7 @@ class AgentOfWorld:
             self.planner,
             Responsibility(lambda: {BROKER}, self.combine.is_under_way, self.unlinked.append, self._read_to_end),
             clocks,
-            DeletionPolicy(100, 2, self.store.segment, self.measures),
+            DeletionPolicy(100, 2, self.store.published_segment, self.measures),
         )
         self.orphans = OrphanTask(
             world.storage,
