@@ -110,9 +110,7 @@ class OrphanSearch:
     def __init__(self, store: OrphanStore, broker_id: int, ttl_ms: int) -> None:
         self._store = store
         self._ttl_ms = ttl_ms
-        self._awaited = {
-            metadata.combined_segment_id: metadata for metadata in store.published_segments(FINISHED, broker_id)
-        }
+        self._awaited = {known.combined_segment_id: known for known in store.published_segments(FINISHED, broker_id)}
         self._objects = 0
         self._doubtful: list[StoredSegment] = []
 
