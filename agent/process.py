@@ -132,7 +132,11 @@ class Agent:
         self._manager.on_unknown_partition = self._kafka.look_again
         self._registry.register(
             StateCollector(
-                self._storage, self._manager, self._publisher, self._kafka.store, lambda: self._kafka.metadata_counters
+                self._storage,
+                self._manager,
+                self._publisher,
+                (self._kafka.store, self._kafka.archive),
+                lambda: self._kafka.metadata_counters,
             )
         )
         self._http = HttpEndpoint(self._registry, self.describe, self.not_ready, self.objects)

@@ -1,8 +1,8 @@
 """The write path's limits, from the settings."""
 
 from agent.settings import AgentSettings
+from rlm.log_manager_limits import LogManagerLimits
 from rlm.partition_schedule import ScheduleIntervals
-from rlm.remote_wal_log_manager import LogManagerLimits
 from rlm.upload_pacer import PacerLimits
 
 

@@ -15,10 +15,9 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -29,10 +28,12 @@ from rlm.append_watcher import AppendWatcher
 from rlm.combine_task import RLMWalCombineTask, UploadedSegment
 from rlm.led_partition import Assignment, LedPartition, PartitionStatus
 from rlm.link_policy import LinkDecider, LinkMode
+from rlm.log_manager_limits import LogManagerLimits
 from rlm.measures import StageTimes, WriteMeasures
-from rlm.partition_schedule import PartitionSchedule, ScheduleIntervals
+from rlm.partition_schedule import PartitionSchedule
 from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
-from rlm.upload_pacer import PacerLimits, UploadPacer, Urgency
+from rlm.upload_listener import UploadListener, UploadListeners
+from rlm.upload_pacer import UploadPacer, Urgency
 from rlm.wal_task import ReadError, RLMWalTask, TaskOutcome, run_tasks
 
 log = structlog.get_logger(__name__)
@@ -43,35 +44,6 @@ _PAUSE_S = 0.004
 """So long without an append is a pause."""
 _PARTITIONS_PER_RUN = 256
 """So many due partitions are handed to the pool at a time."""
-
-
-class UploadListener(Protocol):
-    """Who wants to know what became of the partitions led here."""
-
-    def segment_uploaded(self, segment: UploadedSegment) -> None:
-        """An object is stored."""
-
-    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """What was uploaded from this offset on is dead."""
-
-    def partition_released(self, partition: TopicIdPartition) -> None:
-        """The partition is not led here any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogManagerLimits:
-    """Bounds of the write path."""
-
-    schedule: ScheduleIntervals
-    pacer: PacerLimits
-    task_threads: int
-    queue_items: int
-    queue_bytes: int
-    read_bytes: int
-    """The tasks that run together read at most so much."""
-    link_wait_max_s: float
-    """An upload that takes longer than this counts as failing: links are not waited for."""
-    open_files: int
 
 
 class RemoteWalLogManager:
@@ -92,7 +64,7 @@ class RemoteWalLogManager:
         self._stage_times = stage_times
         self._measures = measures
         self._clock = clock
-        self._listeners: list[UploadListener] = []
+        self._listeners = UploadListeners()
         self._schedule = PartitionSchedule(limits.schedule)
         self._pacer = UploadPacer(limits.pacer)
         self._queue = RemoteSegmentQueue(limits.queue_items, limits.queue_bytes)
@@ -114,7 +86,7 @@ class RemoteWalLogManager:
 
     def add_listener(self, listener: UploadListener) -> None:
         """Tell this one, too."""
-        self._listeners.append(listener)
+        self._listeners.add(listener)
 
     def start(self) -> "asyncio.Task[None]":
         """Begin to process partitions. The task never ends by itself, unless by a defect."""
@@ -184,8 +156,7 @@ class RemoteWalLogManager:
         self._queue.discard(partition)
         if led.task not in self._running:
             led.task.close()
-        for listener in self._listeners:
-            listener.partition_released(partition)
+        self._listeners.partition_released(partition)
 
     # What others ask.
 
@@ -377,8 +348,7 @@ class RemoteWalLogManager:
         log.info("log_truncated", partition=str(partition), offset=offset)
         self._queue.discard(partition, offset)
         led.truncated(offset)
-        for listener in self._listeners:
-            listener.partition_truncated(partition, offset)
+        self._listeners.partition_truncated(partition, offset)
 
     def _start_upload(self, now_s: float) -> None:
         items = self._queue.drain(self._limits.pacer.upload_bytes)
@@ -420,8 +390,7 @@ class RemoteWalLogManager:
         self._measures.uploaded_bytes.inc(sum(len(item.records) for item in segment.items))
         # The log may have been truncated, or its leadership lost, during the upload.
         segment = replace(segment, items=tuple(part for part, _ in live), entries=tuple(entry for _, entry in live))
-        for listener in self._listeners:
-            listener.segment_uploaded(segment)
+        self._listeners.segment_uploaded(segment)
 
     def _unstored_part(self, item: MetaQueueItem) -> MetaQueueItem | None:
         led = self._partitions.get(item.topic_id_partition)
