@@ -6,7 +6,7 @@ cluster or the store does not answer, everything stays as it is.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from agent.settings import AgentSettings
 from agent.topic_retention import RetentionCheck
 from kafka_log.errors import MalformedFileError
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.topic_partition import TopicId
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.errors import PublicationBacklogFullError
 from metadata_topic.publisher import RemoteWalMetadataPublisher
@@ -126,6 +127,7 @@ class Lifecycle:
             settings.remote_wal_expiration_delete_grace_ms,
             parts.measures.metadata_topic_problems,
         )
+        self._names: Mapping[TopicId, str] = {}
         self._led: Sequence[Assignment] = ()
         self._led_changed = asyncio.Event()
         self._cluster_seen = asyncio.Event()
@@ -233,8 +235,11 @@ class Lifecycle:
         wanted |= self._planner.topics_asked
         now_ms = self._parts.clocks.wall_ms()
         try:
-            heard_of = tuple(kafka.topic_settings.topics)
-            observation = await self._in_thread(observer.observe, wanted, heard_of, now_ms)
+            known = kafka.topic_settings.topics
+            # Enabled ones that have no objects yet: how long they are kept counts for the metadata topic, too.
+            wanted |= {topic_id for topic_id, name in self._names.items() if name in known and known[name].enable}
+            observation = await self._in_thread(observer.observe, wanted, tuple(known), now_ms)
+            self._names = observation.names
         except (KafkaException, ClusterUnknownError) as error:
             log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
             return
