@@ -84,13 +84,13 @@ def _ask(endpoint: str, what: str = "describe") -> dict[str, Any]:
 def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
     from rich.console import Console
     from rich.filesize import decimal
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console = Console()
     table = Table(
         title="Partitions that replicate through object storage", box=None, padding=(0, 2, 0, 0), pad_edge=False
     )
-    table.add_column("topic", overflow="fold", min_width=8)
+    table.add_column("topic", overflow="fold", min_width=7)
     for column in ("part", "leader", "log end", "uploaded", "lag", "age", "linked", "inline"):
         table.add_column(column, justify="right", no_wrap=True)
     rows = [(partition, broker_id) for broker_id, answer in answers.items() for partition in answer["partitions"]]
@@ -105,7 +105,7 @@ def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
             *(decimal(partition[key]) for key in ("linked_bytes", "inline_bytes")),
         )
     console.print(table)
-    agents = Table("agent", "store", "hydration", title="Agents")
+    agents = Table("agent", Column("store", overflow="fold"), "hydration", title="Agents")
     for column in ("PUT", "GET", "metadata pending"):
         agents.add_column(column, justify="right")
     for broker_id, answer in answers.items():

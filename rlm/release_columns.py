@@ -11,7 +11,7 @@ What was gathered is as old as the judge: make a new one for each round. For one
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +113,7 @@ class _Entries:
         self.count = entry_columns.entry_count(entry_block) if entry_block else 0
         if not self.count:
             return
-        self._columns: Mapping[str, Any] = entry_columns.decode_columns(entry_block)
+        self._columns = cast(Mapping[str, Ints], entry_columns.decode_columns(entry_block))
         self.topics = [TopicId(bytes(topic)) for topic in self._columns["topic_ids"]]
         self.topic_index: Ints = self._columns["topic_index"]
         self.partition: Ints = self._columns["partition"]
