@@ -78,7 +78,8 @@ class ReleaseJudge:
         starts, epochs, firsts, lasts = (np.concatenate(columns)[rows] for columns in zip(*tables, strict=True))
         held = (entries.leader_epoch == epochs) & (entries.first_offset >= firsts) & (entries.last_offset <= lasts)
         below: NDArray[np.bool_] = entries.last_offset < starts
-        return below | held
+        released: NDArray[np.bool_] = below | held
+        return released
 
     def _partitions_of(self, topic: TopicId, entries: "_Entries") -> "_Partitions":
         known = self._partitions.get(topic)
