@@ -43,7 +43,8 @@ from rlm.release_columns import DeadTails, ReleaseJudge
 NO_AGE_IS_HIGHER_MS = 2**63
 
 _SEGMENTS_PER_SCAN = 2000
-_ENTRIES_PER_SCAN = 20_000
+_ENTRIES_PER_SCAN = 500_000
+"""As many as a busy agent uploads between two scans, so that what may go is found as fast as it comes to be."""
 _OLDEST_PER_SCAN = 16
 """So many that cannot go yet end the look at the oldest."""
 
