@@ -75,7 +75,7 @@ class ClusterObserver:
         self._watch = watch
         self._timeout_s = timeout_s
         self._seen: dict[TopicId, str] = {}
-        """The names of living topics, and of those that were, as long as they are wanted."""
+        """The names of living topics, and of those that were, as long as they are wanted or hidden."""
 
     def observe(self, wanted: Collection[TopicId], heard_of: Collection[str], now_ms: int) -> Observation:
         """The brokers, which topics are there, and of the wanted ones retention and log start offsets.
@@ -88,7 +88,7 @@ class ClusterObserver:
             raise ClusterUnknownError(f"the cluster does not show {METADATA_TOPIC}; may this client describe topics?")
         names, hidden = self._describe(sorted({*metadata.topics, *self._seen.values(), *heard_of}))
         view = self._watch.seen(frozenset(names), now_ms, self._hidden_of(names, hidden))
-        self._seen = {known: name for known, name in self._seen.items() if known in wanted} | names
+        self._seen = {known: name for known, name in self._seen.items() if known in wanted or name in hidden} | names
         if hidden:
             log.warning("topics_hidden", topics=sorted(hidden), hint="allow the agents' principal to describe them",
                         consequence="nothing is deleted on the ground that a topic is gone")  # fmt: skip

@@ -4,7 +4,8 @@ Theory. What decides about nearly every entry is the same for its whole topic (g
 a number of its partition (where the log starts, what the tier holds of one leader epoch). Those numbers are gathered
 once, as an array for each topic that the partition's number leads into, so an object costs some array operations
 whatever the number of its entries. Only entries that these do not release are looked at one by one, and the first that
-is wanted ends the look. The quick answers are never more generous than `release_of`.
+is wanted ends the look. The quick answers are never more generous than `release_of`. Array operations have a price of
+their own, so the few entries of a small object are looked at one by one from the beginning.
 
 What was gathered is as old as the judge: make a new one for each round. For one thread.
 """
@@ -25,6 +26,8 @@ Ints = NDArray[np.int64]
 DeadTails = Mapping[tuple[TopicIdPartition, int], int]
 """By partition and leader epoch, the offset from which on an object's entries are dead."""
 
+_FEW_ENTRIES = 24
+"""So many take about as long one by one as by columns."""
 _PARTITIONS_MAX = 100_000
 """A topic with a higher partition number than this is looked at entry by entry: a damaged number allocates nothing."""
 _NO_EPOCH = -2
@@ -34,9 +37,11 @@ _NO_EPOCH = -2
 class ReleaseJudge:
     """Judges objects by what is known now."""
 
-    def __init__(self, view: ClusterView, tier: LongTermTier) -> None:
+    def __init__(self, view: ClusterView, tier: LongTermTier, few_entries: int = _FEW_ENTRIES) -> None:
+        """Objects of up to `few_entries` entries are judged entry by entry."""
         self._view = view
         self._tier = tier
+        self._few_entries = few_entries
         self._partitions: dict[TopicId, _Partitions] = {}
         self.topics_asked: set[TopicId] = set()
         """Topics whose records were judged."""
@@ -46,9 +51,12 @@ class ReleaseJudge:
 
         None, too, for a block without entries: nothing is known of them.
         """
-        entries = _Entries(entry_block)
-        if not entries.count:
+        count = entry_columns.entry_count(entry_block) if entry_block else 0
+        if not count:
             return None
+        if count <= self._few_entries:
+            return self._one_by_one(entry_columns.decode(entry_block), age_ms, dead)
+        entries = _Entries(entry_block, count)
         self.topics_asked.update(entries.topics)
         released = self._by_topic(entries, age_ms)
         if not released.all() and entries.highest_partition < _PARTITIONS_MAX:
@@ -58,6 +66,19 @@ class ReleaseJudge:
             if self._release_of(entry, age_ms) is None and not _is_dead(entry, dead):
                 return None
         return self._release_of(entries.entry(entries.count - 1), age_ms) or Release.DEAD
+
+    def _one_by_one(
+        self, entries: tuple[RemoteLogSegmentMetadataEntry, ...], age_ms: int, dead: DeadTails
+    ) -> Release | None:
+        reason = None
+        for entry in entries:
+            self.topics_asked.add(entry.topic_id_partition.topic_id)
+            reason = self._release_of(entry, age_ms)
+            if reason is None:
+                if not _is_dead(entry, dead):
+                    return None
+                reason = Release.DEAD
+        return reason
 
     def _release_of(self, entry: RemoteLogSegmentMetadataEntry, age_ms: int) -> Release | None:
         return release_of(entry, age_ms, self._view, self._tier)
@@ -110,10 +131,8 @@ class _Partitions:
 class _Entries:
     """A block's entries as columns."""
 
-    def __init__(self, entry_block: bytes) -> None:
-        self.count = entry_columns.entry_count(entry_block) if entry_block else 0
-        if not self.count:
-            return
+    def __init__(self, entry_block: bytes, count: int) -> None:
+        self.count = count
         self._columns = cast(Mapping[str, Ints], entry_columns.decode_columns(entry_block))
         self.topics = [TopicId(bytes(topic)) for topic in self._columns["topic_ids"]]
         self.topic_index: Ints = self._columns["topic_index"]

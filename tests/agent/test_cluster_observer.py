@@ -103,6 +103,15 @@ def test_a_topic_that_the_client_may_no_longer_describe_is_not_gone() -> None:
     assert rig.observer.observe([id_of("orders")], (), 9001).hidden == {"orders"}
 
 
+def test_a_topic_that_is_wanted_only_after_it_was_hidden_is_not_gone() -> None:
+    rig = Rig()
+    rig.observer.observe([], (), 0)
+    rig.admin.hidden.add("orders")
+    for now_ms in (1, 1000):
+        rig.observer.observe([], (), now_ms)
+    assert not rig.is_gone("orders", 9000)
+
+
 def test_a_hidden_topic_is_asked_for_by_the_name_in_its_settings_when_this_agent_never_saw_it() -> None:
     rig = Rig()
     rig.admin.hidden.add("orders")

@@ -82,15 +82,21 @@ def one_by_one(
 def test_columns_say_what_the_entries_say(
     blocks: list[list[RemoteLogSegmentMetadataEntry]], view: ClusterView, tiers: list[Tier], dead: DeadTails
 ) -> None:
-    judge = ReleaseJudge(view, Tiers(tiers))
-    for block in blocks:  # the same judge: what it has gathered for one object serves the next
+    # The same judges for all: what they have gathered for one object serves the next.
+    by_columns, small = (
+        ReleaseJudge(view, Tiers(tiers), few_entries=0),
+        ReleaseJudge(view, Tiers(tiers), few_entries=99),
+    )
+    for block in blocks:
         encoded = encode_entries(tuple(block))
         for age_ms in (0, 50):
-            assert judge.release(encoded, age_ms, dead) == one_by_one(block, age_ms, view, Tiers(tiers), dead)
-    assert judge.topics_asked == {entry.topic_id_partition.topic_id for block in blocks for entry in block}
+            expected = one_by_one(block, age_ms, view, Tiers(tiers), dead)
+            assert by_columns.release(encoded, age_ms, dead) == expected
+            assert small.release(encoded, age_ms, dead) == expected
+    assert by_columns.topics_asked == {entry.topic_id_partition.topic_id for block in blocks for entry in block}
 
 
 def test_a_partition_number_beyond_all_reason_is_judged_and_allocates_nothing() -> None:
     far = RemoteLogSegmentMetadataEntry(TopicIdPartition(TOPICS[0], 2**31 - 1), 0, 0, 9, 0, 10, 0)
     view = ClusterView(living=frozenset(TOPICS), log_start={far.topic_id_partition: 10})
-    assert ReleaseJudge(view, Tiers()).release(encode_entries((far,)), 0, {}) is Release.BELOW_LOG_START
+    assert ReleaseJudge(view, Tiers(), few_entries=0).release(encode_entries((far,)), 0, {}) is Release.BELOW_LOG_START
