@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 DeadTails = Mapping[tuple[TopicIdPartition, int], int]
 """By partition and leader epoch, the offset from which on an object's entries are dead."""
 
-_FEW_ENTRIES = 24
+_FEW_ENTRIES = 12
 """So many take about as long one by one as by columns."""
 _PARTITIONS_MAX = 100_000
 """A topic with a higher partition number than this is looked at entry by entry: a damaged number allocates nothing."""

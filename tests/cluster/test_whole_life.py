@@ -80,6 +80,7 @@ def _agents(archive_directory: Path, archive_switches: Path) -> Mapping[str, str
         **HASTY_AGENTS,
         "remote.wal.node.takeover.ms": str(GONE_FOR_GOOD_MS),
         "remote.wal.uncommitted.ttl.ms": "12000",
+        "remote.wal.expiration.task.interval.ms": "500",
         "remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS),
         f"{BACKEND_PREFIX}startup.self.test": "false",
         "remote.wal.archive.enable": "true",
