@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from perf.catchup import catchup
 from perf.expiration import expiration
 from perf.idle import idle
 from perf.ladder import RUNGS, Ladder, Measured, object_store
@@ -15,6 +16,7 @@ from perf.report import agent_rows, compare, plot, write_json
 from perf.workloads import WORKLOADS
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
+app.command()(catchup)
 app.command()(idle)
 app.command()(metadata)
 app.command()(expiration)
