@@ -215,13 +215,7 @@ class RemoteWalLogManager:
 
     def status(self) -> dict[TopicIdPartition, PartitionStatus]:
         """The led partitions, for `describe`. May be called on other threads."""
-        now_s = self._clock()
-        return {partition: led.status(now_s) for partition, led in list(self._partitions.items())}
-
-    @property
-    def backlog_is_full(self) -> bool:
-        """Whether the queue has no room, so that tasks wait."""
-        return not (self._queue.free_items and self._queue.free_bytes)
+        return {partition: led.status(self._clock()) for partition, led in list(self._partitions.items())}
 
     # The flow.
 
@@ -275,7 +269,7 @@ class RemoteWalLogManager:
         """Seconds until the next step; None: when woken."""
         due_s = self._schedule.next_time_s()
         if not len(self._queue):
-            if due_s is None or self.backlog_is_full:
+            if due_s is None or self._queue.is_full:
                 return None
             if due_s > now_s:
                 return due_s - now_s
@@ -290,7 +284,7 @@ class RemoteWalLogManager:
         return urgency_of(map(self._partitions.get, waiting), self._decider, now_s)
 
     async def _run_due_tasks(self) -> None:
-        if self.backlog_is_full:
+        if self._queue.is_full:
             return
         now_s = self._clock()
         due = self._schedule.take_due(now_s, min(_PARTITIONS_PER_RUN, self._queue.free_items))
