@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from perf.catchup import catchup
+from perf.expiration import expiration
 from perf.idle import idle
 from perf.ladder import RUNGS, Ladder, Measured, object_store
 from perf.metadata import metadata
@@ -20,6 +21,7 @@ app.command()(catchup)
 app.command()(idle)
 app.command()(metadata)
 app.command()(rebuild)
+app.command()(expiration)
 
 
 @app.command()
