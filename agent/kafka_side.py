@@ -25,6 +25,7 @@ from agent.tiered_storage import LogEpochs, TieredStorageTier
 from agent.topic_retention import longest_retention_ms
 from kafka_log.errors import LogDirectoryError
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
+from kafka_log.meta_properties import directory_ids
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.client_config import KafkaClientConfig
@@ -218,6 +219,7 @@ class KafkaSide:
             version("remote-wal"),
             self._identity.started_ms,
             self._settings.remote_wal_archive_enable,
+            directory_ids({directory.path for directory in self._log_directories}),
         )
         writer = SettingsWriter(self._client)
         try:

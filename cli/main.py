@@ -36,6 +36,7 @@ OWN_ROOMS: Final = frozenset(
         "rlm",
         "replication",
         "retention_job",
+        "recovery",
         "agent",
         "local_cluster",
         "demo",

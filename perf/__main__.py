@@ -11,6 +11,7 @@ from perf.catchup import catchup
 from perf.idle import idle
 from perf.ladder import RUNGS, Ladder, Measured, object_store
 from perf.metadata import metadata
+from perf.rebuild import rebuild
 from perf.report import agent_rows, compare, plot, write_json
 from perf.report_job import report
 from perf.workloads import WORKLOADS
@@ -20,6 +21,7 @@ app.command()(catchup)
 app.command()(idle)
 app.command()(metadata)
 app.command()(report)
+app.command()(rebuild)
 
 
 @app.command()
