@@ -118,8 +118,8 @@ def _whole_broker(sources: Sources) -> "LostBroker":
 def _drill(
     directory: Path, planned: "list[PlannedLog]", reader: Any, threads: int, status: "Status"
 ) -> list[DrilledLog]:
+    from jvm.java import find_java
     from kafka_log.segment_files import list_segments, log_file_name
-    from local_cluster.java import find_java
     from local_cluster.kafka_distribution import resolve_kafka
     from local_cluster.kafka_tools import KafkaToolError, KafkaTools
     from recovery.drill import run_drill
