@@ -55,6 +55,7 @@ _RETRY_S = 1.0
 _MIN_LEADERSHIP_INTERVAL_S = 0.2
 _METADATA_READY_TIMEOUT_S = 30.0
 _ADMIN_TIMEOUT_S = 10.0
+_READ_TO_END_TIMEOUT_S = 60.0
 
 
 def _wall_ms() -> int:
@@ -130,6 +131,10 @@ class KafkaSide:
     def metadata_was_read(self, timeout_s: float) -> bool:
         """Blocks until the store holds all that was in the metadata topic at the start; False when time ran out."""
         return self._consumer.wait_until_ready(timeout_s)
+
+    def metadata_read_to_end(self) -> bool:
+        """Blocks until the stores hold all that is in the metadata topic now; False when that could not be had."""
+        return self._consumer.read_to_end(_READ_TO_END_TIMEOUT_S)
 
     @property
     def metadata_counters(self) -> Mapping[str, int]:

@@ -137,7 +137,11 @@ class Agent:
         self._manager.on_unknown_partition = self._kafka.look_again
         self._registry.register(
             StateCollector(
-                self._storage, self._manager, self._publisher, self._kafka.store, lambda: self._kafka.metadata_counters
+                self._storage,
+                self._manager,
+                self._publisher,
+                (self._kafka.store, self._kafka.archive),
+                lambda: self._kafka.metadata_counters,
             )
         )
         self._http = HttpEndpoint(self._registry, self.describe, self.not_ready, self.objects)
@@ -300,7 +304,13 @@ class Agent:
             StorageContext(self._identity.cluster_id, self._identity.broker_id),
             self._identity.incarnation,
             ArchiveParts(
-                self._storage, kafka.store, kafka.archive, self._publisher, ArchiveMeasures(self._registry), _CLOCKS
+                self._storage,
+                kafka.store,
+                kafka.archive,
+                self._publisher,
+                ArchiveMeasures(self._registry),
+                _CLOCKS,
+                kafka.metadata_read_to_end,
             ),
             lambda: self._archive_knowledge.duties(self._lifecycle.brokers_to_care_for()),
         )

@@ -169,7 +169,10 @@ class AgentSettings(BaseModel):
         300_000, ge=1, description="The longest back-off after the archive failed."
     )
     remote_wal_archive_prepared_ttl_ms: int = Field(
-        3_600_000, ge=60_000, description="After this time an archive object that was never committed is deleted."
+        3_600_000, ge=1000, description="After this time an archive object that was never committed is deleted."
+    )
+    remote_wal_archive_care_interval_ms: int = Field(
+        30_000, ge=100, description="How often archive objects are looked for that may go, or whose time it is."
     )
     remote_wal_archive_delete_grace_ms: int = Field(
         600_000, ge=1000, description="How long an archive object stays after it was marked as to be deleted."

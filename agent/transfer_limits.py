@@ -2,8 +2,8 @@
 
 from agent.settings import AgentSettings
 from replication.catch_up_reads import CatchUpReadLimits
+from rlm.log_manager_limits import LogManagerLimits
 from rlm.partition_schedule import ScheduleIntervals
-from rlm.remote_wal_log_manager import LogManagerLimits
 from rlm.upload_pacer import PacerLimits
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from perf.catchup import catchup
+from perf.expiration import expiration
 from perf.idle import idle
 from perf.ladder import RUNGS, Ladder, Measured, object_store
 from perf.metadata import metadata
@@ -22,6 +23,7 @@ app.command()(idle)
 app.command()(metadata)
 app.command()(report)
 app.command()(rebuild)
+app.command()(expiration)
 
 
 @app.command()

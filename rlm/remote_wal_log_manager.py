@@ -15,26 +15,27 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
 from kafka_log.open_files import OpenFiles
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.topic_settings import LinkPolicy
 from rlm.append_rhythm import AppendRhythm
 from rlm.append_watcher import AppendWatcher
 from rlm.combine_task import RLMWalCombineTask, UploadedSegment
 from rlm.led_partition import Assignment, LedPartition, PartitionStatus
 from rlm.led_views import StoredLog
 from rlm.link_policy import LinkDecider, LinkMode
+from rlm.log_manager_limits import LogManagerLimits
 from rlm.measures import StageTimes, WriteMeasures
-from rlm.partition_schedule import PartitionSchedule, ScheduleIntervals
+from rlm.partition_schedule import PartitionSchedule
 from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
-from rlm.upload_pacer import BULK_BYTES, PacerLimits, UploadPacer, Urgency
+from rlm.upload_listener import UploadListener, UploadListeners
+from rlm.upload_pacer import BULK_BYTES, UploadPacer, Urgency
+from rlm.upload_urgency import urgency_of
 from rlm.wal_task import ReadError, RLMWalTask, TaskOutcome, run_tasks
 
 log = structlog.get_logger(__name__)
@@ -43,35 +44,6 @@ _PAUSE_S = 0.004
 """So long without an append is a pause."""
 _PARTITIONS_PER_RUN = 256
 """So many due partitions are handed to the pool at a time."""
-
-
-class UploadListener(Protocol):
-    """Who wants to know what became of the partitions led here."""
-
-    def segment_uploaded(self, segment: UploadedSegment) -> None:
-        """An object is stored."""
-
-    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """What was uploaded from this offset on is dead."""
-
-    def partition_released(self, partition: TopicIdPartition) -> None:
-        """The partition is not led here any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogManagerLimits:
-    """Bounds of the write path."""
-
-    schedule: ScheduleIntervals
-    pacer: PacerLimits
-    task_threads: int
-    queue_items: int
-    queue_bytes: int
-    read_bytes: int
-    """The tasks that run together read at most so much."""
-    link_wait_max_s: float
-    """An upload that takes longer than this counts as failing: links are not waited for."""
-    open_files: int
 
 
 class RemoteWalLogManager:
@@ -92,7 +64,7 @@ class RemoteWalLogManager:
         self._stage_times = stage_times
         self._measures = measures
         self._clock = clock
-        self._listeners: list[UploadListener] = []
+        self._listeners = UploadListeners()
         self._schedule = PartitionSchedule(limits.schedule)
         self._pacer = UploadPacer(limits.pacer)
         self._queue = RemoteSegmentQueue(limits.queue_items, limits.queue_bytes)
@@ -117,7 +89,7 @@ class RemoteWalLogManager:
 
     def add_listener(self, listener: UploadListener) -> None:
         """Tell this one, too."""
-        self._listeners.append(listener)
+        self._listeners.add(listener)
 
     def start(self) -> "asyncio.Task[None]":
         """Begin to process partitions. The task never ends by itself, unless by a defect."""
@@ -187,8 +159,7 @@ class RemoteWalLogManager:
         self._queue.discard(partition)
         if led.task not in self._running:
             led.task.close()
-        for listener in self._listeners:
-            listener.partition_released(partition)
+        self._listeners.partition_released(partition)
 
     # What others ask.
 
@@ -244,13 +215,7 @@ class RemoteWalLogManager:
 
     def status(self) -> dict[TopicIdPartition, PartitionStatus]:
         """The led partitions, for `describe`. May be called on other threads."""
-        now_s = self._clock()
-        return {partition: led.status(now_s) for partition, led in list(self._partitions.items())}
-
-    @property
-    def backlog_is_full(self) -> bool:
-        """Whether the queue has no room, so that tasks wait."""
-        return not (self._queue.free_items and self._queue.free_bytes)
+        return {partition: led.status(self._clock()) for partition, led in list(self._partitions.items())}
 
     # The flow.
 
@@ -304,7 +269,7 @@ class RemoteWalLogManager:
         """Seconds until the next step; None: when woken."""
         due_s = self._schedule.next_time_s()
         if not len(self._queue):
-            if due_s is None or self.backlog_is_full:
+            if due_s is None or self._queue.is_full:
                 return None
             if due_s > now_s:
                 return due_s - now_s
@@ -315,20 +280,11 @@ class RemoteWalLogManager:
 
     def _urgency(self, now_s: float) -> Urgency:
         """How the upload of what is queued and appended is wanted: as the most urgent of its partitions."""
-        urgency = Urgency.ARCHIVE
-        for partition in chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN)):
-            led = self._partitions.get(partition)
-            if led is None:
-                continue
-            policy, bound_ms = led.assignment.link_policy, led.assignment.latency_bound_ms
-            if self._decider.mode(policy, bound_ms, 0, now_s) is LinkMode.LINK:
-                if policy is LinkPolicy.ALWAYS:
-                    return Urgency.LINKS
-                urgency = Urgency.PAYING_LINKS
-        return urgency
+        waiting = chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN))
+        return urgency_of(map(self._partitions.get, waiting), self._decider, now_s)
 
     async def _run_due_tasks(self) -> None:
-        if self.backlog_is_full:
+        if self._queue.is_full:
             return
         now_s = self._clock()
         due = self._schedule.take_due(now_s, min(_PARTITIONS_PER_RUN, self._queue.free_items))
@@ -393,8 +349,7 @@ class RemoteWalLogManager:
         log.info("log_truncated", partition=str(partition), offset=offset)
         self._queue.discard(partition, offset)
         led.truncated(offset)
-        for listener in self._listeners:
-            listener.partition_truncated(partition, offset)
+        self._listeners.partition_truncated(partition, offset)
 
     def _start_upload(self, now_s: float) -> None:
         items = self._queue.drain(self._limits.pacer.upload_bytes)
@@ -438,8 +393,7 @@ class RemoteWalLogManager:
         self._measures.uploaded_bytes.inc(sum(len(item.records) for item in segment.items))
         # The log may have been truncated, or its leadership lost, during the upload.
         segment = replace(segment, items=tuple(part for part, _ in live), entries=tuple(entry for _, entry in live))
-        for listener in self._listeners:
-            listener.segment_uploaded(segment)
+        self._listeners.segment_uploaded(segment)
 
     def _unstored_part(self, item: MetaQueueItem) -> MetaQueueItem | None:
         led = self._partitions.get(item.topic_id_partition)
