@@ -16,6 +16,9 @@ from retention_job.run import RunResult, RunSettings, run
 from retention_job.schemas import ENTRIES, FINDINGS, QUARANTINE, SEGMENTS
 from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, Sources
 
+# Two whole runs are the set-up of most tests here; on a busy machine they take their time.
+pytestmark = pytest.mark.timeout(300)
+
 NOW_MS = 1_800_000_000_000
 TIMES = LifeTimes(delete_grace_ms=60_000, uncommitted_ttl_ms=600_000, slack_ms=HOUR_MS)
 SPEC = HistorySpec(
