@@ -88,7 +88,7 @@ class ReassignmentLimits:
     """After so long a move is cancelled and counts as failed. None: never."""
     elect_retry_s: float = 1.0
     elect_timeout_s: float = 30.0
-    stale_s: float = 5.0
+    stale_s: float = 3.0
     """So long a broker may show what was before."""
 
 
@@ -104,7 +104,8 @@ class MoveProgress:
     ended_s: float | None = None
     since_s: float = 0.0
     """When its state began."""
-    elected_s: float | None = None
+    told_s: float | None = None
+    """When what its state asks for was last told."""
     unlisted_s: float | None = None
     """Since when the controller does not list it any more."""
     timed_out: bool = False
@@ -247,7 +248,7 @@ class Reassignment:
     # What to do.
 
     def step(self, now_s: float) -> list[Action]:
-        """What is to be done now; each is told once, but for elections and cancellations, which are told again."""
+        """What is to be done now. Elections and cancellations are told again while they have no effect."""
         self._look_at_clocks(now_s)
         actions = self._phase_actions()
         asking = [one for one in self._startable() if one.request.uploads_tail]
@@ -257,9 +258,9 @@ class Reassignment:
             self._begin(one, MoveState.SUBMITTING, now_s)
         if asking:
             actions.append(UploadTails(tuple(one.move.topic_partition for one in asking)))
-        if submitting := [one for one in self._in(MoveState.SUBMITTING) if one.elected_s is None]:
+        if submitting := [one for one in self._in(MoveState.SUBMITTING) if one.told_s is None]:
             for one in submitting:
-                one.elected_s = now_s
+                one.told_s = now_s
             actions.append(Submit(tuple(one.move for one in submitting)))
         if electing := self._due(MoveState.ELECTING, now_s):
             actions.append(ElectPreferred(electing))
@@ -309,10 +310,10 @@ class Reassignment:
         due = [
             one
             for one in self._in(state)
-            if one.elected_s is None or now_s - one.elected_s >= self._limits.elect_retry_s
+            if one.told_s is None or now_s - one.told_s >= self._limits.elect_retry_s
         ]
         for one in due:
-            one.elected_s = now_s
+            one.told_s = now_s
         return tuple(one.move.topic_partition for one in due)
 
     def _in(self, state: MoveState) -> list[MoveProgress]:
@@ -329,7 +330,7 @@ class Reassignment:
     def _go(self, one: MoveProgress, state: MoveState, now_s: float, reason: str = "") -> None:
         if state not in TRANSITIONS[one.state]:
             raise ValueError(f"a move does not go from {one.state.value} to {state.value}")
-        one.state, one.since_s, one.elected_s, one.unlisted_s = state, now_s, None, None
+        one.state, one.since_s, one.told_s, one.unlisted_s = state, now_s, None, None
         one.reason = reason
         if state in ENDS:
             one.ended_s = now_s
