@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from agent.lifecycle import Lifecycle, LifecycleParts
 from agent.metrics import StateCollector
 from agent.object_summary import object_summary
 from agent.settings import AgentSettings
+from agent.tail_uploads import TailAnswers, TailUploads
 from agent.write_limits import log_manager_limits
 from kafka_log.log_directory import LogDirectory
 from kafka_log.meta_properties import read_meta_properties
@@ -127,6 +129,11 @@ class Agent:
             time.monotonic,
         )
         self._archive = self._archive_side() if settings.remote_wal_archive_enable else None
+        self._tail_answers = TailAnswers(self._client)
+        self._tails = TailUploads(broker.node_id, self._manager, self._tail_answers, wall_ms)
+        self._manager.add_listener(self._tails)
+        loop = asyncio.get_running_loop()
+        self._kafka.topic_settings.on_tail_requests = partial(loop.call_soon_threadsafe, self._tails.requested)
         self._lifecycle = Lifecycle(settings, self._identity, self._client, self._lifecycle_parts())
         self._manager.resume_offset = self._kafka.resume_offset
         self._manager.on_unknown_partition = self._kafka.look_again
@@ -179,6 +186,7 @@ class Agent:
         await self._leader.stop()
         await self._follower.stop()
         await self._kafka.stop()
+        await asyncio.to_thread(self._tail_answers.close)
         if self._settings.remote_log_wal_storage_system_enable:
             lost = await asyncio.to_thread(self._publisher.close, timeout_s)
             if lost:
@@ -303,6 +311,7 @@ class Agent:
         self._manager.assign(assignments)
         self._archive_knowledge.led(assignments)
         self._lifecycle.led(assignments)
+        self._tails.assigned(assignments)
         # What is not read yet of the topic would look like a hole in the log.
         if self._archive is not None and self._kafka.metadata_is_read:
             self._archive.assign(assignments)

@@ -34,6 +34,7 @@ OWN_ROOMS: Final = frozenset(
         "metadata_topic",
         "rlm",
         "replication",
+        "recovery",
         "agent",
         "local_cluster",
         "demo",

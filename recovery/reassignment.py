@@ -13,7 +13,7 @@ here is needed for it to end: whoever runs this may stop at any time, and the mo
   see `Phase.TIERED`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -42,7 +42,9 @@ TRANSITIONS: Final[Mapping[MoveState, frozenset[MoveState]]] = MappingProxyType(
         MoveState.WAITING: frozenset({MoveState.UPLOADING, MoveState.SUBMITTING, MoveState.CANCELLED}),
         MoveState.UPLOADING: frozenset({MoveState.SUBMITTING, MoveState.CANCELLED, MoveState.FAILED}),
         MoveState.SUBMITTING: frozenset({MoveState.CATCHING_UP, MoveState.FAILED, MoveState.CANCELLING}),
-        MoveState.CATCHING_UP: frozenset({MoveState.ELECTING, MoveState.DONE, MoveState.CANCELLING, MoveState.CANCELLED}),
+        MoveState.CATCHING_UP: frozenset(
+            {MoveState.ELECTING, MoveState.DONE, MoveState.CANCELLING, MoveState.CANCELLED}
+        ),
         MoveState.ELECTING: frozenset({MoveState.DONE, MoveState.FAILED}),
         MoveState.CANCELLING: frozenset({MoveState.CANCELLED, MoveState.ELECTING, MoveState.DONE, MoveState.FAILED}),
         MoveState.DONE: frozenset(),
@@ -307,11 +309,7 @@ class Reassignment:
                 self._go(one, MoveState.CANCELLING, now_s, f"not in sync within {limits.move_timeout_s:g} s")
 
     def _due(self, state: MoveState, now_s: float) -> tuple[TopicPartition, ...]:
-        due = [
-            one
-            for one in self._in(state)
-            if one.told_s is None or now_s - one.told_s >= self._limits.elect_retry_s
-        ]
+        due = [one for one in self._in(state) if one.told_s is None or now_s - one.told_s >= self._limits.elect_retry_s]
         for one in due:
             one.told_s = now_s
         return tuple(one.move.topic_partition for one in due)

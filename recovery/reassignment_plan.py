@@ -178,9 +178,7 @@ def _living(cluster: ClusterReplicas, brokers: Collection[int]) -> set[int]:
     return set(brokers) or set(cluster.racks)
 
 
-def _without_leaderless(
-    moves: Sequence[Move], known: dict[TopicPartition, PartitionReplicas]
-) -> ReassignmentPlan:
+def _without_leaderless(moves: Sequence[Move], known: dict[TopicPartition, PartitionReplicas]) -> ReassignmentPlan:
     left = {
         move.topic_partition: "it has no leader, from which a replica could be made"
         for move in moves

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from recovery.reassignment import (
     ENDS,
+    Action,
     BeginAtLocalLog,
     BeginAtTier,
     CancelMoves,
@@ -72,24 +73,24 @@ class Play:
         self.now_s += seconds
         for action in self.reassignment.step(self.now_s):
             self.asked.append(action)
-            match action:
-                case UploadTails(partitions):
-                    for which in partitions:
-                        self.reassignment.tail_uploaded(which, self.now_s)
-                case Submit(moves):
-                    for move in moves:
-                        self.controller.listed.add(move.topic_partition)
-                        self.reassignment.submitted(move.topic_partition, None, self.now_s)
-                case ElectPreferred(partitions):
-                    for which in partitions:
-                        self.controller.leaders[which] = self.controller.moves[which].after[0]
-                case CancelMoves(partitions):
-                    self.controller.listed -= set(partitions)
-                case BeginAtLocalLog():
-                    self.controller.begins_at_tier = False
-                case BeginAtTier():
-                    self.controller.begins_at_tier = True
+            self._do(action)
         self.reassignment.saw(self.controller.view(), self.now_s)
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case UploadTails(partitions):
+                for which in partitions:
+                    self.reassignment.tail_uploaded(which, self.now_s)
+            case Submit(moves):
+                for move in moves:
+                    self.controller.listed.add(move.topic_partition)
+                    self.reassignment.submitted(move.topic_partition, None, self.now_s)
+            case ElectPreferred(partitions):
+                self.controller.leaders |= {which: self.controller.moves[which].after[0] for which in partitions}
+            case CancelMoves(partitions):
+                self.controller.listed -= set(partitions)
+            case BeginAtLocalLog() | BeginAtTier():
+                self.controller.begins_at_tier = isinstance(action, BeginAtTier)
 
     def state(self, number: int) -> MoveState:
         return self.reassignment.progress[where(number)].state
