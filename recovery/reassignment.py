@@ -88,7 +88,7 @@ class ReassignmentLimits:
     upload_timeout_s: float = 10.0
     move_timeout_s: float | None = None
     """After so long a move is cancelled and counts as failed. None: never."""
-    elect_retry_s: float = 1.0
+    retry_s: float = 1.0
     elect_timeout_s: float = 30.0
     stale_s: float = 3.0
     """So long a broker may show what was before."""
@@ -250,7 +250,7 @@ class Reassignment:
     # What to do.
 
     def step(self, now_s: float) -> list[Action]:
-        """What is to be done now. Elections and cancellations are told again while they have no effect."""
+        """What is to be done now; it is told again while it has no effect, and may be repeated without harm."""
         self._look_at_clocks(now_s)
         actions = self._phase_actions()
         asking = [one for one in self._startable() if one.request.uploads_tail]
@@ -260,10 +260,8 @@ class Reassignment:
             self._begin(one, MoveState.SUBMITTING, now_s)
         if asking:
             actions.append(UploadTails(tuple(one.move.topic_partition for one in asking)))
-        if submitting := [one for one in self._in(MoveState.SUBMITTING) if one.told_s is None]:
-            for one in submitting:
-                one.told_s = now_s
-            actions.append(Submit(tuple(one.move for one in submitting)))
+        if submitting := self._due(MoveState.SUBMITTING, now_s):
+            actions.append(Submit(tuple(self.progress[where].move for where in submitting)))
         if electing := self._due(MoveState.ELECTING, now_s):
             actions.append(ElectPreferred(electing))
         if cancelling := self._due(MoveState.CANCELLING, now_s):
@@ -309,7 +307,7 @@ class Reassignment:
                 self._go(one, MoveState.CANCELLING, now_s, f"not in sync within {limits.move_timeout_s:g} s")
 
     def _due(self, state: MoveState, now_s: float) -> tuple[TopicPartition, ...]:
-        due = [one for one in self._in(state) if one.told_s is None or now_s - one.told_s >= self._limits.elect_retry_s]
+        due = [one for one in self._in(state) if one.told_s is None or now_s - one.told_s >= self._limits.retry_s]
         for one in due:
             one.told_s = now_s
         return tuple(one.move.topic_partition for one in due)
