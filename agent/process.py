@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +132,9 @@ class Agent:
         self._tails = TailUploads(broker.node_id, self._manager, self._tail_answers, wall_ms)
         self._manager.add_listener(self._tails)
         loop = asyncio.get_running_loop()
-        self._kafka.topic_settings.on_tail_requests = partial(loop.call_soon_threadsafe, self._tails.requested)
+        self._kafka.topic_settings.on_tail_requests = lambda requests: loop.call_soon_threadsafe(
+            self._tails.requested, requests
+        )
         self._lifecycle = Lifecycle(settings, self._identity, self._client, self._lifecycle_parts())
         self._manager.resume_offset = self._kafka.resume_offset
         self._manager.on_unknown_partition = self._kafka.look_again

@@ -109,7 +109,7 @@ class SettingsReader:
         """`on_change` gets all topics' settings after each change, on the reader's thread; must not raise."""
         self._view = SettingsView()
         self._on_change = on_change
-        self.on_tail_requests: Callable[[TailRequests], None] = lambda _requests: None
+        self.on_tail_requests: Callable[[TailRequests], object] = lambda _requests: None
         """As `on_change`, with all requests for tails. Set it before `start`."""
         self._follower = TopicFollower(client_config, SETTINGS_TOPIC, self._take, settings, rack, consumer_factory)
 

@@ -14,7 +14,9 @@ request for the partition takes its place.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from metadata_topic.topic_settings import MalformedSettingError, check_topic
 
@@ -46,6 +48,10 @@ class TailStored:
     offset: int
 
 
+_KINDS: Mapping[str, type[TailRequest] | type[TailStored]] = MappingProxyType(
+    {_REQUEST: TailRequest, _STORED: TailStored}
+)
+
 TailRecord = tuple[TopicPartitionName, type[TailRequest] | type[TailStored], TailRequest | TailStored | None]
 """The partition, which of the two it is, and its value; None: there is none any more."""
 
@@ -76,7 +82,7 @@ def decode_tail(key: bytes, value: bytes | None) -> TailRecord:
         kind, topic, number = key.decode("utf-8").split(":")
         where = (topic, int(number))
         check_topic(topic)
-        of: type[TailRequest] | type[TailStored] = {_REQUEST: TailRequest, _STORED: TailStored}[kind]
+        of = _KINDS[kind]
         if value is None:
             return where, of, None
         fields = json.loads(value.decode("utf-8"))

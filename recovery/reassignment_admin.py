@@ -55,15 +55,6 @@ class OngoingMove:
     removing: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSize:
-    """A replica on one broker's disk."""
-
-    size_bytes: int
-    offset_lag: int
-    """How far it is behind the high watermark."""
-
-
 class ReassignmentAdmin:
     """An admin client; close it after use."""
 
@@ -165,8 +156,8 @@ class ReassignmentAdmin:
         )
         return {names[where]: int(one.offset) for where, one in found.items()}
 
-    def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], ReplicaSize]:
-        """By partition and broker. Raises ReassignmentError."""
+    def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], int]:
+        """Bytes of the local logs by partition and broker. Raises ReassignmentError."""
         numbers: defaultdict[str, list[int]] = defaultdict(list)
         for where in partitions:
             numbers[where.topic].append(where.partition)
@@ -174,9 +165,7 @@ class ReassignmentAdmin:
             return {}
         answer = self._call("describe log directories", "", lambda: self._client.describe_log_dirs(dict(numbers)))
         return {
-            (TopicPartition(topic["name"], one["partition_index"]), broker["broker"]): ReplicaSize(
-                one["partition_size"], one["offset_lag"]
-            )
+            (TopicPartition(topic["name"], one["partition_index"]), broker["broker"]): int(one["partition_size"])
             for broker in answer
             for directory in broker["log_dirs"]
             for topic in directory["topics"]

@@ -13,7 +13,7 @@ are; the plan says so.
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -126,7 +126,7 @@ def plan_balance(cluster: ClusterReplicas) -> ReassignmentPlan:
     return draft.plan()
 
 
-def plan_as_given(cluster: ClusterReplicas, wanted: dict[TopicPartition, tuple[int, ...]]) -> ReassignmentPlan:
+def plan_as_given(cluster: ClusterReplicas, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> ReassignmentPlan:
     """The moves that lead to these replicas. Raises ReassignmentPlanError when they cannot be had."""
     known = {partition.topic_partition: partition for partition in cluster.partitions}
     moves = []

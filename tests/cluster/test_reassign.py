@@ -84,7 +84,7 @@ def expect_no_gap_in_objects(script: Script) -> None:
                     found = store.entries_covering(TopicIdPartition(topic_id, number), offset, chain)
                     if not found:
                         return False
-                    offset = min(found[0].last_offset + 1, chain.end_of(chain.epoch_at(offset)))
+                    offset = min(found[0].entry.last_offset + 1, chain.end_of(chain.epoch_at(offset)))
                 return True
 
             wait_until(covered, f"objects hold partition {state.partition} up to {end}", PATIENCE_S)
@@ -184,7 +184,7 @@ def test_a_move_under_way_is_shown_and_taken_back(script: Script) -> None:
             wait_until(lambda: reassign(cluster, "status"), "the move is under way", PATIENCE_S)
             [shown] = reassign(cluster, "status")
             assert (shown["topic"], shown["adding"]) == (topic, [3])
-            assert shown["records_behind"] >= 50
+            assert shown["copied_bytes"] == 0 < shown["local_log_bytes"]
             cluster_says = reassign(cluster, "cancel", "--topic", topic)
             assert cluster_says == {"cancelled": [f"{topic}-0"], "refused": {}}
             output, _ = running.communicate(timeout=PATIENCE_S)
