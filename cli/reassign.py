@@ -93,13 +93,13 @@ def execute(
 
 @app.command()
 def status(bootstrap_server: BootstrapServer, command_config: CommandConfig = None, json: Json = False) -> None:
-    """Show the reassignments under way, whoever began them, and how far their new replicas are behind."""
+    """Show the reassignments under way, whoever began them, and how much their new replicas have copied."""
     with _admin(bootstrap_server, command_config) as admin:
         ongoing = admin.ongoing()
         sizes = admin.replica_sizes([one.topic_partition for one in ongoing])
     rows = []
     for one in ongoing:
-        new = [sizes.get((one.topic_partition, broker)) for broker in one.adding]
+        held = {broker: sizes.get((one.topic_partition, broker), 0) for broker in one.replicas}
         rows.append(
             {
                 "topic": one.topic_partition.topic,
@@ -107,8 +107,8 @@ def status(bootstrap_server: BootstrapServer, command_config: CommandConfig = No
                 "replicas": list(one.replicas),
                 "adding": list(one.adding),
                 "removing": list(one.removing),
-                "copied_bytes": sum(size.size_bytes for size in new if size is not None),
-                "records_behind": max((size.offset_lag for size in new if size is not None), default=None),
+                "copied_bytes": sum(held[broker] for broker in one.adding),
+                "local_log_bytes": max((size for broker, size in held.items() if broker not in one.adding), default=0),
             }
         )
     if json:
@@ -325,10 +325,7 @@ def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin") -> None
     table = Table("topic", "part", "before", "after", "new on", "local log")
     total = 0
     for move in planned.moves:
-        held = [
-            sizes[move.topic_partition, broker] for broker in move.before if (move.topic_partition, broker) in sizes
-        ]
-        size = max((one.size_bytes for one in held), default=0)
+        size = max((sizes.get((move.topic_partition, broker), 0) for broker in move.before), default=0)
         total += size * len(move.adding)
         where = move.topic_partition
         table.add_row(
@@ -352,12 +349,11 @@ def _print_status(rows: list[dict[str, Any]]) -> None:
     if not rows:
         typer.echo("Nothing is being reassigned.")
         return
-    table = Table("topic", "part", "replicas", "adding", "removing", "copied", "records behind")
+    table = Table("topic", "part", "replicas", "adding", "removing", "copied", "local log")
     for row in rows:
-        behind = "" if row["records_behind"] is None else f"{row['records_behind']:,}"
         table.add_row(
             row["topic"], str(row["partition"]), *(_ids(row[key]) for key in ("replicas", "adding", "removing")),
-            decimal(row["copied_bytes"]), behind,
+            decimal(row["copied_bytes"]), decimal(row["local_log_bytes"]),
         )  # fmt: skip
     Console().print(table)
 
