@@ -124,7 +124,7 @@ def cancel(
     topic: Annotated[str | None, typer.Option(help="Only this topic's.")] = None,
     json: Json = False,
 ) -> None:
-    """Take back the reassignments under way, whoever began them. Replicas are as before then."""
+    """Take back the reassignments under way, whoever began them. The replicas are on the brokers of before then."""
     with _admin(bootstrap_server, command_config) as admin:
         wanted = [one.topic_partition for one in admin.ongoing() if topic in (None, one.topic_partition.topic)]
         refused = {where: why for where, why in admin.cancel(wanted).items() if why is not None} if wanted else {}

@@ -28,7 +28,7 @@ BEGIN_AT_TIER: Final = "follower.fetch.last.tiered.offset.enable"
 _TIERED_TOPIC: Final = "remote.storage.enable"
 _LATEST, _LATEST_TIERED = -1, -5
 """Timestamps of ListOffsets with a meaning of their own (KIP-1005)."""
-_DYNAMIC_BROKER_CONFIG = 2
+_DYNAMIC_BROKER_CONFIG = "DYNAMIC_BROKER_CONFIG"
 _ATTEMPTS = 5
 
 
