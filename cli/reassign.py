@@ -50,8 +50,9 @@ def plan(
     """Show what would be moved; move nothing. With --json in the form that `execute --plan` takes."""
     from recovery.reassignment_plan import write_plan
 
+    wanted = _Wanted(topic, to, drain, balance, None)
     with _admin(bootstrap_server, command_config) as admin:
-        planned = _planned(admin, _Wanted(topic, to, drain, balance, None))
+        planned = _planned(admin, wanted)
         if json:
             typer.echo(write_plan(planned.moves))
         else:
@@ -80,9 +81,10 @@ def execute(
     """Plan, and move. Ctrl-C takes back what is under way; killed, it leaves that to Kafka, which goes on."""
     from recovery.reassignment import ReassignmentLimits
 
+    wanted = _Wanted(topic, to, drain, balance, plan_file)
     limits = ReassignmentLimits(max_moves, upload_timeout, move_timeout)
     with _admin(bootstrap_server, command_config) as admin:
-        planned = _planned(admin, _Wanted(topic, to, drain, balance, plan_file))
+        planned = _planned(admin, wanted)
         if not planned.moves:
             _report(None, planned, json)
             return
