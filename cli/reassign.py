@@ -54,7 +54,7 @@ def plan(
     with _admin(bootstrap_server, command_config) as admin:
         planned = _planned(admin, wanted)
         if json:
-            typer.echo(write_plan(planned.moves))
+            typer.echo(write_plan(planned))
         else:
             _print_plan(planned, admin)
 

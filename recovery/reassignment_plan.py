@@ -140,13 +140,14 @@ def plan_as_given(cluster: ClusterReplicas, wanted: Mapping[TopicPartition, tupl
     return _without_leaderless([move for move in moves if move.before != move.after], known)
 
 
-def write_plan(moves: Iterable[Move]) -> str:
-    """In the form that kafka-reassign-partitions.sh takes as --reassignment-json-file."""
+def write_plan(plan: ReassignmentPlan) -> str:
+    """In the form that kafka-reassign-partitions.sh takes as --reassignment-json-file; it passes `left` over."""
     partitions = [
         {"topic": move.topic_partition.topic, "partition": move.topic_partition.partition, "replicas": list(move.after)}
-        for move in moves
+        for move in plan.moves
     ]
-    return json.dumps({"version": 1, "partitions": partitions})
+    left = {str(where): why for where, why in plan.left.items()}
+    return json.dumps({"version": 1, "partitions": partitions} | ({"left": left} if left else {}))
 
 
 def read_plan(text: str, source: str) -> dict[TopicPartition, tuple[int, ...]]:
