@@ -164,6 +164,12 @@ class _Wanted:
 
 
 def _admin(bootstrap_server: str, command_config: Path | None) -> "ReassignmentAdmin":
+    import sys
+
+    import structlog
+
+    # What is logged meanwhile must not stand in the report on standard output.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     from recovery.reassignment_admin import ReassignmentAdmin
 
     return ReassignmentAdmin(client_config(bootstrap_server, command_config))
