@@ -31,6 +31,8 @@ _RECORD_BYTES = 10_000
 _SEGMENT_BYTES = 8 << 20
 _FROM, _TO = 1, 2
 _TIER_TIMEOUT_S = 600.0
+_AGENTS = AgentsMode(overrides={"remote.wal.log.metadata.topic.replication.factor": "2"})
+"""There are two brokers."""
 _BEGIN_AT_TIER = "follower.fetch.last.tiered.offset.enable"
 
 
@@ -51,6 +53,9 @@ class Moved:
 
 def reassign(
     size_mb: Annotated[list[int] | None, typer.Option(help="The partition's size; 50 and 500 unless given.")] = None,
+    tier: Annotated[
+        bool | None, typer.Option("--kip405/--no-kip405", help="With it on, or off; both unless given.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1)] = 1,
     results: Annotated[Path, typer.Option(file_okay=False, help="Where the data go.")] = Path("perf/results"),
 ) -> None:
@@ -63,7 +68,7 @@ def reassign(
     moved: list[Moved] = []
     results.mkdir(parents=True, exist_ok=True)
     with console.status("preparing") as line:
-        for kip405 in (False, True):
+        for kip405 in (False, True) if tier is None else (tier,):
             for rung in ("stock", "ours"):
                 with _cluster(rung, kip405) as cluster:
                     for size in sizes:
@@ -89,7 +94,7 @@ def reassign(
 @contextmanager
 def _cluster(rung: str, kip405: bool) -> Iterator[LocalCluster]:
     overrides = {_BEGIN_AT_TIER: "true"} if kip405 and rung == "ours" else {}
-    settings = ClusterSettings(AgentsMode() if rung == "ours" else None, overrides, tiered_storage=kip405)
+    settings = ClusterSettings(_AGENTS if rung == "ours" else None, overrides, tiered_storage=kip405)
     with tempfile.TemporaryDirectory(prefix="remote-wal-reassign-") as directory:
         cluster = LocalCluster.create(Path(directory) / "cluster", brokers=2, settings=settings)
         try:
