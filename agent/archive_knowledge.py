@@ -71,9 +71,9 @@ class ArchiveKnowledge:
             self._led = led
             self._epochs = self._new_epochs()
 
-    def is_archived(self, partition: TopicIdPartition) -> bool:
-        """Whether the partition's entries wait for an archive, here or on another broker."""
-        name = self._observation.names.get(partition.topic_id)
+    def is_archived(self, topic_id: TopicId) -> bool:
+        """Whether the topic's entries wait for an archive, here or on another broker."""
+        name = self._observation.names.get(topic_id)
         settings = self._settings.topics.get(name) if name is not None else None
         if settings is None or not (settings.enable and settings.archive):
             return False

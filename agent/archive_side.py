@@ -28,12 +28,12 @@ from rlm.archive_task import ArchivePublisher, ArchiveRooms, ArchiveTaskLimits, 
 from rlm.combine_task import Clocks
 from rlm.led_partition import Assignment
 from rlm.measures import ArchiveMeasures
+from rlm.orphans import MetadataBehindError, skipped_because
 from rlm.partition_schedule import ScheduleIntervals
 
 log = structlog.get_logger(__name__)
 
 _STORAGE_RETRY_S = 30.0
-_CARE_INTERVAL_S = 30.0
 _ORPHANS_RETRY_S = 60.0
 _FEW = 10
 """So many objects without metadata prove nothing."""
@@ -49,6 +49,8 @@ class ArchiveParts:
     publisher: ArchivePublisher
     measures: ArchiveMeasures
     clocks: Clocks
+    read_to_end: Callable[[], bool]
+    """Blocks until the stores know all that is in the metadata topic now; False when that could not be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +135,10 @@ class ArchiveSide:
     async def _take_care(
         self, care: ArchiveCare, task: RLMArchiveTask, sleep: Callable[[float], Awaitable[None]]
     ) -> None:
+        interval_s = self._settings.remote_wal_archive_care_interval_ms / 1000
         while True:
             await asyncio.to_thread(self._care_once, care, task)
-            await sleep(_CARE_INTERVAL_S)
+            await sleep(interval_s)
 
     def _care_once(self, care: ArchiveCare, task: RLMArchiveTask) -> None:
         unsettled = task.unsettled
@@ -155,7 +158,7 @@ class ArchiveSide:
         if not incarnations:
             return False
         try:
-            found = care.find_orphans(now_ms, incarnations)
+            found = care.find_orphans(now_ms, incarnations, self._parts.read_to_end)
             if found.objects or found.metadata:
                 log.warning("archive_disagrees", objects=len(found.objects), metadata=len(found.metadata))
             if self._metadata_is_doubtful(len(found.objects)):
@@ -166,7 +169,8 @@ class ArchiveSide:
                 )
             elif self._settings.remote_wal_orphans_heal_enable:
                 care.heal(found, now_ms, incarnations)
-        except (RemoteStorageError, PublicationBacklogFullError) as error:
+        except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
+            self._parts.measures.orphan_rounds_skipped.labels(skipped_because(error)).inc()
             log.warning("archive_orphans_not_searched", error=str(error))
             return False
         return True

@@ -1,7 +1,12 @@
 """What the cluster tells of topics and brokers, asked at long intervals. Blocks; for a thread of its own.
 
-A cluster in which the agents' own metadata topic is not to be seen is not the whole cluster, or one whose topics this
-client may not describe. Then nothing is concluded from it: a topic that is hidden is not a topic that was deleted.
+Theory. A topic that is hidden is not a topic that was deleted, and the list of all topics leaves both out alike. Only
+when a topic is asked for by its name does Kafka tell them apart, UNKNOWN_TOPIC_OR_PARTITION from
+TOPIC_AUTHORIZATION_FAILED. So every name is asked for that this agent has seen or heard of; what is hidden stays as it
+is, and while anything is, so do topics of which no name is known, since any of them may be the hidden one.
+
+Any other fault in an answer makes all of it worth nothing, and so does a cluster in which the agents' own metadata
+topic is not to be seen: it is not the whole cluster.
 """
 
 import logging
@@ -15,7 +20,7 @@ import structlog
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_from_text
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.topic import METADATA_TOPIC
-from rlm.release import NEVER, ClusterView, TopicWatch
+from rlm.release import NEVER, ClusterView, HiddenTopics, TopicWatch
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +44,8 @@ class Observation:
     brokers: frozenset[int]
     names: Mapping[TopicId, str] = field(default_factory=dict)
     """Of the living topics."""
+    hidden: frozenset[str] = frozenset()
+    """Topics that this client may not describe, by name: whether they are there is not known."""
 
 
 def local_retention_ms(config: Mapping[str, str | None]) -> int | None:
@@ -67,47 +74,66 @@ class ClusterObserver:
         )
         self._watch = watch
         self._timeout_s = timeout_s
+        self._seen: dict[TopicId, str] = {}
+        """The names of living topics, and of those that were, as long as they are wanted or hidden."""
 
-    def observe(self, wanted: Collection[TopicId], now_ms: int) -> Observation:
+    def observe(self, wanted: Collection[TopicId], heard_of: Collection[str], now_ms: int) -> Observation:
         """The brokers, which topics are there, and of the wanted ones retention and log start offsets.
 
-        Raises ClusterUnknownError, and confluent_kafka.KafkaException.
+        `heard_of` are names of topics that may be among the wanted ones. Raises ClusterUnknownError, and
+        confluent_kafka.KafkaException.
         """
         metadata = self._admin.list_topics(timeout=self._timeout_s)
         if METADATA_TOPIC not in metadata.topics:
             raise ClusterUnknownError(f"the cluster does not show {METADATA_TOPIC}; may this client describe topics?")
-        names = self._topic_names(sorted(metadata.topics))
-        view = self._watch.seen(frozenset(names), now_ms)
+        names, hidden = self._describe(sorted({*metadata.topics, *self._seen.values(), *heard_of}))
+        view = self._watch.seen(frozenset(names), now_ms, self._hidden_of(names, hidden))
+        self._seen = {known: name for known, name in self._seen.items() if known in wanted or name in hidden} | names
+        if hidden:
+            log.warning("topics_hidden", topics=sorted(hidden), hint="allow the agents' principal to describe them",
+                        consequence="nothing is deleted on the ground that a topic is gone")  # fmt: skip
         asked = {topic_id: name for topic_id, name in names.items() if topic_id in wanted}
         partitions = {
             TopicIdPartition(topic_id, number): (name, number)
             for topic_id, name in asked.items()
+            if name in metadata.topics
             for number in metadata.topics[name].partitions
         }
         return Observation(
             replace(view, retention_ms=self._retention(asked), log_start=self._log_start(partitions)),
             frozenset(metadata.brokers),
             names,
+            hidden,
         )
+
+    def _hidden_of(self, names: Mapping[TopicId, str], hidden: frozenset[str]) -> HiddenTopics:
+        known = {topic_id for topic_id, name in self._seen.items() if name in hidden}
+        return HiddenTopics(frozenset(known - set(names)), others=bool(hidden))
 
     def local_retentions_ms(self, names: Iterable[str]) -> dict[str, int]:
         """Of those topics whose retention is known. Raises ClusterUnknownError, and confluent_kafka.KafkaException."""
         return self._retention({name: name for name in names})
 
-    def _topic_names(self, names: list[str]) -> dict[TopicId, str]:
+    def _describe(self, names: list[str]) -> tuple[dict[TopicId, str], frozenset[str]]:
+        """The topics that are there, and the names of those that are hidden."""
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         found: dict[TopicId, str] = {}
+        hidden: set[str] = set()
         futures = self._admin.describe_topics(TopicCollection(names), request_timeout=self._timeout_s)
         for name, future in futures.items():
             try:
                 described = self._result(future)
             except KafkaException as error:
-                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    continue  # deleted since it was listed
-                raise
+                code = error.args[0].code()
+                if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                if code != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise
+                hidden.add(name)
+                continue
             found[topic_id_from_text(str(described.topic_id))] = name
-        return found
+        return found, frozenset(hidden)
 
     def _retention(self, asked: Mapping[K, str]) -> dict[K, int]:
         from confluent_kafka import KafkaException

@@ -82,7 +82,7 @@ def _type_name(annotation: object) -> str:
     for kind, name in names.items():
         if annotation == kind or annotation == (kind | None if isinstance(kind, type) else kind):
             return name
-    return getattr(annotation, "__name__", str(annotation)).replace("str | None", "str")
+    return getattr(annotation, "__name__", str(annotation)).removesuffix(" | None")
 
 
 def _default_text(default: object) -> str:

@@ -25,6 +25,7 @@ from agent.tiered_storage import LogEpochs, TieredStorageTier
 from agent.topic_retention import longest_retention_ms
 from kafka_log.errors import LogDirectoryError
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
+from kafka_log.meta_properties import directory_ids
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.client_config import KafkaClientConfig
@@ -54,6 +55,7 @@ _RETRY_S = 1.0
 _MIN_LEADERSHIP_INTERVAL_S = 0.2
 _METADATA_READY_TIMEOUT_S = 30.0
 _ADMIN_TIMEOUT_S = 10.0
+_READ_TO_END_TIMEOUT_S = 60.0
 
 
 def _wall_ms() -> int:
@@ -129,6 +131,10 @@ class KafkaSide:
     def metadata_was_read(self, timeout_s: float) -> bool:
         """Blocks until the store holds all that was in the metadata topic at the start; False when time ran out."""
         return self._consumer.wait_until_ready(timeout_s)
+
+    def metadata_read_to_end(self) -> bool:
+        """Blocks until the stores hold all that is in the metadata topic now; False when that could not be had."""
+        return self._consumer.read_to_end(_READ_TO_END_TIMEOUT_S)
 
     @property
     def metadata_counters(self) -> Mapping[str, int]:
@@ -218,6 +224,7 @@ class KafkaSide:
             version("remote-wal"),
             self._identity.started_ms,
             self._settings.remote_wal_archive_enable,
+            directory_ids({directory.path for directory in self._log_directories}),
         )
         writer = SettingsWriter(self._client)
         try:

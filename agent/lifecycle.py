@@ -6,7 +6,7 @@ cluster or the store does not answer, everything stays as it is.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from agent.settings import AgentSettings
 from agent.topic_retention import RetentionCheck
 from kafka_log.errors import MalformedFileError
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.topic_partition import TopicId
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.errors import PublicationBacklogFullError
 from metadata_topic.publisher import RemoteWalMetadataPublisher
@@ -35,8 +36,8 @@ from rlm.failover import FailoverPlanner
 from rlm.led_partition import Assignment
 from rlm.measures import LifecycleMeasures
 from rlm.node_care import NodeCare
-from rlm.orphan_task import OrphanTask
-from rlm.orphans import Comparison, Kind
+from rlm.orphan_task import OrphanTask, OwnWork
+from rlm.orphans import Comparison, Kind, MetadataBehindError, skipped_because
 from rlm.release import LongTermTier, TopicWatch
 
 T = TypeVar("T")
@@ -98,19 +99,27 @@ class Lifecycle:
             parts.storage,
             parts.publisher,
             self._planner,
-            Responsibility(self.brokers_to_care_for, parts.is_under_way, parts.on_deletion_started),
+            Responsibility(
+                self.brokers_to_care_for,
+                parts.is_under_way,
+                parts.on_deletion_started,
+                parts.kafka.metadata_read_to_end,
+            ),
             parts.clocks,
             DeletionPolicy(
-                settings.remote_wal_expiration_deletes_per_second, _DELETE_THREADS, store.segment, parts.measures
+                settings.remote_wal_expiration_deletes_per_second,
+                _DELETE_THREADS,
+                store.published_segment,
+                parts.measures,
             ),
         )
         self._orphans = OrphanTask(
             parts.storage,
             store,
-            store,
+            parts.kafka.metadata_read_to_end,
             settings.remote_wal_uncommitted_ttl_ms,
             parts.clocks.wall_ms,
-            self._planner.is_being_deleted,
+            OwnWork(self._planner.is_being_deleted, parts.is_under_way),
         )
         self._unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.remote_wal_uncommitted_ttl_ms / 1000 / 4)
         self._retention = RetentionCheck(
@@ -118,6 +127,7 @@ class Lifecycle:
             settings.remote_wal_expiration_delete_grace_ms,
             parts.measures.metadata_topic_problems,
         )
+        self._names: Mapping[TopicId, str] = {}
         self._led: Sequence[Assignment] = ()
         self._led_changed = asyncio.Event()
         self._cluster_seen = asyncio.Event()
@@ -225,10 +235,15 @@ class Lifecycle:
         wanted |= self._planner.topics_asked
         now_ms = self._parts.clocks.wall_ms()
         try:
-            observation = await self._in_thread(observer.observe, wanted, now_ms)
+            known = kafka.topic_settings.topics
+            # Enabled ones that have no objects yet: how long they are kept counts for the metadata topic, too.
+            wanted |= {topic_id for topic_id, name in self._names.items() if name in known and known[name].enable}
+            observation = await self._in_thread(observer.observe, wanted, tuple(known), now_ms)
+            self._names = observation.names
         except (KafkaException, ClusterUnknownError) as error:
             log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
             return
+        self._parts.measures.hidden_topics.set(len(observation.hidden))
         self._parts.on_observation(observation)
         self._planner.cluster_seen(observation.view)
         self._cluster_seen.set()
@@ -267,10 +282,12 @@ class Lifecycle:
         brokers = self.brokers_to_care_for()
         try:
             comparisons = await self._in_thread(self._orphans.compare, brokers)
-            for comparison in comparisons.values():
+            still = self.brokers_to_care_for()  # a listing takes its time
+            for comparison in (comparisons[broker_id] for broker_id in comparisons if broker_id in still):
                 if self._settings.remote_wal_orphans_heal_enable and comparison.disagreements:
                     await self._in_thread(self._orphans.heal, comparison, self._parts.publisher)
-        except (RemoteStorageError, PublicationBacklogFullError) as error:
+        except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
+            self._parts.measures.orphan_rounds_skipped.labels(skipped_because(error)).inc()
             log.warning("orphans_not_searched", error=str(error))
             return False
         self._tell(list(comparisons.values()))

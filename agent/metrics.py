@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.publisher import RemoteWalMetadataPublisher
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.store import RemoteWalMetadataStore, StateTotals
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.segment_metadata import RemoteLogSegmentState
 from rlm.remote_wal_log_manager import RemoteWalLogManager
 
 _METADATA_COUNTERS = {
@@ -19,6 +21,16 @@ _METADATA_COUNTERS = {
 _SNAPSHOT_OUTCOMES = ("saved", "loaded", "refused", "load_failures", "removed")
 
 
+def _objects(name: str, meaning: str, totals: Mapping[RemoteLogSegmentState, StateTotals]) -> Iterator[Metric]:
+    """How many, and their bytes as far as their sizes are known."""
+    objects = GaugeMetricFamily(name, meaning, labels=["state"])
+    sizes = GaugeMetricFamily(f"{name}_bytes", f"{meaning}: their bytes", labels=["state"])
+    for state, total in totals.items():
+        objects.add_metric([state.name], total.segments)
+        sizes.add_metric([state.name], total.bytes)
+    yield from (objects, sizes)
+
+
 class StateCollector(Collector):
     """Requests to the store, lag of the uploads, metadata that waits, objects by state."""
 
@@ -27,14 +39,14 @@ class StateCollector(Collector):
         storage: RemoteWalStorageManager,
         manager: RemoteWalLogManager,
         publisher: RemoteWalMetadataPublisher,
-        store: RemoteWalMetadataStore,
+        stores: tuple[RemoteWalMetadataStore, ArchiveStore],
         metadata_counters: Callable[[], Mapping[str, int]],
     ) -> None:
         """`metadata_counters`: `KafkaSide.metadata_counters`; what is missing in it is 0."""
         self._storage = storage
         self._manager = manager
         self._publisher = publisher
-        self._store = store
+        self._store, self._archive = stores
         self._metadata_counters = metadata_counters
 
     def collect(self) -> Iterator[Metric]:
@@ -61,10 +73,10 @@ class StateCollector(Collector):
         pending = GaugeMetricFamily("remote_wal_metadata_pending", "Records that wait to be published")
         pending.add_metric([], self._publisher.pending)
         yield pending
-        objects = GaugeMetricFamily("remote_wal_segments", "Combined segments that metadata knows", labels=["state"])
-        for state, totals in self._store.totals().items():
-            objects.add_metric([state.name], totals.segments)
-        yield objects
+        yield from _objects("remote_wal_segments", "Combined segments that metadata knows", self._store.totals())
+        yield from _objects(
+            "remote_wal_archived_objects", "Archive objects that metadata knows", self._archive.totals()
+        )
         yield from self._metadata()
 
     def _metadata(self) -> Iterator[Metric]:

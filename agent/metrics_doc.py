@@ -16,6 +16,7 @@ from agent.configuration_doc import table
 from agent.late_storage import LateStorageManager
 from agent.metrics import StateCollector
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.publisher import RemoteWalMetadataPublisher
 from metadata_topic.store import RemoteWalMetadataStore
@@ -81,7 +82,7 @@ def _collectors() -> list[Collector]:
     manager = cast(RemoteWalLogManager, _NoLedPartitions())
     return [
         *registry.collectors,
-        StateCollector(LateStorageManager(), manager, publisher, RemoteWalMetadataStore(), Counter),
+        StateCollector(LateStorageManager(), manager, publisher, (RemoteWalMetadataStore(), ArchiveStore()), Counter),
     ]
 
 

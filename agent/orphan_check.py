@@ -17,7 +17,7 @@ from metadata_topic.topic import METADATA_TOPIC
 from plugin.loading import load_storage_manager, settings_under_prefix
 from plugin.remote_wal_storage_manager import StorageContext
 from rlm.orphan_task import OrphanTask
-from rlm.orphans import Comparison
+from rlm.orphans import Comparison, MetadataBehindError
 
 _READ_TIMEOUT_S = 120.0
 
@@ -41,7 +41,13 @@ class OrphanCheck:
         self._consumer = RemoteWalMetadataConsumer(client, store, rack=broker.rack)
         partitions = settings.remote_wal_log_metadata_topic_num_partitions
         self._publisher = RemoteWalMetadataPublisher(client, broker.node_id, partitions, time.monotonic)
-        self._task = OrphanTask(self._storage, store, store, settings.remote_wal_uncommitted_ttl_ms, wall_ms)
+        self._task = OrphanTask(
+            self._storage,
+            store,
+            lambda: self._consumer.read_to_end(_READ_TIMEOUT_S),
+            settings.remote_wal_uncommitted_ttl_ms,
+            wall_ms,
+        )
 
     def __enter__(self) -> Self:
         self._consumer.start()
@@ -59,8 +65,11 @@ class OrphanCheck:
         self.close()
 
     def compare(self) -> Comparison:
-        """What disagrees. Raises RemoteStorageError."""
-        return self._task.compare([self._broker_id])[self._broker_id]
+        """What disagrees. Raises RemoteStorageError, and MetadataTopicError when the topic was not read to its end."""
+        try:
+            return self._task.compare([self._broker_id])[self._broker_id]
+        except MetadataBehindError as error:
+            raise MetadataTopicError("read", METADATA_TOPIC, str(error), "are the brokers up?") from error
 
     def heal(self, found: Comparison) -> int:
         """How many were healed. Raises RemoteStorageError, and MetadataTopicError when it could not be published."""

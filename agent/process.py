@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from agent.metrics import StateCollector
 from agent.object_summary import object_summary
 from agent.settings import AgentSettings
 from agent.tail_uploads import TailAnswers, TailUploads
-from agent.write_limits import log_manager_limits
+from agent.transfer_limits import catch_up_read_limits, log_manager_limits
 from kafka_log.log_directory import LogDirectory
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties
@@ -35,6 +35,8 @@ from plugin.loading import load_storage_manager, settings_under_prefix
 from plugin.prices import DEFAULT_PRICES_FILE, Prices
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
+from replication.catch_up import CatchUp, CatchUpLimits
+from replication.catch_up_reads import CatchUpReads
 from replication.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
 from replication.hydration import HydrationCache, HydrationLimits
 from replication.leader_proxy import LeaderProxy
@@ -49,6 +51,7 @@ from rlm.link_policy import CostLimits, LinkDecider
 from rlm.measures import ArchiveMeasures, LifecycleMeasures, StageTimes, WriteMeasures
 from rlm.release import Tiers
 from rlm.remote_wal_log_manager import RemoteWalLogManager
+from rlm.stored_runs import LedLogs
 
 log = structlog.get_logger(__name__)
 
@@ -101,16 +104,6 @@ class Agent:
         followers = settings.remote_wal_link_remote_followers
         self._break_even_bytes = prices.break_even_bytes(followers, self._store_prices)
         self._manager = self._log_manager()
-        hello = Hello(self._identity.cluster_id, broker.node_id, self._identity.incarnation)
-        self._leader = LeaderProxy(self._leader_context(hello))
-        self._manager.add_listener(self._leader)
-        self._hydration = HydrationCache(
-            self._storage,
-            HydrationLimits(settings.remote_wal_hydration_thread_pool_size, settings.remote_wal_hydration_cache_bytes),
-            self._stage_times,
-            self._measures,
-        )
-        self._follower = FollowerProxy(self._follower_context(hello), self._peers())
         self._kafka = KafkaSide(
             settings,
             self._identity,
@@ -119,6 +112,18 @@ class Agent:
             self._assigned,
             self._storage,
         )
+        hello = Hello(self._identity.cluster_id, broker.node_id, self._identity.incarnation)
+        self._leader = LeaderProxy(self._leader_context(hello, prices.get_break_even_bytes(self._store_prices)))
+        self._manager.add_listener(self._leader)
+        self._manager.replication_is_pending = lambda: self._leader.replication_is_pending
+        self._hydration = HydrationCache(
+            self._storage,
+            HydrationLimits(settings.remote_wal_hydration_thread_pool_size, settings.remote_wal_hydration_cache_bytes),
+            self._stage_times,
+            self._measures,
+        )
+        self._catch_up_reads = CatchUpReads(self._hydration, catch_up_read_limits(settings), self._measures)
+        self._follower = FollowerProxy(self._follower_context(hello), self._peers())
         self._archive_knowledge = ArchiveKnowledge(
             self._identity,
             self._kafka.store,
@@ -140,7 +145,11 @@ class Agent:
         self._manager.on_unknown_partition = self._kafka.look_again
         self._registry.register(
             StateCollector(
-                self._storage, self._manager, self._publisher, self._kafka.store, lambda: self._kafka.metadata_counters
+                self._storage,
+                self._manager,
+                self._publisher,
+                (self._kafka.store, self._kafka.archive),
+                lambda: self._kafka.metadata_counters,
             )
         )
         self._http = HttpEndpoint(self._registry, self.describe, self.not_ready, self.objects)
@@ -193,6 +202,7 @@ class Agent:
             if lost:
                 log.warning("metadata_unpublished", records=lost)
         self._hydration.close()
+        self._catch_up_reads.close()
         self._http.close()
         self._storage.close()
         log.info("agent_stopped", broker=self._identity.broker_id)
@@ -303,7 +313,13 @@ class Agent:
             StorageContext(self._identity.cluster_id, self._identity.broker_id),
             self._identity.incarnation,
             ArchiveParts(
-                self._storage, kafka.store, kafka.archive, self._publisher, ArchiveMeasures(self._registry), _CLOCKS
+                self._storage,
+                kafka.store,
+                kafka.archive,
+                self._publisher,
+                ArchiveMeasures(self._registry),
+                _CLOCKS,
+                kafka.metadata_read_to_end,
             ),
             lambda: self._archive_knowledge.duties(self._lifecycle.brokers_to_care_for()),
         )
@@ -317,7 +333,7 @@ class Agent:
         if self._archive is not None and self._kafka.metadata_is_read:
             self._archive.assign(assignments)
 
-    def _leader_context(self, hello: Hello) -> LeaderContext:
+    def _leader_context(self, hello: Hello, get_break_even_bytes: int) -> LeaderContext:
         settings = self._settings
         prices = self._store_prices
         limits = LeaderLimits(
@@ -327,7 +343,12 @@ class Agent:
             stale_after_s=int(self._broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
             allow_plain_connections=settings.remote_wal_agent_plain_connections_enable,
         )
-        return LeaderContext(hello, limits, self._broker_listener(), self._manager, self._stage_times, self._measures)
+        context = LeaderContext(
+            hello, limits, self._broker_listener(), self._manager, self._stage_times, self._measures
+        )
+        logs = LedLogs(self._kafka.store, self._manager.stored_log, get_break_even_bytes)
+        ahead = CatchUpLimits(settings.remote_wal_catch_up_read_ahead_bytes)
+        return replace(context, catch_up=CatchUp(context.index, logs, ahead, self._measures))
 
     def _follower_context(self, hello: Hello) -> FollowerContext:
         tls = self._tls()
@@ -337,6 +358,7 @@ class Agent:
             self._hydration,
             self._stage_times,
             self._measures,
+            self._catch_up_reads,
             tls.client_context if tls else lambda: None,
         )
 

@@ -95,8 +95,9 @@ class AgentSettings(BaseModel):
     remote_wal_log_manager_combiner_task_interval_ms: int = Field(
         25,
         ge=1,
-        description="How often an object is uploaded for links (KIP-1176). While much is appended, an upload begins "
-        "earlier when the appends pause; while little is appended, with the policy always, when none is under way.",
+        description="How often an object is uploaded for links (KIP-1176). While much is appended, it may be two "
+        "intervals, or less when producers wait; while little is appended, with the policy always, an upload begins "
+        "when none is under way.",
     )
     remote_wal_log_manager_combiner_task_upload_bytes: int = Field(
         4 * 1024 * 1024, ge=1024, le=1024**3, description="How large an object becomes at most (KIP-1176)."
@@ -111,6 +112,11 @@ class AgentSettings(BaseModel):
         10_000, ge=1, description="The longest back-off after a failed upload or read."
     )
     remote_wal_log_manager_open_files: int = Field(1024, ge=16, description="Segment files that are kept open at most.")
+    remote_wal_log_manager_copy_max_bytes_per_second: int | None = Field(
+        None,
+        ge=1024,
+        description="What is uploaded at most; the rest goes inline (KIP-956 has such a key). No quota by default.",
+    )
     remote_wal_archive_interval_ms: int = Field(
         1000, ge=1, description="How often an object is uploaded while linking would cost more than the zone border."
     )
@@ -163,7 +169,10 @@ class AgentSettings(BaseModel):
         300_000, ge=1, description="The longest back-off after the archive failed."
     )
     remote_wal_archive_prepared_ttl_ms: int = Field(
-        3_600_000, ge=60_000, description="After this time an archive object that was never committed is deleted."
+        3_600_000, ge=1000, description="After this time an archive object that was never committed is deleted."
+    )
+    remote_wal_archive_care_interval_ms: int = Field(
+        30_000, ge=100, description="How often archive objects are looked for that may go, or whose time it is."
     )
     remote_wal_archive_delete_grace_ms: int = Field(
         600_000, ge=1000, description="How long an archive object stays after it was marked as to be deleted."
@@ -194,6 +203,20 @@ class AgentSettings(BaseModel):
     )
     remote_wal_hydration_timeout_ms: int = Field(
         1000, ge=1, description="How long a response waits for object storage before its bytes are asked for inline."
+    )
+    remote_wal_catch_up_read_ahead_bytes: int = Field(
+        16 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="How far the agents read ahead of a follower that is far behind, for each of its connections.",
+    )
+    remote_wal_catch_up_fetch_max_bytes_per_second: int = Field(
+        64 * 1024 * 1024,
+        ge=1024,
+        description="What is read from objects at most while the local broker is far behind (as KIP-956's key for "
+        "fetches). What is beyond waits for half of remote.wal.hydration.timeout.ms, and is then asked for inline.",
+    )
+    remote_wal_catch_up_thread_pool_size: int = Field(
+        4, ge=1, le=256, description="Threads that read ranges of objects while the local broker is far behind."
     )
     remote_wal_log_metadata_topic_num_partitions: int = Field(
         12, ge=1, description="Partitions of __remote_wal_log_metadata, when it is made."

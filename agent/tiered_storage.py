@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Protocol
 
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs, MalformedFileError, read_leader_epochs
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.tiered_offsets import TieredOffsets, TieredRange
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
+from rlm.release import HeldRange
 
 EPOCHS_MAX_AGE_S = 30.0
 """An older chain lacks newer epochs, of which it then says nothing; what it has was the log's when it was read."""
@@ -76,6 +77,18 @@ class TieredStorageTier:
             partition, epochs, entry.leader_epoch, TieredRange(entry.first_offset, entry.last_offset)
         )
 
-    def waits_for(self, _partition: TopicIdPartition, /) -> bool:
+    def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
+        """Of the last range that the tier holds, what its last epoch's leader wrote."""
+        epochs = self._epochs.of(partition) if self._follower.ready else None
+        if epochs is None:
+            return None
+        ranges = self._offsets.tiered_ranges(partition, epochs)
+        epoch = epochs.epoch_at(ranges[-1].last_offset) if ranges else None
+        start = epochs.start_offset(epoch) if epoch is not None else None
+        if epoch is None or start is None:
+            return None
+        return HeldRange(epoch, max(start, ranges[-1].first_offset), ranges[-1].last_offset)
+
+    def waits_for(self, _topic_id: TopicId, /) -> bool:
         """Never: Kafka makes the tier from its own logs."""
         return False

@@ -84,11 +84,13 @@ def _ask(endpoint: str, what: str = "describe") -> dict[str, Any]:
 def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
     from rich.console import Console
     from rich.filesize import decimal
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console = Console()
-    table = Table(title="Partitions that replicate through object storage")
-    table.add_column("topic", overflow="fold", min_width=12)
+    table = Table(
+        title="Partitions that replicate through object storage", box=None, padding=(0, 2, 0, 0), pad_edge=False
+    )
+    table.add_column("topic", overflow="fold", min_width=7)
     for column in ("part", "leader", "log end", "uploaded", "lag", "age", "linked", "inline"):
         table.add_column(column, justify="right", no_wrap=True)
     rows = [(partition, broker_id) for broker_id, answer in answers.items() for partition in answer["partitions"]]
@@ -99,11 +101,11 @@ def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
             str(broker_id),
             *(str(partition[key]) for key in ("log_end_offset", "uploaded_offset")),
             decimal(partition["lag_bytes"]),
-            f"{partition['lag_age_ms']} ms",
+            _seconds(partition["lag_age_ms"]),
             *(decimal(partition[key]) for key in ("linked_bytes", "inline_bytes")),
         )
     console.print(table)
-    agents = Table("agent", "store", "hydration", title="Agents")
+    agents = Table("agent", Column("store", overflow="fold"), "hydration", title="Agents")
     for column in ("PUT", "GET", "metadata pending"):
         agents.add_column(column, justify="right")
     for broker_id, answer in answers.items():
@@ -119,14 +121,18 @@ def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
     console.print(agents)
 
 
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms // 1000:,} s"
+
+
 def _print_objects(answer: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.filesize import decimal
     from rich.table import Table
 
     console = Console()
-    table = Table(title="Combined segments")
-    for column in ("owner", "caretaker"):
+    table = Table(title="Combined segments", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in ("owner", "cared by"):
         table.add_column(column, justify="right")
     table.add_column("state", no_wrap=True)
     for column in ("segments", "bytes", "oldest", "newest"):

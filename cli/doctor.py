@@ -70,9 +70,15 @@ def _print(findings: "list[Finding]") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("check", "", "found", "what to change", show_lines=True)
+    table = Table(box=None, padding=(0, 2, 1, 0), pad_edge=False)
+    for column in ("check", ""):
+        table.add_column(column, no_wrap=True)
+    table.add_column("found, and what to change", overflow="fold")
     for item in findings:
         # As Text: an error's own brackets are no markup.
-        level = Text(item.level.value, style=_COLOURS[item.level.value])
-        table.add_row(Text(item.check), level, Text(item.found), Text(item.change))
+        colour = _COLOURS[item.level.value]
+        told = Text(item.found)
+        if item.change:
+            told = told.append(f"\n→ {item.change}", style=colour)
+        table.add_row(Text(item.check), Text(item.level.value, style=colour), told)
     Console().print(table)

@@ -1,6 +1,7 @@
 """`meta.properties`: whose log directory this is."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,3 +51,13 @@ def read_meta_properties(log_dir: Path) -> MetaProperties:
     """The identity of `log_dir`. Raises MalformedFileError, and OSError: the directory is not formatted."""
     path = log_dir / FILE_NAME
     return parse_meta_properties(path.read_bytes(), path)
+
+
+def directory_ids(log_dirs: Iterable[Path]) -> dict[str, str]:
+    """The ids of those directories that have one, by path."""
+    found = {}
+    for path in log_dirs:
+        with suppress(OSError, MalformedFileError):
+            if (directory_id := read_meta_properties(path).directory_id) is not None:
+                found[str(path)] = directory_id
+    return found

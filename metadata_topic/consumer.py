@@ -76,6 +76,13 @@ class RemoteWalMetadataConsumer:
         """False when the time ran out first, or the reader died."""
         return self._follower.wait_until_ready(timeout_s)
 
+    def read_to_end(self, timeout_s: float) -> bool:
+        """Blocks until the stores hold all that was in the topic when this was called.
+
+        False when time ran out, or the brokers do not tell where the topic ends.
+        """
+        return self._follower.read_to_end(timeout_s)
+
     @property
     def failure(self) -> BaseException | None:
         """What ended the reader for good; None while all is well."""

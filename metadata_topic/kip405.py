@@ -27,6 +27,7 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from kafka_log.flexible_encoding import MalformedMessageError, MessageReader
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import UnknownRecord
 from plugin.segment_metadata import RemoteLogSegmentState
@@ -36,7 +37,6 @@ REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 FRAME_VERSION: Final = 1
 MESSAGE_VERSION: Final = 0
 
-_MAX_STRING_BYTES: Final = 0x7FFF
 _EPOCH_ENTRY: Final = struct.Struct(">iq")
 _EPOCH_ENTRY_MIN_BYTES: Final = _EPOCH_ENTRY.size + 1  # with its count of tagged fields
 _SEGMENT: Final = struct.Struct(">qqiqq")
@@ -135,100 +135,20 @@ def decode(value: bytes | None) -> RemoteLogMetadata:
     """The record of one value; its key is null. Raises nothing: see UnknownRecord's `reason`."""
     if value is None:
         return UnknownRecord("no_value", "a tombstone; Kafka writes none to this topic")
-    reader = _Reader(value)
+    reader = MessageReader(value)
     try:
         record = _decode_message(reader)
         if isinstance(record, UnknownRecord):
             return record
         reader.skip_tagged_fields()
         if reader.left:
-            raise _MalformedError("trailing_bytes", f"{reader.left} bytes after the message")
-    except _MalformedError as error:
+            raise MalformedMessageError("trailing_bytes", f"{reader.left} bytes after the message")
+    except MalformedMessageError as error:
         return UnknownRecord(error.reason, str(error))
     return record
 
 
-class _MalformedError(ValueError):
-    def __init__(self, reason: str, detail: str) -> None:
-        self.reason = reason
-        super().__init__(f"{reason}: {detail}")
-
-
-class _Reader:
-    """Kafka's flexible encoding, read from the front. Every method raises _MalformedError."""
-
-    __slots__ = ("_position", "_raw")
-
-    def __init__(self, raw: bytes) -> None:
-        self._raw = raw
-        self._position = 0
-
-    @property
-    def left(self) -> int:
-        return len(self._raw) - self._position
-
-    def take(self, size: int) -> bytes:
-        start = self._advance(size)
-        return self._raw[start : self._position]
-
-    def fields(self, layout: struct.Struct) -> tuple[int, ...]:
-        return layout.unpack_from(self._raw, self._advance(layout.size))
-
-    def unsigned_varint(self) -> int:
-        """At most 32 bits in at most five bytes."""
-        number = 0
-        for shift in range(0, 35, 7):
-            byte = self._raw[self._advance(1)]
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                if number > 0xFFFFFFFF:
-                    break
-                return number
-        raise _MalformedError("varint", "a varint of more than 32 bits")
-
-    def uuid(self) -> bytes:
-        return self.take(16)
-
-    def compact_string(self) -> str:
-        length = self.unsigned_varint() - 1
-        if not 0 <= length <= _MAX_STRING_BYTES:
-            raise _MalformedError("string", f"a string of {length} bytes")
-        try:
-            return self.take(length).decode()
-        except UnicodeDecodeError as error:
-            raise _MalformedError("string", "it is not UTF-8") from error
-
-    def compact_nullable_bytes(self) -> bytes | None:
-        length = self.unsigned_varint() - 1
-        return None if length < 0 else self.take(length)
-
-    def compact_array_count(self, least_element_bytes: int) -> int:
-        """How many elements follow; there is room for them."""
-        count = self.unsigned_varint() - 1
-        if count < 0:
-            raise _MalformedError("count", "an array is null")
-        if count * least_element_bytes > self.left:
-            raise _MalformedError("count", f"{count} elements cannot stand in {self.left} bytes")
-        return count
-
-    def skip_tagged_fields(self) -> None:
-        count = self.unsigned_varint()
-        if count * 2 > self.left:
-            raise _MalformedError("count", f"{count} tagged fields cannot stand in {self.left} bytes")
-        for _ in range(count):
-            self.unsigned_varint()
-            self._advance(self.unsigned_varint())
-
-    def _advance(self, size: int) -> int:
-        """Where the next `size` bytes begin."""
-        start = self._position
-        if size > len(self._raw) - start:
-            raise _MalformedError("truncated", f"{size} bytes are wanted, {self.left} are left")
-        self._position = start + size
-        return start
-
-
-def _decode_message(reader: _Reader) -> RemoteLogMetadata:
+def _decode_message(reader: MessageReader) -> RemoteLogMetadata:
     frame_version = reader.unsigned_varint()
     if frame_version != FRAME_VERSION:
         return UnknownRecord("frame_version", f"frame version {frame_version}, this reader knows {FRAME_VERSION}")
@@ -241,29 +161,29 @@ def _decode_message(reader: _Reader) -> RemoteLogMetadata:
     return read(reader)
 
 
-def _topic_id_partition(reader: _Reader) -> tuple[str, TopicIdPartition]:
+def _topic_id_partition(reader: MessageReader) -> tuple[str, TopicIdPartition]:
     topic = reader.compact_string()
     topic_id = TopicId(reader.uuid())
     (partition,) = reader.fields(_INT32)
     reader.skip_tagged_fields()
     if partition < 0:
-        raise _MalformedError("partition", f"partition {partition}")
+        raise MalformedMessageError("partition", f"partition {partition}")
     return topic, TopicIdPartition(topic_id, partition)
 
 
-def _segment_id(reader: _Reader) -> tuple[str, RemoteLogSegmentId]:
+def _segment_id(reader: MessageReader) -> tuple[str, RemoteLogSegmentId]:
     topic, topic_id_partition = _topic_id_partition(reader)
     segment_id = RemoteLogSegmentId(topic_id_partition, reader.uuid())
     reader.skip_tagged_fields()
     return topic, segment_id
 
 
-def _state(reader: _Reader) -> RemoteLogSegmentState:
+def _state(reader: MessageReader) -> RemoteLogSegmentState:
     (state,) = reader.fields(_INT8)
     try:
         return RemoteLogSegmentState(state)
     except ValueError as error:
-        raise _MalformedError("state", f"segment state {state} is not known") from error
+        raise MalformedMessageError("state", f"segment state {state} is not known") from error
 
 
 class _Body(NamedTuple):
@@ -280,10 +200,10 @@ class _Body(NamedTuple):
     state: RemoteLogSegmentState
 
 
-def _body(reader: _Reader) -> _Body:
+def _body(reader: MessageReader) -> _Body:
     start_offset, end_offset, broker_id, max_timestamp_ms, event_timestamp_ms = reader.fields(_SEGMENT)
     if not 0 <= start_offset <= end_offset:
-        raise _MalformedError("offsets", f"a segment from offset {start_offset} to {end_offset}")
+        raise MalformedMessageError("offsets", f"a segment from offset {start_offset} to {end_offset}")
     leader_epochs = _leader_epochs(reader, start_offset, end_offset)
     (size_bytes,) = reader.fields(_INT32)
     return _Body(
@@ -299,7 +219,7 @@ def _body(reader: _Reader) -> _Body:
     )
 
 
-def _leader_epochs(reader: _Reader, start_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
+def _leader_epochs(reader: MessageReader, start_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
     """Sorted by epoch: Kafka holds them in a map, and promises no order in the record."""
     entries = []
     for _ in range(reader.compact_array_count(_EPOCH_ENTRY_MIN_BYTES)):
@@ -308,21 +228,23 @@ def _leader_epochs(reader: _Reader, start_offset: int, end_offset: int) -> tuple
         entries.append((epoch, offset))
     entries.sort()
     if not entries:
-        raise _MalformedError("leader_epochs", "a segment without leader epochs")
+        raise MalformedMessageError("leader_epochs", "a segment without leader epochs")
     if entries[0][1] > start_offset or entries[-1][1] > end_offset:
-        raise _MalformedError("leader_epochs", f"they do not cover the segment from {start_offset} to {end_offset}")
+        raise MalformedMessageError(
+            "leader_epochs", f"they do not cover the segment from {start_offset} to {end_offset}"
+        )
     for (epoch, offset), (next_epoch, next_offset) in pairwise(entries):
         if next_epoch == epoch or next_offset < offset:
-            raise _MalformedError("leader_epochs", f"{next_epoch} at {next_offset} after {epoch} at {offset}")
+            raise MalformedMessageError("leader_epochs", f"{next_epoch} at {next_offset} after {epoch} at {offset}")
     return tuple(entries)
 
 
-def _read_segment(reader: _Reader) -> RemoteLogSegmentMetadata:
+def _read_segment(reader: MessageReader) -> RemoteLogSegmentMetadata:
     topic, segment_id = _segment_id(reader)
     return RemoteLogSegmentMetadata(segment_id, topic, *_body(reader))
 
 
-def _read_update(reader: _Reader) -> RemoteLogSegmentMetadataUpdate:
+def _read_update(reader: MessageReader) -> RemoteLogSegmentMetadataUpdate:
     topic, segment_id = _segment_id(reader)
     broker_id, event_timestamp_ms = reader.fields(_UPDATE)
     custom_metadata = reader.compact_nullable_bytes()
@@ -331,22 +253,22 @@ def _read_update(reader: _Reader) -> RemoteLogSegmentMetadataUpdate:
     )
 
 
-def _read_partition_delete(reader: _Reader) -> RemotePartitionDeleteMetadata:
+def _read_partition_delete(reader: MessageReader) -> RemotePartitionDeleteMetadata:
     topic, topic_id_partition = _topic_id_partition(reader)
     broker_id, event_timestamp_ms = reader.fields(_UPDATE)
     (state,) = reader.fields(_INT8)
     try:
         delete_state = RemotePartitionDeleteState(state)
     except ValueError as error:
-        raise _MalformedError("state", f"partition delete state {state} is not known") from error
+        raise MalformedMessageError("state", f"partition delete state {state} is not known") from error
     return RemotePartitionDeleteMetadata(topic_id_partition, topic, broker_id, event_timestamp_ms, delete_state)
 
 
-def _read_snapshot(reader: _Reader) -> RemoteLogSegmentMetadataSnapshot:
+def _read_snapshot(reader: MessageReader) -> RemoteLogSegmentMetadataSnapshot:
     return RemoteLogSegmentMetadataSnapshot(reader.uuid(), *_body(reader))
 
 
-_READERS: Final[Mapping[int, Callable[[_Reader], RemoteLogMetadata]]] = {
+_READERS: Final[Mapping[int, Callable[[MessageReader], RemoteLogMetadata]]] = {
     0: _read_segment,
     1: _read_update,
     2: _read_partition_delete,

@@ -6,9 +6,9 @@ bytes in which they came.
 
 from collections.abc import Iterator
 
-from metadata_topic.records import PublishedSegment, decode_entries
+from metadata_topic.records import PublishedSegment
 from metadata_topic.sequence_set import SequenceSet
-from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
 NOT_INDEXED = -1
 _INTERNED_MAX = 1000
@@ -69,17 +69,6 @@ class Segment:
     def segment_id(self) -> CombinedSegmentId:
         """Made anew at each call."""
         return self.writer.id_of(self.sequence)
-
-    def metadata(self) -> RemoteWalCombinedLogSegmentMetadata:
-        """With the entries decoded."""
-        return RemoteWalCombinedLogSegmentMetadata(
-            combined_segment_id=self.segment_id,
-            entries=decode_entries(self.entry_block),
-            state=self.state,
-            event_timestamp_ms=self.event_timestamp_ms,
-            size_bytes=self.size_bytes,
-            custom_metadata=self.custom_metadata,
-        )
 
     def published(self) -> PublishedSegment:
         """As a record, the entries left as bytes."""

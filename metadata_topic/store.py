@@ -209,14 +209,25 @@ class RemoteWalMetadataStore:
 
     def segment(self, combined_segment_id: CombinedSegmentId) -> RemoteWalCombinedLogSegmentMetadata | None:
         """None when nothing is known of it, or it is deleted."""
+        known = self.published_segment(combined_segment_id)
+        return known.metadata if known else None
+
+    def published_segment(self, combined_segment_id: CombinedSegmentId) -> PublishedSegment | None:
+        """The same, with the entries left as bytes."""
         with self._lock:
             known = self._state.table.find(combined_segment_id)
-            return known.metadata() if known else None
+            return known.published() if known else None
 
     def segments(
         self, state: RemoteLogSegmentState | None = None, broker_id: int | None = None
     ) -> Iterator[RemoteWalCombinedLogSegmentMetadata]:
         """The segments that are not deleted, by writer and sequence; each as it is when it is reached."""
+        return (known.metadata for known in self.published_segments(state, broker_id))
+
+    def published_segments(
+        self, state: RemoteLogSegmentState | None = None, broker_id: int | None = None
+    ) -> Iterator[PublishedSegment]:
+        """The same, with the entries left as bytes: for whoever looks at all of them."""
         with self._lock:
             writers = self._state.table.writers(broker_id)
         for writer in writers:
@@ -227,8 +238,13 @@ class RemoteWalMetadataStore:
                     known = writer.segments.get(sequence)
                     if known is None or state not in (None, known.state):
                         continue
-                    found = known.metadata()
+                    found = known.published()
                 yield found
+
+    def dead_tails(self, combined_segment_id: CombinedSegmentId) -> Mapping[PartitionAndEpoch, int]:
+        """By partition and leader epoch, the offset from which on the segment's entries are dead."""
+        with self._lock:
+            return dict(self._state.dead_from.get(combined_segment_id, {}))
 
     def living_entries(self, combined_segment_id: CombinedSegmentId) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
         """The segment's entries that are not dead as a whole; none when it is unknown or deleted."""

@@ -5,6 +5,8 @@ are handed to `take`, in order per partition, and the positions move when `take`
 fails it is made anew and goes on from there. It is caught up when every partition has reached the end that it
 had when the follower began.
 
+Caught up once is not up to date now: `read_to_end` waits for the latter (`metadata_topic.read_barrier`).
+
 Where it was told to begin may be gone: retention has cut the topic beyond it, which is a gap (counted, and
 logged with its size), or the topic ends before it, so that it is another topic, made anew. Then whoever reads
 must forget what he took for its content, and all is read from the beginning.
@@ -24,6 +26,7 @@ import structlog
 
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, ConfluentValue, KafkaClientConfig
 from metadata_topic.errors import MetadataTopicError
+from metadata_topic.read_barrier import ReadBarriers
 
 log = structlog.get_logger(__name__)
 
@@ -166,6 +169,7 @@ class TopicFollower:
         self._prepare: Callable[[], Mapping[int, int]] | None = None
         self._start_over: Callable[[], None] | None = None
         self._goals: dict[int, int] | None = None
+        self._barriers = ReadBarriers()
         self._counters: Counter[str] = Counter()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"follow-{topic}", daemon=True)
@@ -198,6 +202,13 @@ class TopicFollower:
     def wait_until_ready(self, timeout_s: float) -> bool:
         """False when the time ran out first, the thread died, or a topic that need not be there is not."""
         return self._settled.wait(timeout_s) and self.ready
+
+    def read_to_end(self, timeout_s: float) -> bool:
+        """Blocks until `take` was given all that was in the topic when this was called.
+
+        False when time ran out, or the brokers do not tell where the topic ends.
+        """
+        return self._barriers.wait(timeout_s)
 
     @property
     def failure(self) -> BaseException | None:
@@ -252,6 +263,7 @@ class TopicFollower:
             while not self._stop.is_set():
                 messages = consumer.consume(self._settings.batch_records, self._batch_wait_s)
                 self._hand_over(messages)
+                self._barriers.serve(lambda: self._end_offsets_if_told(consumer), self._positions)
                 idle += 1
                 if idle >= checks:
                     idle = 0
@@ -281,12 +293,28 @@ class TopicFollower:
         """Assign every partition there is, each from where we stand."""
         count = consumer.partition_count(self._topic, self._timeout_s)
         if self._goals is None:
-            self._goals = {p: consumer.end_offset(self._topic, p, self._timeout_s) for p in range(count)}
+            self._goals = self._end_offsets(consumer)
         for partition in range(count):
             self._positions.setdefault(partition, 0)
         self._check_positions(consumer, count)
         consumer.assign(self._topic, self._positions)
         self._check_caught_up()
+
+    def _end_offsets(self, consumer: ConsumerLike) -> dict[int, int]:
+        """Of every partition there is now, by what the brokers say now."""
+        count = consumer.partition_count(self._topic, self._timeout_s)
+        if count == 0:
+            raise MetadataTopicError("follow", self._topic, "the topic is gone", "an agent makes it when it starts")
+        return {p: consumer.end_offset(self._topic, p, self._timeout_s) for p in range(count)}
+
+    def _end_offsets_if_told(self, consumer: ConsumerLike) -> dict[int, int] | None:
+        from confluent_kafka import KafkaException
+
+        try:
+            return self._end_offsets(consumer)
+        except (KafkaException, MetadataTopicError) as error:
+            log.warning("metadata_topic_end_not_told", topic=self._topic, error=str(error))
+            return None
 
     def _check_positions(self, consumer: ConsumerLike, count: int) -> None:
         """Whether the topic still has, or ever had, the offsets where reading is to go on."""

@@ -9,7 +9,7 @@ key                  value
 ``topic:<name>``     ``remote.wal.storage.enable``, ``remote.wal.link.policy``,
                      ``remote.wal.link.latency.bound.ms``, ``remote.wal.archive.enable``
 ``agent:<broker>``   ``broker_id``, ``incarnation``, ``http_endpoint``, ``peer_endpoint``,
-                     ``version``, ``started_ms``, ``archive``
+                     ``version``, ``started_ms``, ``archive``, ``directory_ids``
 ===================  ==============================================================================
 
 Fields that a reader does not know are passed over, so that newer agents may add some.
@@ -18,7 +18,7 @@ Fields that a reader does not know are passed over, so that newer agents may add
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -83,6 +83,8 @@ class AgentRegistration:
     """Its wall clock when it started, milliseconds since 1970."""
     archive: bool = False
     """Whether it archives what it leads, `remote.wal.archive.enable` of the agent."""
+    directory_ids: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The ids of its broker's log directories, by path: a directory that is rebuilt gets its own again."""
 
 
 class MalformedSettingError(ValueError):
@@ -174,10 +176,18 @@ def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:
         version=_text(fields, "version"),
         started_ms=_integer(fields, "started_ms"),
         archive=fields.get("archive") is True,
+        directory_ids=_texts(fields.get("directory_ids", {})),
     )
     if agent.broker_id != broker_id:
         raise ValueError(f"key and value name brokers {broker_id} and {agent.broker_id}")
     return agent
+
+
+def _texts(value: object) -> Mapping[str, str]:
+    """A map from text to text; what else stands in it is passed over."""
+    if not isinstance(value, dict):
+        raise TypeError("directory_ids must be an object")
+    return {key: text for key, text in value.items() if isinstance(text, str)}
 
 
 def _integer(fields: Mapping[str, object], name: str) -> int:

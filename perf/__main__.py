@@ -7,17 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
+from perf.catchup import catchup
+from perf.expiration import expiration
 from perf.idle import idle
 from perf.ladder import RUNGS, Ladder, Measured, object_store
 from perf.metadata import metadata
 from perf.reassign import reassign
+from perf.rebuild import rebuild
 from perf.report import agent_rows, compare, plot, write_json
 from perf.workloads import WORKLOADS
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
+app.command()(catchup)
 app.command()(idle)
 app.command()(metadata)
 app.command()(reassign)
+app.command()(rebuild)
+app.command()(expiration)
 
 
 @app.command()

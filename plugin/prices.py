@@ -62,6 +62,13 @@ class Prices:
         """What a storage manager's requests cost: S3 Standard's prices for that one, S3 Express's for all others."""
         return self.s3_standard if class_name == S3_STANDARD_CLASS_NAME else self.s3_express
 
+    def get_break_even_bytes(self, store: StorePrices) -> int:
+        """The size from which a read of what is stored already is cheaper than its bytes at the border."""
+        saved_per_gb = self.zone_crossing_gb - store.retrieval_gb - self.express_cross_zone_read_gb
+        if saved_per_gb <= 0:
+            raise PriceError("at these prices no read is ever cheaper than crossing the zone border")
+        return round(store.get_per_1000 / 1000 / saved_per_gb * BYTES_PER_GB)
+
     def break_even_bytes(self, remote_followers: int, store: StorePrices) -> int:
         """The size from which an object is cheaper than sending its bytes across the border to each follower.
 

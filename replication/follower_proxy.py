@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import structlog
 
 from plugin.segment_metadata import CombinedSegmentId
+from replication.catch_up_reads import CatchUpReads
 from replication.fetch_frame import Buffer, MalformedFrameError
 from replication.framed_connection import DEFAULT_MAX_FRAME_BYTES, FramedConnection
 from replication.hydration import HydrationCache, HydrationError
@@ -38,6 +39,7 @@ from rlm.measures import StageTimes
 log = structlog.get_logger(__name__)
 
 _RESPONSES_AHEAD = 8
+_LINKED_KINDS = (MessageKind.LINKED, MessageKind.LINKED_OLD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class FollowerContext:
     hydration: HydrationCache
     stage_times: StageTimes
     measures: ReplicationMeasures
+    catch_up: CatchUpReads
     tls: Callable[[], ssl.SSLContext | None]
     clock: Callable[[], float] = time.monotonic
 
@@ -179,6 +182,9 @@ class _FollowerRelay:
             if kind is MessageKind.ANNOUNCE:
                 announcement = Announcement.decode(body)
                 self._context.hydration.announce(announcement.combined_segment_id, announcement.ranges)
+            elif kind is MessageKind.READ_AHEAD:
+                announcement = Announcement.decode(body)
+                self._context.catch_up.read_ahead(announcement.combined_segment_id, announcement.ranges)
             else:
                 await self._responses.put(message)
         await self._responses.put(None)
@@ -188,17 +194,17 @@ class _FollowerRelay:
             kind, body = message
             if kind is MessageKind.KAFKA:
                 self._broker.write_frame(body)
-            elif kind is MessageKind.LINKED:
-                await self._splice(body)
+            elif kind in _LINKED_KINDS:
+                await self._splice(body, is_old=kind is MessageKind.LINKED_OLD)
             else:
                 raise MalformedFrameError(0, f"{kind.name} from a leader's agent")
             await self._broker.drain()
 
-    async def _splice(self, body: memoryview) -> None:
+    async def _splice(self, body: memoryview, is_old: bool) -> None:
         started_s = self._context.clock()
         response = decode_linked_response(body, self._context.limits.max_frame_bytes)
         try:
-            spliced = await self._hydrated(response)
+            spliced = await self._hydrated(response, is_old)
         except HydrationError as error:
             await self._ask_inline(response, error.reason, str(error))
             return
@@ -211,21 +217,26 @@ class _FollowerRelay:
         self._spliced_at_s = self._context.clock()
         self._context.stage_times.observe("spliced", self._spliced_at_s - started_s)
 
-    async def _hydrated(self, response: LinkedResponse) -> list[Buffer]:
-        """The response spliced. A range that proves wrong is read once more, past the cache."""
+    async def _hydrated(self, response: LinkedResponse, is_old: bool) -> list[Buffer]:
+        """The response spliced. A range that proves wrong is read once more, past the cache.
+
+        `is_old`: the local broker is far behind, so the reads keep to their quota.
+        """
+        fetch_all = self._context.catch_up.fetch_all if is_old else self._fetch_all
         started_s = self._context.clock()
         try:
             async with asyncio.timeout(self._context.limits.hydration_timeout_s):
-                data = await self._fetch_all(response.links)
+                data = await fetch_all(response.links)
                 self._context.stage_times.observe("hydrated", self._context.clock() - started_s)
                 try:
                     return splice(response, data)
                 except SpliceError as error:
                     self._context.measures.fault("splice_refetch")
                     self._context.hydration.discard(error.link.combined_segment_id)
-                    return splice(response, await self._fetch_all(response.links))
+                    return splice(response, await fetch_all(response.links))
         except TimeoutError as error:
-            self._context.hydration.timed_out()
+            if not is_old:  # large reads that take their time are no sign of a store that fails
+                self._context.hydration.timed_out()
             raise HydrationError("timeout", "object storage did not answer in time") from error
 
     async def _fetch_all(self, links: list[SegmentLink]) -> list[memoryview]:

@@ -41,7 +41,9 @@ class HydrationLimits:
 
 
 @dataclass(slots=True)
-class _Range:
+class HydrationRange:
+    """Bytes [start, end) of a segment, which are there or will be."""
+
     start: int
     end: int
     data: asyncio.Future[bytes]
@@ -49,7 +51,7 @@ class _Range:
 
 @dataclass(slots=True)
 class _CachedSegment:
-    ranges: list[_Range] = field(default_factory=list)
+    ranges: list[HydrationRange] = field(default_factory=list)
     size_bytes: int = 0
 
 
@@ -89,6 +91,10 @@ class HydrationCache:
                 return
             self._fetch(segment, start, end)
 
+    def covers(self, segment: CombinedSegmentId, start: int, end: int) -> bool:
+        """Whether the bytes are cached, on their way, or reserved."""
+        return self._covering(segment, start, end) is not None
+
     async def fetch(self, segment: CombinedSegmentId, start: int, end: int) -> memoryview:
         """The bytes [start, end) of a segment. Raises HydrationError."""
         cached = self._covering(segment, start, end)
@@ -117,7 +123,7 @@ class HydrationCache:
         """Fetches under way are abandoned."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _covering(self, segment: CombinedSegmentId, start: int, end: int) -> _Range | None:
+    def _covering(self, segment: CombinedSegmentId, start: int, end: int) -> HydrationRange | None:
         cached = self._segments.get(segment)
         if cached is None:
             return None
@@ -126,16 +132,30 @@ class HydrationCache:
                 return candidate
         return None
 
-    def _fetch(self, segment: CombinedSegmentId, start: int, end: int) -> _Range:
-        loop = asyncio.get_running_loop()
-        wanted = _Range(start, end, loop.create_future())
-        self._segments.setdefault(segment, _CachedSegment()).ranges.append(wanted)
+    def _fetch(self, segment: CombinedSegmentId, start: int, end: int) -> HydrationRange:
+        wanted = self.reserve(segment, start, end)
         self._in_flight_bytes += end - start
-        fetch = loop.run_in_executor(self._pool, self._storage.fetch_log_segment, segment, start, end)
+        self.begin(segment, wanted, self._pool, end - start)
+        return wanted
+
+    # For reads at a time and in threads of the caller's choice: see `replication.catch_up_reads`.
+
+    def reserve(self, segment: CombinedSegmentId, start: int, end: int) -> HydrationRange:
+        """From now on the range is waited for, not read again. `begin` must follow."""
+        wanted = HydrationRange(start, end, asyncio.get_running_loop().create_future())
+        self._segments.setdefault(segment, _CachedSegment()).ranges.append(wanted)
+        return wanted
+
+    def begin(
+        self, segment: CombinedSegmentId, wanted: HydrationRange, pool: ThreadPoolExecutor, counted_bytes: int = 0
+    ) -> None:
+        """Read what was reserved. `counted_bytes` is what it takes of the budget for announced ranges."""
+        loop = asyncio.get_running_loop()
+        fetch = loop.run_in_executor(pool, self._storage.fetch_log_segment, segment, wanted.start, wanted.end)
         started_s = self._clock()
 
         def done(future: asyncio.Future[bytes]) -> None:
-            self._in_flight_bytes -= end - start
+            self._in_flight_bytes -= counted_bytes
             if future.cancelled():
                 wanted.data.cancel()
             elif (error := future.exception()) is not None:
@@ -145,9 +165,8 @@ class HydrationCache:
                 self._succeeded(segment, wanted, future.result())
 
         fetch.add_done_callback(done)
-        return wanted
 
-    def _succeeded(self, segment: CombinedSegmentId, wanted: _Range, data: bytes) -> None:
+    def _succeeded(self, segment: CombinedSegmentId, wanted: HydrationRange, data: bytes) -> None:
         wanted.data.set_result(data)
         cached = self._segments.get(segment)
         if cached is not None and wanted in cached.ranges:
@@ -161,7 +180,7 @@ class HydrationCache:
         if self.breaker.succeeded():
             self._tell(is_open=False)
 
-    def _failed(self, segment: CombinedSegmentId, wanted: _Range, error: BaseException) -> None:
+    def _failed(self, segment: CombinedSegmentId, wanted: HydrationRange, error: BaseException) -> None:
         cached = self._segments.get(segment)
         if cached is not None and wanted in cached.ranges:
             cached.ranges.remove(wanted)

@@ -112,10 +112,19 @@ class LeaderProxy:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._context.catch_up is not None:
+            self._context.catch_up.close()
 
     def segment_deletion_started(self, segment_id: CombinedSegmentId) -> None:
         """Give no link to this object any more."""
         self._context.index.drop_segment(segment_id)
+        if self._context.catch_up is not None:
+            self._context.catch_up.drop_segment(segment_id)
+
+    @property
+    def replication_is_pending(self) -> bool:
+        """Whether followers have yet to take something that is stored."""
+        return self._watermarks.any_ahead
 
     # UploadListener.
 
@@ -139,6 +148,8 @@ class LeaderProxy:
                 ],
             )
             self._watermarks.stored(item.topic_id_partition, item.last_offset + 1, item.seen_s)
+        if self._context.catch_up is not None:
+            self._context.catch_up.uploaded(segment.combined_segment_id)
         for relay in self._relays:
             relay.announce(segment)
         self._context.uploads.notify()
@@ -147,10 +158,16 @@ class LeaderProxy:
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
         """Forget what is dead."""
         self._context.index.drop_from(partition, offset)
+        if self._context.catch_up is not None:
+            self._context.catch_up.drop_from(partition, offset)
+            for relay in self._relays:
+                relay.truncated(partition)
 
     def partition_released(self, partition: TopicIdPartition) -> None:
         """Forget the partition; whoever waits for its links looks again."""
         self._context.index.drop(partition)
+        if self._context.catch_up is not None:
+            self._context.catch_up.drop(partition)
         self._watermarks.drop(partition)
         for relay in self._relays:
             relay.forget(partition)

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
+from plugin.segment_metadata import CombinedSegmentId
+from replication.catch_up import CatchUp, FollowerCatchUp
 from replication.fetch_frame import (
     CONSUMER_REPLICA_ID,
     FETCH_API_KEY,
@@ -36,6 +38,7 @@ from replication.measures import PeerByteCount, ReplicationMeasures
 from replication.peer_channel import PeerChannel
 from replication.peer_connection import Address
 from replication.peer_protocol import (
+    CATCH_UP_LINK_VERSION,
     Announcement,
     Hello,
     MessageKind,
@@ -83,6 +86,8 @@ class LeaderContext:
     clock: Callable[[], float] = time.monotonic
     index: LinkIndex = field(default_factory=LinkIndex)
     uploads: UploadSignal = field(default_factory=UploadSignal)
+    catch_up: CatchUp | None = None
+    """None: followers that are far behind get inline what the index does not hold."""
 
 
 @dataclass(slots=True)
@@ -117,8 +122,15 @@ class LeaderRelay:
         self._follower_id = CONSUMER_REPLICA_ID
         self._followed: set[TopicIdPartition] = set()
         limits = context.limits
+        self._catch_up: FollowerCatchUp | None = None
+        if context.catch_up is not None and self._may_link:
+            self._catch_up = FollowerCatchUp(context.catch_up, self._read_ahead, context.uploads.notify)
+        self._tells_catch_up = (link_version or 0) >= CATCH_UP_LINK_VERSION
         self._planner = LinkPlanner(
-            context.index, context.led, PlannerLimits(limits.link_wait_max_s, limits.break_even_bytes)
+            context.index,
+            context.led,
+            PlannerLimits(limits.link_wait_max_s, limits.break_even_bytes),
+            self._catch_up,
         )
         self._peer_bytes = PeerByteCount(context.measures, "leader", peer)
 
@@ -139,6 +151,8 @@ class LeaderRelay:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._catch_up is not None:
+                self._catch_up.close()
             self._watermarks.drop_follower(self._follower_id)
             self._peer_bytes.update()
             self._count_bad_frames()
@@ -166,9 +180,23 @@ class LeaderRelay:
             self._peer_bytes.update()
             self._context.measures.announcements.inc()
 
+    def _read_ahead(self, segment: CombinedSegmentId, ranges: list[tuple[int, int]]) -> None:
+        """Tell the agent of a follower that is far behind what it will be given links to."""
+        if self._tells_catch_up and self._peer.is_writable:
+            joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
+            self._channel.send(MessageKind.READ_AHEAD, Announcement(segment, joined).encode())
+            self._peer_bytes.update()
+            self._context.measures.announcements.inc()
+
     def forget(self, partition: TopicIdPartition) -> None:
         """The partition is not led here any more; nothing of it will be linked."""
         self._followed.discard(partition)
+        self.truncated(partition)
+
+    def truncated(self, partition: TopicIdPartition) -> None:
+        """What was read ahead of the follower may be of a log that is none any more."""
+        if self._catch_up is not None:
+            self._catch_up.forget(partition)
 
     # Requests, from the follower to the broker.
 
@@ -316,7 +344,9 @@ class LeaderRelay:
     def _send_linked(self, request: _RequestUnderWay, frame: Buffer, sent: SendLinked) -> None:
         measures = self._context.measures
         self._kept = (request.header.correlation_id, frame)
-        self._channel.send(MessageKind.LINKED, *encode_linked_response(sent.response))
+        is_old = self._catch_up is not None and self._catch_up.sent(sent) and self._tells_catch_up
+        kind = MessageKind.LINKED_OLD if is_old else MessageKind.LINKED
+        self._channel.send(kind, *encode_linked_response(sent.response))
         measures.responses.labels("linked").inc()
         delivered = sum(map(len, sent.response.skeleton))
         for partition, _, size in sent.linked:

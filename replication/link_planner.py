@@ -6,11 +6,13 @@ or the time came that the last answer named. Rules:
 - A batch is linked only if the index holds one with the same header prefix, so it equals the leader's.
 - A response is answered with what is ready. A partition whose newest batches are not stored yet gets the stored ones
   alone, or nothing this time: the follower asks again from where it stands, as it does after a cut-off batch.
+- What was uploaded before the index began, or was forgotten by it, is looked for as `OlderBatches`.
 - A partition waits for its links at most `wait_max_s`, over as many responses as it takes; then its bytes go inline.
 - In partitions where inline is cheaper, links are used only when they save enough (a follower that catches up).
 """
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import HEADER_PREFIX_BYTES, BatchSpan, CorruptBatchError, scan_batches
@@ -76,11 +78,34 @@ class PlannerLimits:
     break_even_bytes: int
 
 
+class OlderBatches(Protocol):
+    """Where batches are found that the index does not hold: see `replication.catch_up`."""
+
+    def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
+        """As LinkIndex."""
+
+    def expected(self, partition: TopicIdPartition, offset: int) -> bool:
+        """Whether the batch at this offset may be found soon."""
+
+
+class NoOlderBatches:
+    """The index is all there is."""
+
+    def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
+        return None
+
+    def expected(self, partition: TopicIdPartition, offset: int) -> bool:
+        return False
+
+
 class LinkPlanner:
     """Plans the responses of one connection, one at a time; remembers since when partitions wait."""
 
-    def __init__(self, index: LinkIndex, led: LedPartitions, limits: PlannerLimits) -> None:
+    def __init__(
+        self, index: LinkIndex, led: LedPartitions, limits: PlannerLimits, older: OlderBatches | None = None
+    ) -> None:
         self._index = index
+        self._older: OlderBatches = older or NoOlderBatches()
         self._led = led
         self._limits = limits
         self._waiting_since: dict[TopicIdPartition, float] = {}
@@ -139,9 +164,12 @@ class LinkPlanner:
         """Extend the run of stored batches; it never shrinks while one response is planned."""
         find, frame = self._index.find, self._frame
         for batch in planned.batches[len(planned.stored) :]:
+            header_prefix = frame[batch.start : batch.start + HEADER_PREFIX_BYTES]
             stored = find(planned.partition, batch.base_offset)
-            if stored is None or stored.header_prefix != frame[batch.start : batch.start + HEADER_PREFIX_BYTES]:
-                return
+            if stored is None or stored.header_prefix != header_prefix:
+                stored = self._older.find(planned.partition, batch.base_offset)
+                if stored is None or stored.header_prefix != header_prefix:
+                    return
             planned.stored.append(stored)
 
     def _still_waiting(self, now_s: float, begun_s: float) -> list[PlannedField]:
@@ -161,9 +189,10 @@ class LinkPlanner:
 
     def _is_worth_waiting(self, planned: PlannedField) -> bool:
         planned.mode = self._led.mode_of(planned.partition, self._size_bytes)
-        return planned.mode is LinkMode.LINK and self._led.upload_expected(
-            planned.partition, planned.batches[0].base_offset
-        )
+        if planned.mode is not LinkMode.LINK:
+            return False
+        partition, offset = planned.partition, planned.batches[0].base_offset
+        return self._led.upload_expected(partition, offset) or self._older.expected(partition, offset)
 
     def _links_pay(self) -> bool:
         if any(planned.stored and planned.mode is LinkMode.LINK for planned in self._fields):

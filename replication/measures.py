@@ -31,6 +31,12 @@ class ReplicationMeasures:
     responses: Counter = field(init=False)
     """{path}: Fetch responses with records to followers."""
     announcements: Counter = field(init=False)
+    catch_up_found_bytes: Counter = field(init=False)
+    """Record bytes that were found again in objects for followers far behind, and announced to them."""
+    catch_up_read_bytes: Counter = field(init=False)
+    """Bytes that were read for the local broker while it is far behind; the quota is for these."""
+    catch_up_wait_seconds: Counter = field(init=False)
+    """How long these reads were held back by the quota."""
     faults: Counter = field(init=False)
     """{reason}: all that was answered by falling back or closing a connection."""
     traffic: defaultdict[TopicIdPartition, PartitionTraffic] = field(init=False)
@@ -56,6 +62,21 @@ class ReplicationMeasures:
             "remote_wal_fetch_responses", "Fetch responses with records", ["path"], registry=registry
         )
         self.announcements = Counter("remote_wal_announcements", "Announcements sent", registry=registry)
+        self.catch_up_found_bytes = Counter(
+            "remote_wal_catch_up_found_bytes",
+            "Record bytes found in objects for followers that are far behind",
+            registry=registry,
+        )
+        self.catch_up_read_bytes = Counter(
+            "remote_wal_catch_up_read_bytes",
+            "Bytes of objects read for the local broker while it is far behind",
+            registry=registry,
+        )
+        self.catch_up_wait_seconds = Counter(
+            "remote_wal_catch_up_wait_seconds",
+            "Time for which the quota held such reads back",
+            registry=registry,
+        )
         self.faults = Counter("remote_wal_faults", "Faults that replication survived", ["reason"], registry=registry)
         self.traffic = defaultdict(PartitionTraffic)
 

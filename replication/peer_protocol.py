@@ -13,6 +13,11 @@ the rest is packed, see `replication.peer_channel`):
                     hydrated: send the original
     LINKS_PAUSED    object storage fails here: send everything inline          follower to leader
     LINKS_RESUMED   it answers again                                           follower to leader
+    READ_AHEAD      ranges of an object that this connection, which is far     leader to follower
+                    behind, will be given links to; as ANNOUNCE
+    LINKED_OLD      as LINKED, to a follower that is far behind                leader to follower
+
+The last two are of link version 2; both are read within the quota for such reads.
 
 One peer connection stands for one connection of a broker's replica fetcher, so order and closing carry over.
 """
@@ -25,9 +30,11 @@ from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import Buffer, MalformedFrameError
 
 HELLO_MAGIC = b"RWAL"
-LINK_VERSION = 1
+LINK_VERSION = 2
 """The highest version of links and messages spoken here; the lower of two peers' versions is used."""
 MIN_LINK_VERSION = 1
+CATCH_UP_LINK_VERSION = 2
+"""From here on a follower is told that it is far behind."""
 MAX_HELLO_BYTES = 512
 MAX_ANNOUNCED_RANGES = 256
 
@@ -46,6 +53,8 @@ class MessageKind(IntEnum):
     INLINE_REQUEST = 3
     LINKS_PAUSED = 4
     LINKS_RESUMED = 5
+    READ_AHEAD = 6
+    LINKED_OLD = 7
 
 
 class PeerRefusedError(Exception):

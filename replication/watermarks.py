@@ -29,12 +29,19 @@ class WatermarkTimes:
     def __init__(self, stage_times: StageTimes) -> None:
         self._stage_times = stage_times
         self._partitions: dict[TopicIdPartition, _Tracked] = {}
+        self._ahead = 0
+
+    @property
+    def any_ahead(self) -> bool:
+        """Whether the high watermark of a partition has yet to pass something that is stored."""
+        return self._ahead > 0
 
     def stored(self, partition: TopicIdPartition, next_offset: int, seen_s: float) -> None:
         """Batches below `next_offset`, noticed at this time, are stored."""
         ahead = self._partitions.setdefault(partition, _Tracked()).ahead
         if len(ahead) < _MAX_TRACKED:
             ahead.append((next_offset, seen_s))
+            self._ahead += 1
 
     def fetched(self, partition: TopicIdPartition, follower: object, offset: int, now_s: float) -> None:
         """A follower asks for this offset, so it has all below."""
@@ -51,7 +58,9 @@ class WatermarkTimes:
 
     def drop(self, partition: TopicIdPartition) -> None:
         """The partition is not led here any more."""
-        self._partitions.pop(partition, None)
+        tracked = self._partitions.pop(partition, None)
+        if tracked is not None:
+            self._ahead -= len(tracked.ahead)
 
     def drop_follower(self, follower: object) -> None:
         """The follower's connection ended."""
@@ -61,3 +70,4 @@ class WatermarkTimes:
     def _passed(self, tracked: _Tracked, offset: int, now_s: float) -> None:
         while tracked.ahead and tracked.ahead[0][0] <= offset:
             self._stage_times.observe("high_watermark", now_s - tracked.ahead.popleft()[1])
+            self._ahead -= 1

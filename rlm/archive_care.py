@@ -11,10 +11,11 @@ object that was told as being deleted never comes back, so a late commit cannot 
 An object may live longer than the topic's retention, so what is committed is published again from time to time.
 
 Orphans: an object without metadata (its records died with the agent) is told as being deleted, and goes the same way;
-so does metadata whose object is gone.
+so does metadata whose object is gone. A listing is judged as in `rlm.orphans`: only by metadata that was read to its
+end afterwards.
 """
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -29,6 +30,7 @@ from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteStorageError
 from rlm.archive_task import ArchivePublisher
 from rlm.measures import ArchiveMeasures
+from rlm.orphans import MetadataBehindError
 
 log = structlog.get_logger(__name__)
 
@@ -98,10 +100,11 @@ class ArchiveCare:
         except (RemoteStorageError, PublicationBacklogFullError) as error:
             log.warning("archive_care_ends_early", error=str(error))
 
-    def find_orphans(self, now_ms: int, cared_for: Mapping[int, int]) -> Orphans:
-        """Compare the listing with the metadata. Changes nothing. Raises RemoteStorageError.
+    def find_orphans(self, now_ms: int, cared_for: Mapping[int, int], read_to_end: Callable[[], bool]) -> Orphans:
+        """Compare the listing with the metadata. Changes nothing. Raises RemoteStorageError, MetadataBehindError.
 
-        `now_ms` is taken before the call; what was committed later is not looked at.
+        `now_ms` is taken before the call; what was committed later is not looked at. `read_to_end` blocks until the
+        store knows all that is in the metadata topic by then; False when that could not be had.
         """
         committed = [
             object_id
@@ -109,6 +112,8 @@ class ArchiveCare:
             if since_ms <= now_ms - self._limits.orphan_age_ms and object_id.writer_id.broker_id in cared_for
         ]
         stored = list(self._storage.list())
+        if not read_to_end():
+            raise MetadataBehindError("the metadata topic was not read to where it ended after the archive's listing")
         there = {item.object_id for item in stored}
         without = [
             item.object_id

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.leader_epochs import LeaderEpochChain
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
+from rlm.release import HeldRange
 
 
 class ArchiveTier:
@@ -14,10 +15,10 @@ class ArchiveTier:
     def __init__(
         self,
         archive: ArchiveStore,
-        is_archived: Callable[[TopicIdPartition], bool],
+        is_archived: Callable[[TopicId], bool],
         chain_of: Callable[[TopicIdPartition], LeaderEpochChain | None],
     ) -> None:
-        """`is_archived` tells whether the partition's topic has the archive on and somebody archives it, here or on
+        """`is_archived` tells whether the topic has the archive on and somebody archives it, here or on
         another broker. `chain_of` gives a led partition's epochs; None for what is led elsewhere.
         """
         self._archive = archive
@@ -33,6 +34,15 @@ class ArchiveTier:
             return False  # dead as a whole, or the chain is not the whole one: not for the archive to say
         return self._archive.covers(partition, epoch, entry.first_offset, last if end is None else min(last, end - 1))
 
-    def waits_for(self, partition: TopicIdPartition, /) -> bool:
-        """Whether neither time nor another tier may release the partition's entries."""
-        return self._is_archived(partition)
+    def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
+        """Of the newest epoch, from its first archived offset on to the first that is not."""
+        chain = self._chain_of(partition)
+        epoch = chain.newest_epoch if chain is not None else None
+        if chain is None or epoch is None:
+            return None
+        found = self._archive.archived_range(partition, chain, chain.start_offset(epoch) or 0)
+        return None if found is None else HeldRange(epoch, *found)
+
+    def waits_for(self, topic_id: TopicId, /) -> bool:
+        """Whether neither time nor another tier may release the topic's entries."""
+        return self._is_archived(topic_id)

@@ -10,6 +10,15 @@ class TokenBucket:
         self._bytes_per_s = bytes_per_s
         self._free_s = float("-inf")
 
+    @property
+    def free_s(self) -> float:
+        """From when on bytes may be moved without a wait, monotonic."""
+        return self._free_s
+
+    def wait_s(self, now_s: float) -> float:
+        """What `take` would return."""
+        return max(self._free_s - now_s, 0.0)
+
     def take(self, size_bytes: int, now_s: float) -> float:
         """Take tokens for `size_bytes` in any case; seconds to wait before these bytes may be moved.
 

@@ -34,19 +34,17 @@ from random import Random
 from typing import Protocol
 
 from kafka_log.topic_partition import TopicId
+from metadata_topic.records import PublishedSegment
 from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
-from plugin.segment_metadata import (
-    CombinedSegmentId,
-    RemoteLogSegmentMetadataEntry,
-    RemoteLogSegmentState,
-    RemoteWalCombinedLogSegmentMetadata,
-)
-from rlm.release import ClusterView, LongTermTier, Release, release_of
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
+from rlm.release import ClusterView, LongTermTier, Release
+from rlm.release_columns import DeadTails, ReleaseJudge
 
 NO_AGE_IS_HIGHER_MS = 2**63
 
 _SEGMENTS_PER_SCAN = 2000
-_ENTRIES_PER_SCAN = 20_000
+_ENTRIES_PER_SCAN = 500_000
+"""As many as a busy agent uploads between two scans, so that what may go is found as fast as it comes to be."""
 _OLDEST_PER_SCAN = 16
 """So many that cannot go yet end the look at the oldest."""
 
@@ -56,15 +54,13 @@ class LifecycleStore(Protocol):
 
     def state_of(self, combined_segment_id: CombinedSegmentId, /) -> RemoteLogSegmentState | None: ...
 
-    def segment(self, combined_segment_id: CombinedSegmentId, /) -> RemoteWalCombinedLogSegmentMetadata | None: ...
+    def published_segment(self, combined_segment_id: CombinedSegmentId, /) -> PublishedSegment | None: ...
 
-    def segments(
+    def published_segments(
         self, state: RemoteLogSegmentState | None = None, broker_id: int | None = None
-    ) -> Iterator[RemoteWalCombinedLogSegmentMetadata]: ...
+    ) -> Iterator[PublishedSegment]: ...
 
-    def living_entries(
-        self, combined_segment_id: CombinedSegmentId, /
-    ) -> tuple[RemoteLogSegmentMetadataEntry, ...]: ...
+    def dead_tails(self, combined_segment_id: CombinedSegmentId, /) -> DeadTails: ...
 
 
 class Verdict(Enum):
@@ -90,7 +86,7 @@ class ExpirationLimits:
 class Planned:
     """A segment whose deletion is to be started."""
 
-    metadata: RemoteWalCombinedLogSegmentMetadata
+    segment: PublishedSegment
     reason: Release
 
 
@@ -115,7 +111,8 @@ class ExpirationPlanner:
         self._limits = limits
         self._rng = rng
         self._view = ClusterView()
-        self._scans: dict[int, Iterator[RemoteWalCombinedLogSegmentMetadata]] = {}
+        self._judge = ReleaseJudge(self._view, tier)
+        self._scans: dict[int, Iterator[PublishedSegment]] = {}
         self._deletions: dict[CombinedSegmentId, _Deletion] = {}
         self.topics_asked: set[TopicId] = set()
         """Topics whose records were judged: a view should know of them."""
@@ -123,6 +120,11 @@ class ExpirationPlanner:
     def cluster_seen(self, view: ClusterView) -> None:
         """Judge by this from now on."""
         self._view = view
+        self._judge_anew()
+
+    def _judge_anew(self) -> None:
+        """By what the tier holds now."""
+        self._judge = ReleaseJudge(self._view, self._tier)
 
     @property
     def deleting(self) -> int:
@@ -139,10 +141,11 @@ class ExpirationPlanner:
         limit: int,
     ) -> list[Planned]:
         """At most `limit` deletions to start of these brokers' objects; `under_way` says which uploads still run."""
+        self._judge_anew()
         found: dict[CombinedSegmentId, Planned] = {}
         for broker_id in sorted(brokers):
             misses = 0
-            for metadata in self._store.segments(broker_id=broker_id):
+            for metadata in self._store.published_segments(broker_id=broker_id):
                 misses += not self._look_at(metadata, under_way, now_ms, found)
                 if misses >= _OLDEST_PER_SCAN or len(found) >= limit:
                     break
@@ -154,16 +157,16 @@ class ExpirationPlanner:
             del self._scans[broker_id]
         return list(found.values())
 
-    def _scan_on(self, broker_id: int) -> Iterator[RemoteWalCombinedLogSegmentMetadata]:
+    def _scan_on(self, broker_id: int) -> Iterator[PublishedSegment]:
         """The next of the broker's segments; all of them in turn, over several calls."""
         scan = self._scans.get(broker_id)
         if scan is None:
-            scan = self._scans[broker_id] = iter(self._store.segments(broker_id=broker_id))
+            scan = self._scans[broker_id] = iter(self._store.published_segments(broker_id=broker_id))
         entries, segments = 0, 0
         for metadata in islice(scan, _SEGMENTS_PER_SCAN):
             yield metadata
             segments += 1
-            entries += len(metadata.entries)
+            entries += metadata.entry_count
             if entries >= _ENTRIES_PER_SCAN:
                 return
         if segments < _SEGMENTS_PER_SCAN:
@@ -171,7 +174,7 @@ class ExpirationPlanner:
 
     def _look_at(
         self,
-        metadata: RemoteWalCombinedLogSegmentMetadata,
+        metadata: PublishedSegment,
         under_way: Callable[[CombinedSegmentId], bool],
         now_ms: int,
         found: dict[CombinedSegmentId, Planned],
@@ -190,7 +193,7 @@ class ExpirationPlanner:
 
     def _reason(
         self,
-        metadata: RemoteWalCombinedLogSegmentMetadata,
+        metadata: PublishedSegment,
         under_way: Callable[[CombinedSegmentId], bool],
         now_ms: int,
     ) -> Release | None:
@@ -203,30 +206,16 @@ class ExpirationPlanner:
 
     # When an object is released.
 
-    def _release(self, metadata: RemoteWalCombinedLogSegmentMetadata, age_ms: int) -> Release | None:
-        """Why all entries are released: the reason of the last one looked at; None when one is wanted.
-
-        None, too, for a segment without entries: nothing is known of it.
-        """
-        living: frozenset[RemoteLogSegmentMetadataEntry] | None = None
-        reason: Release | None = None
-        for entry in metadata.entries:
-            reason = self._release_of(entry, age_ms)
-            if reason is None:
-                if living is None:
-                    living = frozenset(self._store.living_entries(metadata.combined_segment_id))
-                if entry in living:
-                    return None
-                reason = Release.DEAD
+    def _release(self, metadata: PublishedSegment, age_ms: int) -> Release | None:
+        """Why all entries are released; None when one is wanted, and for a segment without entries."""
+        dead = self._store.dead_tails(metadata.combined_segment_id)
+        reason = self._judge.release(metadata.entry_block, age_ms, dead)
+        self.topics_asked |= self._judge.topics_asked
         return reason
-
-    def _release_of(self, entry: RemoteLogSegmentMetadataEntry, age_ms: int) -> Release | None:
-        self.topics_asked.add(entry.topic_id_partition.topic_id)
-        return release_of(entry, age_ms, self._view, self._tier)
 
     # The deletions that were started.
 
-    def started(self, metadata: RemoteWalCombinedLogSegmentMetadata, now_ms: int) -> None:
+    def started(self, metadata: PublishedSegment, now_ms: int) -> None:
         """DELETE_SEGMENT_STARTED was published; `metadata` is the segment as it was before."""
         due_ms = now_ms + self._limits.delete_grace_ms
         self._deletions[metadata.combined_segment_id] = _Deletion(due_ms, metadata.event_timestamp_ms)
@@ -236,6 +225,7 @@ class ExpirationPlanner:
 
         Those that another agent has deleted meanwhile are left out.
         """
+        self._judge_anew()
         ripe = sorted(
             (deletion.due_ms, segment_id)
             for segment_id, deletion in self._deletions.items()
@@ -251,8 +241,8 @@ class ExpirationPlanner:
 
     def verdict(self, segment_id: CombinedSegmentId, now_ms: int) -> Verdict:
         """The guard, for the moment before the deletion: whether an entry that is known of it is wanted."""
-        metadata = self._store.segment(segment_id)
-        if metadata is None or not metadata.entries:
+        metadata = self._store.published_segment(segment_id)
+        if metadata is None or not metadata.entry_count:
             return Verdict.DELETE  # deleted already, or never finished as far as anybody knows
         written_ms = self._deletions[segment_id].written_ms
         if self._release(metadata, now_ms - written_ms if written_ms is not None else 0) is not None:

@@ -4,26 +4,29 @@ Everything runs in the event loop but the planning and the storage manager's cal
 the planner is never used by two.
 
 While metadata cannot be published nothing is deleted: what the topic does not tell must not happen to the store.
+Only one reason to delete rests on what is *not* known, that nobody has told an upload's end; before it counts, the
+topic is read to where it ends.
 """
 
 import asyncio
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import structlog
 
 from metadata_topic.errors import PublicationBacklogFullError
-from metadata_topic.records import PublishableRecord
-from metadata_topic.states import DELETED, DELETING
+from metadata_topic.records import PublishableRecord, PublishedSegment
+from metadata_topic.states import DELETED, DELETING, STARTED
 from plugin.combined_segment import HEADER_BYTES, decode_header
 from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError, failure_label
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from rlm.combine_task import Clocks
-from rlm.expiration import DeletionQuota, ExpirationPlanner, Verdict
+from rlm.expiration import DeletionQuota, ExpirationPlanner, Planned, Verdict
 from rlm.measures import LifecycleMeasures
+from rlm.release import Release
 
 T = TypeVar("T")
 
@@ -49,6 +52,8 @@ class Responsibility:
     """Whether its own upload of a segment is still running, or its metadata waits to be published."""
     on_deletion_started: Callable[[CombinedSegmentId], None]
     """Called in the event loop: no link may be given to it from now on."""
+    read_to_end: Callable[[], bool]
+    """Blocks until the store knows all that is in the metadata topic now; False when that could not be had."""
 
 
 class RLMWalExpirationTask:
@@ -80,19 +85,34 @@ class RLMWalExpirationTask:
             return
         now_ms = self._clocks.wall_ms()
         planned = await self._plan(self._planner.scan, brokers, self._responsibility.under_way, now_ms, _STARTS_PER_RUN)
-        for item in planned:
-            if not self._start(item.metadata, item.reason):
+        for item in await self._known_by_now(planned):
+            if not self._start(item.segment, item.reason):
                 return
         due = await self._plan(self._planner.due, now_ms, self._quota.available(self._clocks.monotonic_s()))
         self._quota.taken(len(due))
         await asyncio.gather(*(self._delete(segment_id) for segment_id in due))
+
+    async def _known_by_now(self, planned: list[Planned]) -> list[Planned]:
+        """Without the uploads whose end stands in the topic, unread, or might."""
+        if not any(item.reason is Release.UNCOMMITTED for item in planned):
+            return planned
+        is_read = await self._in_thread(self._responsibility.read_to_end)
+        return [
+            item
+            for item in planned
+            if item.reason is not Release.UNCOMMITTED or (is_read and self._is_uncommitted(item.segment))
+        ]
+
+    def _is_uncommitted(self, metadata: PublishedSegment) -> bool:
+        known = self._policy.segment(metadata.combined_segment_id)
+        return known is not None and known.state is STARTED
 
     def close(self) -> None:
         """Deletions under way may finish or not."""
         self._planning.shutdown(wait=False, cancel_futures=True)
         self._deleting.shutdown(wait=False, cancel_futures=True)
 
-    def _start(self, metadata: RemoteWalCombinedLogSegmentMetadata, reason: str) -> bool:
+    def _start(self, metadata: PublishedSegment, reason: str) -> bool:
         segment_id = metadata.combined_segment_id
         if not self._publish(deletion_record(metadata, DELETING, self._clocks.wall_ms())):
             return False
@@ -135,7 +155,7 @@ class RLMWalExpirationTask:
         await self._plan(self._planner.written, segment_id, written_ms)
         return await self._plan(self._planner.verdict, segment_id, self._clocks.wall_ms())
 
-    def _delete_object(self, segment_id: CombinedSegmentId) -> RemoteWalCombinedLogSegmentMetadata:
+    def _delete_object(self, segment_id: CombinedSegmentId) -> PublishedSegment:
         """What was known of it."""
         known = self._policy.segment(segment_id) or _unknown(segment_id)
         try:
@@ -164,17 +184,19 @@ class DeletionPolicy:
 
     per_second: float
     threads: int
-    segment: Callable[[CombinedSegmentId], RemoteWalCombinedLogSegmentMetadata | None]
+    segment: Callable[[CombinedSegmentId], PublishedSegment | None]
     """What the metadata store knows of a segment."""
     measures: LifecycleMeasures
 
 
 def deletion_record(
-    metadata: RemoteWalCombinedLogSegmentMetadata, state: RemoteLogSegmentState, now_ms: int
+    metadata: PublishedSegment, state: RemoteLogSegmentState, now_ms: int
 ) -> RemoteWalCombinedLogSegmentMetadata:
     """A DELETE_SEGMENT_* record: no entries, which means all of the object's."""
-    return replace(metadata, entries=(), state=state, event_timestamp_ms=now_ms)
+    return RemoteWalCombinedLogSegmentMetadata(
+        metadata.combined_segment_id, (), state, now_ms, metadata.size_bytes, metadata.custom_metadata
+    )
 
 
-def _unknown(segment_id: CombinedSegmentId) -> RemoteWalCombinedLogSegmentMetadata:
-    return RemoteWalCombinedLogSegmentMetadata(segment_id, (), DELETING, 0)
+def _unknown(segment_id: CombinedSegmentId) -> PublishedSegment:
+    return PublishedSegment(segment_id, DELETING, 0, -1, b"", b"")

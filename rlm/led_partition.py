@@ -5,6 +5,7 @@ from pathlib import Path
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.topic_settings import LinkPolicy
+from rlm.led_views import StoredLog
 from rlm.segment_queue import MetaQueueItem
 from rlm.wal_task import RLMWalTask, TaskOutcome
 
@@ -83,6 +84,13 @@ class LedPartition:
                 self._unstored[item.first_offset] = kept
                 self.pending_bytes -= len(item.records) - len(kept.records)
         self._unstored_changed()
+
+    def stored_log(self) -> StoredLog:
+        """As of now."""
+        assignment = self.assignment
+        return StoredLog(
+            assignment.topic_id_partition, assignment.directory, self.uploaded_offset, assignment.link_policy
+        )
 
     def status(self, now_s: float) -> "PartitionStatus":
         """As of now; on any thread."""

@@ -1,10 +1,24 @@
 """The read-only view of the led partitions that replication works with."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.topic_settings import LinkPolicy
 from rlm.link_policy import LinkMode
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLog:
+    """A led partition's log, and how far it is in object storage."""
+
+    topic_id_partition: TopicIdPartition
+    directory: Path
+    uploaded_offset: int
+    """Every batch below was uploaded, here or by a leader before; negative while that is not known."""
+    link_policy: LinkPolicy
 
 
 class LedPartitions(Protocol):

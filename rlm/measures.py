@@ -85,6 +85,12 @@ class ArchiveMeasures:
         self.deleted_objects = Counter(
             "remote_wal_archive_deleted_objects", "Archive objects deleted", registry=registry
         )
+        self.orphan_rounds_skipped = Counter(
+            "remote_wal_archive_orphan_rounds_skipped",
+            "Comparisons of the archive's listing and metadata that were given up",
+            ["reason"],
+            registry=registry,
+        )
 
 
 class LifecycleMeasures:
@@ -119,10 +125,21 @@ class LifecycleMeasures:
             "Deletions that did not take place, as the records were wanted after all",
             registry=registry,
         )
+        self.hidden_topics = Gauge(
+            "remote_wal_hidden_topics",
+            "Topics that the agent's client may not describe, so that nobody knows whether they were deleted",
+            registry=registry,
+        )
         self.orphans = Gauge(
             "remote_wal_orphans",
             "Disagreements of object storage and metadata in the last comparison",
             ["kind"],
+            registry=registry,
+        )
+        self.orphan_rounds_skipped = Counter(
+            "remote_wal_orphan_rounds_skipped",
+            "Comparisons of object storage and metadata that were given up",
+            ["reason"],
             registry=registry,
         )
         self.lost_segments = Counter(

@@ -11,11 +11,32 @@ import structlog
 from plugin.errors import RemoteResourceNotFoundError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.expiration import LifecycleStore
 from rlm.expiration_task import LifecyclePublisher
-from rlm.orphans import Comparison, Disagreement, Fencing, Kind, OrphanSearch, records_that_heal
+from rlm.orphans import (
+    Comparison,
+    Disagreement,
+    Kind,
+    MetadataBehindError,
+    OrphanSearch,
+    OrphanStore,
+    records_that_heal,
+)
 
 log = structlog.get_logger(__name__)
+
+
+def _never(_segment_id: CombinedSegmentId) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class OwnWork:
+    """What this very agent does, of which the store may not know yet."""
+
+    is_being_deleted: Callable[[CombinedSegmentId], bool] = _never
+    """What is gone then is not lost."""
+    is_under_way: Callable[[CombinedSegmentId], bool] = _never
+    """An upload whose end is not published yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +44,32 @@ class OrphanTask:
     """Compares the objects of some brokers with the metadata."""
 
     storage: RemoteWalStorageManager
-    store: LifecycleStore
-    fencing: Fencing
+    store: OrphanStore
+    read_to_end: Callable[[], bool]
+    """Blocks until the store knows all that was in the metadata topic at the time of the call; False when it could not
+    be brought up to that."""
     ttl_ms: int
     wall_ms: Callable[[], int]
-    is_being_deleted: Callable[[CombinedSegmentId], bool] = lambda _segment_id: False
-    """Whether this agent deletes a segment, which the store may not know yet: what is gone then is not lost."""
+    own: OwnWork = OwnWork()
 
     def compare(self, broker_ids: Collection[int]) -> dict[int, Comparison]:
-        """By broker. Raises RemoteStorageError."""
-        found = {}
+        """By broker. Raises RemoteStorageError, and MetadataBehindError when nothing can be said now."""
+        searches = {}
         for broker_id in sorted(broker_ids):
-            search = OrphanSearch(self.store, self.fencing, broker_id, self.ttl_ms)
-            comparison = search.compare(self.storage.list_log_segments(broker_id), self.wall_ms())
-            confirmed = tuple(
-                item
-                for item in comparison.disagreements
-                if item.kind is not Kind.LOST or self._is_lost(item.combined_segment_id)
-            )
-            found[broker_id] = replace(comparison, disagreements=confirmed)
-        return found
+            search = searches[broker_id] = OrphanSearch(self.store, broker_id, self.ttl_ms)
+            search.listed(self.storage.list_log_segments(broker_id))
+        if searches and not self.read_to_end():
+            raise MetadataBehindError("the metadata topic was not read to where it ended after the listing")
+        return {broker_id: self._confirmed(search) for broker_id, search in searches.items()}
+
+    def _confirmed(self, search: OrphanSearch) -> Comparison:
+        comparison = search.judged(self.wall_ms(), self.own.is_under_way)
+        confirmed = tuple(
+            item
+            for item in comparison.disagreements
+            if item.kind is not Kind.LOST or self._is_lost(item.combined_segment_id)
+        )
+        return replace(comparison, disagreements=confirmed)
 
     def heal(self, comparison: Comparison, publisher: LifecyclePublisher) -> list[Disagreement]:
         """What was healed, or is on its way: nothing when the comparison makes the metadata doubtful.
@@ -67,7 +94,7 @@ class OrphanTask:
         return list(comparison.disagreements)
 
     def _is_lost(self, segment_id: CombinedSegmentId) -> bool:
-        if self.is_being_deleted(segment_id):
+        if self.own.is_being_deleted(segment_id):
             return False
         try:
             self.storage.fetch_log_segment(segment_id, 0, 1)

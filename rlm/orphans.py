@@ -1,8 +1,15 @@
 """Where object storage and metadata disagree: objects that nobody knows, and known ones that are not there. Sans-IO.
 
 Theory. The metadata is what counts, and the listing is held against it. To be sure that a difference is one, and not
-something under way, the segments that must be there are noted before the listing begins, objects younger than the
-time-to-live are left alone (by the store's clock), and the metadata must have been read to its end.
+something under way,
+
+- the segments that must be there are noted before the listing begins,
+- the listing is judged only by metadata that was read to the end which the topic had after the listing was complete: an
+  object whose metadata is not read yet looks just like an orphan,
+- objects younger than the time-to-live are left alone (by the store's clock), as a running writer publishes later than
+  it uploads. What this very agent has under way is left alone whatever its age.
+
+While the metadata cannot be read to its end nothing is concluded at all.
 
 - An object without metadata, after a crash between the upload and its publication, or of a writer that was fenced:
   its deletion is started in the metadata, which takes it through `rlm.expiration` like any other. Its records are in
@@ -16,12 +23,13 @@ The brake. When objects without metadata are many, and most of what is there, it
 which the objects may be the only way back. Then nothing is healed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from metadata_topic.states import DELETED, DELETING, FINISHED
+from plugin.errors import RemoteStorageError
 from plugin.remote_wal_storage_manager import StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -47,11 +55,22 @@ class Kind(StrEnum):
     """A finished segment without its object."""
 
 
-class Fencing(Protocol):
-    """Whose metadata was refused."""
+class OrphanStore(LifecycleStore, Protocol):
+    """What is asked of the metadata store."""
 
     def is_fenced(self, combined_segment_id: CombinedSegmentId, /) -> bool:
         """Whether the segment was refused, as a newer incarnation of its writer had been registered."""
+
+
+class MetadataBehindError(Exception):
+    """The metadata could not be read to its end after the listing: nothing follows from the listing."""
+
+
+def skipped_because(error: Exception) -> str:
+    """The label under which a comparison that ended with `error` is counted."""
+    if isinstance(error, MetadataBehindError):
+        return "metadata_behind"
+    return "store" if isinstance(error, RemoteStorageError) else "metadata_unpublished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,37 +105,43 @@ class Comparison:
 
 
 class OrphanSearch:
-    """One comparison for one broker's objects: make it before the listing begins."""
+    """One comparison for one broker's objects: made before the listing, then `listed`, then `judged`."""
 
-    def __init__(self, store: LifecycleStore, fencing: Fencing, broker_id: int, ttl_ms: int) -> None:
+    def __init__(self, store: OrphanStore, broker_id: int, ttl_ms: int) -> None:
         self._store = store
-        self._fencing = fencing
         self._ttl_ms = ttl_ms
-        self._awaited = {metadata.combined_segment_id: metadata for metadata in store.segments(FINISHED, broker_id)}
+        self._awaited = {known.combined_segment_id: known for known in store.published_segments(FINISHED, broker_id)}
+        self._objects = 0
+        self._doubtful: list[StoredSegment] = []
 
-    def compare(self, listed: Iterable[StoredSegment], now_ms: int) -> Comparison:
-        """Hold a whole listing of the broker's objects against the metadata."""
-        awaited = dict(self._awaited)
-        objects, young = 0, 0
+    def listed(self, listing: Iterable[StoredSegment]) -> None:
+        """Take in a whole listing of the broker's objects. What is known to live by now is no orphan, ever."""
+        for stored in listing:
+            self._objects += 1
+            self._awaited.pop(stored.combined_segment_id, None)
+            if self._kind(stored.combined_segment_id) is not None:
+                self._doubtful.append(stored)
+
+    def judged(self, now_ms: int, is_under_way: Callable[[CombinedSegmentId], bool]) -> Comparison:
+        """What disagrees, by a store that was read to its end after the listing. See the module's theory."""
+        young = 0
         found: list[Disagreement] = []
-        for stored in listed:
-            objects += 1
+        for stored in self._doubtful:
             segment_id = stored.combined_segment_id
-            awaited.pop(segment_id, None)
             kind = self._kind(segment_id)
             if kind is None:
                 continue
             age_ms = now_ms - stored.last_modified_ms
-            if age_ms < self._ttl_ms:
+            if age_ms < self._ttl_ms or is_under_way(segment_id):
                 young += 1
                 continue
             found.append(Disagreement(segment_id, kind, stored.size_bytes, age_ms))
         found += [
             Disagreement(segment_id, Kind.LOST, metadata.size_bytes, now_ms - metadata.event_timestamp_ms)
-            for segment_id, metadata in awaited.items()
+            for segment_id, metadata in self._awaited.items()
             if self._store.state_of(segment_id) is FINISHED  # still: not deleted during the listing
         ]
-        return Comparison(objects, young, tuple(found))
+        return Comparison(self._objects, young, tuple(found))
 
     def _kind(self, segment_id: CombinedSegmentId) -> Kind | None:
         state = self._store.state_of(segment_id)
@@ -124,7 +149,7 @@ class OrphanSearch:
             return Kind.DELETED
         if state is not None:
             return None
-        return Kind.FENCED if self._fencing.is_fenced(segment_id) else Kind.UNKNOWN
+        return Kind.FENCED if self._store.is_fenced(segment_id) else Kind.UNKNOWN
 
 
 def records_that_heal(found: Disagreement, now_ms: int) -> list[RemoteWalCombinedLogSegmentMetadata]:

@@ -24,13 +24,25 @@ class Release(StrEnum):
     ORPHAN = "orphan"
 
 
+@dataclass(frozen=True, slots=True)
+class HeldRange:
+    """Offsets of one leader epoch of a partition, inclusive, without a gap."""
+
+    leader_epoch: int
+    first_offset: int
+    last_offset: int
+
+
 class LongTermTier(Protocol):
     """What of the partitions is copied to where records stay."""
 
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
         """Whether every record of the entry is on the tier; False when that is not known."""
 
-    def waits_for(self, partition: TopicIdPartition, /) -> bool:
+    def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
+        """A range of which `holds` says yes to every entry within, the largest that is quickly known; or None."""
+
+    def waits_for(self, topic_id: TopicId, /) -> bool:
         """Whether the tier is made from these objects, so that neither time nor another tier must release them."""
 
 
@@ -42,14 +54,22 @@ class Tiers:
 
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
         """Whether one of them does, or each that waits for the partition."""
-        waiting = [tier for tier in self._tiers if tier.waits_for(entry.topic_id_partition)]
+        waiting = [tier for tier in self._tiers if tier.waits_for(entry.topic_id_partition.topic_id)]
         if waiting:
             return all(tier.holds(entry) for tier in waiting)
         return any(tier.holds(entry) for tier in self._tiers)
 
-    def waits_for(self, partition: TopicIdPartition, /) -> bool:
+    def held_range(self, partition: TopicIdPartition, /) -> HeldRange | None:
+        """Of the one that waits for the partition; where none does, of the first that has any."""
+        waiting = [tier for tier in self._tiers if tier.waits_for(partition.topic_id)]
+        if len(waiting) > 1:
+            return None
+        found = (tier.held_range(partition) for tier in waiting or self._tiers)
+        return next((held for held in found if held is not None), None)
+
+    def waits_for(self, topic_id: TopicId, /) -> bool:
         """Whether any of them waits."""
-        return any(tier.waits_for(partition) for tier in self._tiers)
+        return any(tier.waits_for(topic_id) for tier in self._tiers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +94,21 @@ class ClusterView:
         return topic_id in self.gone_before or self.strangers_are_gone
 
 
+@dataclass(frozen=True, slots=True)
+class HiddenTopics:
+    """Topics of which the cluster does not say whether they are there."""
+
+    known: frozenset[TopicId] = frozenset()
+    """Those whose ids are known."""
+    others: bool = False
+    """Whether there may be any whose ids are not."""
+
+
+NOTHING_HIDDEN = HiddenTopics()
+
+
 class TopicWatch:
-    """Tells topics that were deleted from those that are out of sight for a moment. Sans-IO."""
+    """Tells topics that were deleted from those that are out of sight, for a moment or by access rights. Sans-IO."""
 
     def __init__(self, grace_ms: int) -> None:
         self._grace_ms = grace_ms
@@ -83,21 +116,24 @@ class TopicWatch:
         self._seen_ms: dict[TopicId, int] = {}
         self._gone: set[TopicId] = set()
 
-    def seen(self, living: frozenset[TopicId], now_ms: int) -> ClusterView:
-        """All topics of the cluster, in an answer that is complete; the view knows of topics alone."""
-        if self._since_ms is None:
+    def seen(self, living: frozenset[TopicId], now_ms: int, hidden: HiddenTopics = NOTHING_HIDDEN) -> ClusterView:
+        """All topics of the cluster, in an answer that is complete; the view knows of topics alone.
+
+        What is hidden counts as seen a moment ago, so its grace time begins once the cluster tells of it.
+        """
+        if self._since_ms is None or hidden.others:
             self._since_ms = now_ms
-        for topic_id in living:
+        for topic_id in (*living, *(hidden.known - self._gone)):
             self._seen_ms[topic_id] = now_ms
         self._gone -= living
         for topic_id in [known for known, seen_ms in self._seen_ms.items() if now_ms - seen_ms >= self._grace_ms]:
-            if topic_id not in living:
+            if topic_id not in living and topic_id not in hidden.known:
                 del self._seen_ms[topic_id]
                 self._gone.add(topic_id)
         return ClusterView(
             living,
             frozenset(self._gone),
-            now_ms - self._since_ms >= self._grace_ms,
+            not hidden.others and now_ms - self._since_ms >= self._grace_ms,
             frozenset(self._seen_ms) - living,
         )
 
@@ -114,6 +150,6 @@ def release_of(
     if tier.holds(entry):
         return Release.TIERED
     retention_ms = view.retention_ms.get(partition.topic_id, NEVER)
-    if retention_ms != NEVER and age_ms >= retention_ms and not tier.waits_for(partition):
+    if retention_ms != NEVER and age_ms >= retention_ms and not tier.waits_for(partition.topic_id):
         return Release.EXPIRED
     return None

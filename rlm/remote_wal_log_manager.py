@@ -15,63 +15,35 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
 from kafka_log.open_files import OpenFiles
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.topic_settings import LinkPolicy
+from rlm.append_rhythm import AppendRhythm
 from rlm.append_watcher import AppendWatcher
 from rlm.combine_task import RLMWalCombineTask, UploadedSegment
 from rlm.led_partition import Assignment, LedPartition, PartitionStatus
+from rlm.led_views import StoredLog
 from rlm.link_policy import LinkDecider, LinkMode
+from rlm.log_manager_limits import LogManagerLimits
 from rlm.measures import StageTimes, WriteMeasures
-from rlm.partition_schedule import PartitionSchedule, ScheduleIntervals
+from rlm.partition_schedule import PartitionSchedule
 from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
-from rlm.upload_pacer import PacerLimits, UploadPacer, Urgency
+from rlm.upload_listener import UploadListener, UploadListeners
+from rlm.upload_pacer import BULK_BYTES, UploadPacer, Urgency
+from rlm.upload_urgency import urgency_of
 from rlm.wal_task import ReadError, RLMWalTask, TaskOutcome, run_tasks
 
 log = structlog.get_logger(__name__)
 
-_BULK_BYTES = 128 * 1024
-"""From so much in an upload interval on, appends are gathered."""
 _PAUSE_S = 0.004
 """So long without an append is a pause."""
 _PARTITIONS_PER_RUN = 256
 """So many due partitions are handed to the pool at a time."""
-
-
-class UploadListener(Protocol):
-    """Who wants to know what became of the partitions led here."""
-
-    def segment_uploaded(self, segment: UploadedSegment) -> None:
-        """An object is stored."""
-
-    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
-        """What was uploaded from this offset on is dead."""
-
-    def partition_released(self, partition: TopicIdPartition) -> None:
-        """The partition is not led here any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogManagerLimits:
-    """Bounds of the write path."""
-
-    schedule: ScheduleIntervals
-    pacer: PacerLimits
-    task_threads: int
-    queue_items: int
-    queue_bytes: int
-    read_bytes: int
-    """The tasks that run together read at most so much."""
-    link_wait_max_s: float
-    """An upload that takes longer than this counts as failing: links are not waited for."""
-    open_files: int
 
 
 class RemoteWalLogManager:
@@ -92,12 +64,13 @@ class RemoteWalLogManager:
         self._stage_times = stage_times
         self._measures = measures
         self._clock = clock
-        self._listeners: list[UploadListener] = []
+        self._listeners = UploadListeners()
         self._schedule = PartitionSchedule(limits.schedule)
         self._pacer = UploadPacer(limits.pacer)
         self._queue = RemoteSegmentQueue(limits.queue_items, limits.queue_bytes)
         self._partitions: dict[TopicIdPartition, LedPartition] = {}
         self._watcher = AppendWatcher()
+        self._rhythm = AppendRhythm()
         self._open_files = OpenFiles(limits.open_files)
         self._pool = ThreadPoolExecutor(limits.task_threads, thread_name_prefix="rlm-wal-task")
         self._appended: set[TopicIdPartition] = set()
@@ -112,10 +85,12 @@ class RemoteWalLogManager:
         """Where the upload of a log goes on; None begins with the active segment."""
         self.on_unknown_partition: Callable[[], None] = lambda: None
         """Called when a follower begins to fetch a partition that is not known as led: leadership may have changed."""
+        self.replication_is_pending: Callable[[], bool] = lambda: False
+        """Whether followers have yet to take something that is stored."""
 
     def add_listener(self, listener: UploadListener) -> None:
         """Tell this one, too."""
-        self._listeners.append(listener)
+        self._listeners.add(listener)
 
     def start(self) -> "asyncio.Task[None]":
         """Begin to process partitions. The task never ends by itself, unless by a defect."""
@@ -186,8 +161,7 @@ class RemoteWalLogManager:
         self._queue.discard(partition)
         if led.task not in self._running:
             led.task.close()
-        for listener in self._listeners:
-            listener.partition_released(partition)
+        self._listeners.partition_released(partition)
 
     # What others ask.
 
@@ -217,7 +191,8 @@ class RemoteWalLogManager:
             and offset >= led.uploaded_offset
             and led.backlog_bytes <= 2 * self._limits.pacer.upload_bytes
             and not self._pacer.failures_in_a_row
-            and self._pacer.oldest_in_flight_s(self._clock()) < self._limits.link_wait_max_s
+            and self._pacer.oldest_in_flight_s(now_s := self._clock()) < self._limits.link_wait_max_s
+            and self._pacer.held_back_s(now_s) < self._limits.link_wait_max_s
         )
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
@@ -248,15 +223,14 @@ class RemoteWalLogManager:
         wanted = TopicIdPartition(TopicId(topic_id), partition)
         return wanted if wanted in self._partitions else None
 
+    def stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
+        """The partition's log and how far it is stored; None when it is not led here."""
+        led = self._partitions.get(partition)
+        return None if led is None else led.stored_log()
+
     def status(self) -> dict[TopicIdPartition, PartitionStatus]:
         """The led partitions, for `describe`. May be called on other threads."""
-        now_s = self._clock()
-        return {partition: led.status(now_s) for partition, led in list(self._partitions.items())}
-
-    @property
-    def backlog_is_full(self) -> bool:
-        """Whether the queue has no room, so that tasks wait."""
-        return not (self._queue.free_items and self._queue.free_bytes)
+        return {partition: led.status(self._clock()) for partition, led in list(self._partitions.items())}
 
     # The flow.
 
@@ -278,7 +252,9 @@ class RemoteWalLogManager:
                 raise self._defect
             delay_s = self._delay_s(self._clock())
             if delay_s is not None and delay_s > 0 and self._appended and self._is_bulk(self._clock()):
-                if await self._watcher.pause(delay_s, _PAUSE_S, self._append_seen):
+                quiet_s = _PAUSE_S if self._rhythm.producers_wait else delay_s
+                round_is_over = not self._uploads and not self.replication_is_pending()
+                if await self._watcher.pause(delay_s, quiet_s, self._append_seen) and round_is_over:
                     await self._run_due_tasks()
                     now_s = self._clock()
                     if self._urgency(now_s) is Urgency.LINKS or self._decider.pays(self._queue.size_bytes):
@@ -295,41 +271,37 @@ class RemoteWalLogManager:
             self._start_queued(self._clock())
 
     def _start_queued(self, now_s: float) -> None:
-        if len(self._queue):
+        if len(self._queue) and not self._pacer.held_back_s(now_s):
             self._start_upload(now_s)
 
     def _is_bulk(self, now_s: float) -> bool:
-        return not self._pacer.failures_in_a_row and self._decider.expected_bytes(now_s) >= _BULK_BYTES
+        return self._expected_bytes(now_s) >= BULK_BYTES
+
+    def _expected_bytes(self, now_s: float) -> float:
+        return 0.0 if self._pacer.failures_in_a_row else self._decider.expected_bytes(now_s)
 
     def _delay_s(self, now_s: float) -> float | None:
         """Seconds until the next step; None: when woken."""
         due_s = self._schedule.next_time_s()
         if not len(self._queue):
-            if due_s is None or self.backlog_is_full:
+            if due_s is None or self._queue.is_full:
                 return None
             if due_s > now_s:
                 return due_s - now_s
-        start_s = self._pacer.next_start_s(self._queue.size_bytes, self._urgency(now_s), self._is_bulk(now_s))
+        start_s = self._pacer.next_start_s(
+            self._queue.size_bytes, self._urgency(now_s), self._expected_bytes(now_s), self._rhythm.producers_wait
+        )
         return None if start_s is None else start_s - now_s
 
     def _urgency(self, now_s: float) -> Urgency:
         """How the upload of what is queued and appended is wanted: as the most urgent of its partitions."""
         if any(one in self._appended or not self._partitions[one].is_settled for one in self._hurried):
             return Urgency.LINKS
-        urgency = Urgency.ARCHIVE
-        for partition in chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN)):
-            led = self._partitions.get(partition)
-            if led is None:
-                continue
-            policy, bound_ms = led.assignment.link_policy, led.assignment.latency_bound_ms
-            if self._decider.mode(policy, bound_ms, 0, now_s) is LinkMode.LINK:
-                if policy is LinkPolicy.ALWAYS:
-                    return Urgency.LINKS
-                urgency = Urgency.PAYING_LINKS
-        return urgency
+        waiting = chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN))
+        return urgency_of(map(self._partitions.get, waiting), self._decider, now_s)
 
     async def _run_due_tasks(self) -> None:
-        if self.backlog_is_full:
+        if self._queue.is_full:
             return
         now_s = self._clock()
         due = self._schedule.take_due(now_s, min(_PARTITIONS_PER_RUN, self._queue.free_items))
@@ -394,12 +366,11 @@ class RemoteWalLogManager:
         log.info("log_truncated", partition=str(partition), offset=offset)
         self._queue.discard(partition, offset)
         led.truncated(offset)
-        for listener in self._listeners:
-            listener.partition_truncated(partition, offset)
+        self._listeners.partition_truncated(partition, offset)
 
     def _start_upload(self, now_s: float) -> None:
         items = self._queue.drain(self._limits.pacer.upload_bytes)
-        self._pacer.started(now_s)
+        self._pacer.started(now_s, sum(len(item.records) for item in items))
         upload = asyncio.get_running_loop().create_task(self._upload(items, now_s))
         self._uploads.add(upload)
         upload.add_done_callback(self._upload_ended)
@@ -421,6 +392,8 @@ class RemoteWalLogManager:
         else:
             self._pacer.finished(started_s)
             self._decider.uploaded(now_s - started_s)
+            self._watcher.take(self._append_seen)
+            self._rhythm.upload_ended(bool(self._appended))
             self._stored(segment, started_s, now_s)
         self._wake.set()
 
@@ -437,8 +410,7 @@ class RemoteWalLogManager:
         self._measures.uploaded_bytes.inc(sum(len(item.records) for item in segment.items))
         # The log may have been truncated, or its leadership lost, during the upload.
         segment = replace(segment, items=tuple(part for part, _ in live), entries=tuple(entry for _, entry in live))
-        for listener in self._listeners:
-            listener.segment_uploaded(segment)
+        self._listeners.segment_uploaded(segment)
 
     def _unstored_part(self, item: MetaQueueItem) -> MetaQueueItem | None:
         led = self._partitions.get(item.topic_id_partition)

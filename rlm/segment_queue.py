@@ -85,6 +85,11 @@ class RemoteSegmentQueue:
         """How many more bytes fit."""
         return max(self._max_bytes - self.size_bytes, 0)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room, so that tasks wait."""
+        return not (self.free_items and self.free_bytes)
+
     def first_partition(self) -> tuple[TopicIdPartition, ...]:
         """The partition of the item that is next, if there is one."""
         return (self._items[0].topic_id_partition,) if self._items else ()

@@ -73,9 +73,9 @@ def test_entries_wait_for_the_archive_wherever_it_runs(
     cluster = Cluster(archives_here=here)
     cluster.settings.topics["orders"] = topic
     cluster.settings.agents[2] = AgentRegistration(2, 5, "", "", "1", 0, archive=elsewhere)
-    assert not cluster.knowledge.is_archived(ORDERS)
+    assert not cluster.knowledge.is_archived(ORDERS.topic_id)
     cluster.knowledge.cluster_seen(SEEN)
-    assert cluster.knowledge.is_archived(ORDERS) is expected
+    assert cluster.knowledge.is_archived(ORDERS.topic_id) is expected
 
 
 def test_an_archived_topics_entry_goes_once_it_is_archived_and_never_by_time() -> None:

@@ -87,7 +87,7 @@ async def test_a_led_partition_with_the_archive_on_is_archived(tmp_path: Path) -
         8,
         ArchiveParts(
             storage, store, topic.archive, topic, ArchiveMeasures(CollectorRegistry()),
-            Clocks(time.monotonic, lambda: WALL_MS + 1),
+            Clocks(time.monotonic, lambda: WALL_MS + 1), lambda: True,
         ),
         lambda: CareDuties({1: 8}, KnownLogs({}, ())),
     )  # fmt: skip
@@ -120,7 +120,7 @@ async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_pa
         8,
         ArchiveParts(
             storage, store, topic.archive, topic, ArchiveMeasures(CollectorRegistry()),
-            Clocks(time.monotonic, lambda: WALL_MS),
+            Clocks(time.monotonic, lambda: WALL_MS), lambda: True,
         ),
         lambda: CareDuties({}, KnownLogs({}, ())),
     )  # fmt: skip
@@ -165,7 +165,7 @@ async def test_orphans_are_healed_unless_it_is_the_metadata_that_seems_lost(
         8,
         ArchiveParts(
             wal_storage, store, topic.archive, topic, ArchiveMeasures(CollectorRegistry()),
-            Clocks(time.monotonic, lambda: later_ms),
+            Clocks(time.monotonic, lambda: later_ms), lambda: True,
         ),
         lambda: duties[0],
     )  # fmt: skip

@@ -9,9 +9,14 @@ import pytest
 from agent.late_storage import LateStorageManager
 from agent.metrics import StateCollector
 from agent.metrics_doc import _NoLedPartitions
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.archive_records import ArchiveObjectCommitted
+from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.publisher import RemoteWalMetadataPublisher
 from metadata_topic.store import RemoteWalMetadataStore
+from plugin.archive_object import ArchiveObjectId
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.remote_wal_log_manager import RemoteWalLogManager
 
 
@@ -27,18 +32,36 @@ from rlm.remote_wal_log_manager import RemoteWalLogManager
 )
 def test_counters_of_the_metadata_topic_are_metrics(counter: str, sample: str, labels: dict[str, str]) -> None:
     counters: Counter[str] = Counter()
-    collector = StateCollector(
+    collector = _collector(counters, ArchiveStore())
+    assert _value(collector, sample, labels) == 0
+    counters[counter] += 3
+    assert _value(collector, sample, labels) == 3
+
+
+def test_archive_objects_and_their_bytes_are_metrics() -> None:
+    archive = ArchiveStore()
+    collector = _collector(Counter(), archive)
+    finished = {"state": "COPY_SEGMENT_FINISHED"}
+    assert _value(collector, "remote_wal_archived_objects", finished) == 0
+    partition = TopicIdPartition(TopicId(b"o" * 16), 0)
+    for number in range(2):
+        named = ArchiveObjectId(partition, 10 * number, 10 * number + 9, CombinedSegmentId(1, 1, number))
+        run = RemoteLogSegmentMetadataEntry(partition, 0, 10 * number, 10 * number + 9, 112, 200, 1)
+        archive.apply(ArchiveObjectCommitted(named, 1, (run,), 400, (), 1))
+    assert _value(collector, "remote_wal_archived_objects", finished) == 2
+    assert _value(collector, "remote_wal_archived_objects_bytes", finished) == 800
+
+
+def _collector(counters: Counter[str], archive: ArchiveStore) -> StateCollector:
+    return StateCollector(
         LateStorageManager(),
         cast(RemoteWalLogManager, _NoLedPartitions()),
         RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, 1, time.monotonic),
-        RemoteWalMetadataStore(),
+        (RemoteWalMetadataStore(), archive),
         lambda: counters,
     )
 
-    def value() -> float:
-        samples = [found for metric in collector.collect() for found in metric.samples]
-        return next(found.value for found in samples if found.name == sample and found.labels == labels)
 
-    assert value() == 0
-    counters[counter] += 3
-    assert value() == 3
+def _value(collector: StateCollector, sample: str, labels: dict[str, str]) -> float:
+    samples = [found for metric in collector.collect() for found in metric.samples]
+    return next(found.value for found in samples if found.name == sample and found.labels == labels)

@@ -4,7 +4,7 @@ import pytest
 
 from agent.object_summary import object_summary
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic import segment_table
+from metadata_topic import records
 from metadata_topic.records import RemoteWalNodeRegistration
 from metadata_topic.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
@@ -60,7 +60,7 @@ def test_no_entry_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_block: object) -> None:
         raise AssertionError("an entry block was decoded")
 
-    monkeypatch.setattr(segment_table, "decode_entries", refuse)
+    monkeypatch.setattr(records, "decode_entries", refuse)
     with pytest.raises(AssertionError):
         list(store.segments())
     assert object_summary(store, NOW_MS)["objects"]

@@ -14,6 +14,7 @@ from agent.settings import (
     parse_address,
     parse_peers,
 )
+from agent.transfer_limits import catch_up_read_limits, log_manager_limits
 from kafka_log.server_properties import parse_broker_properties
 from plugin.loading import DEFAULT_IMPL_PREFIX
 from replication.peer_connection import Address
@@ -79,7 +80,23 @@ def test_an_archive_objects_bounds_belong_together() -> None:
     assert "remote.wal.archive.object.run.bytes" in message
 
 
+def test_quotas_reach_what_they_bound() -> None:
+    found = parsed(
+        remote_wal_log_manager_copy_max_bytes_per_second="5000000",
+        remote_wal_catch_up_fetch_max_bytes_per_second="7000000",
+        remote_wal_hydration_timeout_ms="800",
+        remote_wal_hydration_cache_bytes="40000000",
+    )
+    assert log_manager_limits(found).pacer.bytes_per_s == 5_000_000
+    reads = catch_up_read_limits(found)
+    assert (reads.bytes_per_s, reads.wait_max_s, reads.under_way_bytes) == (7_000_000, 0.4, 10_000_000)
+    assert log_manager_limits(AgentSettings()).pacer.bytes_per_s is None
+
+
 WRONG = [
+    ("remote_wal_log_manager_copy_max_bytes_per_second", "0"),
+    ("remote_wal_catch_up_fetch_max_bytes_per_second", "0"),
+    ("remote_wal_catch_up_thread_pool_size", "0"),
     ("remote_wal_archive_bytes_per_second", "0"),
     ("remote_wal_archive_object_max_bytes", "9999999999"),
     ("remote_wal_log_manager_thread_pool_size", "0"),

@@ -49,7 +49,7 @@ def test_an_entry_goes_when_all_of_it_is_on_the_tier(
     tier = Tiers([TieredStorageTier(_tiered(0, 9), Follower(), LogEpochs(lambda _: tmp_path, lambda: 0.0))])
     assert tier.holds(entry) is expected
     assert release_of(entry, 0, ClusterView(), tier) is (Release.TIERED if expected else None)
-    assert not tier.waits_for(ORDERS)
+    assert not tier.waits_for(ORDERS.topic_id)
 
 
 def test_nothing_is_known_before_the_topic_was_read(tmp_path: Path) -> None:

@@ -201,10 +201,13 @@ class Script:
         else:
             self.cluster.start_broker(broker_id)
 
-    def switch(self, broker_id: int, name: str, value: str = "") -> None:
-        """Set a switch of the agent's storage manager; see storage_plugins/breakable_storage.py."""
+    def switch(self, broker_id: int, name: str, value: str = "", *, store: str = "switches") -> None:
+        """Set a switch of the agent's storage manager; see storage_plugins/breakable_storage.py.
+
+        `store` is the directory of the switches of that storage manager, in the cluster's directory.
+        """
         if self.with_agents:
-            directory = self.cluster.layout.directory / "switches"
+            directory = self.cluster.layout.directory / store
             directory.mkdir(exist_ok=True)
             unfinished = directory / f"unfinished-{broker_id}-{name}"
             unfinished.write_text(value)
@@ -217,7 +220,7 @@ class Script:
 
     def clear_switches(self) -> None:
         """Let storage work again."""
-        for path in (self.cluster.layout.directory / "switches").glob("*"):
+        for path in self.cluster.layout.directory.glob("*switches/*"):
             path.unlink(missing_ok=True)
 
     def expect_agent_to_die(self, broker_id: int) -> None:

@@ -20,7 +20,7 @@ from kafka_log.log_directory import (
     live_segments,
     parse_partition_directory_name,
 )
-from kafka_log.meta_properties import MetaProperties, parse_meta_properties, read_meta_properties
+from kafka_log.meta_properties import MetaProperties, directory_ids, parse_meta_properties, read_meta_properties
 from kafka_log.partition_metadata import parse_partition_metadata, read_partition_metadata
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from tests.kafka_log.log_writer import LogWriter
@@ -255,3 +255,11 @@ def test_live_segments_are_listed_in_order(tmp_path: Path) -> None:
     segments = live_segments(log.path)
     assert [(s.base_offset, s.size_bytes) for s in segments] == [(s.base_offset, s.size) for s in log.segments]
     assert [s.path for s in segments] == [log.file(s) for s in log.segments]
+
+
+def test_directories_without_an_id_are_left_out(tmp_path: Path) -> None:
+    for name, text in (("a", "version=1\ncluster.id=c\nnode.id=1\ndirectory.id=its-id\n"), ("b", "damaged")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "meta.properties").write_text(text)
+
+    assert directory_ids([tmp_path / "a", tmp_path / "b", tmp_path / "absent"]) == {str(tmp_path / "a"): "its-id"}

@@ -36,6 +36,7 @@ class FakeTopic:
         self.partitions: list[list[tuple[bytes | None, bytes | None]]] = [[] for _ in range(partitions)]
         self.log_starts: dict[int, int] = {}
         self.fail_next = 0
+        self.ends_are_told = True
         self.consumers = 0
         self.reads: list[tuple[int, int]] = []
 
@@ -62,6 +63,8 @@ class FakeConsumer:
         return self._topic.log_starts.get(partition, 0)
 
     def end_offset(self, topic: str, partition: int, timeout_s: float) -> int:
+        if not self._topic.ends_are_told:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         return len(self._topic.partitions[partition])
 
     def assign(self, topic: str, positions: dict[int, int]) -> None:

@@ -175,7 +175,7 @@ def histories(draw: st.DrawFn) -> list[ArchiveRecord]:
     return history
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(histories(), st.randoms(use_true_random=False))
 def test_any_order_and_repetition_gives_the_same_end_state(history: list[ArchiveRecord], rng: random.Random) -> None:
     ids = sorted({record.object_id for record in history})
@@ -185,7 +185,7 @@ def test_any_order_and_repetition_gives_the_same_end_state(history: list[Archive
     assert picture(store_of(*through_bytes), ids) == picture(store_of(*history), ids)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(histories())
 def test_a_store_made_of_a_snapshot_answers_the_same(history: list[ArchiveRecord]) -> None:
     store = store_of(*history)
@@ -195,7 +195,7 @@ def test_a_store_made_of_a_snapshot_answers_the_same(history: list[ArchiveRecord
     assert answers[:-1] == expected[:-1]  # type: ignore[index]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(histories())
 def test_ranges_agree_with_a_plain_search(history: list[ArchiveRecord]) -> None:
     store = store_of(*history)

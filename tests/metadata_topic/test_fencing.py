@@ -100,7 +100,7 @@ def with_places(history: list[MetadataRecord]) -> list[tuple[MetadataRecord, tup
     return [(record, (0, offset)) for offset, record in enumerate(history)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(histories(), st.integers(0, 60), st.randoms(use_true_random=False))
 def test_reading_a_topic_twice_from_anywhere_gives_the_same_state(
     history: list[MetadataRecord], at: int, rng: random.Random
@@ -116,7 +116,7 @@ def test_reading_a_topic_twice_from_anywhere_gives_the_same_state(
     assert [again.is_fenced(segment_id(n)) for n in range(6)] == [once.is_fenced(segment_id(n)) for n in range(6)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(histories(), st.randoms(use_true_random=False))
 def test_registrations_do_not_make_unfenced_records_depend_on_order(
     history: list[MetadataRecord], rng: random.Random
@@ -127,7 +127,7 @@ def test_registrations_do_not_make_unfenced_records_depend_on_order(
     assert picture(store_of(*shuffled)) == picture(store_of(*history))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(histories())
 def test_of_a_fenced_incarnation_only_deletions_are_taken(history: list[MetadataRecord]) -> None:
     store = store_of(node(2), *history)

@@ -32,7 +32,7 @@ def some_store(segments: int = 30) -> RemoteWalMetadataStore:
     return store
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(histories(), st.integers(0, 30))
 def test_the_store_that_is_read_answers_as_the_one_that_was_written(history: list[MetadataRecord], at: int) -> None:
     store = RemoteWalMetadataStore()
@@ -115,7 +115,7 @@ def test_another_one_a_newer_one_and_a_cut_one_are_refused(damage: Callable[[byt
         read_snapshot(damage(write_snapshot(some_store())))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_a_flipped_byte_is_always_noticed(data: st.DataObject) -> None:
     raw = bytearray(write_snapshot(some_store(3)))

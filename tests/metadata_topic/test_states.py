@@ -1,10 +1,12 @@
 """The life cycle's table."""
 
 from itertools import permutations, product
+from pathlib import Path
 
 from metadata_strategies import DELETED, DELETING, FINISHED, STARTED
 
 from metadata_topic.states import TRANSITIONS, Step, furthest, step
+from metadata_topic.states_doc import BEGIN, END, section
 
 
 def test_the_table_is_that_of_kip_405() -> None:
@@ -35,3 +37,10 @@ def test_the_furthest_state_does_not_depend_on_the_order() -> None:
                 state = furthest(state, arriving)
             outcomes.add(state)
         assert outcomes == {max(history)}
+
+
+def test_the_diagram_in_the_docs_is_drawn_from_the_table() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "object-format.md").read_text()
+    _, begin, rest = document.partition(BEGIN)
+    drawn, end, _ = rest.partition(END)
+    assert begin + drawn + end == section(), "put in its place what python -m metadata_topic.states_doc prints"

@@ -206,7 +206,7 @@ def histories(draw: st.DrawFn) -> list[MetadataRecord]:
     return records
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(histories(), st.randoms(use_true_random=False))
 def test_any_order_and_repetition_gives_the_same_end_state(history: list[MetadataRecord], rng: random.Random) -> None:
     shuffled = history + [record for record in history if rng.random() < 0.5]
@@ -214,7 +214,7 @@ def test_any_order_and_repetition_gives_the_same_end_state(history: list[Metadat
     assert picture(store_of(*shuffled)) == picture(store_of(*history))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(histories())
 def test_a_store_fed_through_the_topics_bytes_answers_the_same(history: list[MetadataRecord]) -> None:
     through_bytes = [
@@ -225,7 +225,7 @@ def test_a_store_fed_through_the_topics_bytes_answers_the_same(history: list[Met
     assert picture(store_of(*through_bytes)) == picture(store_of(*history))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10), st.integers(0, 2), st.booleans()), max_size=15),
     st.integers(0, 45),

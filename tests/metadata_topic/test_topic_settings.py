@@ -28,7 +28,9 @@ from metadata_topic.topic_settings import (
 )
 
 NOWHERE = KafkaClientConfig("nowhere:1")
-AGENT = AgentRegistration(3, 77, "http://127.0.0.1:9999", "127.0.0.1:9998", "0.1.0", 1_700_000_000_000)
+AGENT = AgentRegistration(
+    3, 77, "http://127.0.0.1:9999", "127.0.0.1:9998", "0.1.0", 1_700_000_000_000, directory_ids={"/data": "an-id"}
+)
 QUICK = FollowSettings(batch_wait_ms=10, retry_pause_ms=1)
 
 

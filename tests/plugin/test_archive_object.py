@@ -54,7 +54,7 @@ def sealed(log: list[tuple[int, int, bytes]], run_bytes: int) -> tuple[ArchiveOb
     return object_id, building.seal()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(logs(), st.integers(1, 900))
 def test_runs_tile_the_range_and_each_offset_leads_to_its_batch(
     log: list[tuple[int, int, bytes]], run_bytes: int

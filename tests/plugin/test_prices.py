@@ -20,6 +20,14 @@ def test_at_the_break_even_size_an_object_costs_what_the_zone_border_costs() -> 
         assert store.requests_usd(1, 2, size, 2 * size) == pytest.approx(border, rel=1e-3)
 
 
+def test_a_read_of_what_is_stored_costs_at_its_break_even_size_what_the_zone_border_costs() -> None:
+    prices = Prices.load()
+    for store, about_bytes in ((prices.s3_express, 1_550), (prices.s3_standard, 20_000)):
+        size = prices.get_break_even_bytes(store)
+        assert size == pytest.approx(about_bytes, rel=0.01)
+        assert store.requests_usd(0, 1, 0, size) == pytest.approx(size / 1e9 * prices.zone_crossing_gb, rel=1e-2)
+
+
 def test_the_standard_backend_is_reckoned_at_standard_prices() -> None:
     prices = Prices.load()
     assert prices.of_storage_manager("plugin.s3.S3WalStorageManager") is prices.s3_standard
@@ -41,3 +49,11 @@ def test_prices_at_which_no_object_ever_pays_are_refused(tmp_path: Path) -> None
     prices = Prices.load(file)
     with pytest.raises(PriceError, match="no object is ever cheaper"):
         prices.break_even_bytes(2, prices.s3_express)
+
+
+def test_prices_at_which_no_read_ever_pays_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(DEFAULT_PRICES_FILE.read_text().replace("retrieval_gb = 0.0006", "retrieval_gb = 1.0"))
+    prices = Prices.load(file)
+    with pytest.raises(PriceError, match="no read is ever cheaper"):
+        prices.get_break_even_bytes(prices.s3_express)

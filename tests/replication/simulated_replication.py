@@ -41,17 +41,24 @@ class Upload:
     started_s: float
 
 
+class OlderIndex(LinkIndex):
+    """All that was ever uploaded, by agents before as well, dead batches and lost objects included."""
+
+    def expected(self, partition: TopicIdPartition, offset: int) -> bool:
+        return False
+
+
 class LeadersAgent:
     """One incarnation. Everything in it is lost when it crashes."""
 
-    def __init__(self, incarnation: int, read_offsets: dict[int, int], policy: LinkPolicy) -> None:
+    def __init__(self, incarnation: int, read_offsets: dict[int, int], policy: LinkPolicy, older: "OlderIndex") -> None:
         self.incarnation, self.sequence, self.policy = incarnation, 0, policy
         self.read_offsets = read_offsets
         self.queue, self.pacer = RemoteSegmentQueue(50, 20_000), UploadPacer(PACER)
         self.decider = LinkDecider(CostLimits(500, 0.01))
         self.uploads: list[Upload] = []
         self.index = LinkIndex(max_batches=40)
-        self.planner = LinkPlanner(self.index, self, PlannerLimits(WAIT_MAX_S, 500))
+        self.planner = LinkPlanner(self.index, self, PlannerLimits(WAIT_MAX_S, 500), older)
         self.now_s = self.read_s = 0.0
 
     # LedPartitions
@@ -82,7 +89,8 @@ class Simulation:
         self.follower: dict[int, list[bytes]] = {number: [] for number in PARTITIONS}
         self.objects: dict[CombinedSegmentId, bytes] = {}
         self.policy = self.rng.choice([LinkPolicy.ALWAYS, LinkPolicy.COST])
-        self.agent = LeadersAgent(0, dict.fromkeys(PARTITIONS, 0), self.policy)
+        self.older = OlderIndex()
+        self.agent = LeadersAgent(0, dict.fromkeys(PARTITIONS, 0), self.policy, self.older)
         self.untold_cuts: list[tuple[int, int]] = []
         self.waiting: tuple[bytes, float] | None = None
         """The response that waits for its links, and until when."""
@@ -174,7 +182,8 @@ class Simulation:
         agent.decider.uploaded(self.now_s - upload.started_s)
         start = 0
         for item in upload.items:
-            store(agent.index, item.topic_id_partition, bytes(item.records), upload.segment, start)
+            for index in (agent.index, self.older):
+                store(index, item.topic_id_partition, bytes(item.records), upload.segment, start)
             start += len(item.records)
         return f"{upload.segment} stored"
 
@@ -262,7 +271,7 @@ class Simulation:
             if self.rng.random() < 0.5:
                 self.objects[upload.segment] = b"".join(bytes(item.records) for item in upload.items)
         begin = {n: self.rng.randint(0, len(self.leader[n])) for n in PARTITIONS}
-        self.agent = LeadersAgent(self.agent.incarnation + 1, begin, self.policy)
+        self.agent = LeadersAgent(self.agent.incarnation + 1, begin, self.policy, self.older)
         self.agent.now_s = self.now_s
         self.waiting, self.untold_cuts = None, []
         return str(self.agent.incarnation)

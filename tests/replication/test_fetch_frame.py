@@ -23,7 +23,7 @@ from replication.link import Cut, InlineBytes, LinkedResponse
 from replication.splicer import splice
 from tests.replication.fetch_frames import VERSIONS, decode, request, requests, response, responses
 
-few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 @few

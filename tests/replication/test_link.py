@@ -150,7 +150,7 @@ def linked_frames(draw: st.DrawFn) -> tuple[bytes, LinkedFrame, bool]:
     return frame, LinkedFrame(frame, counts, drop_tail), drop_tail
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(linked_frames())
 def test_a_spliced_frame_is_the_leaders_frame_or_that_without_a_dropped_tail(
     made: tuple[bytes, LinkedFrame, bool],
@@ -167,7 +167,7 @@ def test_a_spliced_frame_is_the_leaders_frame_or_that_without_a_dropped_tail(
     assert got.to_dict() == original.to_dict()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(linked_frames().filter(lambda made: bool(made[1].hydrated)), st.data())
 def test_wrong_bytes_from_the_store_never_become_a_frame(
     made: tuple[bytes, LinkedFrame, bool], data: st.DataObject

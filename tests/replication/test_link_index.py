@@ -43,7 +43,7 @@ def test_truncation_forgets_from_its_offset_on() -> None:
     assert index.find(partition(0), 4) == stored(1, 4)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["add", "add", "add", "drop", "cut"]), st.integers(0, 2), st.integers(0, 20)),

@@ -257,7 +257,7 @@ def scenes(draw: st.DrawFn) -> tuple[dict[int, list[bytes]], dict[int, list[str]
     return logs, state, modes, {number: draw(st.sampled_from([0, 0, 40])) for number in partitions}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(scenes(), st.booleans())
 def test_whatever_is_stored_the_follower_gets_a_prefix_of_the_leaders_batches(
     scene: tuple[dict[int, list[bytes]], dict[int, list[str]], dict[int, LinkMode], dict[int, int]], expected: bool

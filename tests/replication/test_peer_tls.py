@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from replication.framed_connection import FramedConnection
 from replication.peer_connection import Address, PeerTls, check_certificate, connect_framed, exchange_hellos
-from replication.peer_protocol import Hello, PeerRefusedError
+from replication.peer_protocol import LINK_VERSION, Hello, PeerRefusedError
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -142,7 +142,7 @@ async def test_frames_of_all_sizes_cross_a_connection_under_mutual_tls(authority
         connection = FramedConnection()
         await connect_framed(address, connection, authority.tls_for("broker-2").client_context())
         peer, link_version = await exchange_hellos(connection, hello_of(2), expected_broker_id=1)
-        assert (peer.broker_id, link_version) == (1, 1)
+        assert (peer.broker_id, link_version) == (1, LINK_VERSION)
         frame = bytes(range(256)) * (size // 256 + 1)
         connection.write_frame(frame[:size])
         assert await connection.read_frame() == frame[:size]

@@ -20,12 +20,15 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from replication.catch_up import CatchUp
+from replication.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.circuit_breaker import BreakerLimits
 from replication.fetch_frame import FETCH_API_KEY, parse_request_header, scan_fetch_request
 from replication.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
 from replication.hydration import HydrationCache, HydrationLimits
 from replication.leader_proxy import LeaderProxy
 from replication.leader_relay import LeaderContext, LeaderLimits
+from replication.link_index import LinkIndex
 from replication.measures import ReplicationMeasures
 from replication.peer_connection import Address
 from replication.peer_protocol import Hello
@@ -142,6 +145,15 @@ class Agents:
             self.follower_measures,
             clock=lambda: self.now_s,
         )
+        self.catch_up_reads = CatchUpReads(
+            self.hydration,
+            CatchUpReadLimits(threads=2, bytes_per_s=10_000_000, under_way_bytes=1_000_000, wait_max_s=0.5),
+            self.follower_measures,
+            clock=lambda: self.now_s,
+        )
+        self.catch_up: CatchUp | None = None
+        """What the leader's agent knows beside its index; made by the test."""
+        self.index = LinkIndex()
         self.limits = LeaderLimits(link_wait_max_s=0.5, break_even_bytes=1, range_gap_bytes=1000)
         self.follower_limits = FollowerLimits(hydration_timeout_s=5.0)
         self.leader_hello = Hello("cluster", 1, 11)
@@ -161,6 +173,8 @@ class Agents:
                 StageTimes(self.leader_measures.registry),
                 self.leader_measures,
                 clock=lambda: self.now_s,
+                index=self.index,
+                catch_up=self.catch_up,
             )
         )
         await self.leader.start(LOOPBACK, None)
@@ -176,6 +190,7 @@ class Agents:
                 self.hydration,
                 self.stage_times,
                 self.follower_measures,
+                self.catch_up_reads,
                 lambda: None,
             ),
             {1: leader},
@@ -238,6 +253,7 @@ class Agents:
         await self.leader.stop()
         await self.broker.stop()
         self.hydration.close()
+        self.catch_up_reads.close()
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ Effects are: a record that becomes durable in the topic, an object that is writt
 takes with it all that the agent only had in memory: its metadata store, its planners, records that were not durable.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -23,7 +23,7 @@ from rlm.combine_task import Clocks, RLMWalCombineTask
 from rlm.expiration import ExpirationLimits, ExpirationPlanner
 from rlm.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
 from rlm.measures import LifecycleMeasures, WriteMeasures
-from rlm.orphan_task import OrphanTask
+from rlm.orphan_task import OrphanTask, OwnWork
 from rlm.release import ClusterView, Tiers
 from rlm.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
@@ -112,11 +112,6 @@ class _Publisher:
             self._store.apply(record)
 
 
-class NoFencing:
-    def is_fenced(self, _segment_id: CombinedSegmentId, /) -> bool:
-        return False
-
-
 class AgentOfWorld:
     """One incarnation."""
 
@@ -140,19 +135,28 @@ class AgentOfWorld:
         )
         self.planner = ExpirationPlanner(self.store, Tiers(), ExpirationLimits(GRACE_MS, TTL_MS), Random(1))
         self.planner.cluster_seen(ClusterView(frozenset({TOPIC}), retention_ms={TOPIC: RETENTION_MS}))
+        self.read_to_end: Callable[[], bool] = lambda: True
         self.unlinked: list[CombinedSegmentId] = []
         self.measures = LifecycleMeasures(registry)
         self.expiration = RLMWalExpirationTask(
             world.storage,
             self.publisher,
             self.planner,
-            Responsibility(lambda: {BROKER}, self.combine.is_under_way, self.unlinked.append),
+            Responsibility(lambda: {BROKER}, self.combine.is_under_way, self.unlinked.append, self._read_to_end),
             clocks,
-            DeletionPolicy(100, 2, self.store.segment, self.measures),
+            DeletionPolicy(100, 2, self.store.published_segment, self.measures),
         )
         self.orphans = OrphanTask(
-            world.storage, self.store, NoFencing(), TTL_MS, clocks.wall_ms, self.planner.is_being_deleted
+            world.storage,
+            self.store,
+            self._read_to_end,
+            TTL_MS,
+            clocks.wall_ms,
+            OwnWork(self.planner.is_being_deleted, self.combine.is_under_way),
         )
+
+    def _read_to_end(self) -> bool:
+        return self.read_to_end()
 
     async def upload(self, first_offset: int) -> None:
         raw = batches(2, first_offset, 5, 0)

@@ -15,9 +15,10 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.combine_task import Clocks, RLMWalCombineTask, UploadedSegment
 from rlm.led_partition import Assignment
 from rlm.link_policy import CostLimits, LinkDecider
+from rlm.log_manager_limits import LogManagerLimits
 from rlm.measures import StageTimes, WriteMeasures
 from rlm.partition_schedule import ScheduleIntervals
-from rlm.remote_wal_log_manager import LogManagerLimits, RemoteWalLogManager
+from rlm.remote_wal_log_manager import RemoteWalLogManager
 from rlm.upload_pacer import PacerLimits
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage

@@ -13,6 +13,7 @@ from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
 from plugin.errors import RemoteStorageTimeoutError
 from rlm.archive_care import KnownLogs
+from rlm.orphans import MetadataBehindError
 from rlm.segment_lookup import Tier
 from tests.kafka_log.batches import batch
 from tests.rlm.archive_rig import GRACE_MS, ORDERS, TTL_MS, Agent, CrashError, Outside, plain_log
@@ -56,7 +57,7 @@ def uploaded_logs(draw: st.DrawFn) -> Outside:
     return outside
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(uploaded_logs(), st.integers(100, 1500), st.integers(1, 500), st.integers(1, 3))
 async def test_what_is_archived_is_the_log_byte_for_byte(
     outside: Outside, max_bytes: int, run_bytes: int, threads: int
@@ -316,11 +317,13 @@ async def test_orphans_of_both_kinds_are_found_and_healed() -> None:
     unknown = lost._replace(writer_id=lost.writer_id._replace(sequence=77))
     outside.archive_storage.objects = {unknown: b"x"}
     outside.archive_storage.now_ms = outside.wall_ms()
-    assert agent.care.find_orphans(outside.wall_ms(), {1: 5}).objects == ()  # too young
+    assert agent.care.find_orphans(outside.wall_ms(), {1: 5}, lambda: True).objects == ()  # too young
     outside.now_s += TTL_MS / 1000
-    orphans = agent.care.find_orphans(outside.wall_ms(), {1: 5})
+    orphans = agent.care.find_orphans(outside.wall_ms(), {1: 5}, lambda: True)
     assert (orphans.objects, orphans.metadata) == ((unknown,), (lost,))
-    assert agent.care.find_orphans(outside.wall_ms(), {2: 5}) == type(orphans)((), ())
+    with pytest.raises(MetadataBehindError):
+        agent.care.find_orphans(outside.wall_ms(), {1: 5}, lambda: False)
+    assert agent.care.find_orphans(outside.wall_ms(), {2: 5}, lambda: True) == type(orphans)((), ())
     agent.care.heal(orphans, outside.wall_ms(), {1: 5})
     agent.read_topic()
     agent.take_care()

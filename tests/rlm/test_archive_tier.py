@@ -6,6 +6,7 @@ from metadata_topic.leader_epochs import LeaderEpochChain
 from plugin.archive_object import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.archive_tier import ArchiveTier
+from rlm.release import HeldRange
 from tests.rlm.archive_rig import ORDERS, OTHER
 
 
@@ -18,11 +19,13 @@ def test_an_entry_is_released_when_all_of_it_that_is_the_logs_is_archived() -> N
     named = ArchiveObjectId(ORDERS, 0, 19, CombinedSegmentId(1, 1, 0))
     archive.apply(ArchiveObjectCommitted(named, 1, (entry(0, 0, 9), entry(2, 10, 19)), 400, (), 1))
     chain = LeaderEpochChain([(0, 0), (2, 10)])
-    led = ArchiveTier(archive, lambda partition: partition == ORDERS, lambda _: chain)
+    led = ArchiveTier(archive, lambda topic_id: topic_id == ORDERS.topic_id, lambda _: chain)
     elsewhere = ArchiveTier(archive, lambda _: True, lambda _: None)
     dead_tail, behind, dead = entry(0, 5, 12), entry(2, 15, 20), entry(0, 10, 12)
     assert [led.holds(asked) for asked in (entry(0, 0, 9), entry(2, 10, 12), dead_tail, behind, dead)] == [
         True, True, True, False, False,
     ]  # fmt: skip
     assert [elsewhere.holds(asked) for asked in (entry(0, 0, 9), dead_tail)] == [True, False]
-    assert (led.waits_for(ORDERS), led.waits_for(OTHER)) == (True, False)
+    assert (led.held_range(ORDERS), led.held_range(OTHER)) == (HeldRange(2, 10, 19), None)
+    assert elsewhere.held_range(ORDERS) is None
+    assert (led.waits_for(ORDERS.topic_id), led.waits_for(OTHER.topic_id)) == (True, False)

@@ -15,7 +15,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.expiration import DeletionQuota, ExpirationLimits, ExpirationPlanner, Planned, Verdict
-from rlm.release import NEVER, ClusterView, Release, Tiers, TopicWatch
+from rlm.release import NEVER, ClusterView, HeldRange, HiddenTopics, Release, Tiers, TopicWatch
 from tests.rlm.test_failover import FailoverPlanner, LeaderEpochs
 
 ORDERS, CLICKS = TopicId(b"orders".ljust(16)), TopicId(b"clicks".ljust(16))
@@ -34,7 +34,10 @@ class FakeTier:
     def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
         return entry.topic_id_partition.topic_id in self.held
 
-    def waits_for(self, _partition: TopicIdPartition, /) -> bool:
+    def held_range(self, _partition: TopicIdPartition, /) -> HeldRange | None:
+        return None
+
+    def waits_for(self, _topic_id: TopicId, /) -> bool:
         return self.waits
 
 
@@ -72,8 +75,8 @@ class Rig:
     def start(self, age_ms: int = 0) -> None:
         for planned in self.scan(age_ms):
             now_ms = WRITTEN_MS + age_ms
-            self.store.apply(replace(planned.metadata, state=DELETING, entries=(), event_timestamp_ms=now_ms))
-            self.planner.started(planned.metadata, now_ms)
+            self.store.apply(replace(planned.segment.metadata, state=DELETING, entries=(), event_timestamp_ms=now_ms))
+            self.planner.started(planned.segment, now_ms)
 
 
 def test_an_object_whose_records_are_wanted_stays_whatever_its_age() -> None:
@@ -125,7 +128,7 @@ def test_what_the_long_term_tier_holds_is_released() -> None:
     rig = Rig(FakeTier(ORDERS))
     rig.finished(0, (ORDERS, 0, 9))
     rig.finished(1, (ORDERS, 10, 19), (CLICKS, 0, 9))
-    assert [(p.metadata.combined_segment_id.sequence, p.reason) for p in rig.scan()] == [(0, Release.TIERED)]
+    assert [(p.segment.combined_segment_id.sequence, p.reason) for p in rig.scan()] == [(0, Release.TIERED)]
 
 
 def test_an_archive_that_is_to_be_made_from_the_object_is_waited_for_by_time_and_by_the_other_tier() -> None:
@@ -144,7 +147,7 @@ def test_entries_that_a_failover_killed_are_released() -> None:
     rig.finished(1, (ORDERS, 4, 10))
     for update in FailoverPlanner(2, rig.store).plan(TopicIdPartition(ORDERS, 0), LeaderEpochs([(0, 0), (1, 6)]), 0):
         rig.store.apply(update)
-    assert [(p.metadata.combined_segment_id.sequence, p.reason) for p in rig.scan()] == [(0, Release.DEAD)]
+    assert [(p.segment.combined_segment_id.sequence, p.reason) for p in rig.scan()] == [(0, Release.DEAD)]
 
 
 def test_a_deleted_topic_releases_its_records_after_the_grace_time_and_not_before() -> None:
@@ -173,15 +176,41 @@ def test_a_topic_that_this_agent_never_saw_is_gone_only_after_it_has_watched_for
     assert watch.seen(frozenset({CLICKS}), 1300).is_gone(ORDERS)
 
 
+def test_a_hidden_topic_is_not_gone_however_long_it_is_hidden_and_has_its_grace_time_afterwards() -> None:
+    watch = TopicWatch(grace_ms=300)
+    watch.seen(frozenset({ORDERS}), 0)
+    hidden = HiddenTopics(frozenset({ORDERS}), others=True)
+    for now_ms in (100, 1000, 9000):
+        assert not watch.seen(frozenset(), now_ms, hidden).is_gone(ORDERS)
+    assert not watch.seen(frozenset(), 9299).is_gone(ORDERS)
+    assert watch.seen(frozenset(), 9300).is_gone(ORDERS)
+
+
+def test_while_any_topic_is_hidden_no_topic_that_this_agent_never_saw_is_gone_but_one_that_it_saw_go_is() -> None:
+    watch = TopicWatch(grace_ms=300)
+    hidden = HiddenTopics(others=True)
+    watch.seen(frozenset({CLICKS}), 0, hidden)
+    view = watch.seen(frozenset(), 9000, hidden)
+    assert view.is_gone(CLICKS)
+    assert not view.is_gone(ORDERS)
+    assert not watch.seen(frozenset(), 9299).is_gone(ORDERS)
+    assert watch.seen(frozenset(), 9300).is_gone(ORDERS)
+
+
+def test_a_topic_that_went_and_whose_name_is_hidden_later_stays_gone() -> None:
+    watch = TopicWatch(grace_ms=300)
+    watch.seen(frozenset({ORDERS}), 0)
+    watch.seen(frozenset(), 300)
+    assert watch.seen(frozenset(), 400, HiddenTopics(frozenset({ORDERS}), others=True)).is_gone(ORDERS)
+
+
 def test_an_upload_that_never_finished_goes_after_its_time_to_live_unless_it_is_under_way() -> None:
     rig = Rig()
     rig.store.apply(record(0, STARTED))
     rig.store.apply(record(1, STARTED))
     rig.under_way.add(1)
     assert rig.reasons(599_999) == []
-    assert [(p.metadata.combined_segment_id.sequence, p.reason) for p in rig.scan(600_000)] == [
-        (0, Release.UNCOMMITTED)
-    ]
+    assert [(p.segment.combined_segment_id.sequence, p.reason) for p in rig.scan(600_000)] == [(0, Release.UNCOMMITTED)]
 
 
 def test_only_objects_in_this_agents_care_are_looked_at() -> None:

@@ -10,7 +10,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentMetadataEntry,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.orphans import Kind
+from rlm.orphans import Kind, MetadataBehindError, skipped_because
 from rlm.release import ClusterView
 from tests.rlm.lifecycle_world import (
     BROKER,
@@ -115,6 +115,90 @@ async def test_an_object_whose_records_were_all_lost_with_the_publishers_queue_i
     assert found.kind is Kind.UNKNOWN
     agent.close()
     await finish(world)
+
+
+async def test_an_object_whose_records_stand_unread_in_the_topic_is_no_orphan_however_old_it_is() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    agent.publisher.is_read_late = True
+    await agent.upload(0)
+    world.now_ms += 2 * TTL_MS
+
+    def read_on() -> bool:
+        for record in world.topic:
+            agent.store.apply(record)
+        return True
+
+    assert agent.orphans.compare([BROKER])[BROKER].disagreements != ()
+    agent.read_to_end = read_on
+    assert agent.orphans.compare([BROKER])[BROKER].disagreements == ()
+    agent.close()
+
+
+async def test_a_segment_whose_deletion_by_another_agent_stands_unread_in_the_topic_is_not_lost() -> None:
+    world = World()
+    agent, other = AgentOfWorld(world), AgentOfWorld(world)
+    await agent.upload(0)
+    for record in world.topic:
+        other.store.apply(record)
+    await other.live_for(RETENTION_MS + 2 * GRACE_MS)
+    assert world.storage.objects == {}
+
+    def read_on() -> bool:
+        for record in world.topic:
+            agent.store.apply(record)
+        return True
+
+    agent.read_to_end = read_on
+    assert agent.orphans.compare([BROKER])[BROKER].disagreements == ()
+    agent.close()
+    other.close()
+
+
+async def test_nothing_is_said_of_a_listing_while_the_metadata_cannot_be_read_to_its_end() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    agent.publisher.is_read_late = True
+    await agent.upload(0)
+    world.now_ms += 2 * TTL_MS
+    agent.read_to_end = lambda: False
+    with pytest.raises(MetadataBehindError) as behind:
+        agent.orphans.compare([BROKER])
+    assert skipped_because(behind.value) == "metadata_behind"
+    agent.close()
+
+
+async def test_an_upload_of_this_very_agent_is_no_orphan_while_its_metadata_waits_to_be_published() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    agent.publisher.is_read_late = True
+    await agent.upload(0)
+    agent.combine._uploading.add(0)
+    world.now_ms += 2 * TTL_MS
+    comparison = agent.orphans.compare([BROKER])[BROKER]
+    assert (comparison.young, comparison.disagreements) == (1, ())
+    agent.close()
+
+
+@pytest.mark.parametrize("can_read", [True, False])
+async def test_an_upload_whose_end_stands_unread_in_the_topic_is_not_taken_for_uncommitted(can_read: bool) -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    agent.planner.cluster_seen(ClusterView(frozenset({TOPIC})))
+    agent.publisher.is_read_late = True
+    await agent.upload(0)
+    agent.store.apply(world.topic[0])
+
+    def read_on() -> bool:
+        for record in world.topic if can_read else []:
+            agent.store.apply(record)
+        return can_read
+
+    agent.read_to_end = read_on
+    await agent.live_for(2 * TTL_MS)
+    assert len(world.topic) == 2
+    assert len(world.storage.objects) == 1
+    agent.close()
 
 
 async def test_a_segment_that_somebody_else_deleted_is_told_and_forgotten() -> None:

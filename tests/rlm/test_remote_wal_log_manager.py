@@ -319,7 +319,7 @@ async def test_a_defect_in_an_upload_ends_the_manager_instead_of_stopping_it_sil
 
 async def test_a_graceful_stop_uploads_all_that_was_read(tmp_path: Path) -> None:
     pacer = replace(LIMITS.pacer, archive_interval_s=3600.0, interval_s=3600.0, max_in_flight=1, upload_bytes=1024)
-    async with running(tmp_path, pacer=pacer) as rig:
+    async with running(tmp_path, pacer=pacer, read_bytes=4096) as rig:
         rig.storage.hold_copies(0)
         held = rig.storage.copies_held
         assert held is not None
@@ -370,3 +370,35 @@ def _items(rig: Rig, count: int) -> list[MetaQueueItem]:
 
 async def _queued(rig: Rig, next_offset: int, number: int = 0) -> None:
     await rig.until(lambda: rig.manager.status()[partition(number)].log_end_offset >= next_offset)
+
+
+async def test_uploads_keep_to_their_quota_and_lose_nothing(tmp_path: Path) -> None:
+    pacer = replace(LIMITS.pacer, bytes_per_s=40_000)
+    async with running(tmp_path, pacer=pacer, read_bytes=4096) as rig:
+        for _ in range(8):
+            rig.log().append(1, payload=b"q" * 3000)
+        rig.assign(0)
+        await rig.all_stored()
+        stored_s = [segment.stored_s for segment in rig.listener.uploaded]
+        # 24 kB: 10 kB of them were saved up, and the last object begins when those before it are paid for.
+        assert stored_s[-1] - stored_s[0] >= 0.2
+        assert rig.listener.stored(partition(0)) == [batch.raw for batch in rig.log().batches]
+
+
+async def test_followers_do_not_wait_for_uploads_that_the_quota_holds_back(tmp_path: Path) -> None:
+    async with running(tmp_path, pacer=replace(LIMITS.pacer, bytes_per_s=1024)) as rig:
+        rig.log().append(1, payload=b"q" * 3000)
+        rig.assign(0)
+        await rig.all_stored()
+        assert not rig.manager.upload_expected(partition(0), rig.log().log_end_offset)
+
+
+async def test_a_log_tells_how_far_it_is_stored(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        rig.log().append(4)
+        rig.assign(0)
+        await rig.all_stored()
+        known = rig.manager.stored_log(partition(0))
+        assert known is not None
+        assert (known.directory, known.uploaded_offset) == (rig.log().path, 4)
+        assert rig.manager.stored_log(partition(1)) is None

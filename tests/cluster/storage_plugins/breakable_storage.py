@@ -1,10 +1,12 @@
 """A storage manager that breaks at a step of the write or read path when a switch is set.
 
 Loaded by class name and class path, as an operator's own backend would be. A switch is a file `<broker id>-<name>`
-in the directory `switches`; its text is the value. The agent whose broker id it bears acts on it:
+in the directory that the setting `switches` names; its text is the value. The agent whose broker id it bears acts on
+it:
 
 - die-before-put, die-mid-put, die-after-put: SIGKILL of the agent at that point of its next upload
 - die-before-get, die-after-get: the same at its next read, so before its broker has the reply
+- die-before-delete, die-after-delete: the same at its next deletion of an object with records
 - stop-before-get: SIGSTOP of the agent at its next read; whoever waits for that resumes it
 - die-after-put-ms: SIGKILL so many milliseconds after an upload is stored, while it is published and links go out
 - put-latency-ms, get-latency-ms: waits that long before each request, while the switch is set
@@ -78,7 +80,12 @@ class BreakableStore:
         return self._store.head(key)
 
     def delete(self, key: str) -> None:
+        holds_records = key.endswith(".rwal")  # not a probe, nor a snapshot
+        if holds_records:
+            self._die_if("die-before-delete")
         self._store.delete(key)
+        if holds_records:
+            self._die_if("die-after-delete")
 
     def list_page(self, prefix: str, page: str | None) -> ListPage:
         return self._store.list_page(prefix, page)

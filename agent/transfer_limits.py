@@ -1,8 +1,9 @@
-"""The write path's limits, from the settings."""
+"""The limits of uploads and of catch-up reads, from the settings."""
 
 from agent.settings import AgentSettings
+from replication.catch_up_reads import CatchUpReadLimits
+from rlm.log_manager_limits import LogManagerLimits
 from rlm.partition_schedule import ScheduleIntervals
-from rlm.remote_wal_log_manager import LogManagerLimits
 from rlm.upload_pacer import PacerLimits
 
 
@@ -22,6 +23,7 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
             uploads,
             retry_s,
             retry_max_s,
+            settings.remote_wal_log_manager_copy_max_bytes_per_second,
         ),
         settings.remote_wal_log_manager_thread_pool_size,
         settings.remote_wal_log_manager_combiner_queue_size,
@@ -29,4 +31,14 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
         upload_bytes,
         settings.remote_wal_link_wait_max_ms / 1000,
         settings.remote_wal_log_manager_open_files,
+    )
+
+
+def catch_up_read_limits(settings: AgentSettings) -> CatchUpReadLimits:
+    """A quarter of the cache at most, and half of the time that a response has."""
+    return CatchUpReadLimits(
+        settings.remote_wal_catch_up_thread_pool_size,
+        settings.remote_wal_catch_up_fetch_max_bytes_per_second,
+        settings.remote_wal_hydration_cache_bytes // 4,
+        settings.remote_wal_hydration_timeout_ms / 1000 / 2,
     )

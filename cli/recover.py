@@ -1,0 +1,331 @@
+"""`remote-wal recover`: rebuild a broker's log directories from object storage."""
+
+import json as json_format
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.connection import CommandConfig, Json
+from cli.recovery_sources import (
+    BootstrapServer,
+    BrokerConfig,
+    ClusterId,
+    ClusterMetadata,
+    FromObjects,
+    Partitions,
+    Sources,
+    Topics,
+    WhereToAsk,
+    new_directory_id,
+    open_sources,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from recovery.broker_recovery import LostBroker, PlannedLog, Selection
+    from recovery.restore import RestoredLog
+
+INCOMPLETE = 3
+"""Exit code: what could be restored is restored, and there is a gap."""
+REFUSED = 4
+"""Exit code: the directory may not be written to; nothing was."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """A log as it is told of."""
+
+    name: str
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    gap: tuple[int, int] | None
+    recovery_point_ms: int | None
+    leader_epochs: tuple[tuple[int, int], ...]
+    status: str
+    failed_copies: tuple[str, ...] = ()
+
+
+def recover(
+    broker_config: BrokerConfig,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    cluster_metadata: ClusterMetadata = None,
+    cluster_id: ClusterId = None,
+    from_objects: FromObjects = False,
+    topic: Topics = None,
+    partition: Partitions = None,
+    log_dir: Annotated[
+        list[Path] | None, typer.Option(help="Only this entry of log.dirs; the others are there, and are left alone.")
+    ] = None,
+    directory_id: Annotated[
+        list[str] | None,
+        typer.Option(help="PATH=ID: the directory.id that a log directory had, where nobody knows it."),
+    ] = None,
+    to_timestamp: Annotated[
+        str | None,
+        typer.Option(help="End each log before its first batch with a younger record: ISO 8601, or ms since 1970."),
+    ] = None,
+    after_last_gap: Annotated[
+        bool,
+        typer.Option("--after-last-gap", help="Restore what is behind the last gap, not what is before the first."),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be restored; write nothing.")] = False,
+    threads: Annotated[int, typer.Option(min=1, max=128, help="Requests to object storage at a time.")] = 8,
+    json: Json = False,
+) -> None:
+    """Rebuild the log directories of a broker that has lost them, from object storage, so that it can be started.
+
+    Run it on the broker's new host, with the broker stopped. Run again after an interruption, it goes on. Exits with 0
+    if all logs are whole; with 3 if one of them ends before a gap, which is named; with 4 if a directory is not empty,
+    belongs to another cluster or node, or is locked, and nothing was written; with 1 if it failed.
+    """
+    from recovery.broker_recovery import Selection
+    from recovery.errors import TargetRefusedError
+
+    selection = Selection(
+        frozenset(topic or ()), frozenset(partition or ()), after_last_gap, _timestamp_ms(to_timestamp)
+    )
+    where = WhereToAsk(bootstrap_server, command_config, cluster_metadata, cluster_id, from_objects)
+    ids = dict(_directory_id(text) for text in directory_id or ())
+    console = _console()
+    with console.status("reading settings") as status, open_sources(broker_config, where, status.update) as sources:
+        broker = _lost_broker(sources, log_dir, ids)
+        planned = _plan(broker, sources, selection)
+        status.stop()
+        try:
+            rows = (
+                [_planned_row(log) for log in planned]
+                if dry_run
+                else _recover(console, broker, sources, planned, selection, threads)
+            )
+        except TargetRefusedError as error:
+            typer.echo(f"remote-wal: {error}", err=True)
+            raise typer.Exit(REFUSED) from None
+    document = _document(sources, rows, planned, _refusals(broker) if dry_run else None)
+    if json:
+        typer.echo(json_format.dumps(document))
+    else:
+        _print(document, rows)
+    raise typer.Exit(0 if document["complete"] else INCOMPLETE)
+
+
+def _lost_broker(sources: Sources, log_dirs: list[Path] | None, ids: dict[Path, str]) -> "LostBroker":
+    from recovery.broker_recovery import LostBroker
+
+    broker = sources.broker
+    lost = tuple(log_dirs) if log_dirs else broker.log_dirs
+    for path in (*lost, *ids):
+        if path not in broker.log_dirs:
+            raise typer.BadParameter(f"{path} is not among log.dirs: {', '.join(map(str, broker.log_dirs))}")
+    return LostBroker(
+        broker.node_id, sources.cluster_id, broker.log_dirs, lost, broker.raw, {**sources.directory_ids, **ids}
+    )
+
+
+def _plan(broker: "LostBroker", sources: Sources, selection: "Selection") -> "list[PlannedLog]":
+    from agent.process import wall_ms
+    from recovery.broker_recovery import plan_broker
+
+    return plan_broker(broker, sources.view, sources.inventory, selection, wall_ms())
+
+
+def _recover(
+    console: "Console",
+    broker: "LostBroker",
+    sources: Sources,
+    planned: "list[PlannedLog]",
+    selection: "Selection",
+    threads: int,
+) -> list[LogRow]:
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    from recovery.broker_recovery import recover_broker
+    from recovery.restore import RestoreProgress
+    from recovery.run_reader import RunReader
+
+    columns = (TextColumn("restoring"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("restoring", total=None)
+
+        def show(progress: RestoreProgress) -> None:
+            bar.update(task, completed=progress.read_bytes, total=progress.total_bytes)
+
+        restored = recover_broker(
+            broker,
+            sources.view,
+            planned,
+            RunReader(sources.storage, sources.archive),
+            new_directory_id=new_directory_id,
+            to_timestamp_ms=selection.to_timestamp_ms,
+            threads=threads,
+            progress=show,
+        )
+    done = {log.job.partition: log for log in restored}
+    return [_restored_row(done[log.partition]) if log.partition in done else _planned_row(log) for log in planned]
+
+
+def _planned_row(log: "PlannedLog") -> LogRow:
+    plan = log.plan
+    if not log.is_stored:
+        status = "nothing stored; other replicas" if log.has_other_replicas else "nothing stored"
+    else:
+        status = "gap" if plan.gap else "whole"
+    return LogRow(
+        log.name,
+        plan.start_offset,
+        plan.end_offset,
+        plan.size_bytes,
+        plan.gap,
+        plan.written_ms,
+        tuple((epoch, start) for epoch, start in plan.leader_epochs),
+        status,
+    )
+
+
+def _restored_row(log: "RestoredLog") -> LogRow:
+    status = "gap" if log.gap else "to the timestamp" if log.reached_timestamp else "whole"
+    return LogRow(
+        log.job.name,
+        log.job.plan.start_offset,
+        log.end_offset,
+        log.written_bytes,
+        log.gap,
+        log.written_ms if log.written_ms is not None else log.job.plan.written_ms,
+        tuple((epoch, start) for epoch, start in log.leader_epochs),
+        status,
+        log.failed_copies,
+    )
+
+
+def _refusals(broker: "LostBroker") -> list[str]:
+    """Why a recovery would not be begun now."""
+    from recovery.log_directory_target import refusal_of
+
+    found = (refusal_of(path, broker.cluster_id, broker.node_id) for path in broker.lost_log_dirs)
+    return [str(refusal) for refusal in found if refusal is not None]
+
+
+def _document(
+    sources: Sources, rows: list[LogRow], planned: "list[PlannedLog]", refusals: list[str] | None
+) -> dict[str, Any]:
+    """`refusals` are told of in a dry run only."""
+    inventory = sources.inventory
+    points = [row.recovery_point_ms for row in rows if row.recovery_point_ms is not None]
+    only_in_sync = [
+        log.name for log in planned if log.has_other_replicas and log.replicas.in_sync == (sources.broker.node_id,)
+    ]
+    return {
+        "cluster_id": sources.cluster_id,
+        "broker_id": sources.broker.node_id,
+        "dry_run": refusals is not None,
+        "would_be_refused": refusals or [],
+        "complete": not any(row.gap for row in rows) and not inventory.unreadable,
+        "recovery_point_ms": max(points, default=None),
+        "size_bytes": sum(row.size_bytes for row in rows),
+        "objects": inventory.objects,
+        "unpublished_objects": inventory.unpublished_objects,
+        "foreign_objects": inventory.foreign_objects,
+        "unreadable_objects": [{"key": item.key, "reason": item.reason} for item in inventory.unreadable],
+        "lost_objects": inventory.lost_objects,
+        "only_in_sync_here": only_in_sync,
+        "logs": [
+            {
+                "log": row.name,
+                "status": row.status,
+                "start_offset": row.start_offset,
+                "end_offset": row.end_offset,
+                "size_bytes": row.size_bytes,
+                "gap": {"from_offset": row.gap[0], "to_offset": row.gap[1]} if row.gap else None,
+                "recovery_point_ms": row.recovery_point_ms,
+                "leader_epochs": [{"leader_epoch": epoch, "start_offset": at} for epoch, at in row.leader_epochs],
+                "failed_copies": list(row.failed_copies),
+            }
+            for row in rows
+        ],
+    }
+
+
+def _print(document: dict[str, Any], rows: list[LogRow]) -> None:
+    from rich.table import Table
+
+    console = _console(stderr=False)
+    title = "What would be restored" if document["dry_run"] else "Restored"
+    table = Table("log", title=f"{title}: broker {document['broker_id']} of cluster {document['cluster_id']}")
+    for column in ("from", "to", "MB"):
+        table.add_column(column, justify="right")
+    table.add_column("recovery point")
+    table.add_column("")
+    for row in rows:
+        gap = f"{row.gap[0]:,} to {row.gap[1] - 1:,} missing" if row.gap else row.status
+        table.add_row(
+            row.name,
+            f"{row.start_offset:,}",
+            f"{row.end_offset:,}",
+            f"{row.size_bytes / 1e6:,.1f}",
+            _time(row.recovery_point_ms),
+            gap,
+        )
+    console.print(table)
+    console.print(
+        f"{document['size_bytes'] / 1e6:,.1f} MB of {document['objects']:,} objects; the newest was uploaded at "
+        f"{_time(document['recovery_point_ms'])}. What was acknowledged after that and not uploaded is not here."
+    )
+    for refusal in document["would_be_refused"]:
+        console.print(f"would be refused: {refusal}", soft_wrap=True, markup=False)
+    for item in document["unreadable_objects"][:10]:
+        console.print(f"cannot be read: {item['key']}: {item['reason']}", soft_wrap=True, markup=False)
+    if document["lost_objects"]:
+        console.print(
+            f"objects that the metadata tells of and the store does not have: {len(document['lost_objects'])}"
+        )
+    if document["foreign_objects"]:
+        console.print(f"objects that are not ours, passed over: {document['foreign_objects']}")
+    for name in document["only_in_sync_here"]:
+        console.print(
+            f"{name}: this broker is the last one in sync, so it will lead with what is restored; if another "
+            "replica has more, start that first",
+            soft_wrap=True,
+        )
+
+
+def _console(*, stderr: bool = True) -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=stderr)
+
+
+def _time(ms: int | None) -> str:
+    return "-" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+
+
+def _timestamp_ms(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither ISO 8601 nor milliseconds since 1970") from None
+    if parsed.tzinfo is None:
+        raise typer.BadParameter(f"{text!r} names no time zone; add one, such as Z")
+    return int(parsed.timestamp() * 1000)
+
+
+def _directory_id(text: str) -> tuple[Path, str]:
+    path, equals, known = text.rpartition("=")
+    if not equals or not path or not known:
+        raise typer.BadParameter(f"{text!r} is not PATH=ID")
+    return Path(path), known

@@ -1,0 +1,249 @@
+"""What recover and verify start from: the broker's settings, its stores, the cluster, and what is stored of it."""
+
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from agent.settings import AgentSettings
+    from kafka_log.server_properties import BrokerProperties
+    from metadata_topic.client_config import KafkaClientConfig
+    from plugin.archive_storage import ObjectArchiveStorage
+    from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+    from recovery.cluster_view import ClusterView
+    from recovery.inventory import Inventory
+
+BrokerConfig = Annotated[
+    Path, typer.Option(help="The broker's own server.properties.", exists=True, dir_okay=False, readable=True)
+]
+BootstrapServer = Annotated[
+    str | None,
+    typer.Option("--bootstrap-server", help="Where the rest of the cluster is; else the broker's own settings say it."),
+]
+ClusterMetadata = Annotated[
+    Path | None,
+    typer.Option(
+        help="A metadata.log.dir (or a copy of its __cluster_metadata-0) to take topics and replicas from, for when no "
+        "broker is left to ask. Objects are then read by their footers.",
+        exists=True,
+        file_okay=False,
+    ),
+]
+ClusterId = Annotated[str | None, typer.Option(help="The cluster's id, where nothing else tells it.")]
+FromObjects = Annotated[
+    bool, typer.Option("--from-objects", help="Do without the metadata topic: read the footers of all objects.")
+]
+Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be given several times.")]
+Partitions = Annotated[list[int] | None, typer.Option("--partition", help="Only this partition of the topics.", min=0)]
+
+METADATA_TIMEOUT_S = 300.0
+_OWN_BACKENDS = "plugin."
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class WhereToAsk:
+    """The options by which a command finds the cluster."""
+
+    bootstrap_server: str | None
+    command_config: Path | None
+    cluster_metadata: Path | None
+    cluster_id: str | None
+    from_objects: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a recovery starts from."""
+
+    broker: "BrokerProperties"
+    cluster_id: str
+    view: "ClusterView"
+    inventory: "Inventory"
+    storage: "RemoteWalStorageManager"
+    archive: "ObjectArchiveStorage | None"
+    directory_ids: dict[Path, str]
+    """Ids of the broker's log directories, as its agent registered them."""
+
+
+@contextmanager
+def open_sources(broker_config: Path, where: WhereToAsk, tell: Tell) -> Iterator[Sources]:
+    """All of it; the stores are open inside. Raises errors of our rooms."""
+    with _log_to_stderr(), _opened(broker_config, where, tell) as sources:
+        yield sources
+
+
+@contextmanager
+def _opened(broker_config: Path, where: WhereToAsk, tell: Tell) -> Iterator[Sources]:
+    from agent.settings import agent_settings
+    from kafka_log.server_properties import load_broker_properties
+    from recovery.inventory import from_objects
+
+    broker = load_broker_properties(broker_config)
+    settings = agent_settings(broker, broker_config)
+    tell("asking for topics and replicas")
+    cluster_id, view, directory_ids = _cluster(broker, settings, where)
+    storage, archive = _open_stores(broker, settings, cluster_id)
+    try:
+        tell("listing objects")
+        if where.from_objects or where.cluster_metadata is not None:
+            inventory = from_objects(storage, archive, _progress(tell))
+        else:
+            inventory = _by_metadata(_client(broker, settings, where), storage, archive, tell)
+        yield Sources(broker, cluster_id, view, inventory, storage, archive, directory_ids)
+    finally:
+        storage.close()
+        if archive is not None:
+            archive.close()
+
+
+@contextmanager
+def _log_to_stderr() -> Iterator[None]:
+    """Standard output is the command's answer."""
+    import logging
+
+    import structlog
+
+    before = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def new_directory_id() -> str:
+    """As Kafka makes them: 16 random bytes in URL-safe base64, no dash in front."""
+    while True:
+        text = secrets.token_urlsafe(16)
+        if not text.startswith("-"):
+            return text
+
+
+def _cluster(
+    broker: "BrokerProperties", settings: "AgentSettings", where: WhereToAsk
+) -> "tuple[str, ClusterView, dict[Path, str]]":
+    from metadata_topic.errors import MetadataTopicError
+    from metadata_topic.settings_topic import read_settings
+    from recovery.cluster_view import ask_cluster, with_directories
+
+    if where.cluster_metadata is not None:
+        cluster_id, view = _from_kraft(where.cluster_metadata, where.cluster_id)
+        return cluster_id, view, {}
+    client = _client(broker, settings, where)
+    cluster_id, view = ask_cluster(client)
+    if where.cluster_id not in (None, cluster_id):
+        raise typer.BadParameter(f"the cluster there is {cluster_id}, not {where.cluster_id}")
+    ids: dict[Path, str] = {}
+    try:
+        _, agents = read_settings(client)
+        if broker.node_id in agents:
+            ids = {Path(path): known for path, known in agents[broker.node_id].directory_ids.items()}
+    except MetadataTopicError:
+        pass  # then the ids come from elsewhere, or are new ones
+    return cluster_id, with_directories(view, _surviving_kraft_log(broker, cluster_id)), ids
+
+
+def _from_kraft(directory: Path, cluster_id: str | None) -> "tuple[str, ClusterView]":
+    from kafka_log.cluster_metadata import DIRECTORY_NAME, read_cluster_metadata
+    from recovery.cluster_view import from_kraft
+    from recovery.errors import UnknownClusterError
+    from recovery.log_directory_target import identity_in
+
+    identity = identity_in(directory.parent if directory.name == DIRECTORY_NAME else directory)
+    known = identity.cluster_id if identity is not None else None
+    if cluster_id is not None and known not in (None, cluster_id):
+        raise UnknownClusterError("read cluster metadata", str(directory), f"is of cluster {known}, not {cluster_id}")
+    if (known or cluster_id) is None:
+        raise UnknownClusterError(
+            "read cluster metadata", str(directory), "there is no meta.properties beside it", "give --cluster-id"
+        )
+    return known or cluster_id or "", from_kraft(read_cluster_metadata(directory))
+
+
+def _surviving_kraft_log(broker: "BrokerProperties", cluster_id: str) -> "ClusterView | None":
+    """The broker's own metadata.log.dir, if it was not lost with the rest: it knows the directories' ids."""
+    from kafka_log.cluster_metadata import read_cluster_metadata
+    from kafka_log.errors import LogDirectoryError, MalformedFileError
+    from recovery.cluster_view import from_kraft
+    from recovery.log_directory_target import identity_in
+
+    identity = identity_in(broker.metadata_log_dir)
+    if identity is None or identity.cluster_id != cluster_id:
+        return None
+    try:
+        return from_kraft(read_cluster_metadata(broker.metadata_log_dir))
+    except (LogDirectoryError, MalformedFileError):
+        return None
+
+
+def _client(broker: "BrokerProperties", settings: "AgentSettings", where: WhereToAsk) -> "KafkaClientConfig":
+    from agent.kafka_client import client_config
+    from metadata_topic.client_config import read_command_config
+
+    if where.bootstrap_server is None:
+        return client_config(broker, settings)
+    return read_command_config(where.bootstrap_server, where.command_config or settings.remote_wal_agent_client_config)
+
+
+def _by_metadata(
+    client: "KafkaClientConfig", storage: "RemoteWalStorageManager", archive: "ObjectArchiveStorage | None", tell: Tell
+) -> "Inventory":
+    from recovery.inventory import from_metadata
+    from recovery.metadata_notes import read_metadata
+
+    tell("reading the metadata topic")
+    noted, archived = read_metadata(client, METADATA_TIMEOUT_S)
+    return from_metadata(noted, archived, storage, archive, _progress(tell))
+
+
+def _progress(tell: Tell) -> Callable[[str, int], None]:
+    return lambda what, done: tell(f"reading {what}: {done:,}")
+
+
+def _open_stores(
+    broker: "BrokerProperties", settings: "AgentSettings", cluster_id: str
+) -> "tuple[RemoteWalStorageManager, ObjectArchiveStorage | None]":
+    """Of combined segments, and of the archive where the broker has one."""
+    from plugin.archive_storage import load_archive_storage
+    from plugin.loading import load_storage_manager, settings_under_prefix
+    from plugin.remote_wal_storage_manager import StorageContext
+
+    context = StorageContext(cluster_id, broker.node_id)
+    class_name = settings.remote_log_wal_storage_manager_class_name
+    prefix = settings.remote_log_wal_storage_manager_impl_prefix
+    # Nothing is written, so that credentials for reading are enough.
+    read_only = {"startup.self.test": "false"}
+    own = read_only if class_name.startswith(_OWN_BACKENDS) else {}
+    storage = load_storage_manager(
+        class_name,
+        settings.remote_log_wal_storage_manager_class_path,
+        {**settings_under_prefix(broker.raw, prefix), **own},
+        context,
+        prefix,
+    )
+    if not settings.remote_wal_archive_enable:
+        return storage, None
+    prefix = settings.remote_wal_archive_storage_manager_impl_prefix
+    try:
+        archive = load_archive_storage(
+            settings.remote_wal_archive_storage_manager_class_name,
+            settings.remote_wal_archive_storage_manager_class_path,
+            {**settings_under_prefix(broker.raw, prefix), **read_only},
+            context,
+            prefix,
+        )
+    except BaseException:
+        storage.close()
+        raise
+    return storage, archive

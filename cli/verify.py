@@ -1,0 +1,224 @@
+"""`remote-wal verify`: could object storage give a broker its logs back?"""
+
+import json as json_format
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.connection import CommandConfig, Json
+from cli.recovery_sources import (
+    BootstrapServer,
+    BrokerConfig,
+    ClusterId,
+    ClusterMetadata,
+    FromObjects,
+    Partitions,
+    Sources,
+    Topics,
+    WhereToAsk,
+    open_sources,
+)
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from recovery.broker_recovery import LostBroker, PlannedLog
+    from recovery.verification import Finding, Verification
+
+UNSOUND = 3
+"""Exit code: records are missing or wrong."""
+REFUSED = 4
+"""Exit code: the scratch directory is not empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrilledLog:
+    """What Kafka's dump-log found in a restored log."""
+
+    name: str
+    end_offset: int
+    batches: int
+    fault: str
+    """Empty if all is well."""
+
+
+def verify(
+    broker_config: BrokerConfig,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    cluster_metadata: ClusterMetadata = None,
+    cluster_id: ClusterId = None,
+    from_objects: FromObjects = False,
+    topic: Topics = None,
+    partition: Partitions = None,
+    sample: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="The share of the objects that are read, chosen at random.")
+    ] = 1.0,
+    replica: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--replica-log-dir", help="A living replica's log directory to compare with.", exists=True, file_okay=False
+        ),
+    ] = None,
+    drill: Annotated[
+        Path | None,
+        typer.Option(help="Restore into this scratch directory, and let Kafka's dump-log check it. It is left there."),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, max=128, help="Requests to object storage at a time.")] = 8,
+    json: Json = False,
+) -> None:
+    """Check that object storage holds the logs of this broker's partitions: gaps, copies, checksums, leader epochs.
+
+    Writes nothing into object storage. Exits with 0 if all is well; with 3 if records are missing or wrong; with 1 if
+    it could not be checked.
+    """
+    from agent.process import wall_ms
+    from recovery.broker_recovery import Selection, plan_broker
+    from recovery.errors import TargetRefusedError
+    from recovery.run_reader import RunReader
+    from recovery.verification import ObjectVerifier, check_inventory
+
+    where = WhereToAsk(bootstrap_server, command_config, cluster_metadata, cluster_id, from_objects)
+    with _console().status("reading settings") as status, open_sources(broker_config, where, status.update) as sources:
+        selection = Selection(frozenset(topic or ()), frozenset(partition or ()))
+        planned = plan_broker(_whole_broker(sources), sources.view, sources.inventory, selection, wall_ms())
+        reader = RunReader(sources.storage, sources.archive)
+        findings = list(check_inventory(sources.inventory, planned))
+        verified = ObjectVerifier(planned, sources.inventory, replica or ()).verify(
+            reader,
+            sample,
+            random.Random(),  # noqa: S311 - it chooses a sample
+            threads,
+            lambda done, total: status.update(f"reading objects: {done:,} of {total:,}"),
+        )
+        try:
+            drilled = _drill(drill, planned, reader, threads, status) if drill is not None else []
+        except TargetRefusedError as error:
+            typer.echo(f"remote-wal: {error}", err=True)
+            raise typer.Exit(REFUSED) from None
+    findings += verified.findings
+    document = _document(sources, planned, findings, verified, drilled)
+    if json:
+        typer.echo(json_format.dumps(document))
+    else:
+        _print(document)
+    raise typer.Exit(0 if document["sound"] else UNSOUND)
+
+
+def _whole_broker(sources: Sources) -> "LostBroker":
+    from recovery.broker_recovery import LostBroker
+
+    broker = sources.broker
+    return LostBroker(broker.node_id, sources.cluster_id, broker.log_dirs, broker.log_dirs, broker.raw)
+
+
+def _drill(
+    directory: Path, planned: "list[PlannedLog]", reader: Any, threads: int, status: "Status"
+) -> list[DrilledLog]:
+    from kafka_log.segment_files import list_segments, log_file_name
+    from local_cluster.java import find_java
+    from local_cluster.kafka_distribution import resolve_kafka
+    from local_cluster.kafka_tools import KafkaToolError, KafkaTools
+    from recovery.drill import run_drill
+
+    java = find_java()
+    tools = KafkaTools(java, resolve_kafka(java, progress=status.update), "")
+    status.update("restoring into the scratch directory")
+    drilled = []
+    for log in run_drill(directory, planned, reader, threads=threads):
+        status.update(f"dump-log of {log.job.name}")
+        segments = [log.job.directory / log_file_name(base) for base in list_segments(log.job.directory)]
+        try:
+            batches = tools.dump_log(*segments, deep=True)
+        except KafkaToolError as error:
+            drilled.append(DrilledLog(log.job.name, log.end_offset, 0, str(error)))
+            continue
+        invalid = [batch.base_offset for batch in batches if not batch.is_valid]
+        end_offset = batches[-1].last_offset + 1 if batches else log.job.plan.start_offset
+        fault = f"batch {invalid[0]} is not valid" if invalid else ""
+        if end_offset != log.end_offset and not log.job.settings.is_compacted:
+            fault = f"dump-log reads up to offset {end_offset}, restored were {log.end_offset}"
+        if log.gap is not None:
+            fault = f"offsets {log.gap.from_offset} to {log.gap.to_offset - 1} are missing"
+        drilled.append(DrilledLog(log.job.name, log.end_offset, len(batches), fault))
+    return drilled
+
+
+def _document(
+    sources: Sources,
+    planned: "list[PlannedLog]",
+    findings: "list[Finding]",
+    verified: "Verification",
+    drilled: list[DrilledLog],
+) -> dict[str, Any]:
+    return {
+        "cluster_id": sources.cluster_id,
+        "broker_id": sources.broker.node_id,
+        "sound": not any(finding.kind.is_error for finding in findings) and not any(log.fault for log in drilled),
+        "objects": sources.inventory.objects,
+        "objects_read": verified.objects,
+        "runs_read": verified.runs,
+        "bytes_read": verified.bytes,
+        "batches_compared_with_a_replica": verified.batches_compared,
+        "logs": [
+            {
+                "log": log.name,
+                "start_offset": log.plan.start_offset,
+                "end_offset": log.plan.end_offset,
+                "is_stored": log.is_stored,
+            }
+            for log in planned
+        ],
+        "findings": [
+            {
+                "kind": finding.kind.value,
+                "error": finding.kind.is_error,
+                "subject": finding.subject,
+                "detail": finding.detail,
+            }
+            for finding in findings
+        ],
+        "drill": [
+            {"log": log.name, "end_offset": log.end_offset, "batches": log.batches, "fault": log.fault}
+            for log in drilled
+        ],
+    }
+
+
+def _print(document: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    console = _console(stderr=False)
+    compared = document["batches_compared_with_a_replica"]
+    stored = sum(log["is_stored"] for log in document["logs"])
+    console.print(
+        f"{document['objects']:,} objects hold {stored:,} of the {len(document['logs']):,} logs of broker "
+        f"{document['broker_id']}; {document['objects_read']:,} were read, {document['bytes_read'] / 1e6:,.1f} MB "
+        f"in {document['runs_read']:,} runs"
+        + (f"; {compared:,} batches were compared with a replica" if compared else "")
+    )
+    if document["findings"]:
+        table = Table("kind", "subject", "detail")
+        for finding in document["findings"]:
+            style = "red" if finding["error"] else "blue"
+            table.add_row(Text(finding["kind"], style=style), Text(finding["subject"]), Text(finding["detail"]))
+        console.print(table)
+    if document["drill"]:
+        table = Table("restored log", title="Drill, checked by Kafka's dump-log")
+        table.add_column("end offset", justify="right")
+        table.add_column("batches", justify="right")
+        table.add_column("")
+        for log in document["drill"]:
+            table.add_row(log["log"], f"{log['end_offset']:,}", f"{log['batches']:,}", log["fault"] or "sound")
+        console.print(table)
+    console.print("sound" if document["sound"] else "records are missing or wrong")
+
+
+def _console(*, stderr: bool = True) -> Any:
+    from rich.console import Console
+
+    return Console(stderr=stderr)

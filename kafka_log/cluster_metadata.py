@@ -1,0 +1,263 @@
+"""Topics, replicas and brokers out of KRaft's own log, `__cluster_metadata-0` in a metadata.log.dir. Pure reading.
+
+The newest snapshot (`<end offset>-<epoch>.checkpoint`) and the segments behind it hold record batches; a record's
+value is an unsigned varint each for frame version, API key and version, then a message in Kafka's flexible encoding.
+Records of other kinds, and tagged fields that say nothing of replicas, are passed over. What is at the log's end may
+not be committed by the quorum; of a cluster that is at rest, all is.
+
+Source: metadata/src/main/resources/common/metadata/*.json and MetadataRecordSerde in Apache Kafka 4.3.
+"""
+
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kafka_log.errors import LogDirectoryError, MalformedFileError
+from kafka_log.flexible_encoding import MalformedMessageError, MessageReader
+from kafka_log.record_batch import (
+    BATCH_OVERHEAD_BYTES,
+    CorruptBatchError,
+    RecordBatchHeader,
+    scan_batches,
+    verify_batches,
+)
+from kafka_log.segment_files import list_segments, log_file_name
+from kafka_log.topic_partition import TopicId, topic_id_to_text
+
+DIRECTORY_NAME: Final = "__cluster_metadata-0"
+_SNAPSHOT: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+_INT32: Final = struct.Struct(">i")
+_TOPIC_RESOURCE: Final = 2
+_UNCHANGED_LEADER: Final = -2
+
+
+@dataclass(slots=True)
+class KRaftPartition:
+    """A partition as the controllers know it."""
+
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    directories: tuple[str, ...]
+    """The id of each replica's log directory, in the order of the replicas; none before Kafka 3.7."""
+
+
+@dataclass(slots=True)
+class KRaftTopic:
+    """A living topic."""
+
+    name: str
+    topic_id: TopicId
+    partitions: dict[int, KRaftPartition] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class KRaftImage:
+    """What the log tells up to its end."""
+
+    topics: dict[TopicId, KRaftTopic] = field(default_factory=dict)
+    topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Settings by topic name; only those that were set for the topic."""
+    directories: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Ids of each broker's log directories, as it registered them last."""
+    end_offset: int = 0
+
+
+def read_cluster_metadata(metadata_log_dir: Path) -> KRaftImage:
+    """The image of `metadata_log_dir`, or of a copy of its `__cluster_metadata-0`.
+
+    Raises LogDirectoryError when it cannot be read, MalformedFileError when it is not understood.
+    """
+    directory = metadata_log_dir / DIRECTORY_NAME
+    if metadata_log_dir.name == DIRECTORY_NAME:
+        directory = metadata_log_dir
+    image = KRaftImage()
+    try:
+        snapshots = sorted(path for path in directory.iterdir() if _SNAPSHOT.fullmatch(path.name))
+        paths = [directory / log_file_name(base) for base in list_segments(directory)]
+        if not snapshots and (not paths or int(paths[0].stem)):
+            raise MalformedFileError(directory, 0, "neither a snapshot nor the log from its beginning is here")
+        if snapshots:
+            _apply_file(image, snapshots[-1], is_snapshot=True)
+            image.end_offset = int(snapshots[-1].name[:20])
+        for path in paths:
+            _apply_file(image, path, is_snapshot=False)
+    except OSError as error:
+        raise LogDirectoryError(directory, str(error)) from error
+    return image
+
+
+def _apply_file(image: KRaftImage, path: Path, *, is_snapshot: bool) -> None:
+    raw = path.read_bytes()
+    try:
+        spans = scan_batches(raw, 0, len(raw))
+        sound = verify_batches(raw, spans)
+        for span in spans[:sound]:
+            if not is_snapshot and span.last_offset < image.end_offset:
+                continue
+            header = RecordBatchHeader.parse(raw, span.start)
+            if not header.is_control:
+                if header.codec != "none":
+                    raise MalformedFileError(path, 0, f"batch {span.base_offset} is compressed with {header.codec}")
+                for value in _values(raw[span.start + BATCH_OVERHEAD_BYTES : span.end], header.record_count):
+                    _apply(image, value)
+            if not is_snapshot:
+                image.end_offset = span.last_offset + 1
+        if sound < len(spans) and is_snapshot:
+            raise MalformedFileError(path, 0, f"batch {spans[sound].base_offset} has a wrong checksum")
+    except (CorruptBatchError, MalformedMessageError) as error:
+        raise MalformedFileError(path, 0, str(error)) from error
+
+
+def _values(records: bytes, count: int) -> Iterator[bytes]:
+    reader = _RecordReader(records)
+    for _ in range(count):
+        yield reader.value()
+
+
+class _RecordReader(MessageReader):
+    """Records of magic 2, whose lengths are zigzag varints."""
+
+    __slots__ = ()
+
+    def value(self) -> bytes:
+        """The next record's value, empty when it is null."""
+        length = self._signed_varint()
+        left_behind = self.left - length
+        self.take(1)
+        self._signed_varlong()
+        self._signed_varint()
+        self.take(max(self._signed_varint(), 0))
+        value = self.take(max(self._signed_varint(), 0))
+        self.take(self.left - left_behind)
+        return value
+
+    def _signed_varint(self) -> int:
+        encoded = self.unsigned_varint()
+        return (encoded >> 1) ^ -(encoded & 1)
+
+    def _signed_varlong(self) -> None:
+        while self.take(1)[0] >= 0x80:
+            pass
+
+
+def _apply(image: KRaftImage, value: bytes) -> None:
+    reader = MessageReader(value)
+    reader.unsigned_varint()
+    api_key, version = reader.unsigned_varint(), reader.unsigned_varint()
+    apply = _RECORDS.get(api_key)
+    if apply is not None:
+        apply(image, reader, version)
+
+
+def _topic(image: KRaftImage, reader: MessageReader, _version: int) -> None:
+    name, topic_id = reader.compact_string(), TopicId(reader.uuid())
+    image.topics[topic_id] = KRaftTopic(name, topic_id)
+
+
+def _remove_topic(image: KRaftImage, reader: MessageReader, _version: int) -> None:
+    topic = image.topics.pop(TopicId(reader.uuid()), None)
+    if topic is not None:
+        image.topic_configs.pop(topic.name, None)
+
+
+def _partition(image: KRaftImage, reader: MessageReader, version: int) -> None:
+    number, topic_id = _int32(reader), TopicId(reader.uuid())
+    replicas, in_sync, _removing, _adding = (_int32s(reader) for _ in range(4))
+    leader, leader_epoch, _partition_epoch = (_int32(reader) for _ in range(3))
+    directories = _uuids(reader) if version >= 1 else ()
+    if topic_id in image.topics:
+        image.topics[topic_id].partitions[number] = KRaftPartition(replicas, in_sync, leader, leader_epoch, directories)
+
+
+def _partition_change(image: KRaftImage, reader: MessageReader, _version: int) -> None:
+    number, topic_id = _int32(reader), TopicId(reader.uuid())
+    topic = image.topics.get(topic_id)
+    partition = topic.partitions.get(number) if topic else None
+    if partition is None:
+        return
+    fields = {tag: MessageReader(raw) for tag, raw in reader.tagged_fields().items()}
+    if 0 in fields:
+        partition.in_sync = _int32s(fields[0])
+    leader = _int32(fields[1]) if 1 in fields else _UNCHANGED_LEADER
+    if leader != _UNCHANGED_LEADER:
+        # As in Kafka's PartitionRegistration.merge: whoever is named leads anew, be it the same broker.
+        partition.leader = leader
+        partition.leader_epoch += 1
+    if 2 in fields:
+        partition.replicas = _int32s(fields[2])
+    if 8 in fields:
+        partition.directories = _uuids(fields[8])
+
+
+def _config(image: KRaftImage, reader: MessageReader, _version: int) -> None:
+    resource = reader.take(1)[0]
+    name, key = reader.compact_string(), reader.compact_string()
+    value = reader.compact_nullable_bytes()
+    if resource != _TOPIC_RESOURCE:
+        return
+    settings = image.topic_configs.setdefault(name, {})
+    if value is None:
+        settings.pop(key, None)
+    else:
+        settings[key] = value.decode(errors="replace")
+
+
+def _register_broker(image: KRaftImage, reader: MessageReader, version: int) -> None:
+    broker_id = _int32(reader)
+    reader.take((1 if version >= 2 else 0) + 16 + 8)
+    for _ in range(reader.compact_array_count(7)):
+        reader.compact_string()
+        reader.compact_string()
+        reader.take(4)
+        reader.skip_tagged_fields()
+    for _ in range(reader.compact_array_count(6)):
+        reader.compact_string()
+        reader.take(4)
+        reader.skip_tagged_fields()
+    reader.compact_nullable_bytes()
+    reader.take(2 if version >= 1 else 1)
+    fields = reader.tagged_fields()
+    if 0 in fields:
+        image.directories[broker_id] = _uuids(MessageReader(fields[0]))
+
+
+def _change_broker(image: KRaftImage, reader: MessageReader, _version: int) -> None:
+    broker_id = _int32(reader)
+    reader.take(8)
+    fields = reader.tagged_fields()
+    if 2 in fields:
+        image.directories[broker_id] = _uuids(MessageReader(fields[2]))
+
+
+def _unregister_broker(image: KRaftImage, reader: MessageReader, _version: int) -> None:
+    image.directories.pop(_int32(reader), None)
+
+
+def _int32(reader: MessageReader) -> int:
+    return reader.fields(_INT32)[0]
+
+
+def _int32s(reader: MessageReader) -> tuple[int, ...]:
+    return tuple(_int32(reader) for _ in range(reader.compact_array_count(4, nullable=True)))
+
+
+def _uuids(reader: MessageReader) -> tuple[str, ...]:
+    count = reader.compact_array_count(16, nullable=True)
+    return tuple(topic_id_to_text(TopicId(reader.uuid())) for _ in range(count))
+
+
+_RECORDS: Final[Mapping[int, Callable[[KRaftImage, MessageReader, int], None]]] = {
+    0: _register_broker,
+    1: _unregister_broker,
+    2: _topic,
+    3: _partition,
+    4: _config,
+    5: _partition_change,
+    9: _remove_topic,
+    17: _change_broker,
+}

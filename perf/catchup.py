@@ -1,0 +1,193 @@
+"""How a follower catches up after it missed much, beside stock Kafka: time, and bytes that cross the zone border."""
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+
+from local_cluster.agent_figures import AgentFigures, read_agents
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from local_cluster.replica_comparison import compare_replicas
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.settings_topic import SettingsWriter
+from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from perf.ladder import object_store
+
+_FOLLOWER = 3
+_RECORD_BYTES = 1000
+_PATIENCE_S = 300.0
+_LOOK_S = 0.02
+_STOCK = "stock"
+_AGENTS = "agents"
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """One catch-up."""
+
+    cluster: str
+    round: int
+    missed_bytes: int
+    seconds: float
+    """From the first byte that the follower's log grows by until it is level with the leaders'."""
+    border_bytes: int
+    """To this and all other followers meanwhile, requests included; in stock Kafka, what was missed."""
+    linked_share: float
+    agent_cpu_s: float
+    gets: int
+
+    @property
+    def mb_per_s(self) -> float:
+        return self.missed_bytes / 1e6 / self.seconds
+
+
+def catchup(
+    megabytes: Annotated[int, typer.Option(min=1, help="What the follower misses.")] = 200,
+    partitions: Annotated[int, typer.Option(min=1)] = 6,
+    rounds: Annotated[int, typer.Option(min=1)] = 2,
+    latency_ms: Annotated[int, typer.Option(min=0, help="The store's latency for PUT and for GET.")] = 5,
+    results: Annotated[Path, typer.Option(file_okay=False, help="Where the figures go.")] = Path("perf/results"),
+) -> None:
+    """Kill a broker, produce, start the leaders' agents anew, start the broker, and watch it catch up."""
+    from rich.console import Console
+
+    console = Console()
+    results.mkdir(parents=True, exist_ok=True)
+    file = results / "catchup.json"
+    about = {"megabytes": megabytes, "partitions": partitions, "latency_ms": latency_ms}
+    found: list[CaughtUp] = []
+    with (
+        console.status("preparing") as line,
+        tempfile.TemporaryDirectory(prefix="remote-wal-catchup-") as directory,
+        object_store("directory", latency_ms) as store,
+        _cluster(Path(directory) / _STOCK, None) as stock,
+        _cluster(Path(directory) / _AGENTS, AgentsMode(store)) as agents,
+    ):
+        for number in range(rounds):
+            for name, cluster in ((_STOCK, stock), (_AGENTS, agents)):
+                line.update(f"{name}, round {number + 1} of {rounds}")
+                found.append(_catch_up(cluster, name, number, megabytes, partitions))
+                # After each, so that a run that is cut short leaves its part.
+                file.write_text(json.dumps({**about, "rounds": [asdict(one) for one in found]}, indent=1))
+    _print(console, found)
+    console.print(f"written: {file}")
+
+
+@contextmanager
+def _cluster(directory: Path, agents: AgentsMode | None) -> Iterator[LocalCluster]:
+    cluster = LocalCluster.create(directory, settings=ClusterSettings(agents=agents))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.destroy()
+
+
+def _catch_up(cluster: LocalCluster, name: str, number: int, megabytes: int, partitions: int) -> CaughtUp:
+    topic = f"missed-{number}"
+    # Two leaders, so that the follower reads from both at a time.
+    cluster.create_topic(topic, assignment=[[1 + p % 2, 2 - p % 2, _FOLLOWER] for p in range(partitions)])
+    if name == _AGENTS:
+        writer = SettingsWriter(KafkaClientConfig(cluster.bootstrap_servers))
+        writer.set_topic(topic, TopicSettings(True, LinkPolicy.ALWAYS))
+        writer.close()
+    cluster.admin.wait_for_full_isr(topic, timeout_s=_PATIENCE_S)
+    cluster.kill_broker(_FOLLOWER)
+    for partition in range(partitions):
+        cluster.admin.wait_for_isr(topic, [1, 2], partition=partition, timeout_s=_PATIENCE_S)
+    cluster.tools.produce(
+        topic, records=megabytes * 1_000_000 // _RECORD_BYTES, record_bytes=_RECORD_BYTES, config={"acks": "1"}
+    )
+    before = AgentFigures()
+    if name == _AGENTS:
+        wait_until(lambda: _lag_bytes(cluster) == 0, "all is stored", _PATIENCE_S)
+        for broker_id in (1, 2):
+            cluster.stop_agent(broker_id)
+            cluster.start_agent(broker_id)
+        before = read_agents(cluster)
+    missed_bytes = _log_bytes(cluster, 1, topic, partitions)
+    cluster.start_broker(_FOLLOWER, wait=False)
+    seconds = _seconds_to_grow(lambda: _log_bytes(cluster, _FOLLOWER, topic, partitions), missed_bytes)
+    cluster.wait_for_brokers([_FOLLOWER])
+    cluster.admin.wait_for_full_isr(topic, timeout_s=_PATIENCE_S)
+    counted = read_agents(cluster) - before if name == _AGENTS else AgentFigures()
+    comparison = compare_replicas(cluster, topic, _PATIENCE_S)
+    if not comparison.identical:
+        raise SystemExit(f"{name}: {comparison}")
+    linked, inline = counted.linked_bytes, counted.inline_bytes
+    return CaughtUp(
+        name,
+        number,
+        missed_bytes,
+        seconds,
+        int(counted.zone_bytes) if name == _AGENTS else missed_bytes,
+        linked / max(linked + inline, 1),
+        counted.cpu_s,
+        int(counted.gets),
+    )
+
+
+def _lag_bytes(cluster: LocalCluster) -> float:
+    import urllib.request
+
+    from prometheus_client.parser import text_string_to_metric_families
+
+    lag = 0.0
+    for broker_id in cluster.broker_ids:
+        url = f"http://{cluster.layout.agent_http_address(broker_id)}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            text = answer.read().decode()
+        for family in text_string_to_metric_families(text):
+            if family.name == "remote_wal_upload_lag_bytes":
+                lag += sum(sample.value for sample in family.samples)
+    return lag
+
+
+def _seconds_to_grow(log_bytes: Callable[[], int], end_bytes: int) -> float:
+    start_bytes = log_bytes()
+    wait_until(lambda: log_bytes() > start_bytes, "the follower fetches", _PATIENCE_S, interval_s=_LOOK_S)
+    started = time.monotonic()
+    wait_until(lambda: log_bytes() >= end_bytes, "the follower has all", _PATIENCE_S, interval_s=_LOOK_S)
+    return time.monotonic() - started
+
+
+def _log_bytes(cluster: LocalCluster, broker_id: int, topic: str, partitions: int) -> int:
+    """Of all partitions' replicas there."""
+    total = 0
+    for partition in range(partitions):
+        directory = cluster.partition_directory(broker_id, topic, partition)
+        if directory is not None:
+            total += sum(file.stat().st_size for file in directory.glob("*.log"))
+    return total
+
+
+def _print(console: Any, found: list[CaughtUp]) -> None:
+    from rich.table import Table
+
+    table = Table("cluster", title="Catching up (medians)")
+    for column in ("missed MB", "s", "MB/s", "border MB", "of missed", "linked", "agents' CPU s", "GET"):
+        table.add_column(column, justify="right")
+    figure: Callable[[list[CaughtUp], str], float] = lambda runs, name: median(getattr(run, name) for run in runs)  # noqa: E731
+    for name in (_STOCK, _AGENTS):
+        runs = [run for run in found if run.cluster == name]
+        table.add_row(
+            name,
+            f"{figure(runs, 'missed_bytes') / 1e6:,.0f}",
+            f"{figure(runs, 'seconds'):.1f}",
+            f"{figure(runs, 'mb_per_s'):.0f}",
+            f"{figure(runs, 'border_bytes') / 1e6:,.1f}",
+            f"{figure(runs, 'border_bytes') / figure(runs, 'missed_bytes'):.2%}",
+            f"{figure(runs, 'linked_share'):.1%}" if name == _AGENTS else "",
+            f"{figure(runs, 'agent_cpu_s'):.1f}" if name == _AGENTS else "",
+            f"{figure(runs, 'gets'):,.0f}" if name == _AGENTS else "",
+        )
+    console.print(table)

@@ -1,0 +1,209 @@
+"""A broker's recovery: which logs are restored, into which log directories, and what came of it.
+
+The parts before: `inventory` says what is stored, `cluster_view` what the broker had, `log_plan` what of it makes up
+each log, `log_directory_target` where it may be written, `restore` writes it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kafka_log.log_directory import LogDirectory
+from kafka_log.topic_partition import TopicIdPartition
+from recovery.cluster_view import ClusterView, ReplicaSet
+from recovery.errors import RecoveryError, UnknownClusterError
+from recovery.inventory import Inventory
+from recovery.log_directory_target import LogDirectoryIdentity, LogDirectoryTarget, identity_in, refusal_of
+from recovery.log_plan import LogPlan, LogRuns, PlanRules
+from recovery.log_settings import LogSettings, log_settings
+from recovery.restore import RestoredLog, RestoreJob, RestoreProgress, restore_logs
+from recovery.run_reader import DEFAULT_THREADS, RunReader
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is to be restored."""
+
+    topics: frozenset[str] = frozenset()
+    """Empty: all of the broker's."""
+    partitions: frozenset[int] = frozenset()
+    """Empty: all of the topics'."""
+    begins_behind_last_gap: bool = False
+    to_timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LostBroker:
+    """Whose log directories are to be made."""
+
+    node_id: int
+    cluster_id: str
+    log_dirs: tuple[Path, ...]
+    """All that it has."""
+    lost_log_dirs: tuple[Path, ...]
+    """Those to be made; the others are left as they are."""
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Its server.properties."""
+    directory_ids: Mapping[Path, str] = field(default_factory=dict)
+    """Ids of log directories, those that are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLog:
+    """A log of the broker's, and what can be restored of it."""
+
+    partition: TopicIdPartition
+    topic: str
+    replicas: ReplicaSet
+    settings: LogSettings
+    runs: LogRuns
+    plan: LogPlan
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition.partition}"
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether object storage has, or had, anything of it."""
+        return bool(self.plan.extents) or self.plan.gap is not None
+
+    @property
+    def has_other_replicas(self) -> bool:
+        return len(self.replicas.replicas) > 1
+
+
+def plan_broker(
+    broker: LostBroker, view: ClusterView, inventory: Inventory, selection: Selection, now_ms: int
+) -> list[PlannedLog]:
+    """The logs that the broker has lost and that are selected, by name. Writes nothing.
+
+    Raises UnknownClusterError when nothing is selected, RecoveryError for settings that are no numbers.
+    """
+    kept = _logs_in(path for path in broker.log_dirs if path not in broker.lost_log_dirs)
+    planned = []
+    for partition in view.replicas_of(broker.node_id):
+        topic = view.topics[partition.topic_id]
+        if not _is_selected(topic.name, partition.partition, selection) or partition in kept:
+            continue
+        try:
+            settings = log_settings(topic.config, broker.properties)
+        except ValueError as error:
+            raise RecoveryError("plan recovery", topic.name, f"a setting is no number: {error}") from error
+        runs = inventory.log_runs(partition)
+        rules = PlanRules(
+            may_have_holes=settings.is_compacted,
+            retention_horizon_ms=None if settings.retention_ms is None else now_ms - settings.retention_ms,
+            begins_behind_last_gap=selection.begins_behind_last_gap,
+        )
+        replicas = topic.partitions[partition.partition]
+        planned.append(PlannedLog(partition, topic.name, replicas, settings, runs, runs.plan(rules)))
+    if not planned:
+        raise UnknownClusterError(
+            "plan recovery",
+            f"broker {broker.node_id}",
+            "the cluster knows of no such partition on this broker",
+            "check node.id, --topic and --partition",
+        )
+    return sorted(planned, key=lambda log: (log.topic, log.partition.partition))
+
+
+def recover_broker(
+    broker: LostBroker,
+    view: ClusterView,
+    planned: Sequence[PlannedLog],
+    reader: RunReader,
+    *,
+    new_directory_id: Callable[[], str],
+    to_timestamp_ms: int | None = None,
+    threads: int = DEFAULT_THREADS,
+    progress: Callable[[RestoreProgress], None] = lambda _progress: None,
+) -> list[RestoredLog]:
+    """Make the broker's log directories. When this returns, a broker may be started on them.
+
+    Raises TargetRefusedError before anything is written, RemoteStorageError and OSError meanwhile; run again, it goes
+    on.
+    """
+    for path in broker.lost_log_dirs:
+        refusal = refusal_of(path, broker.cluster_id, broker.node_id)
+        if refusal is not None:
+            raise refusal
+    identities = directory_identities(broker, view, new_directory_id)
+    with ExitStack() as held:
+        targets = [held.enter_context(LogDirectoryTarget(path, identities[path])) for path in broker.lost_log_dirs]
+        stored = [log for log in planned if log.is_stored]
+        placed = place_logs(stored, targets, view, broker.node_id)
+        jobs = [
+            RestoreJob(
+                log.partition,
+                log.name,
+                placed[log.partition].building_place(log.topic, log.partition.partition),
+                log.runs,
+                log.plan,
+                log.settings,
+            )
+            for log in stored
+        ]
+        restored = restore_logs(jobs, reader, to_timestamp_ms=to_timestamp_ms, threads=threads, progress=progress)
+        for target in targets:
+            target.publish(
+                {
+                    (log.topic, log.partition.partition): log.plan.start_offset
+                    for log in stored
+                    if placed[log.partition] is target
+                }
+            )
+    return restored
+
+
+def directory_identities(
+    broker: LostBroker, view: ClusterView, new_directory_id: Callable[[], str]
+) -> dict[Path, LogDirectoryIdentity]:
+    """Whose each lost log directory is: with the id that it had, as far as anybody knows it, else with a new one."""
+    registered = list(view.directories_of(broker.node_id))
+    for path in broker.log_dirs:
+        known = identity_in(path)
+        if known is not None and known.directory_id in registered:
+            registered.remove(known.directory_id)
+    # Which of several lost directories had which id nobody knows; any will do, as the logs are all new in them.
+    identities = {}
+    for path in broker.lost_log_dirs:
+        known = identity_in(path)
+        directory_id = (known.directory_id if known else None) or broker.directory_ids.get(path)
+        if directory_id is None:
+            directory_id = registered.pop(0) if registered else new_directory_id()
+        elif directory_id in registered:
+            registered.remove(directory_id)
+        identities[path] = LogDirectoryIdentity(broker.cluster_id, broker.node_id, directory_id)
+    return identities
+
+
+def place_logs(
+    planned: Sequence[PlannedLog], targets: Sequence[LogDirectoryTarget], view: ClusterView, node_id: int
+) -> dict[TopicIdPartition, LogDirectoryTarget]:
+    """A directory for each log: the one that the cluster has it in, else the one with the fewest bytes."""
+    by_id = {target.identity.directory_id: target for target in targets}
+    filled = dict.fromkeys(by_id, 0)
+    placed = {}
+    for log in sorted(planned, key=lambda log: -log.plan.size_bytes):
+        assigned = view.directory_of(log.partition, node_id)
+        chosen = assigned if assigned in by_id else min(filled, key=lambda directory_id: filled[directory_id])
+        filled[chosen] += log.plan.size_bytes
+        placed[log.partition] = by_id[chosen]
+    return placed
+
+
+def _logs_in(log_dirs: Iterable[Path]) -> set[TopicIdPartition]:
+    found: set[TopicIdPartition] = set()
+    for path in log_dirs:
+        directory = LogDirectory(path)
+        directory.scan()
+        found |= set(directory.partitions)
+    return found
+
+
+def _is_selected(topic: str, partition: int, selection: Selection) -> bool:
+    return (not selection.topics or topic in selection.topics) and (
+        not selection.partitions or partition in selection.partitions
+    )

@@ -1,0 +1,168 @@
+"""What must be known of the cluster to make a broker's log directories: names, replicas, settings, directory ids.
+
+Objects name topics by id alone. The names, who has which partition, and the directories' ids stand in KRaft's
+metadata: in a `__cluster_metadata-0` of any controller or broker that is left (`from_kraft`), or a living cluster
+tells them (`ask_cluster`; directory ids then come from the agents' registrations).
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
+from kafka_log.cluster_metadata import KRaftImage
+from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_from_text
+from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from recovery.errors import UnknownClusterError
+
+_REQUEST_TIMEOUT_S = 10.0
+_ATTEMPTS = 5
+_ANSWER_TIMEOUT_S = 2 * _REQUEST_TIMEOUT_S
+"""The client has its say first."""
+_RESERVED_IDS = "A" * 20
+"""Ids that stand for no directory begin so: unassigned, lost, migrating (org.apache.kafka.common.DirectoryId)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSet:
+    """Who has a partition."""
+
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    leader: int
+    """-1 when there is none."""
+    leader_epoch: int = -1
+    """-1 when it is not known."""
+    directories: tuple[str, ...] = ()
+    """Ids of the replicas' log directories; empty when they are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A living topic."""
+
+    name: str
+    topic_id: TopicId
+    config: Mapping[str, str | None]
+    """Its own settings, or all that are in force for it."""
+    partitions: Mapping[int, ReplicaSet]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """A cluster at one time."""
+
+    topics: Mapping[TopicId, TopicView]
+    directories: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Ids of the brokers' log directories, by broker; those that are known."""
+
+    def replicas_of(self, broker_id: int) -> list[TopicIdPartition]:
+        """The partitions that a broker has a replica of."""
+        return [
+            TopicIdPartition(topic.topic_id, number)
+            for topic in self.topics.values()
+            for number, partition in sorted(topic.partitions.items())
+            if broker_id in partition.replicas
+        ]
+
+    def name_of(self, partition: TopicIdPartition) -> str:
+        """`topic-partition`. Raises KeyError."""
+        return f"{self.topics[partition.topic_id].name}-{partition.partition}"
+
+    def directories_of(self, broker_id: int) -> tuple[str, ...]:
+        """The ids of the broker's log directories: as it registered them, else as its replicas are assigned to them."""
+        if broker_id in self.directories:
+            return self.directories[broker_id]
+        assigned = {self.directory_of(partition, broker_id) for partition in self.replicas_of(broker_id)}
+        return tuple(sorted(known for known in assigned if known and not known.startswith(_RESERVED_IDS)))
+
+    def directory_of(self, partition: TopicIdPartition, broker_id: int) -> str | None:
+        """The id of the log directory that holds the broker's replica; None when it is not known."""
+        replicas = self.topics[partition.topic_id].partitions[partition.partition]
+        if broker_id not in replicas.replicas or len(replicas.directories) != len(replicas.replicas):
+            return None
+        return replicas.directories[replicas.replicas.index(broker_id)]
+
+
+def from_kraft(image: KRaftImage) -> ClusterView:
+    """The view that the controllers' own log gives."""
+    topics = {
+        topic.topic_id: TopicView(
+            topic.name,
+            topic.topic_id,
+            dict(image.topic_configs.get(topic.name, {})),
+            {
+                number: ReplicaSet(known.replicas, known.in_sync, known.leader, known.leader_epoch, known.directories)
+                for number, known in topic.partitions.items()
+            },
+        )
+        for topic in image.topics.values()
+    }
+    return ClusterView(topics, dict(image.directories))
+
+
+def with_directories(view: ClusterView, kraft: ClusterView | None) -> ClusterView:
+    """What a living cluster tells, with the ids of directories from a copy of the controllers' log, maybe older."""
+    if kraft is None:
+        return view
+    topics = {}
+    for topic_id, topic in view.topics.items():
+        older = kraft.topics[topic_id].partitions if topic_id in kraft.topics else {}
+        partitions = {
+            number: replace(
+                now,
+                leader_epoch=older[number].leader_epoch,
+                directories=older[number].directories if older[number].replicas == now.replicas else (),
+            )
+            if number in older
+            else now
+            for number, now in topic.partitions.items()
+        }
+        topics[topic_id] = replace(topic, partitions=partitions)
+    return ClusterView(topics, kraft.directories)
+
+
+@retry(retry=retry_if_exception_type(UnknownClusterError), stop=stop_after_attempt(_ATTEMPTS), reraise=True)
+def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
+    """The cluster's id and the view that it gives of itself. Blocks. Raises UnknownClusterError.
+
+    Just after a broker's death the others may still name it as the one to be asked, and the client waits for it in
+    vain; a client made anew asks another one.
+    """
+    from confluent_kafka import KafkaException, TopicCollection
+    from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+    admin = AdminClient(
+        client.for_confluent(client_id="remote-wal-recover"), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
+    )
+    try:
+        metadata = admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
+        names = sorted(metadata.topics)
+        described = admin.describe_topics(TopicCollection(names), request_timeout=_REQUEST_TIMEOUT_S) if names else {}
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        configs = admin.describe_configs(resources, request_timeout=_REQUEST_TIMEOUT_S) if names else {}
+        topics = {}
+        for name, future in described.items():
+            found = future.result(_ANSWER_TIMEOUT_S)
+            topic_id = topic_id_from_text(str(found.topic_id))
+            settings = configs[ConfigResource(ResourceType.TOPIC, name)].result(_ANSWER_TIMEOUT_S)
+            topics[topic_id] = TopicView(
+                name,
+                topic_id,
+                {key: entry.value for key, entry in settings.items()},
+                {
+                    partition.id: ReplicaSet(
+                        tuple(node.id for node in partition.replicas),
+                        tuple(node.id for node in partition.isr),
+                        -1 if partition.leader is None else partition.leader.id,
+                    )
+                    for partition in found.partitions
+                },
+            )
+    except (KafkaException, TimeoutError) as error:
+        reason = str(error) or f"no answer within {_ANSWER_TIMEOUT_S:.0f} s"
+        raise UnknownClusterError(
+            "ask cluster", client.bootstrap_servers, reason, "give --cluster-metadata when no broker is left"
+        ) from error
+    return str(metadata.cluster_id), ClusterView(topics)

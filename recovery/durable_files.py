@@ -1,0 +1,26 @@
+"""Files that are whole after a crash, or not there (KAFKA-16541): written aside, synced, renamed, and the directory
+synced."""
+
+import os
+from pathlib import Path
+
+
+def write_durably(path: Path, content: str) -> None:
+    """`path` holds `content` when this returns; until then what it held before. Raises OSError."""
+    unfinished = path.with_name(f"{path.name}.tmp")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make names that were created, renamed or removed in `directory` durable. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,212 @@
+"""All runs that object storage holds, by partition: from the metadata topic where there is one, else from the objects.
+
+With metadata, the store's listing is held against it: a finished segment that is not listed is lost, and what its
+entries tell is kept, as they say how far the logs went. An object that is listed and not finished by the metadata (its
+agent died between upload and publication) is whole, as an upload is all or nothing; its own footer tells what is in
+it. What the metadata tells of as deleted, or as to be deleted, counts for nothing.
+
+Without metadata, every object's footer is read: a request for each. An object whose footer cannot be read is named.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.archive_recovery import records_from_objects
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.states import FINISHED, STARTED
+from plugin.archive_storage import ArchiveStorage
+from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from recovery.log_plan import EpochStart, LogRuns, StoredObject, StoredRun
+from recovery.metadata_notes import NotedMetadata
+
+_FOOTER_THREADS = 16
+_FOOTERS_AT_ONCE = 1024
+
+Progress = Callable[[str, int], None]
+"""Told what is being done, and how many objects of it are done."""
+
+DeadTails = Mapping[tuple[CombinedSegmentId, TopicIdPartition, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableObject:
+    """An object that is there and does not say what is in it."""
+
+    key: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Inventory:
+    """What is stored."""
+
+    runs: dict[TopicIdPartition, list[StoredRun]] = field(default_factory=dict)
+    lost: dict[TopicIdPartition, list[StoredRun]] = field(default_factory=dict)
+    """Runs that the metadata tells of, whose objects are gone."""
+    known_starts: dict[TopicIdPartition, list[EpochStart]] = field(default_factory=dict)
+    unreadable: list[UnreadableObject] = field(default_factory=list)
+    lost_objects: list[str] = field(default_factory=list)
+    objects: int = 0
+    """Those whose runs are in `runs`."""
+    unpublished_objects: int = 0
+    """Those of them that the metadata does not tell of as finished."""
+    foreign_objects: int = 0
+    """Keys in the cluster's place of the store that are not ours."""
+
+    def partitions(self) -> set[TopicIdPartition]:
+        """Those of which anything is stored, or was."""
+        return {*self.runs, *self.lost}
+
+    def log_runs(self, partition: TopicIdPartition) -> LogRuns:
+        """All of one partition."""
+        return LogRuns(self.runs.get(partition, ()), self.lost.get(partition, ()), self.known_starts.get(partition, ()))
+
+
+def from_objects(
+    storage: RemoteWalStorageManager, archive: ArchiveStorage | None, progress: Progress = lambda _what, _done: None
+) -> Inventory:
+    """What the objects tell of themselves. Raises RemoteStorageError when the store fails."""
+    inventory = Inventory()
+    _add_footers(inventory, storage, storage.list_log_segments(), progress)
+    if archive is not None:
+        for record in records_from_objects(archive):
+            _add_archived(
+                inventory, StoredObject(record.object_id, record.size_bytes, record.event_timestamp_ms), record.runs
+            )
+    inventory.foreign_objects = storage.request_counts.foreign_objects
+    return inventory
+
+
+def from_metadata(
+    noted: NotedMetadata,
+    archived: ArchiveStore,
+    storage: RemoteWalStorageManager,
+    archive: ArchiveStorage | None,
+    progress: Progress = lambda _what, _done: None,
+) -> Inventory:
+    """What the metadata topic tells, held against the listing. Raises RemoteStorageError when the store fails."""
+    inventory = Inventory(known_starts=noted.epoch_starts())
+    listed = {stored.combined_segment_id: stored for stored in storage.list_log_segments()}
+    inventory.foreign_objects = storage.request_counts.foreign_objects
+    image = noted.store.image()
+    dead = {
+        (tail.combined_segment_id, tail.topic_id_partition, tail.leader_epoch): tail.first_offset for tail in image.dead
+    }
+    unpublished = []
+    for done, segment in enumerate(image.segments):
+        if segment.state is FINISHED:
+            stored = StoredObject(
+                segment.combined_segment_id, segment.size_bytes, segment.event_timestamp_ms, segment.custom_metadata
+            )
+            is_there = listed.pop(segment.combined_segment_id, None) is not None
+            if not is_there:
+                inventory.lost_objects.append(str(segment.combined_segment_id))
+            _add_entries(inventory, stored, segment.metadata.entries, dead, is_lost=not is_there)
+        elif segment.state is STARTED:
+            if (found := listed.pop(segment.combined_segment_id, None)) is not None:
+                unpublished.append(found)
+        else:
+            listed.pop(segment.combined_segment_id, None)
+        if done % 1000 == 0:
+            progress("metadata", done)
+    unpublished += [stored for segment_id, stored in listed.items() if noted.store.state_of(segment_id) is None]
+    inventory.unpublished_objects = len(unpublished)
+    _add_footers(inventory, storage, unpublished, progress, dead)
+    _add_archive(inventory, archived, archive)
+    return inventory
+
+
+def _add_archive(inventory: Inventory, archived: ArchiveStore, archive: ArchiveStorage | None) -> None:
+    there = {stored.object_id for stored in archive.list()} if archive is not None else set()
+    for object_id, _ in archived.objects(FINISHED):
+        record = archived.committed(object_id)
+        if record is None:
+            continue
+        stored = StoredObject(object_id, record.size_bytes, record.event_timestamp_ms)
+        is_lost = object_id not in there
+        if is_lost:
+            inventory.lost_objects.append(str(object_id))
+        _add_archived(inventory, stored, record.runs, is_lost=is_lost)
+
+
+def _add_footers(
+    inventory: Inventory,
+    storage: RemoteWalStorageManager,
+    listed: Iterable[StoredSegment],
+    progress: Progress,
+    dead: DeadTails | None = None,
+) -> None:
+    """Read the objects' footers, many at a time."""
+
+    def read(
+        stored: StoredSegment,
+    ) -> tuple[StoredObject, Collection[RemoteLogSegmentMetadataEntry]] | UnreadableObject:
+        try:
+            found = storage.fetch_segment_metadata(stored)
+        except (RemoteSegmentCorruptError, RemoteResourceNotFoundError) as error:
+            return UnreadableObject(stored.key, error.reason)
+        return StoredObject(found.combined_segment_id, found.size_bytes, found.event_timestamp_ms), found.entries
+
+    done = 0
+    with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="recovery-footer") as pool:
+        for some in _in_parts(iter(listed)):
+            for result in pool.map(read, some):
+                done += 1
+                if isinstance(result, UnreadableObject):
+                    inventory.unreadable.append(result)
+                else:
+                    _add_entries(inventory, *result, dead or {})
+            progress("footers", done)
+
+
+def _in_parts(listed: Iterator[StoredSegment]) -> Iterator[list[StoredSegment]]:
+    while part := list(islice(listed, _FOOTERS_AT_ONCE)):
+        yield part
+
+
+def _add_entries(
+    inventory: Inventory,
+    stored: StoredObject,
+    entries: Iterable[RemoteLogSegmentMetadataEntry],
+    dead: DeadTails,
+    *,
+    is_lost: bool = False,
+) -> None:
+    inventory.objects += not is_lost
+    into = inventory.lost if is_lost else inventory.runs
+    for entry in entries:
+        partition = entry.topic_id_partition
+        dead_from = dead.get((stored.object_id, partition, entry.leader_epoch)) if dead else None  # type: ignore[arg-type]
+        run = _run(stored, entry, entry.last_offset if dead_from is None else min(entry.last_offset, dead_from - 1))
+        into.setdefault(partition, []).append(run)
+
+
+def _add_archived(
+    inventory: Inventory,
+    stored: StoredObject,
+    runs: Iterable[RemoteLogSegmentMetadataEntry],
+    *,
+    is_lost: bool = False,
+) -> None:
+    inventory.objects += not is_lost
+    into = inventory.lost if is_lost else inventory.runs
+    for run in runs:
+        into.setdefault(run.topic_id_partition, []).append(_run(stored, run, run.last_offset))
+
+
+def _run(stored: StoredObject, entry: RemoteLogSegmentMetadataEntry, living_last_offset: int) -> StoredRun:
+    return StoredRun(
+        stored,
+        entry.leader_epoch,
+        entry.first_offset,
+        entry.last_offset,
+        living_last_offset,
+        entry.start_file_position,
+        entry.end_file_position,
+        entry.crc32c,
+    )

@@ -1,0 +1,282 @@
+"""What of object storage makes up one partition's log, from its start to its end. Sans-IO.
+
+Theory. Objects hold runs: batches of one partition and one leader epoch, with their offsets. Runs overlap (uploaded
+twice, by two agents, before and after a failover, in the archive too), and some are no longer the log's. What is the
+log's follows from the leader epochs alone (KIP-101). The leader of an epoch began to write where the log ended for it,
+so from the first offset of an epoch on nothing of an older epoch is the log's. Hence, from the newest epoch down: an
+epoch begins at the first offset of its runs, and ends where the next newer one begins; one that would begin behind its
+own end was overwritten as a whole. A stale leader's runs fall to the same rule.
+
+Two more facts come from the metadata topic where there is one: which runs are dead from some offset on, and where an
+epoch began of which no record was uploaded (KIP-1176's failover: B2 leads with a log end offset of 5, and declares
+what B1 uploaded from there on dead). Without them, the end of an old leader's runs that a newer one truncated is taken
+for the log's as long as the newer one has uploaded nothing; no object can tell otherwise.
+
+Within an epoch any run that covers an offset will do, as one leader writes an offset once; the one reaching furthest
+is taken. Runs that are known and cannot be read (their object is gone) take part in finding the epochs and the log's
+end, not in covering. Offsets that nothing covers are a gap, unless the log may have holes (it was compacted).
+Everything behind the first gap is left out, for a log has none. But what stands before a gap may be leftovers: old
+records that are still there because they share an object with younger ones. When all of it is older than the topic's
+retention, the log begins behind the gap.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from plugin.archive_object import ArchiveObjectId
+from plugin.segment_metadata import CombinedSegmentId
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object that holds runs; a combined segment, or an archive object."""
+
+    object_id: CombinedSegmentId | ArchiveObjectId
+    size_bytes: int
+    written_ms: int
+    """By its writer's clock, milliseconds since 1970."""
+    custom_metadata: bytes = b""
+
+    @property
+    def is_archived(self) -> bool:
+        """Whether it is in the archive's store."""
+        return isinstance(self.object_id, ArchiveObjectId)
+
+
+class StoredRun(NamedTuple):
+    """Batches of one partition and one leader epoch in one object, at [start_position, end_position)."""
+
+    stored_in: StoredObject
+    leader_epoch: int
+    first_offset: int
+    last_offset: int
+    """Of the bytes, inclusive."""
+    living_last_offset: int
+    """Of what is not known as dead, inclusive; `last_offset` if nothing is."""
+    start_position: int
+    end_position: int
+    crc32c: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_position - self.start_position
+
+
+class Extent(NamedTuple):
+    """What is to be taken of a run: the batches from `first_offset` to `last_offset`, both inclusive."""
+
+    run: StoredRun
+    first_offset: int
+    last_offset: int
+
+
+class Gap(NamedTuple):
+    """Offsets [from_offset, to_offset) that no readable run holds, though the log went on behind them."""
+
+    from_offset: int
+    to_offset: int
+
+
+class EpochStart(NamedTuple):
+    """The first offset of a leader epoch, or of the records that are left of it."""
+
+    leader_epoch: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRules:
+    """What is known of the log beside its runs."""
+
+    may_have_holes: bool = False
+    """Compaction removed records, so offsets may be missing."""
+    start_offset: int | None = None
+    """Where the log begins; None: where the runs do."""
+    retention_horizon_ms: int | None = None
+    """What was written before this time is expired; None: nothing is."""
+    begins_behind_last_gap: bool = False
+    """Take the newest unbroken stretch, whatever came before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """One partition's log as it can be restored."""
+
+    extents: tuple[Extent, ...]
+    """In the order of the log. Without holes, each begins where the one before ends."""
+    start_offset: int
+    end_offset: int
+    """Behind the last offset. Equal to `start_offset` when there is nothing."""
+    leader_epochs: tuple[EpochStart, ...]
+    """As Kafka's leader-epoch-checkpoint has them; the newest may have no records."""
+    gap: Gap | None = None
+    """What ends the log before its time."""
+    gaps_before: tuple[Gap, ...] = ()
+    """Gaps in front of the log's start, between leftovers."""
+    unused_runs: int = 0
+    """Runs of which nothing is needed: copies, overwritten ones, leftovers."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What is to be read; the log may be smaller, where only a part of a run is the log's."""
+        return sum(extent.run.size_bytes for extent in self.extents)
+
+    @property
+    def written_ms(self) -> int | None:
+        """When the newest object of the log was written: the recovery point. None without any."""
+        return max((extent.run.stored_in.written_ms for extent in self.extents), default=None)
+
+
+class LogRuns:
+    """All that is stored of one partition. Immutable once made."""
+
+    def __init__(
+        self, runs: Iterable[StoredRun], lost: Iterable[StoredRun] = (), known_starts: Iterable[EpochStart] = ()
+    ) -> None:
+        """`lost` runs are known of and cannot be read; `known_starts` tell of epochs, with or without runs."""
+        self._runs: dict[int, list[StoredRun]] = {}
+        for run in runs:
+            if run.living_last_offset >= run.first_offset:
+                self._runs.setdefault(run.leader_epoch, []).append(run)
+        for of_epoch in self._runs.values():
+            of_epoch.sort(key=lambda run: (run.first_offset, -run.living_last_offset, run.stored_in.is_archived))
+        lost = [run for run in lost if run.living_last_offset >= run.first_offset]
+        starts: dict[int, int] = {}
+        ends: dict[int, int] = {}
+        for of_epoch in (*self._runs.values(), lost):
+            for run in of_epoch:
+                epoch = run.leader_epoch
+                starts[epoch] = min(run.first_offset, starts.get(epoch, run.first_offset))
+                ends[epoch] = max(run.living_last_offset + 1, ends.get(epoch, 0))
+        for epoch, start in known_starts:
+            starts[epoch] = min(start, starts.get(epoch, start))
+        self.lineage = _lineage(starts)
+        self._known_end = max(
+            (min(max(ends.get(epoch, start), start), end) for (epoch, start), end in self._epoch_ranges()), default=0
+        )
+
+    @property
+    def run_count(self) -> int:
+        return sum(map(len, self._runs.values()))
+
+    def copies(self, offset: int) -> list[Extent]:
+        """The runs that hold `offset` of this log, the one reaching furthest first, each from `offset` on."""
+        found = []
+        for (epoch, start), end in self._epoch_ranges():
+            if start <= offset < end:
+                for run in self._runs.get(epoch, ()):
+                    last = min(run.living_last_offset, end - 1)
+                    if run.first_offset <= offset <= last:
+                        found.append(Extent(run, offset, last))
+        return sorted(found, key=lambda extent: -extent.last_offset)
+
+    def plan(self, rules: PlanRules) -> LogPlan:
+        """The log, by the module's theory."""
+        stretches = list(self._stretches(rules))
+        begin = 0
+        while begin < len(stretches) - 1 and _is_passed_over(stretches[begin], rules):
+            begin += 1
+        if not stretches or _lacks_its_start(stretches[0], rules):
+            return self._empty_plan(rules, stretches[0][0].first_offset if stretches else self._known_end)
+        chosen = stretches[begin]
+        start, end = chosen[0].first_offset, chosen[-1].last_offset + 1
+        if rules.start_offset is not None and begin == 0:
+            start = min(rules.start_offset, start) if rules.may_have_holes else start
+        behind = stretches[begin + 1][0].first_offset if begin + 1 < len(stretches) else self._known_end
+        gap = Gap(end, behind) if behind > end else None
+        before = tuple(
+            Gap(one[-1].last_offset + 1, other[0].first_offset) for one, other in pairwise(stretches[: begin + 1])
+        )
+        epochs = self._epochs_between(start, end, is_natural_end=gap is None)
+        return LogPlan(tuple(chosen), start, end, epochs, gap, before, self.run_count - len(chosen))
+
+    def _empty_plan(self, rules: PlanRules, next_offset: int) -> LogPlan:
+        """Of a log that holds nothing where it begins; `next_offset` is where anything is held."""
+        start = rules.start_offset if rules.start_offset is not None else self._known_end
+        gap = Gap(start, next_offset) if start < next_offset else None
+        epochs = () if gap else self._epochs_between(start, start, is_natural_end=True)
+        return LogPlan((), start, start, epochs, gap, unused_runs=self.run_count)
+
+    def _epoch_ranges(self) -> Iterator[tuple[EpochStart, int]]:
+        """Each epoch of the log with the offset behind its last one."""
+        for index, epoch in enumerate(self.lineage):
+            following = self.lineage[index + 1].start_offset if index + 1 < len(self.lineage) else _NO_END
+            yield epoch, following
+
+    def _stretches(self, rules: PlanRules) -> Iterator[list[Extent]]:
+        """Unbroken stretches of the log from the rules' start on, none of them empty."""
+        stretch: list[Extent] = []
+        position = rules.start_offset
+        for (epoch, start), end in self._epoch_ranges():
+            for extent in self._cover(epoch, start if position is None else max(position, start), end):
+                is_next = position is None or extent.first_offset == position or rules.may_have_holes
+                if not is_next and stretch:
+                    yield stretch
+                    stretch = []
+                stretch.append(extent)
+                position = extent.last_offset + 1
+        if stretch:
+            yield stretch
+
+    def _cover(self, epoch: int, start: int, end: int) -> Iterator[Extent]:
+        """The fewest runs that hold what is held of [start, end) of this epoch."""
+        position = start
+        best: StoredRun | None = None
+        for run in self._runs.get(epoch, ()):
+            if run.first_offset >= end or position >= end:
+                break
+            if run.living_last_offset < position:
+                continue
+            if best is not None and run.first_offset > position:
+                last = min(best.living_last_offset, end - 1)
+                yield Extent(best, max(position, best.first_offset), last)
+                position, best = last + 1, None
+                if run.living_last_offset < position:
+                    continue
+            if best is None or run.living_last_offset > best.living_last_offset:
+                if best is None and run.first_offset > position:
+                    position = run.first_offset
+                best = run
+        if best is not None and position < end:
+            yield Extent(best, max(position, best.first_offset), min(best.living_last_offset, end - 1))
+
+    def _epochs_between(self, start: int, end: int, *, is_natural_end: bool) -> tuple[EpochStart, ...]:
+        """The lineage as a log with these bounds has it."""
+        found: list[EpochStart] = []
+        for (epoch, epoch_start), epoch_end in self._epoch_ranges():
+            if epoch_start < end and epoch_end > start:
+                found.append(EpochStart(epoch, max(epoch_start, start)))
+            elif is_natural_end and epoch_start == end and epoch == self.lineage[-1].leader_epoch:
+                found.append(EpochStart(epoch, end))
+        return tuple(found)
+
+
+_NO_END = 2**63
+
+
+def _lineage(starts: dict[int, int]) -> tuple[EpochStart, ...]:
+    kept: list[EpochStart] = []
+    bound = _NO_END
+    for epoch in sorted(starts, reverse=True):
+        if starts[epoch] < bound:
+            kept.append(EpochStart(epoch, starts[epoch]))
+            bound = starts[epoch]
+    return tuple(reversed(kept))
+
+
+def _lacks_its_start(first: Sequence[Extent], rules: PlanRules) -> bool:
+    """Whether the first records of a log are missing whose start is known."""
+    if rules.start_offset is None or rules.may_have_holes or rules.begins_behind_last_gap:
+        return False
+    return first[0].first_offset > rules.start_offset
+
+
+def _is_passed_over(stretch: Sequence[Extent], rules: PlanRules) -> bool:
+    """Whether the log begins behind this stretch, and not with it."""
+    if rules.begins_behind_last_gap:
+        return True
+    if rules.retention_horizon_ms is None:
+        return False
+    return all(extent.run.stored_in.written_ms < rules.retention_horizon_ms for extent in stretch)

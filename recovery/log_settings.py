@@ -1,0 +1,62 @@
+"""The settings of a topic by which its log is cut into segments and loses its head: the topic's own, the broker's,
+Kafka's.
+
+Source: Kafka's `TopicConfig`, `ServerLogConfigs` and `ServerTopicConfigSynonyms`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+_HOUR_MS: Final = 3_600_000
+_MINUTE_MS: Final = 60_000
+DEFAULT_SEGMENT_BYTES: Final = 1024**3
+DEFAULT_SEGMENT_MS: Final = 168 * _HOUR_MS
+DEFAULT_RETENTION_MS: Final = 168 * _HOUR_MS
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """One topic's."""
+
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES
+    segment_ms: int = DEFAULT_SEGMENT_MS
+    is_compacted: bool = False
+    retention_ms: int | None = DEFAULT_RETENTION_MS
+    """None: for ever."""
+
+
+def log_settings(topic: Mapping[str, str | None], broker: Mapping[str, str]) -> LogSettings:
+    """`topic` holds the topic's own settings, or all that are in force for it; `broker` is server.properties.
+
+    Raises ValueError when a value is no number.
+    """
+    cleanup = topic.get("cleanup.policy") or broker.get("log.cleanup.policy") or "delete"
+    retention_ms = _first_ms(
+        topic.get("retention.ms"),
+        (
+            (broker.get("log.retention.ms"), 1),
+            (broker.get("log.retention.minutes"), _MINUTE_MS),
+            (broker.get("log.retention.hours"), _HOUR_MS),
+        ),
+        DEFAULT_RETENTION_MS,
+    )
+    is_deleted_by_age = "delete" in cleanup and retention_ms >= 0
+    return LogSettings(
+        segment_bytes=int(topic.get("segment.bytes") or broker.get("log.segment.bytes") or DEFAULT_SEGMENT_BYTES),
+        segment_ms=_first_ms(
+            topic.get("segment.ms"),
+            ((broker.get("log.roll.ms"), 1), (broker.get("log.roll.hours"), _HOUR_MS)),
+            DEFAULT_SEGMENT_MS,
+        ),
+        is_compacted="compact" in cleanup,
+        retention_ms=retention_ms if is_deleted_by_age else None,
+    )
+
+
+def _first_ms(topic_ms: str | None, broker: tuple[tuple[str | None, int], ...], default: int) -> int:
+    """The first that is set, in milliseconds; negative stays negative."""
+    for text, unit_ms in ((topic_ms, 1), *broker):
+        if text:
+            return int(text) * unit_ms
+    return default

@@ -1,0 +1,147 @@
+"""Reads runs from object storage: ahead of their use, in parallel, checked, and handed on in order.
+
+What is wrong with one run (its object is gone or damaged) is handed on as an error in its place, for whoever knows of
+other copies. What is wrong with the store (it does not answer, or refuses) ends the reading.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from kafka_log.crc32c import crc32c
+from kafka_log.record_batch import BatchSpan, CorruptBatchError, scan_batches
+from plugin.archive_object import ArchiveObjectId
+from plugin.archive_storage import ArchiveStorage
+from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from recovery.errors import UnusableRunError
+from recovery.log_plan import Extent, StoredObject, StoredRun
+from recovery.object_reads import LogExtent, ObjectRead
+
+DEFAULT_THREADS = 8
+DEFAULT_WINDOW_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ReadExtent:
+    """An extent's batches, whole and checked against the run's checksum, offsets and leader epoch."""
+
+    log: int
+    extent: Extent
+    records: memoryview
+    batches: tuple[BatchSpan, ...]
+    """Those that hold offsets of the extent; positions in `records`. The first may begin before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedExtent:
+    """An extent that this copy of its run does not give."""
+
+    log: int
+    extent: Extent
+    error: UnusableRunError
+
+
+class RunReader:
+    """Reads from the stores of combined segments and of archive objects. Thread-safe."""
+
+    def __init__(self, storage: RemoteWalStorageManager, archive: ArchiveStorage | None = None) -> None:
+        self._storage = storage
+        self._archive = archive
+
+    def fetch(self, stored: StoredObject, start: int, end: int) -> bytes:
+        """The bytes [start, end) of an object, unchecked. Raises RemoteStorageError, UnusableRunError."""
+        object_id = stored.object_id
+        if not isinstance(object_id, ArchiveObjectId):
+            return self._storage.fetch_log_segment(object_id, start, end, stored.custom_metadata)
+        if self._archive is None:
+            raise UnusableRunError("read run", str(object_id), "it is in the archive, whose store is not configured")
+        return self._archive.fetch(object_id, start, end)
+
+    def read(self, log: int, extent: Extent) -> ReadExtent:
+        """One extent by itself. Raises UnusableRunError, and RemoteStorageError when the store fails."""
+        run = extent.run
+        [found] = self.read_all(
+            ObjectRead(run.stored_in, run.start_position, run.end_position, (LogExtent(log, extent),))
+        )
+        if isinstance(found, FailedExtent):
+            raise found.error
+        return found
+
+    def read_all(self, read: ObjectRead) -> list[ReadExtent | FailedExtent]:
+        """Each extent of one request. Raises RemoteStorageError when the store fails."""
+        try:
+            data = memoryview(self.fetch(read.stored_in, read.start, read.end))
+        except (RemoteResourceNotFoundError, RemoteSegmentCorruptError, UnusableRunError) as error:
+            unusable = UnusableRunError("read run", str(read.stored_in.object_id), str(error))
+            return [FailedExtent(log, extent, unusable) for log, extent in read.extents]
+        return [_checked(log, extent, data, read.start) for log, extent in read.extents]
+
+    def read_ahead(
+        self, reads: Iterable[ObjectRead], threads: int = DEFAULT_THREADS, window_bytes: int = DEFAULT_WINDOW_BYTES
+    ) -> Iterator[list[ReadExtent | FailedExtent]]:
+        """The reads' results in their order, at most `window_bytes` ahead (one read at least).
+
+        Raises RemoteStorageError; what was asked for before it is waited for.
+        """
+        pending: deque[tuple[int, Future[list[ReadExtent | FailedExtent]]]] = deque()
+        held_bytes = 0
+        with ThreadPoolExecutor(threads, thread_name_prefix="recovery-read") as pool:
+            try:
+                for read in reads:
+                    while pending and (held_bytes + read.size_bytes > window_bytes or len(pending) >= 4 * threads):
+                        size, first = pending.popleft()
+                        yield first.result()
+                        held_bytes -= size
+                    pending.append((read.size_bytes, pool.submit(self.read_all, read)))
+                    held_bytes += read.size_bytes
+                while pending:
+                    yield pending.popleft()[1].result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+def _checked(log: int, extent: Extent, data: memoryview, data_start: int) -> ReadExtent | FailedExtent:
+    run = extent.run
+    records = data[run.start_position - data_start : run.end_position - data_start]
+    try:
+        batches = check_run(run, records)
+    except UnusableRunError as error:
+        return FailedExtent(log, extent, error)
+    wanted = tuple(
+        batch
+        for batch in batches
+        if batch.last_offset >= extent.first_offset and batch.base_offset <= extent.last_offset
+    )
+    if wanted and wanted[-1].last_offset > extent.last_offset:
+        reason = f"a batch reaches beyond offset {extent.last_offset}, where the log goes on otherwise"
+        return FailedExtent(log, extent, UnusableRunError("read run", str(run.stored_in.object_id), reason))
+    return ReadExtent(log, extent, records, wanted)
+
+
+def check_run(run: StoredRun, records: memoryview) -> list[BatchSpan]:
+    """The batches of a run. Raises UnusableRunError when they are not those that its entry tells of.
+
+    The entry's checksum covers all the bytes, and was taken when each batch's own had been verified; so those are not
+    computed again here.
+    """
+    key = f"{run.stored_in.object_id} [{run.start_position}, {run.end_position})"
+    if len(records) != run.size_bytes or crc32c(records) != run.crc32c:
+        raise UnusableRunError("read run", key, "the bytes do not have the entry's checksum")
+    try:
+        batches = scan_batches(records, 0, len(records))
+    except CorruptBatchError as error:
+        raise UnusableRunError("read run", key, str(error)) from error
+    if not batches or batches[-1].end != len(records):
+        raise UnusableRunError("read run", key, "the bytes do not end with a whole batch")
+    if batches[0].base_offset < run.first_offset or batches[-1].last_offset > run.last_offset:
+        raise UnusableRunError(
+            "read run",
+            key,
+            f"batches {batches[0].base_offset} to {batches[-1].last_offset} in a run {run.first_offset} to "
+            f"{run.last_offset}",
+        )
+    if any(batch.leader_epoch != run.leader_epoch for batch in batches):
+        raise UnusableRunError("read run", key, f"a batch of another leader epoch than {run.leader_epoch}")
+    return batches

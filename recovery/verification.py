@@ -1,0 +1,275 @@
+"""Whether object storage could give a broker its logs back: read and checked before it is needed.
+
+Looked at are the plans (gaps, lost and unreadable objects, leader epochs) and the bytes of all objects, or of a random
+sample: each run's checksum, batch headers, Kafka's own checksum of each batch, and that two copies of the same records
+hold the same batches. Given a living replica's log directory, each batch is held against the one that stands there at
+the same offset.
+
+What a finding means stands with its kind. Only errors say that records would be missing or wrong.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+
+from kafka_log.errors import LogDirectoryError
+from kafka_log.record_batch import verify_batches
+from kafka_log.segment_directory import SegmentDirectory
+from kafka_log.segment_files import locate, walk_batches
+from kafka_log.topic_partition import TopicIdPartition
+from recovery.broker_recovery import PlannedLog
+from recovery.inventory import Inventory
+from recovery.log_plan import Extent, LogRuns, StoredObject, StoredRun
+from recovery.object_reads import LogExtent, group_reads
+from recovery.run_reader import FailedExtent, ReadExtent, RunReader
+
+
+class FindingKind(Enum):
+    """What is wrong; the value is its name for programs."""
+
+    GAP = "gap"
+    """A log ends before records that are known to have been uploaded."""
+    LOST_OBJECT = "lost_object"
+    """The metadata tells of an object that the store does not have."""
+    UNREADABLE_OBJECT = "unreadable_object"
+    """An object's header or footer is damaged, or it is another cluster's."""
+    WRONG_BYTES = "wrong_bytes"
+    """A run's bytes are not those that its entry tells of."""
+    COPIES_DIFFER = "copies_differ"
+    """Two runs of one leader epoch hold different batches at the same offset."""
+    EPOCH_UNKNOWN_TO_CLUSTER = "epoch_unknown_to_cluster"
+    """A run of a newer leader epoch than the partition ever had."""
+    REPLICA_DIFFERS = "replica_differs"
+    """A living replica has another batch, or none, where the log should have this one."""
+    UNDECLARED_DEAD = "undeclared_dead"
+    """Records that a newer leader overwrote, which nobody has declared dead yet."""
+    FOREIGN_OBJECTS = "foreign_objects"
+    """Keys in the cluster's place of the store that are not ours."""
+
+    @property
+    def is_error(self) -> bool:
+        return self not in (FindingKind.UNDECLARED_DEAD, FindingKind.FOREIGN_OBJECTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, or worth a look."""
+
+    kind: FindingKind
+    subject: str
+    """A log, or an object."""
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was looked at, and found."""
+
+    findings: tuple[Finding, ...]
+    objects: int
+    """Objects whose bytes were read."""
+    runs: int
+    bytes: int
+    batches_compared: int
+    """With a living replica."""
+
+    @property
+    def is_sound(self) -> bool:
+        return not any(finding.kind.is_error for finding in self.findings)
+
+
+def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iterator[Finding]:
+    """What is wrong without reading any records."""
+    for key in inventory.lost_objects:
+        yield Finding(FindingKind.LOST_OBJECT, key, "the metadata tells of it as finished, and it is not in the store")
+    for item in inventory.unreadable:
+        yield Finding(FindingKind.UNREADABLE_OBJECT, item.key, item.reason)
+    if inventory.foreign_objects:
+        yield Finding(FindingKind.FOREIGN_OBJECTS, "store", f"{inventory.foreign_objects} objects are passed over")
+    for log in planned:
+        if log.plan.gap is not None:
+            detail = f"offsets {log.plan.gap.from_offset} to {log.plan.gap.to_offset - 1} are in no readable object"
+            yield Finding(FindingKind.GAP, log.name, detail)
+        yield from _check_epochs(log, inventory.runs.get(log.partition, ()))
+
+
+def _check_epochs(log: PlannedLog, runs: Iterable[StoredRun]) -> Iterator[Finding]:
+    ends = dict(zip((epoch for epoch, _ in log.runs.lineage), _ends(log.runs), strict=True))
+    newest = log.replicas.leader_epoch
+    for run in runs:
+        if 0 <= newest < run.leader_epoch:
+            yield Finding(
+                FindingKind.EPOCH_UNKNOWN_TO_CLUSTER,
+                log.name,
+                f"{run.stored_in.object_id} holds leader epoch {run.leader_epoch}, the cluster is at {newest}",
+            )
+        end = ends.get(run.leader_epoch, 0)
+        if run.living_last_offset >= max(end, run.first_offset) and end != _NO_END:
+            yield Finding(
+                FindingKind.UNDECLARED_DEAD,
+                log.name,
+                f"{run.stored_in.object_id} has offsets {max(end, run.first_offset)} to {run.living_last_offset} of "
+                f"epoch {run.leader_epoch}, which a newer leader wrote anew",
+            )
+
+
+_NO_END = 2**63
+
+
+def _ends(runs: LogRuns) -> list[int]:
+    return [start for _, start in runs.lineage[1:]] + [_NO_END] * bool(runs.lineage)
+
+
+class ObjectVerifier:
+    """Reads the runs of some logs, and checks them. One caller at a time."""
+
+    def __init__(self, planned: Sequence[PlannedLog], inventory: Inventory, replica_dirs: Iterable[Path] = ()) -> None:
+        """`replica_dirs` are log directories of a living broker."""
+        self._planned = planned
+        self._runs = [inventory.runs.get(log.partition, []) for log in planned]
+        self._replicas = _replica_directories(planned, replica_dirs)
+        self._overlapping = [set(_overlapping(runs)) for runs in self._runs]
+        self._seen: dict[tuple[int, int, int], tuple[int, str]] = {}
+        self._batches_compared = 0
+
+    def verify(
+        self,
+        reader: RunReader,
+        share: float,
+        rng: random.Random,
+        threads: int,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
+    ) -> Verification:
+        """Check a random `share` (0 to 1) of the objects. Raises RemoteStorageError when the store fails."""
+        chosen = [runs for runs in self._by_object().values() if share >= 1 or rng.random() < share]
+        reads = [read for runs in chosen for read in group_reads(sorted(runs, key=_start_position))]
+        findings: list[Finding] = []
+        runs = size = 0
+        for done, results in enumerate(reader.read_ahead(reads, threads), start=1):
+            for found in results:
+                runs += 1
+                size += found.extent.run.size_bytes
+                findings += self._check(found)
+            progress(done, len(reads))
+        return Verification(tuple(findings), len(chosen), runs, size, self._batches_compared)
+
+    def _by_object(self) -> dict[StoredObject, list[LogExtent]]:
+        """All runs of the logs that are looked at."""
+        by_object: dict[StoredObject, list[LogExtent]] = {}
+        for number, runs in enumerate(self._runs):
+            for run in runs:
+                whole = Extent(run, run.first_offset, run.last_offset)
+                by_object.setdefault(run.stored_in, []).append(LogExtent(number, whole))
+        return by_object
+
+    def _check(self, found: ReadExtent | FailedExtent) -> Iterator[Finding]:
+        log = self._planned[found.log]
+        run = found.extent.run
+        if isinstance(found, FailedExtent):
+            yield Finding(FindingKind.WRONG_BYTES, log.name, str(found.error))
+            return
+        sound = verify_batches(found.records, found.batches)
+        if sound < len(found.batches):
+            detail = f"{run.stored_in.object_id}: batch {found.batches[sound].base_offset} has a wrong checksum"
+            yield Finding(FindingKind.WRONG_BYTES, log.name, detail)
+            return
+        if run in self._overlapping[found.log]:
+            yield from self._compare_copies(found)
+        replica = self._replicas.get(log.partition)
+        if replica is not None and not log.settings.is_compacted:
+            yield from self._compare_replica(found, replica)
+
+    def _compare_copies(self, found: ReadExtent) -> Iterator[Finding]:
+        run = found.extent.run
+        for batch in found.batches:
+            key = (found.log, run.leader_epoch, batch.base_offset)
+            crc, other = self._seen.setdefault(key, (batch.crc, str(run.stored_in.object_id)))
+            if crc != batch.crc:
+                detail = f"batch {batch.base_offset} of epoch {run.leader_epoch}: {other}, {run.stored_in.object_id}"
+                yield Finding(FindingKind.COPIES_DIFFER, self._planned[found.log].name, detail)
+
+    def _compare_replica(self, found: ReadExtent, replica: SegmentDirectory) -> Iterator[Finding]:
+        log = self._planned[found.log]
+        run = found.extent.run
+        end = dict(zip((epoch for epoch, _ in log.runs.lineage), _ends(log.runs), strict=True)).get(run.leader_epoch, 0)
+        last = min(run.living_last_offset, end - 1)
+        expected = [batch for batch in found.batches if batch.last_offset <= last]
+        there = _batches_of_replica(replica, [batch.base_offset for batch in expected])
+        if there is None:
+            return
+        first_there, last_there = min(there), max(there)
+        for batch in expected:
+            if not first_there <= batch.base_offset <= last_there:
+                continue  # retention has removed it, or it was not replicated yet
+            if there.get(batch.base_offset) != (batch.last_offset, batch.leader_epoch, batch.crc):
+                detail = (
+                    f"batch {batch.base_offset} of {run.stored_in.object_id} is another one, or none, in {replica.path}"
+                )
+                yield Finding(FindingKind.REPLICA_DIFFERS, log.name, detail)
+                return
+            self._batches_compared += 1
+
+
+def _start_position(one: LogExtent) -> int:
+    return one.extent.run.start_position
+
+
+def _overlapping(runs: Iterable[StoredRun]) -> Iterator[StoredRun]:
+    """Runs that share offsets with another one of their epoch."""
+    ordered = sorted(runs, key=lambda run: (run.leader_epoch, run.first_offset, run.last_offset))
+    reach: StoredRun | None = None
+    for before, run in pairwise(ordered):
+        if reach is None or reach.leader_epoch != before.leader_epoch or before.last_offset > reach.last_offset:
+            reach = before
+        if run.leader_epoch == reach.leader_epoch and run.first_offset <= reach.last_offset:
+            yield reach
+            yield run
+
+
+def _replica_directories(
+    planned: Sequence[PlannedLog], log_dirs: Iterable[Path]
+) -> Mapping[TopicIdPartition, SegmentDirectory]:
+    found = {}
+    for path in log_dirs:
+        for log in planned:
+            directory = path / log.name
+            if directory.is_dir():
+                found[log.partition] = SegmentDirectory(directory)
+    return found
+
+
+def _batches_of_replica(
+    replica: SegmentDirectory, base_offsets: Sequence[int]
+) -> dict[int, tuple[int, int, int]] | None:
+    """Last offset, leader epoch and checksum by base offset, from the first to the last of those; None without any."""
+    if not base_offsets:
+        return None
+    found: dict[int, tuple[int, int, int]] = {}
+    try:
+        replica.relook()
+        first = replica.holding(base_offsets[0])
+        base = first if first is not None or not replica.bases else replica.bases[0]
+        while base is not None and base <= base_offsets[-1]:
+            _add_batches(replica.file_path(base), base, base_offsets, found)
+            base = replica.after(base)
+    except FileNotFoundError:
+        return None  # retention removed it meanwhile
+    except OSError as error:
+        raise LogDirectoryError(replica.path, str(error)) from error
+    return found or None
+
+
+def _add_batches(path: Path, base: int, base_offsets: Sequence[int], found: dict[int, tuple[int, int, int]]) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        start = locate(descriptor, path, base, max(base_offsets[0], base))
+        for batch in walk_batches(descriptor, start.position, base):
+            if batch.base_offset > base_offsets[-1]:
+                return
+            found[batch.base_offset] = (batch.last_offset, batch.leader_epoch, batch.crc)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,218 @@
+"""recover and verify as commands, with a store in a directory and the controllers' log in the place of a cluster."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.main import build_app
+from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.meta_properties import read_meta_properties
+from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from plugin.combined_segment import OpenCombinedSegment, SegmentHeader
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from tests.kafka_log.kraft_records import DIRECTORY, metadata_batch, partition_record, topic_record
+from tests.recovery.stored_objects import MARK, Records, records
+
+CLUSTER = "r4nd0m-cluster_id"
+ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
+PAYMENTS = TopicIdPartition(TopicId(b"payments".ljust(16)), 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruins:
+    """A broker's settings, a metadata.log.dir that is left, and a store."""
+
+    directory: Path
+
+    @property
+    def log_dir(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def store(self) -> Path:
+        return self.directory / "store"
+
+    def write(self, *, node_id: int = 1, more: str = "") -> None:
+        controller = self.directory / "controller"
+        log = controller / "__cluster_metadata-0"
+        log.mkdir(parents=True, exist_ok=True)
+        (controller / "meta.properties").write_text(f"version=1\ncluster.id={CLUSTER}\nnode.id=1\n")
+        other = DIRECTORY[::-1]
+        topics = [
+            topic_record("orders", ORDERS.topic_id),
+            topic_record("payments", PAYMENTS.topic_id),
+            partition_record(ORDERS.topic_id, 0, (1,), (DIRECTORY,)),
+            partition_record(PAYMENTS.topic_id, 2, (2, 1), (other, DIRECTORY)),
+        ]
+        (log / f"{0:020}.log").write_bytes(metadata_batch(0, *topics))
+        (self.directory / "server.properties").write_text(
+            f"node.id={node_id}\nprocess.roles=broker\nlisteners=CLIENT://:9092,INTERNAL://:9093\n"
+            "inter.broker.listener.name=INTERNAL\ncontroller.listener.names=CONTROLLER\n"
+            "listener.security.protocol.map=CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
+            f"log.dirs={self.log_dir}\nrsm.wal.config.directory={self.store}\n"
+            f"remote.wal.agent.state.directory={self.directory / 'state'}\n{more}"
+        )
+
+    def upload(self, sequence: int, *parts: Records) -> Path:
+        """The object's file."""
+        segment_id = CombinedSegmentId(1, 5, sequence)
+        segment = OpenCombinedSegment(SegmentHeader(CLUSTER, segment_id, 1_700_000_000_000 + sequence))
+        for partition, epoch, first, data in parts:
+            last = first + data.count(MARK) - 1
+            segment.append(RemoteLogSegmentMetadataEntry(partition, epoch, first, last, 0, 0, 0), data)
+        path = self.store / CLUSTER / "1" / f"{5:012x}" / f"{sequence:012x}.rwal"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"".join(segment.seal().chunks))
+        return path
+
+    def run(self, command: str, *options: str) -> Result:
+        config, controller = self.directory / "server.properties", self.directory / "controller"
+        arguments = [command, "--broker-config", str(config), "--cluster-metadata", str(controller), *options]
+        return CliRunner().invoke(build_app(), arguments)
+
+
+@pytest.fixture
+def ruins(tmp_path: Path) -> Ruins:
+    ruins = Ruins(tmp_path)
+    ruins.write()
+    return ruins
+
+
+def _told(result: Result, exit_code: int = 0) -> dict[str, Any]:
+    assert result.exit_code == exit_code, (result.output, result.exception)
+    told: dict[str, Any] = json.loads(result.stdout)
+    return told
+
+
+def test_a_broker_is_rebuilt_from_objects_and_the_controllers_log(ruins: Ruins) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4), records(PAYMENTS, 2, 0, 2))
+    ruins.upload(2, records(ORDERS, 1, 5, 9))
+
+    told = _told(ruins.run("recover", "--json"))
+
+    assert [(log["log"], log["status"], log["end_offset"]) for log in told["logs"]] == [
+        ("orders-0", "whole", 10),
+        ("payments-2", "whole", 3),
+    ]
+    assert told["recovery_point_ms"] == 1_700_000_000_002
+    assert (ruins.log_dir / "orders-0" / f"{0:020}.log").read_bytes() == records(ORDERS, 0, 0, 4)[3] + records(
+        ORDERS, 1, 5, 9
+    )[3]
+    assert read_leader_epochs(ruins.log_dir / "orders-0").entries == ((0, 0), (1, 5))
+    identity = read_meta_properties(ruins.log_dir)
+    assert (identity.cluster_id, identity.node_id) == (CLUSTER, 1)
+    assert identity.directory_id == topic_id_to_text(TopicId(DIRECTORY)), "as the controllers know it"
+
+
+def test_a_dry_run_tells_the_same_and_writes_nothing(ruins: Ruins) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    before = sorted(ruins.directory.rglob("*"))
+
+    told = _told(ruins.run("recover", "--dry-run", "--json"))
+
+    assert [log["end_offset"] for log in told["logs"]] == [5, 0]
+    assert told["logs"][1]["status"] == "nothing stored; other replicas"
+    assert sorted(ruins.directory.rglob("*")) == before
+
+
+def test_a_corrupt_object_without_another_copy_ends_the_log_and_is_an_exit_code(ruins: Ruins) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    damaged = ruins.upload(2, records(ORDERS, 0, 5, 9))
+    ruins.upload(3, records(ORDERS, 0, 10, 14))
+    raw = bytearray(damaged.read_bytes())
+    raw[150] ^= 1
+    damaged.write_bytes(raw)
+
+    told = _told(ruins.run("recover", "--json", "--topic", "orders"), exit_code=3)
+
+    [log] = told["logs"]
+    assert (log["end_offset"], log["gap"]) == (5, {"from_offset": 5, "to_offset": 10})
+    assert len(log["failed_copies"]) == 1
+    assert (ruins.log_dir / "meta.properties").exists(), "what there is can be served"
+
+
+def test_what_is_behind_the_last_gap_can_be_asked_for(ruins: Ruins) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    ruins.upload(2, records(ORDERS, 0, 8, 9))
+
+    told = _told(ruins.run("recover", "--json", "--topic", "orders", "--after-last-gap"))
+
+    assert [(log["start_offset"], log["end_offset"]) for log in told["logs"]] == [(8, 10)]
+
+
+def test_a_directory_with_a_log_in_it_is_refused_and_left_alone(ruins: Ruins) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    (ruins.log_dir / "orders-0").mkdir(parents=True)
+
+    result = ruins.run("recover", "--json")
+
+    assert result.exit_code == 4
+    assert "not empty: orders-0" in result.stderr
+    assert "not empty" in _told(ruins.run("recover", "--dry-run", "--json"))["would_be_refused"][0]
+    assert not list((ruins.log_dir / "orders-0").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda ruins: ruins.write(node_id=9), "knows of no such partition"),
+        (lambda ruins: (ruins.directory / "controller" / "meta.properties").unlink(), "give --cluster-id"),
+        (lambda ruins: ruins.write(more="remote.log.wal.storage.manager.class.name=no.such.Class\n"), "cannot import"),
+    ],
+    ids=["unknown broker", "unknown cluster", "unknown backend"],
+)
+def test_bad_input_is_a_clear_error_and_nothing_is_written(
+    ruins: Ruins, break_it: Callable[[Ruins], None], message: str
+) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    break_it(ruins)
+
+    result = ruins.run("recover", "--json")
+
+    assert result.exit_code == 1
+    assert message in str(result.exception)
+    assert not ruins.log_dir.exists()
+
+
+def test_another_cluster_than_the_one_that_is_named_is_an_error(ruins: Ruins) -> None:
+    result = ruins.run("recover", "--cluster-id", "another")
+
+    assert result.exit_code == 1
+    assert f"is of cluster {CLUSTER}, not another" in str(result.exception)
+
+
+@pytest.mark.parametrize("when", ["yesterday", "2025-01-01T00:00:00"])
+def test_a_time_that_is_none_is_a_usage_error(ruins: Ruins, when: str) -> None:
+    assert ruins.run("recover", "--to-timestamp", when).exit_code == 2
+
+
+def test_a_table_fits_100_columns(ruins: Ruins, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    ruins.upload(1, records(ORDERS, 0, 0, 4), records(PAYMENTS, 0, 0, 4))
+
+    result = ruins.run("recover")
+
+    assert result.exit_code == 0
+    assert "orders-0" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 100
+
+
+def test_verify_tells_a_monitor_that_all_is_well_and_when_it_is_not(ruins: Ruins) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4), records(PAYMENTS, 2, 0, 2))
+    damaged = ruins.upload(2, records(ORDERS, 0, 5, 9))
+
+    told = _told(ruins.run("verify", "--json"))
+    assert (told["sound"], told["objects_read"], told["findings"]) == (True, 2, [])
+
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    (ruins.store / CLUSTER / "stray").write_text("x")
+    told = _told(ruins.run("verify", "--json"), exit_code=3)
+    assert {finding["kind"]: finding["error"] for finding in told["findings"]} == {
+        "unreadable_object": True,
+        "foreign_objects": False,
+    }

@@ -1,0 +1,67 @@
+"""Tables for people are whole on a terminal of 80 columns."""
+
+import pytest
+
+from agent.doctor.findings import Finding, Level
+from cli import describe, doctor
+
+WIDTHS = ["80", "100"]
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_partitions_and_agents_lose_no_figure(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    partition = {
+        "topic": "a-topic-with-a-long-name-of-its-own", "partition": 128, "log_end_offset": 123456789,
+        "uploaded_offset": 123456700, "lag_bytes": 12_300_000, "lag_age_ms": 123_400, "linked_bytes": 987_600_000_000,
+        "inline_bytes": 98_700_000,
+    }  # fmt: skip
+    agent = {
+        "partitions": [partition], "storage_ready": True, "hydration_paused": False,
+        "requests": {"put": 12345678, "get": 23456789}, "metadata_pending": 1234,
+    }  # fmt: skip
+    describe._print({101: agent}, {102: "host-102:19095: refused"})
+    shown = capsys.readouterr().out
+    for figure in ("128", "101", "123456789", "123456700", "12.3 MB", "123 s", "987.6 GB", "98.7 MB", "12,345,678"):
+        assert figure in shown
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= int(columns)
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_objects_lose_no_figure(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    row = {
+        "broker_id": 101, "caretaker_broker_id": 102, "state": "DELETE_SEGMENT_FINISHED", "segments": 1_234_567,
+        "bytes": 987_600_000_000, "oldest_age_ms": 604_800_000, "newest_age_ms": 1000,
+    }  # fmt: skip
+    describe._print_objects({"objects": [row], "totals": []})
+    shown = capsys.readouterr().out
+    for figure in ("101", "102", "DELETE_SEGMENT_FINISHED", "1,234,567", "987.6 GB", "604,800 s"):
+        assert figure in shown
+    assert "…" not in shown
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_findings_are_told_whole(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    key = "remote.wal.expiration.delete.grace.ms"
+    doctor._print(
+        [
+            Finding("metadata-topic-replication", Level.INFORMATION, "two replicas [of three]", ""),
+            Finding("deletion-grace", Level.WARNING, f"{key} is 1000", f"set {key} above replica.lag.time.max.ms"),
+        ]
+    )
+    shown = capsys.readouterr().out
+    assert "metadata-topic-replication" in shown
+    assert "information" in shown
+    assert "[of three]" in shown
+    assert shown.count(key) == 2
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= int(columns)

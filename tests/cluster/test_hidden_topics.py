@@ -1,0 +1,117 @@
+"""What a real broker says of topics that a client may not describe, and what is concluded from it: nothing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from agent.cluster_observer import ClusterObserver, Observation
+from kafka_log.topic_partition import TopicId
+from local_cluster.broker_config import ClusterSettings, server_properties
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from local_cluster.port_block import free_port_block
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.topic import METADATA_TOPIC
+from rlm.release import TopicWatch
+from tests.cluster.script import PATIENCE_S
+
+GRACE_MS = 1000
+LONG_AFTER_MS = 1_000_000
+ORDERS = "orders"
+WATCHER = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "watcher",
+    "sasl.password": "watcher-secret",
+}
+
+
+@pytest.fixture
+def watchers_port() -> int:
+    return free_port_block(1, Random()).start
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, watchers_port: int) -> Iterator[LocalCluster]:
+    """One broker, with an authorizer, and a listener at which a client has a name that can be denied things."""
+    layout = LocalCluster.create(tmp_path / "cluster", brokers=1).layout
+    plain = server_properties(layout, 1, ClusterSettings())
+    own = f",WATCHER://127.0.0.1:{watchers_port}"
+    overrides = {
+        "listeners": plain["listeners"] + own,
+        "advertised.listeners": plain["advertised.listeners"] + own,
+        "listener.security.protocol.map": plain["listener.security.protocol.map"] + ",WATCHER:SASL_PLAINTEXT",
+        "listener.name.watcher.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.watcher.plain.sasl.jaas.config": (
+            "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            f'user_{WATCHER["sasl.username"]}="{WATCHER["sasl.password"]}";'
+        ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "allow.everyone.if.no.acl.found": "true",
+        # A topic that is asked for by name must not come into being by that.
+        "auto.create.topics.enable": "true",
+    }
+    with LocalCluster.open(tmp_path / "cluster", settings=ClusterSettings(overrides=overrides)) as cluster:
+        cluster.start()
+        yield cluster
+
+
+class Watcher:
+    """Observes as the agents of a cluster do; the times are the test's."""
+
+    def __init__(self, port: int) -> None:
+        self._observer = ClusterObserver(KafkaClientConfig(f"127.0.0.1:{port}", WATCHER), 1, TopicWatch(GRACE_MS))
+        self.wanted: set[TopicId] = set()
+
+    def look(self, now_ms: int) -> Observation:
+        return self._observer.observe(self.wanted, (ORDERS,), now_ms)
+
+    def says_gone(self, topic_id: TopicId, now_ms: int) -> bool:
+        self.wanted.add(topic_id)
+        return self.look(now_ms).view.is_gone(topic_id)
+
+
+@contextmanager
+def hidden(cluster: LocalCluster) -> Iterator[None]:
+    """The watcher may not describe the topic."""
+    whom = (ResourceType.TOPIC, ORDERS, ResourcePatternType.LITERAL, f"User:{WATCHER['sasl.username']}", "*")
+    what = (AclOperation.DESCRIBE, AclPermissionType.DENY)
+    [created] = cluster.admin.client.create_acls([AclBinding(*whom, *what)]).values()
+    created.result(PATIENCE_S)
+    yield
+    [deleted] = cluster.admin.client.delete_acls([AclBindingFilter(*whom, *what)]).values()
+    deleted.result(PATIENCE_S)
+
+
+def test_a_topic_is_gone_when_it_was_deleted_and_not_when_it_is_hidden(
+    cluster: LocalCluster, watchers_port: int
+) -> None:
+    for name in (METADATA_TOPIC, ORDERS):
+        cluster.create_topic(name, assignment=[[1]])
+    watcher, restarted = Watcher(watchers_port), Watcher(watchers_port)
+    seen = wait_until(lambda: {n: i for i, n in watcher.look(0).names.items()}, "the topics are there", PATIENCE_S)
+    orders = seen[ORDERS]
+    with hidden(cluster):
+        wait_until(lambda: watcher.look(0).hidden == {ORDERS}, "the topic is hidden", PATIENCE_S)
+        for late_ms in (0, LONG_AFTER_MS):
+            assert not watcher.says_gone(orders, late_ms)
+            assert not restarted.says_gone(orders, late_ms), "it knows the name by the settings alone"
+        # Nobody may know that it is deleted now.
+        cluster.admin.delete_topic(ORDERS)
+        assert not watcher.says_gone(orders, 2 * LONG_AFTER_MS)
+    wait_until(lambda: not watcher.look(2 * LONG_AFTER_MS).hidden, "it is not hidden any more", PATIENCE_S)
+    assert not watcher.says_gone(orders, 2 * LONG_AFTER_MS + GRACE_MS - 1)
+    assert watcher.says_gone(orders, 2 * LONG_AFTER_MS + GRACE_MS)
+    assert ORDERS not in cluster.admin.client.list_topics(timeout=10).topics

@@ -1,0 +1,315 @@
+"""A broker loses its log directory, and gets it back from object storage."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.meta_properties import MetaProperties, read_meta_properties
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.settings_topic import SettingsWriter
+from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from recovery.log_directory_target import STAGING
+from tests.cluster.agent_views import describe
+from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script
+
+ARCHIVE_INTERVAL_MS = 1000
+PUT_LATENCY_MS = 5
+BUSY_MACHINE_S = 0.5
+NEW_DIRECTORY_ID = "dHsvUeAsx4pzL_7iPzNrAg"
+CHECKOUT = Path(__file__).parents[2]
+
+
+def _settings(directory: Path) -> ClusterSettings:
+    # The controllers' logs stand apart, as on machines of their own: only brokers are lost here.
+    metadata = {number: {"metadata.log.dir": str(directory / f"controller-{number}")} for number in (1, 2, 3)}
+    return ClusterSettings(
+        AgentsMode(overrides={"remote.wal.archive.interval.ms": str(ARCHIVE_INTERVAL_MS)}),
+        {"min.insync.replicas": "1"},
+        metadata,
+    )
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("recover")
+    with LocalCluster.create(directory / "cluster", settings=_settings(directory)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared_cluster: LocalCluster) -> LocalCluster:
+    """All of it runs, whatever the test before left dead or erased."""
+    shared_cluster.start()
+    return shared_cluster
+
+
+@dataclass(slots=True)
+class Acknowledgements:
+    """What was acknowledged: the value by offset, and when."""
+
+    values: dict[int, bytes] = field(default_factory=dict)
+    seen_s: dict[int, float] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    is_open: bool = True
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        if not self.is_open:
+            return
+        if error is not None:
+            self.errors.append(str(error))
+            return
+        self.values[message.offset()] = message.value()
+        self.seen_s[message.offset()] = time.monotonic()
+
+
+def test_the_only_replica_comes_back_with_every_record_that_was_uploaded(
+    cluster: LocalCluster, topic: str, record_property: Callable[[str, object], None]
+) -> None:
+    def report(line: str) -> None:
+        record_property("recovery point", line)
+        sys.stderr.write(f"{line}\n")
+
+    _make_topic(cluster, topic, [[1]], {"segment.bytes": "1048576"})
+    acknowledged = Acknowledgements()
+    producer = _producer(cluster)
+    _produce(producer, topic, 3000, acknowledged)
+    _expect_uploaded(cluster, topic, 3000)
+    identity = read_meta_properties(cluster.log_directories(1)[0])
+
+    # Killed while records go on being acknowledged: those that were not uploaded yet are lost, and no others.
+    killed_s = _kill_in_the_middle_of(cluster, topic, acknowledged)
+    _erase(cluster, 1)
+    _expect_no_start_on_a_half_made_directory(cluster, 1, identity)
+    dry = _recover(cluster, 1, "--dry-run")
+    told = _recover(cluster, 1)
+    assert not _recover_refused(cluster, 1)
+
+    [log] = [one for one in told["logs"] if one["log"] == f"{topic}-0"]
+    assert [one["end_offset"] for one in dry["logs"] if one["log"] == f"{topic}-0"] == [log["end_offset"]]
+    assert read_meta_properties(cluster.log_directories(1)[0]) == identity, "the same directory for the controllers"
+    lost = [offset for offset in acknowledged.values if offset >= log["end_offset"]]
+    lost_for_s = max((killed_s - acknowledged.seen_s[offset] for offset in lost), default=0.0)
+    report(f"{len(lost)} acknowledged records lost, the oldest acknowledged {lost_for_s * 1000:.0f} ms before the kill")
+    assert lost_for_s < (ARCHIVE_INTERVAL_MS + PUT_LATENCY_MS) / 1000 + BUSY_MACHINE_S
+    assert log["end_offset"] > 3000
+
+    cluster.start_broker(1)
+    cluster.admin.wait_for_leader(topic, expected=1)
+    read = _read_all(cluster, topic)
+    kept = {offset: value for offset, value in acknowledged.values.items() if offset < log["end_offset"]}
+    assert {offset: read[offset] for offset in kept} == kept
+    directory = cluster.partition_directory(1, topic, 0)
+    assert directory is not None
+    assert sum(path.suffix == ".log" for path in directory.iterdir()) > 2, "rolled as segment.bytes says"
+    assert all(path.with_suffix(".index").exists() for path in directory.glob("*.log")), "Kafka made its indexes"
+    epochs = read_leader_epochs(directory).entries
+    assert epochs[-1][1] == log["end_offset"], "a new epoch begins where the recovered log ended"
+    cluster.start_agent(1)
+    # The idempotent producer of before: the broker knows its sequence from the recovered log.
+    _produce(producer, topic, 500, Acknowledgements())
+
+
+def test_erased_replicas_come_back_and_end_byte_identical(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
+    with Script(cluster, topic) as script:
+        script.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+        script.produce(PLAIN, TRANSACTIONS)
+        script.expect_records_to_flow(1000)
+
+        # One of three, while producers and a consumer go on.
+        _lose(cluster, 3)
+        script.expect_records_to_flow(500)
+        told = _recover(cluster, 3)
+        assert [log["status"] for log in told["logs"] if log["log"].startswith(topic)] == ["whole"] * 3
+        _start(cluster, 3)
+        cluster.admin.wait_for_full_isr(topic, timeout_s=PATIENCE_S)
+        script.expect_records_to_flow(500)
+
+        # Two of three. With the second one the controllers lose their majority too, so nobody can be asked.
+        _lose(cluster, 1)
+        wait_until(
+            lambda: all(1 not in isr for isr in cluster.in_sync_replicas(topic).values()), "1 is out", PATIENCE_S
+        )
+        _lose(cluster, 2)
+        kraft = cluster.layout.directory.parent / "controller-1"
+        told = _recover(cluster, 1, "--cluster-metadata", str(kraft))
+        assert sum(log["end_offset"] for log in told["logs"] if log["log"].startswith(topic)) > 0
+        _start(cluster, 1)
+        for partition in range(3):
+            cluster.admin.wait_for_leader(topic, partition, other_than=2)
+        # To the controllers its directory is another one now.
+        _recover(cluster, 2, "--directory-id", f"{cluster.log_directories(2)[0]}={NEW_DIRECTORY_ID}")
+        _start(cluster, 2)
+
+        script.expect_promises()
+        _expect_sound(cluster, 1, topic, tmp_path / "drill")
+
+
+def _expect_sound(cluster: LocalCluster, broker_id: int, topic: str, scratch: Path) -> None:
+    """What is stored is what the living replica has, and Kafka's dump-log reads all of what is restored of it."""
+    [replica] = cluster.log_directories(broker_id)
+    options = ("--topic", topic, "--replica-log-dir", str(replica), "--drill", str(scratch))
+    told = _run(cluster, "verify", broker_id, *options)
+    assert told.returncode == 0, told.stdout + told.stderr
+    verified = json.loads(told.stdout)
+    assert verified["batches_compared_with_a_replica"] > 100
+    assert [(log["fault"], log["batches"] > 0) for log in verified["drill"]] == [("", True)] * 3
+
+
+def _lose(cluster: LocalCluster, broker_id: int) -> None:
+    """The broker and its agent die, and its log directory is gone."""
+    cluster.kill_agent(broker_id)
+    cluster.kill_broker(broker_id)
+    _erase(cluster, broker_id)
+
+
+def _start(cluster: LocalCluster, broker_id: int) -> None:
+    cluster.start_agent(broker_id, wait=False)
+    cluster.start_broker(broker_id)
+    cluster.wait_for_agent(broker_id)
+
+
+def _expect_no_start_on_a_half_made_directory(cluster: LocalCluster, broker_id: int, identity: MetaProperties) -> None:
+    """Not even when the directory has been formatted meanwhile."""
+    [path] = cluster.log_directories(broker_id)
+    (path / STAGING).mkdir(parents=True)
+    (path / "meta.properties").write_text(
+        f"version=1\ncluster.id={identity.cluster_id}\nnode.id={broker_id}\ndirectory.id={identity.directory_id}\n"
+    )
+    cluster.start_broker(broker_id, wait=False)
+    wait_until(lambda: not cluster.broker(broker_id).is_alive(), "the broker has given up", PATIENCE_S)
+    log = (cluster.layout.broker_directory(broker_id) / "kafka.log").read_text(errors="replace")
+    assert f"{STAGING} is not in the form of topic-partition" in log.replace("'", "").replace('"', "")
+    shutil.rmtree(path)
+
+
+def _make_topic(cluster: LocalCluster, topic: str, assignment: list[list[int]], config: dict[str, str]) -> None:
+    cluster.create_topic(topic, config=config, assignment=assignment)
+    writer = SettingsWriter(KafkaClientConfig(cluster.bootstrap_servers))
+    try:
+        writer.set_topic(topic, TopicSettings(enable=True, link_policy=LinkPolicy.COST))
+    finally:
+        writer.close()
+    wait_until(
+        lambda: any(_agents_view(cluster, topic, number) for number in cluster.broker_ids), "an agent leads", PATIENCE_S
+    )
+
+
+def _agents_view(cluster: LocalCluster, topic: str, broker_id: int) -> list[dict[str, Any]]:
+    try:
+        return [one for one in describe(cluster, broker_id)["partitions"] if one["topic"] == topic]
+    except OSError:
+        return []
+
+
+def _producer(cluster: LocalCluster, *, idempotent: bool = True) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "enable.idempotence": idempotent,
+            "linger.ms": 2,
+            "batch.num.messages": 50,
+            "delivery.timeout.ms": 120_000,
+            "log_level": 0,
+        }
+    )
+
+
+def _produce(producer: Producer, topic: str, records: int, acknowledged: Acknowledgements) -> None:
+    for number in range(records):
+        producer.produce(topic, f"{number:010}".encode() * 100, partition=0, on_delivery=acknowledged)
+        producer.poll(0)
+    assert producer.flush(PATIENCE_S) == 0
+    assert not acknowledged.errors
+
+
+def _kill_in_the_middle_of(cluster: LocalCluster, topic: str, acknowledged: Acknowledgements) -> float:
+    """Produce on for longer than an upload interval, then kill broker and agent. When, by the monotonic clock."""
+    # An idempotent producer whose acknowledged records are lost is told so by the broker, and ends: not this one.
+    producer = _producer(cluster, idempotent=False)
+    begun = time.monotonic()
+    number = 0
+    while time.monotonic() < begun + 2.5 * ARCHIVE_INTERVAL_MS / 1000:
+        producer.produce(topic, f"{number:010}".encode() * 100, partition=0, on_delivery=acknowledged)
+        producer.poll(0.002)
+        number += 1
+    cluster.kill_agent(1)
+    cluster.kill_broker(1)
+    killed_s = time.monotonic()
+    acknowledged.is_open = False
+    producer.purge()
+    return killed_s
+
+
+def _expect_uploaded(cluster: LocalCluster, topic: str, end_offset: int) -> None:
+    def uploaded() -> bool:
+        views = [view for number in cluster.broker_ids for view in _agents_view(cluster, topic, number)]
+        return any(view["uploaded_offset"] >= end_offset for view in views)
+
+    wait_until(uploaded, f"{topic} is uploaded up to offset {end_offset}", PATIENCE_S)
+
+
+def _erase(cluster: LocalCluster, broker_id: int) -> None:
+    for path in cluster.log_directories(broker_id):
+        shutil.rmtree(path)
+
+
+def _run(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> subprocess.CompletedProcess[str]:
+    config = str(cluster.layout.server_properties(broker_id))
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", command, "--broker-config", config, "--json", *options],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=CHECKOUT,
+    )  # fmt: skip
+
+
+def _recover(cluster: LocalCluster, broker_id: int, *options: str, exit_code: int = 0) -> dict[str, Any]:
+    done = _run(cluster, "recover", broker_id, *options)
+    assert done.returncode == exit_code, done.stderr + done.stdout
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def _recover_refused(cluster: LocalCluster, broker_id: int) -> str:
+    done = _run(cluster, "recover", broker_id)
+    assert done.returncode == 4, done.stderr
+    assert "not empty" in done.stderr
+    return done.stdout
+
+
+def _read_all(cluster: LocalCluster, topic: str) -> dict[int, bytes]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    partition = TopicPartition(topic, 0, 0)
+    consumer.assign([partition])
+    read: dict[int, bytes] = {}
+    try:
+        _, end = consumer.get_watermark_offsets(partition, timeout=PATIENCE_S)
+
+        def reached() -> bool:
+            for message in consumer.consume(1000, 1.0):
+                assert message.error() is None
+                read[message.offset()] = message.value()
+            return consumer.position([partition])[0].offset >= end
+
+        wait_until(reached, f"{topic} is read up to offset {end}", PATIENCE_S)
+    finally:
+        consumer.close()
+    return read

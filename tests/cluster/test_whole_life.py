@@ -1,0 +1,265 @@
+"""The whole life of objects beside KIP-405 and the archive: each is gone in the end, whoever is killed on the way."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from local_cluster.broker_config import BACKEND_PREFIX, AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.settings_topic import SettingsWriter
+from metadata_topic.states import FINISHED
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from plugin.archive_storage import DEFAULT_ARCHIVE_IMPL_PREFIX
+from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore
+from tests.cluster.script import PATIENCE_S, PLAIN, Script, expect_whole_objects
+from tests.cluster.test_lifecycle import HASTY_AGENTS, expect_nothing_left, living, objects, orphans
+
+GONE_FOR_GOOD_MS = 4000
+RECORD = b"\xa5" * 10_000
+RECORDS_PER_SEGMENT = 1_048_576 // len(RECORD)
+TIERED = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "1048576",
+    # What goes before this is over goes because it is on the tier.
+    "local.retention.ms": "3600000",
+}
+
+ARCHIVE_SWITCHES = "archive-switches"
+Step = tuple[str, str, str]
+"""A switch, its value, and whose."""
+WAL_STEPS: list[Step] = [(f"die-{step}-put", "", "switches") for step in ("before", "mid", "after")]
+ARCHIVE_STEPS: list[Step] = [(f"die-{step}-put", "", ARCHIVE_SWITCHES) for step in ("before", "mid", "after")]
+RELEASE_STEPS: list[Step] = [
+    ("die-before-delete", "", "switches"),
+    ("die-after-delete", "", "switches"),
+    ("die-after-put-ms", "5", ARCHIVE_SWITCHES),
+]
+"""Deletions of what was archived, and the time about the archive object's commit, in which its sources are released."""
+LAST_STEPS: list[Step] = [
+    ("die-before-delete", "", ARCHIVE_SWITCHES),
+    ("die-after-delete", "", ARCHIVE_SWITCHES),
+    ("die-before-delete", "", ARCHIVE_SWITCHES),
+]
+
+
+@pytest.fixture(scope="module")
+def archive_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("archive")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, archive_directory: Path) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("life") / "cluster"
+    settings = ClusterSettings(
+        AgentsMode(BreakableStore(), _agents(archive_directory, directory / ARCHIVE_SWITCHES)),
+        {"log.segment.delete.delay.ms": "100", "broker.session.timeout.ms": "4000"},
+        tiered_storage=True,
+    )
+    with LocalCluster.create(directory, settings=settings) as cluster:
+        cluster.start()
+        yield cluster
+
+
+def _agents(archive_directory: Path, archive_switches: Path) -> Mapping[str, str]:
+    archive = {
+        "directory": str(archive_directory),
+        "switches": str(archive_switches),
+        "startup.self.test": "false",
+    }
+    return {
+        **HASTY_AGENTS,
+        "remote.wal.node.takeover.ms": str(GONE_FOR_GOOD_MS),
+        "remote.wal.uncommitted.ttl.ms": "12000",
+        "remote.wal.expiration.task.interval.ms": "500",
+        "remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS),
+        f"{BACKEND_PREFIX}startup.self.test": "false",
+        "remote.wal.archive.enable": "true",
+        "remote.wal.archive.storage.manager.class.name": BreakableStore().class_name,
+        "remote.wal.archive.storage.manager.class.path": str(STORAGE_PLUGINS),
+        **{DEFAULT_ARCHIVE_IMPL_PREFIX + key: value for key, value in archive.items()},
+        "remote.wal.archive.object.min.bytes": "20000",
+        "remote.wal.archive.object.max.bytes": "100000",
+        "remote.wal.archive.object.run.bytes": "20000",
+        "remote.wal.archive.object.max.age.ms": "1000",
+        "remote.wal.archive.task.interval.ms": "200",
+        "remote.wal.archive.prepared.ttl.ms": "5000",
+        "remote.wal.archive.delete.grace.ms": "1000",
+        "remote.wal.archive.care.interval.ms": "500",
+    }
+
+
+@pytest.fixture
+def life(cluster: LocalCluster, topic: str) -> Iterator[Script]:
+    with Script(cluster, topic) as script:
+        yield script
+    script.heal()
+
+
+@pytest.fixture(scope="module")
+def stores(cluster: LocalCluster) -> Iterator[tuple[RemoteWalMetadataStore, ArchiveStore]]:
+    """They follow the metadata topic."""
+    store, archive = RemoteWalMetadataStore(), ArchiveStore()
+    reader = RemoteWalMetadataConsumer(KafkaClientConfig(cluster.bootstrap_servers), store, archive=archive)
+    reader.start()
+    assert reader.wait_until_ready(PATIENCE_S)
+    yield store, archive
+    reader.close()
+
+
+def test_produce_roll_tier_expire_and_delete_leaves_an_empty_bucket_and_no_metadata(
+    life: Script, stores: tuple[RemoteWalMetadataStore, ArchiveStore]
+) -> None:
+    store, _ = stores
+    cluster = life.cluster
+    cluster.create_topic(life.topic, assignment=[[1, 2, 3]], config=TIERED)
+    life.link_topic()
+
+    # Four segments roll and go to the tier; what is in the active one stays.
+    produce(life, records=4 * RECORDS_PER_SEGMENT + 10)
+    uploaded = wait_until(lambda: store.totals()[FINISHED].segments, "objects are known", PATIENCE_S)
+    life.expect_growth("remote_wal_segment_deletions_started_total", reason="tiered")
+    wait_until(lambda: 0 < bytes_of(store) < 1_048_576, "objects with closed segments alone are gone", PATIENCE_S)
+    assert uploaded > 0
+    assert life.counters.growth("remote_wal_segment_deletions_started_total", reason="expired") == 0
+    assert life.counters.growth("remote_wal_segment_deletions_started_total", reason="below_log_start") == 0
+    assert local_log_start(life) == 0, "the log itself is whole"
+
+    # The rest goes with the local retention, and nothing of it is missed.
+    alter(life, "local.retention.ms", "1000")
+    life.expect_growth("remote_wal_segment_deletions_started_total", reason="expired")
+    wait_until(lambda: not objects(cluster), "all objects have expired", PATIENCE_S)
+    assert life.counters.growth("remote_wal_lost_segments_total") == 0
+
+    cluster.admin.delete_topic(life.topic)
+    wait_until(lambda: not list(cluster.layout.tiered_storage_directory.rglob("*.log")), "so is the tier", PATIENCE_S)
+    expect_nothing_left(cluster, store)
+
+
+def test_agents_killed_at_each_step_of_upload_archive_and_deletion_reach_the_same_end(
+    life: Script, stores: tuple[RemoteWalMetadataStore, ArchiveStore], archive_directory: Path
+) -> None:
+    # Each agent leads one partition: it uploads, archives, and deletes what was archived.
+    store, archive = stores
+    life.create_topic(3)
+    archive_topic(life)
+    life.produce(PLAIN)
+    life.expect_records_to_flow()
+    wait_until(lambda: archive.objects(FINISHED), "something is archived", PATIENCE_S)
+    for steps in (WAL_STEPS, ARCHIVE_STEPS, RELEASE_STEPS):
+        die_and_come_back(life, steps)
+        life.expect_records_to_flow()
+    life.expect_promises()
+    expect_whole_objects(life.cluster)
+
+    switch(life, LAST_STEPS)
+    life.cluster.admin.delete_topic(life.topic)
+    come_back(life)
+    expect_nothing_left(life.cluster, store)
+    wait_until(lambda: not list(archive_directory.rglob("*.rwal")), "the archive is empty", PATIENCE_S)
+    wait_until(lambda: not archive.topic_id_partitions(), "its metadata is, too", PATIENCE_S)
+    with ThreadPoolExecutor() as pool:
+        for told in pool.map(partial(orphans, life.cluster), life.cluster.broker_ids):
+            assert told["disagreements"] == []
+
+
+def test_another_agent_takes_over_the_objects_of_a_broker_that_is_gone_for_good(
+    life: Script, stores: tuple[RemoteWalMetadataStore, ArchiveStore]
+) -> None:
+    store, _ = stores
+    cluster = life.cluster
+    cluster.create_topic(life.topic, assignment=[[3, 1, 2]], config={**TIERED, "local.retention.ms": "3000"})
+    life.link_topic()
+    life.produce(PLAIN)
+    life.expect_links_to_be_used()
+    assert objects_of(cluster, 3) > 0
+
+    cluster.kill_broker(3)
+    cluster.kill_agent(3)
+    wait_until(lambda: store.caretaker_of(3) == 1, "the lowest of the living takes over", PATIENCE_S)
+    wait_until(lambda: objects_of(cluster, 3) == 0, "what broker 3 left has expired", PATIENCE_S)
+    wait_until(lambda: not list(store.segments(broker_id=3)), "so has its metadata", PATIENCE_S)
+    life.expect_records_to_flow()
+
+    # It was not for good after all.
+    cluster.start_broker(3, wait=False)
+    cluster.start_agent(3, wait=False)
+    wait_until(lambda: store.caretaker_of(3) == 3, "broker 3's agent cares for its own again", PATIENCE_S)
+    life.expect_promises()
+    cluster.admin.delete_topic(life.topic)
+    expect_nothing_left(cluster, store)
+
+
+def die_and_come_back(life: Script, steps: list[Step]) -> None:
+    switch(life, steps)
+    come_back(life)
+
+
+def switch(life: Script, steps: list[Step]) -> None:
+    """One for each agent."""
+    for broker_id, (name, value, store) in zip(life.cluster.broker_ids, steps, strict=True):
+        life.switch(broker_id, name, value, store=store)
+
+
+def come_back(life: Script) -> None:
+    """Each agent dies of its switch, and is started again: none waits for the others."""
+    waiting = set(life.cluster.broker_ids)
+
+    def all_have_died() -> bool:
+        for broker_id in sorted(waiting):
+            if not life.cluster.agent(broker_id).is_alive():
+                waiting.discard(broker_id)
+                life.cluster.start_agent(broker_id, wait=False)
+        return not waiting
+
+    wait_until(all_have_died, "each agent has died of its switch", PATIENCE_S)
+    for broker_id in life.cluster.broker_ids:
+        life.cluster.wait_for_agent(broker_id)
+
+
+def archive_topic(life: Script) -> None:
+    writer = SettingsWriter(KafkaClientConfig(life.cluster.bootstrap_servers))
+    try:
+        writer.set_topic(life.topic, TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS, archive=True))
+    finally:
+        writer.close()
+
+
+def produce(life: Script, records: int) -> None:
+    producer = Producer({"bootstrap.servers": life.cluster.bootstrap_servers, "batch.size": 100_000})
+    for _ in range(records):
+        producer.produce(life.topic, RECORD, partition=0)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def alter(life: Script, key: str, value: str) -> None:
+    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, life.topic, incremental_configs=[entry])
+    for future in life.cluster.admin.client.incremental_alter_configs([resource]).values():
+        future.result(PATIENCE_S)
+
+
+def bytes_of(store: RemoteWalMetadataStore) -> int:
+    """Of the objects that are not deleted, by the metadata; none while any is being deleted."""
+    return 0 if set(living(store)) - {FINISHED.name} else store.totals()[FINISHED].bytes
+
+
+def local_log_start(life: Script) -> int:
+    leader = life.cluster.admin.wait_for_leader(life.topic)
+    directory = life.cluster.partition_directory(leader, life.topic, 0)
+    assert directory is not None
+    return min(int(path.stem) for path in directory.glob("*.log"))
+
+
+def objects_of(cluster: LocalCluster, broker_id: int) -> int:
+    directory = cluster.layout.object_store_directory / cluster.layout.cluster_id / str(broker_id)
+    return sum(1 for _ in directory.rglob("*.rwal"))

@@ -1,0 +1,107 @@
+"""The controllers' own log, read as they wrote it: its bytes are made here by the message definitions."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from kafka_log.cluster_metadata import KRaftPartition, read_cluster_metadata
+from kafka_log.errors import LogDirectoryError, MalformedFileError
+from kafka_log.topic_partition import TopicId, topic_id_to_text
+from tests.kafka_log.kraft_records import (
+    BROKER,
+    CONFIG,
+    DIRECTORY,
+    ORDERS,
+    PARTITION,
+    TOPIC,
+    int32s,
+    message,
+    metadata_batch,
+    partition_change,
+    tagged,
+    unsigned_varint,
+    uuids,
+)
+
+CONTROL = metadata_batch(0, b"\0", attributes=0x20)
+TO_BROKER_2 = partition_change(t1=struct.pack(">i", 2))
+
+
+def _log(tmp_path: Path, *batches: bytes, base: int = 0) -> Path:
+    directory = tmp_path / "__cluster_metadata-0"
+    directory.mkdir(exist_ok=True)
+    (directory / f"{base:020}.log").write_bytes(b"".join(batches))
+    return tmp_path
+
+
+def test_topics_replicas_settings_and_directories_are_known(tmp_path: Path) -> None:
+    image = read_cluster_metadata(
+        _log(tmp_path, metadata_batch(0, b"\0", attributes=0x20), metadata_batch(1, BROKER, TOPIC, PARTITION, CONFIG))
+    )
+
+    topic = image.topics[ORDERS]
+    ids = (topic_id_to_text(TopicId(DIRECTORY)), topic_id_to_text(TopicId(DIRECTORY[::-1])))
+    assert topic.name == "orders"
+    assert topic.partitions == {0: KRaftPartition((1, 2), (1, 2), 1, 4, ids)}
+    assert image.topic_configs == {"orders": {"segment.bytes": "1048576"}}
+    assert image.directories == {1: ids[:1]}
+    assert image.end_offset == 5
+
+
+def test_changes_of_leaders_and_replicas_are_followed(tmp_path: Path) -> None:
+    replicas = partition_change(t2=int32s(2, 3), t8=uuids(DIRECTORY, DIRECTORY))
+    changes = [partition_change(t0=int32s(2)), TO_BROKER_2, replicas]
+
+    image = read_cluster_metadata(_log(tmp_path, metadata_batch(0, TOPIC, PARTITION), metadata_batch(2, *changes)))
+
+    partition = image.topics[ORDERS].partitions[0]
+    assert (partition.in_sync, partition.leader, partition.leader_epoch) == ((2,), 2, 5)
+    assert partition.replicas == (2, 3)
+    assert len(set(partition.directories)) == 1
+
+
+def test_a_deleted_topic_is_gone(tmp_path: Path) -> None:
+    removed = message(9, 0, ORDERS + tagged())
+
+    image = read_cluster_metadata(_log(tmp_path, metadata_batch(0, TOPIC, PARTITION, CONFIG, removed)))
+
+    assert not image.topics
+    assert not image.topic_configs
+
+
+def test_the_newest_snapshot_and_what_is_behind_it_count(tmp_path: Path) -> None:
+    directory = (
+        _log(tmp_path, metadata_batch(6, TOPIC), metadata_batch(7, TO_BROKER_2), base=6) / "__cluster_metadata-0"
+    )
+    (directory / f"{7:020}-{1:010}.checkpoint").write_bytes(
+        metadata_batch(0, b"\0", attributes=0x20)
+        + metadata_batch(1, TOPIC, PARTITION)
+        + metadata_batch(3, b"\0", attributes=0x20)
+    )
+
+    image = read_cluster_metadata(directory)
+
+    assert (image.topics[ORDERS].partitions[0].leader, image.end_offset) == (2, 8)
+
+
+def test_a_torn_batch_at_the_logs_end_is_not_read(tmp_path: Path) -> None:
+    torn = metadata_batch(2, CONFIG)
+    image = read_cluster_metadata(_log(tmp_path, metadata_batch(0, TOPIC, PARTITION), torn[:-1] + b"\xff"))
+
+    assert image.end_offset == 2
+    assert not image.topic_configs
+
+
+def test_a_log_without_its_beginning_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MalformedFileError, match="neither a snapshot"):
+        read_cluster_metadata(_log(tmp_path, metadata_batch(5, TOPIC), base=5))
+    with pytest.raises(LogDirectoryError):
+        read_cluster_metadata(tmp_path / "nowhere")
+
+
+def test_a_hostile_count_is_refused_before_anything_is_made_of_it(tmp_path: Path) -> None:
+    bomb = message(3, 2, struct.pack(">i", 0) + ORDERS + unsigned_varint(2**31))
+
+    with pytest.raises(MalformedFileError, match="count"):
+        read_cluster_metadata(_log(tmp_path, metadata_batch(0, TOPIC, bomb)))

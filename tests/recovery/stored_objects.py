@@ -1,0 +1,81 @@
+"""Stores in memory for what is recovered: real combined segments, which may be damaged or removed."""
+
+from collections.abc import Iterable
+
+from kafka_log.topic_partition import TopicIdPartition
+from plugin.segment_metadata import (
+    UNKNOWN_POSITION,
+    CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
+    RemoteLogSegmentState,
+    RemoteWalCombinedLogSegmentMetadata,
+    RemoteWalCombinedLogSegmentMetadataUpdate,
+)
+from recovery.log_plan import StoredObject, StoredRun
+from tests.kafka_log.batches import batch
+from tests.rlm.memory_storage import MemoryStorage
+
+Records = tuple[TopicIdPartition, int, int, bytes]
+"""Partition, leader epoch, first offset, batches."""
+
+
+class ObjectsInMemory(MemoryStorage):
+    """Combined segments, made by their contents."""
+
+    def upload(self, sequence: int, *records: Records, broker_id: int = 1) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        """An object; each batch holds one record. Its time is its sequence."""
+        entries = tuple(
+            RemoteLogSegmentMetadataEntry(
+                partition, epoch, first, first + data.count(MARK) - 1, UNKNOWN_POSITION, UNKNOWN_POSITION, 0
+            )
+            for partition, epoch, first, data in records
+        )
+        metadata = RemoteWalCombinedLogSegmentMetadata(
+            CombinedSegmentId(broker_id, 1, sequence), entries, RemoteLogSegmentState.COPY_SEGMENT_STARTED, sequence
+        )
+        return self.copy_log_segment_data(metadata, [data for _, _, _, data in records])
+
+    def damage(self, sequence: int, position: int = 200, broker_id: int = 1) -> None:
+        """Turn a bit of an object."""
+        segment_id = CombinedSegmentId(broker_id, 1, sequence)
+        raw = bytearray(self.objects[segment_id])
+        raw[position] ^= 1
+        self.objects[segment_id] = bytes(raw)
+
+    def remove(self, sequence: int, broker_id: int = 1) -> None:
+        """Lose an object."""
+        del self.objects[CombinedSegmentId(broker_id, 1, sequence)]
+
+
+MARK = b"a record's payload"
+
+
+def records(
+    partition: TopicIdPartition, leader_epoch: int, first: int, last: int, *, timestamp_ms: int = 1_700_000_000_000
+) -> Records:
+    """Batches of one record each, from `first` to `last`."""
+    data = b"".join(
+        batch(offset, 1, leader_epoch, MARK, timestamp_ms=timestamp_ms) for offset in range(first, last + 1)
+    )
+    return partition, leader_epoch, first, data
+
+
+def runs_of(
+    uploads: Iterable[RemoteWalCombinedLogSegmentMetadataUpdate], partition: TopicIdPartition
+) -> list[StoredRun]:
+    """The runs of one partition."""
+    return [
+        StoredRun(
+            StoredObject(upload.combined_segment_id, upload.size_bytes, upload.combined_segment_id.sequence),
+            entry.leader_epoch,
+            entry.first_offset,
+            entry.last_offset,
+            entry.last_offset,
+            entry.start_file_position,
+            entry.end_file_position,
+            entry.crc32c,
+        )
+        for upload in uploads
+        for entry in upload.entries
+        if entry.topic_id_partition == partition
+    ]

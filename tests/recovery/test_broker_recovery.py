@@ -1,0 +1,192 @@
+"""Which logs a broker gets back, and into which of its directories."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kafka_log.meta_properties import read_meta_properties
+from kafka_log.record_batch import scan_batches
+from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from metadata_topic.client_config import KafkaClientConfig
+from plugin.archive_object import ArchiveObjectId, OpenArchiveObject
+from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
+from plugin.remote_wal_storage_manager import StorageContext
+from plugin.segment_metadata import CombinedSegmentId
+from recovery.broker_recovery import (
+    LostBroker,
+    PlannedLog,
+    Selection,
+    directory_identities,
+    plan_broker,
+    recover_broker,
+)
+from recovery.cluster_view import ClusterView, ReplicaSet, TopicView, ask_cluster, with_directories
+from recovery.errors import TargetRefusedError, UnknownClusterError
+from recovery.inventory import Inventory, from_objects
+from recovery.log_settings import LogSettings, log_settings
+from recovery.run_reader import RunReader
+from tests.recovery.stored_objects import ObjectsInMemory, records, runs_of
+
+ORDERS = TopicId(b"orders".ljust(16))
+IDS = ("first-directory", "second-directory")
+NEW_ID = "made-anew"
+
+
+def _view(replicas: Mapping[int, ReplicaSet], directories: tuple[str, ...] = ()) -> ClusterView:
+    topics = {ORDERS: TopicView("orders", ORDERS, {}, replicas)}
+    return ClusterView(topics, {1: directories} if directories else {})
+
+
+def _broker(*log_dirs: Path, lost: tuple[Path, ...] = ()) -> LostBroker:
+    return LostBroker(1, "cluster-1", log_dirs, lost or log_dirs)
+
+
+def _stored(store: ObjectsInMemory, *sizes: int) -> Inventory:
+    """Partition n of orders with so many records."""
+    parts = [records(TopicIdPartition(ORDERS, number), 0, 0, size - 1) for number, size in enumerate(sizes)]
+    upload = store.upload(1, *parts)
+    partitions = [TopicIdPartition(ORDERS, number) for number in range(len(sizes))]
+    return Inventory(runs={one: runs_of([upload], one) for one in partitions}, objects=1)
+
+
+def _recover(broker: LostBroker, view: ClusterView, inventory: Inventory, store: ObjectsInMemory) -> list[PlannedLog]:
+    planned = plan_broker(broker, view, inventory, Selection(), now_ms=10**12)
+    recover_broker(broker, view, planned, RunReader(store), new_directory_id=lambda: NEW_ID)
+    return planned
+
+
+def test_logs_go_where_the_cluster_has_them(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    first, second = tmp_path / "a", tmp_path / "b"
+    replicas = {number: ReplicaSet((1,), (1,), 1, 0, (IDS[number % 2],)) for number in range(4)}
+    view = _view(replicas)
+    broker = LostBroker(
+        1, "cluster-1", (first, second), (first, second), {}, dict(zip((first, second), IDS, strict=True))
+    )
+
+    _recover(broker, view, _stored(store, 5, 5, 5, 5), store)
+
+    assert {path.name for path in first.glob("orders-*")} == {"orders-0", "orders-2"}
+    assert {path.name for path in second.glob("orders-*")} == {"orders-1", "orders-3"}
+    assert [read_meta_properties(path).directory_id for path in (first, second)] == list(IDS)
+
+
+def test_logs_are_spread_by_size_where_nobody_knows_their_places(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    first, second = tmp_path / "a", tmp_path / "b"
+    replicas = {number: ReplicaSet((1,), (1,), 1) for number in range(3)}
+    broker = LostBroker(
+        1, "cluster-1", (first, second), (first, second), {}, dict(zip((first, second), IDS, strict=True))
+    )
+
+    _recover(broker, _view(replicas), _stored(store, 100, 40, 50), store)
+
+    assert {frozenset(path.name for path in place.glob("orders-*")) for place in (first, second)} == {
+        frozenset({"orders-0"}),
+        frozenset({"orders-1", "orders-2"}),
+    }
+
+
+def test_a_disk_that_is_left_keeps_its_logs_and_the_lost_ones_id_is_what_remains(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    left, lost = tmp_path / "left", tmp_path / "lost"
+    (left / "orders-0").mkdir(parents=True)
+    (left / "orders-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id_to_text(ORDERS)}\n")
+    (left / "meta.properties").write_text(f"version=1\ncluster.id=cluster-1\nnode.id=1\ndirectory.id={IDS[1]}\n")
+    replicas = {number: ReplicaSet((1,), (1,), 1) for number in range(2)}
+    broker = LostBroker(1, "cluster-1", (left, lost), (lost,))
+
+    planned = _recover(broker, _view(replicas, IDS), _stored(store, 5, 5), store)
+
+    assert [log.name for log in planned] == ["orders-1"]
+    assert read_meta_properties(lost).directory_id == IDS[0]
+    assert sorted(path.name for path in left.iterdir()) == ["meta.properties", "orders-0"]
+
+
+def test_a_directory_whose_id_nobody_knows_gets_a_new_one(tmp_path: Path) -> None:
+    identities = directory_identities(_broker(tmp_path / "a"), _view({}), lambda: NEW_ID)
+
+    assert identities[tmp_path / "a"].directory_id == NEW_ID
+
+
+def test_when_one_directory_is_refused_none_is_touched(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    first, second = tmp_path / "a", tmp_path / "b"
+    (second / "payments-0").mkdir(parents=True)
+
+    with pytest.raises(TargetRefusedError, match="payments-0"):
+        _recover(_broker(first, second), _view({0: ReplicaSet((1,), (1,), 1)}), _stored(store, 5), store)
+    assert not first.exists()
+
+
+def test_what_the_broker_does_not_have_is_not_restored() -> None:
+    view = _view({0: ReplicaSet((1, 2), (2,), 2), 1: ReplicaSet((2, 3), (2,), 2)})
+    inventory = _stored(ObjectsInMemory(), 5, 5)
+
+    assert [log.name for log in plan_broker(_broker(), view, inventory, Selection(), 0)] == ["orders-0"]
+    with pytest.raises(UnknownClusterError, match="no such partition"):
+        plan_broker(_broker(), view, inventory, Selection(frozenset({"payments"})), 0)
+
+
+def test_a_living_clusters_replicas_are_joined_with_the_ids_of_an_older_log() -> None:
+    now = _view({0: ReplicaSet((1, 2), (2,), 2), 1: ReplicaSet((1, 3), (3,), 3)})
+    older = _view({0: ReplicaSet((1, 2), (1, 2), 1, 4, IDS), 1: ReplicaSet((1, 2), (1, 2), 1, 7, IDS)}, IDS[:1])
+
+    joined = with_directories(now, older)
+
+    assert joined.directory_of(TopicIdPartition(ORDERS, 0), 1) == IDS[0]
+    assert joined.directory_of(TopicIdPartition(ORDERS, 1), 1) is None, "its replicas have changed since"
+    assert joined.topics[ORDERS].partitions[0].leader == 2
+    assert joined.directories == {1: IDS[:1]}
+
+
+def test_a_log_is_put_together_from_the_archive_and_from_combined_segments(tmp_path: Path) -> None:
+    store, archive = ObjectsInMemory(), _archive(tmp_path / "archive")
+    partition = TopicIdPartition(ORDERS, 0)
+    old, young = records(partition, 0, 0, 9)[3], records(partition, 0, 10, 14)[3]
+    object_id = ArchiveObjectId(partition, 0, 9, CombinedSegmentId(2, 1, 1))
+    opened = OpenArchiveObject("cluster-1", object_id, 1, 300)
+    opened.append(0, 9, memoryview(old), scan_batches(old, 0, len(old)))
+    archive.write(object_id, opened.seal())
+    stored = from_objects(store, archive)
+    stored.runs[partition] += runs_of([store.upload(7, (partition, 0, 10, young))], partition)
+    broker, view = _broker(tmp_path / "log"), _view({0: ReplicaSet((1,), (1,), 1)})
+
+    planned = plan_broker(broker, view, stored, Selection(), now_ms=0)
+    recover_broker(broker, view, planned, RunReader(store, archive), new_directory_id=lambda: NEW_ID)
+
+    assert (tmp_path / "log" / "orders-0" / f"{0:020}.log").read_bytes() == old + young
+    archive.close()
+
+
+def _archive(directory: Path) -> ObjectArchiveStorage:
+    context = StorageContext("cluster-1", 1)
+    return load_archive_storage(
+        "plugin.local_directory.LocalWalStorageManager", None, {"directory": str(directory)}, context
+    )
+
+
+@pytest.mark.parametrize(
+    ("topic", "broker", "expected"),
+    [
+        ({}, {}, LogSettings()),
+        ({"segment.bytes": "9"}, {"log.segment.bytes": "5"}, LogSettings(segment_bytes=9)),
+        ({}, {"log.segment.bytes": "5", "log.roll.hours": "2"}, LogSettings(segment_bytes=5, segment_ms=7_200_000)),
+        ({"retention.ms": "-1"}, {}, LogSettings(retention_ms=None)),
+        ({}, {"log.retention.minutes": "2"}, LogSettings(retention_ms=120_000)),
+        ({"cleanup.policy": "compact"}, {}, LogSettings(is_compacted=True, retention_ms=None)),
+        ({"cleanup.policy": "compact,delete"}, {}, LogSettings(is_compacted=True)),
+    ],
+)
+def test_a_topics_settings_come_before_the_brokers_and_those_before_kafkas(
+    topic: dict[str, str | None], broker: dict[str, str], expected: LogSettings
+) -> None:
+    assert log_settings(topic, broker) == expected
+
+
+def test_a_cluster_that_does_not_answer_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recovery.cluster_view._REQUEST_TIMEOUT_S", 0.2)
+
+    with pytest.raises(UnknownClusterError, match="--cluster-metadata"):
+        ask_cluster(KafkaClientConfig("127.0.0.1:1", {"log_level": 0}))

@@ -1,0 +1,135 @@
+"""Which runs make up a log."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recovery.log_plan import EpochStart, Gap, LogRuns, PlanRules
+from tests.recovery.stored_logs import ModelLog, model_logs, run, starts_of
+
+NO_RULES = PlanRules()
+
+
+@given(model_logs(), st.randoms(use_true_random=False))
+def test_the_plan_is_the_last_leaders_log_whatever_was_uploaded_before(model: ModelLog, random: object) -> None:
+    uploads = list(model.uploads)
+    random.shuffle(uploads)  # type: ignore[attr-defined]
+
+    plan = LogRuns(uploads).plan(NO_RULES)
+
+    taken = [
+        (offset, extent.run.leader_epoch)
+        for extent in plan.extents
+        for offset in range(extent.first_offset, extent.last_offset + 1)
+    ]
+    assert taken == list(enumerate(model.writer))
+    assert plan.leader_epochs == starts_of(model)
+    assert plan.gap is None
+    assert all(
+        extent.run.first_offset <= extent.first_offset <= extent.last_offset <= extent.run.living_last_offset
+        for extent in plan.extents
+    )
+
+
+@given(model_logs(), st.data())
+def test_what_is_lost_ends_the_log_before_the_first_offset_that_nothing_holds(
+    model: ModelLog, data: st.DataObject
+) -> None:
+    lost = data.draw(st.sets(st.sampled_from(model.uploads)))
+    kept = [one for one in model.uploads if one not in lost]
+
+    plan = LogRuns(kept, lost).plan(PlanRules(start_offset=0))
+
+    held = {
+        offset
+        for one in kept
+        for offset in range(one.first_offset, one.last_offset + 1)
+        if offset < len(model.writer) and model.writer[offset] == one.leader_epoch
+    }
+    end = next((offset for offset in range(len(model.writer)) if offset not in held), len(model.writer))
+    assert plan.end_offset == end
+    assert sum(extent.last_offset + 1 - extent.first_offset for extent in plan.extents) == end
+    if end < len(model.writer):
+        behind = next((offset for offset in range(end, len(model.writer)) if offset in held), len(model.writer))
+        assert plan.gap == Gap(end, behind)
+    else:
+        assert plan.gap is None
+
+
+def test_the_kips_failover_cuts_what_the_old_leader_uploaded_beyond_the_new_ones_log() -> None:
+    old_leader = run(0, 0, 10, 1, dead_from=5)
+
+    plan = LogRuns([old_leader], known_starts=[EpochStart(1, 5)]).plan(NO_RULES)
+
+    assert (plan.start_offset, plan.end_offset, plan.gap) == (0, 5, None)
+    assert plan.leader_epochs == (EpochStart(0, 0), EpochStart(1, 5)), "the new leader wrote nothing yet"
+
+
+def test_without_the_metadata_topic_the_new_leaders_first_upload_cuts_the_old_ones() -> None:
+    plan = LogRuns([run(0, 0, 10, 1), run(1, 5, 7, 2)]).plan(NO_RULES)
+
+    assert [(extent.first_offset, extent.last_offset) for extent in plan.extents] == [(0, 4), (5, 7)]
+
+
+def test_a_stale_leaders_late_upload_is_not_taken() -> None:
+    plan = LogRuns([run(3, 0, 9, 1), run(4, 6, 8, 2), run(3, 10, 20, 3)]).plan(NO_RULES)
+
+    assert (plan.end_offset, plan.unused_runs) == (9, 1)
+
+
+def test_an_epoch_that_was_overwritten_as_a_whole_is_not_in_the_checkpoint() -> None:
+    plan = LogRuns([run(1, 0, 9, 1), run(2, 10, 14, 2), run(5, 4, 20, 3)]).plan(NO_RULES)
+
+    assert plan.leader_epochs == (EpochStart(1, 0), EpochStart(5, 4))
+
+
+def test_of_a_run_that_begins_dead_nothing_is_taken() -> None:
+    plan = LogRuns([run(1, 0, 9, 1), run(1, 10, 14, 2, dead_from=10)]).plan(NO_RULES)
+
+    assert plan.end_offset == 10
+
+
+def test_leftovers_older_than_the_retention_do_not_end_the_log() -> None:
+    leftover = run(1, 0, 9, 1, written_ms=100)
+    stored = LogRuns([leftover, run(1, 50, 59, 2, written_ms=900), run(1, 60, 69, 3, written_ms=950)])
+
+    plan = stored.plan(PlanRules(retention_horizon_ms=500))
+    assert (plan.start_offset, plan.end_offset, plan.gap, plan.gaps_before) == (50, 70, None, (Gap(10, 50),))
+
+    unexpired = stored.plan(PlanRules(retention_horizon_ms=50))
+    assert (unexpired.end_offset, unexpired.gap) == (10, Gap(10, 50))
+
+    asked_for = stored.plan(PlanRules(begins_behind_last_gap=True))
+    assert (asked_for.start_offset, asked_for.end_offset) == (50, 70)
+
+
+def test_a_compacted_log_may_have_holes() -> None:
+    plan = LogRuns([run(1, 0, 9, 1), run(1, 30, 39, 2)]).plan(PlanRules(may_have_holes=True))
+
+    assert (plan.start_offset, plan.end_offset, plan.gap) == (0, 40, None)
+
+
+def test_a_lost_tail_is_told_with_its_offsets() -> None:
+    plan = LogRuns([run(1, 0, 9, 1)], lost=[run(1, 10, 19, 2)]).plan(NO_RULES)
+
+    assert (plan.end_offset, plan.gap) == (10, Gap(10, 20))
+
+
+def test_the_checkpoint_begins_with_the_log() -> None:
+    plan = LogRuns([run(1, 100, 109, 1), run(2, 110, 119, 2)]).plan(PlanRules(start_offset=105))
+
+    assert plan.leader_epochs == (EpochStart(1, 105), EpochStart(2, 110))
+    assert plan.extents[0].first_offset == 105
+
+
+def test_a_log_of_which_nothing_is_left_is_empty_and_a_gap() -> None:
+    plan = LogRuns([], lost=[run(1, 0, 9, 1)]).plan(PlanRules(start_offset=0))
+
+    assert (plan.extents, plan.gap) == ((), Gap(0, 10))
+
+
+def test_other_copies_of_an_offset_are_found_the_furthest_reaching_first() -> None:
+    short, long, other_epoch = run(1, 0, 5, 1), run(1, 3, 9, 2), run(0, 0, 9, 3)
+
+    copies = LogRuns([short, long, other_epoch]).copies(4)
+
+    assert [copy.run for copy in copies] == [long, short]

@@ -1,0 +1,207 @@
+"""Logs out of objects: byte for byte, from other copies where one fails, to the first gap, on after an interruption."""
+
+from pathlib import Path
+
+import pytest
+
+from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.partition_metadata import read_partition_metadata
+from kafka_log.segment_files import list_segments, log_file_name
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.errors import RemoteStorageTimeoutError
+from recovery.log_plan import Gap, LogRuns, PlanRules
+from recovery.log_settings import LogSettings
+from recovery.object_reads import order_reads
+from recovery.restore import RestoredLog, RestoreJob, restore_logs
+from recovery.run_reader import RunReader
+from tests.recovery.stored_objects import ObjectsInMemory, Records, records, runs_of
+
+ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
+PAYMENTS = TopicIdPartition(TopicId(b"payments".ljust(16)), 3)
+BATCH_BYTES = len(records(ORDERS, 0, 0, 0)[3])
+
+
+def _job(place: Path, runs: LogRuns, partition: TopicIdPartition = ORDERS, segment_bytes: int = 10**9) -> RestoreJob:
+    name = "orders-0" if partition is ORDERS else "payments-3"
+    plan = runs.plan(PlanRules())
+    return RestoreJob(partition, name, place / name, runs, plan, LogSettings(segment_bytes=segment_bytes))
+
+
+def _restore(job: RestoreJob, store: ObjectsInMemory, to_timestamp_ms: int | None = None) -> RestoredLog:
+    [restored] = restore_logs([job], RunReader(store), to_timestamp_ms=to_timestamp_ms, threads=2)
+    return restored
+
+
+def _bytes(directory: Path) -> bytes:
+    return b"".join((directory / log_file_name(base)).read_bytes() for base in list_segments(directory))
+
+
+def _whole(*parts: Records) -> bytes:
+    return b"".join(data for _, _, _, data in parts)
+
+
+def test_logs_that_share_objects_are_restored_byte_for_byte(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    orders = [records(ORDERS, 0, 0, 9), records(ORDERS, 0, 10, 14), records(ORDERS, 2, 15, 20)]
+    payments = [records(PAYMENTS, 1, 0, 3), records(PAYMENTS, 1, 4, 4), records(PAYMENTS, 1, 5, 8)]
+    uploads = [store.upload(number, *pair) for number, pair in enumerate(zip(orders, payments, strict=True))]
+    jobs = [_job(tmp_path, LogRuns(runs_of(uploads, one)), one) for one in (ORDERS, PAYMENTS)]
+
+    restored = restore_logs(jobs, RunReader(store), threads=2)
+
+    assert _bytes(tmp_path / "orders-0") == _whole(*orders)
+    assert _bytes(tmp_path / "payments-3") == _whole(*payments)
+    assert read_leader_epochs(tmp_path / "orders-0").entries == ((0, 0), (2, 15))
+    assert read_partition_metadata(tmp_path / "payments-3") == PAYMENTS.topic_id
+    assert [(log.end_offset, log.gap) for log in restored] == [(21, None), (9, None)]
+    assert len(store.fetches) == 3, "one request for each object, not for each log"
+
+
+def test_segments_roll_before_they_exceed_segment_bytes(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    runs = LogRuns(
+        runs_of([store.upload(1, records(ORDERS, 0, 0, 6)), store.upload(2, records(ORDERS, 0, 7, 9))], ORDERS)
+    )
+
+    _restore(_job(tmp_path, runs, segment_bytes=3 * BATCH_BYTES + 1), store)
+
+    assert list_segments(tmp_path / "orders-0") == [0, 3, 6, 9]
+    sizes = [(tmp_path / "orders-0" / log_file_name(base)).stat().st_size for base in (0, 3, 6, 9)]
+    assert sizes == [3 * BATCH_BYTES, 3 * BATCH_BYTES, 3 * BATCH_BYTES, BATCH_BYTES]
+
+
+def test_segments_roll_by_the_records_time(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    uploads = [store.upload(day, records(ORDERS, 0, 2 * day, 2 * day + 1, timestamp_ms=day * 1000)) for day in range(3)]
+    runs = LogRuns(runs_of(uploads, ORDERS))
+    job = RestoreJob(
+        ORDERS, "orders-0", tmp_path / "orders-0", runs, runs.plan(PlanRules()), LogSettings(segment_ms=1500)
+    )
+
+    _restore(job, store)
+
+    assert list_segments(tmp_path / "orders-0") == [0, 4]
+
+
+def test_another_copy_is_taken_where_one_is_damaged_or_gone(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    uploads = [
+        store.upload(1, records(ORDERS, 0, 0, 9)),
+        store.upload(2, records(ORDERS, 0, 0, 4)),
+        store.upload(3, records(ORDERS, 0, 5, 7)),
+        store.upload(4, records(ORDERS, 0, 3, 12)),
+    ]
+    job = _job(tmp_path, LogRuns(runs_of(uploads, ORDERS)))
+    store.damage(1)
+
+    restored = _restore(job, store)
+
+    assert _bytes(job.directory) == _whole(records(ORDERS, 0, 0, 12))
+    assert restored.gap is None
+    assert len(restored.failed_copies) == 1
+
+
+def test_without_another_copy_the_log_ends_before_the_gap(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    uploads = [store.upload(number, records(ORDERS, 0, 10 * number, 10 * number + 9)) for number in range(4)]
+    job = _job(tmp_path, LogRuns(runs_of(uploads, ORDERS)))
+    store.remove(2)
+
+    restored = _restore(job, store)
+
+    assert (restored.end_offset, restored.gap) == (20, Gap(20, 30))
+    assert _bytes(job.directory) == _whole(records(ORDERS, 0, 0, 19))
+
+
+def test_a_point_in_time_ends_the_log_before_the_first_younger_record(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    uploads = [
+        store.upload(number, records(ORDERS, number, 5 * number, 5 * number + 4, timestamp_ms=1000 * number))
+        for number in range(4)
+    ]
+    job = _job(tmp_path, LogRuns(runs_of(uploads, ORDERS)))
+
+    restored = _restore(job, store, to_timestamp_ms=1999)
+
+    assert (restored.end_offset, restored.reached_timestamp, restored.gap) == (10, True, None)
+    assert read_leader_epochs(job.directory).entries == ((0, 0), (1, 5))
+    assert restored.written_ms == 1
+
+
+def test_an_interrupted_restore_goes_on_behind_the_last_whole_segment(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    parts = [records(ORDERS, 0, 5 * number, 5 * number + 4) for number in range(6)]
+    runs = LogRuns(runs_of([store.upload(number, part) for number, part in enumerate(parts)], ORDERS))
+    job = _job(tmp_path, runs, segment_bytes=4 * BATCH_BYTES)
+    _interrupt(job, store, after_reads=3)
+    begun = list_segments(job.directory)
+    assert 1 < len(begun) < 8
+    store.fetches.clear()
+
+    restored = _restore(job, store)
+
+    assert _bytes(job.directory) == _whole(*parts)
+    assert restored.resumed_bytes > 0
+    assert 0 < len(store.fetches) < 6, "what stood on the disk was not read again"
+    assert sorted(path.name for path in job.directory.iterdir() if path.suffix != ".log") == [
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+    ]
+
+
+def test_what_an_older_plan_made_is_made_anew(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    parts = [records(ORDERS, 0, 5 * number, 5 * number + 4) for number in range(6)]
+    uploads = [store.upload(number, part) for number, part in enumerate(parts)]
+    _interrupt(_job(tmp_path, LogRuns(runs_of(uploads, ORDERS)), segment_bytes=4 * BATCH_BYTES), store, after_reads=3)
+    uploads.append(store.upload(9, records(ORDERS, 1, 3, 6)))
+    job = _job(tmp_path, LogRuns(runs_of(uploads, ORDERS)), segment_bytes=4 * BATCH_BYTES)
+
+    restored = _restore(job, store)
+
+    assert restored.resumed_bytes == 0
+    assert _bytes(job.directory) == _whole(records(ORDERS, 0, 0, 2), records(ORDERS, 1, 3, 6))
+
+
+def test_a_log_of_which_nothing_is_left_becomes_an_empty_segment(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    runs = LogRuns([], lost=runs_of([store.upload(1, records(ORDERS, 0, 0, 9))], ORDERS))
+    job = RestoreJob(
+        ORDERS, "orders-0", tmp_path / "orders-0", runs, runs.plan(PlanRules(start_offset=0)), LogSettings()
+    )
+
+    restored = _restore(job, store)
+
+    assert restored.gap == Gap(0, 10)
+    assert list_segments(job.directory) == [0]
+    assert read_leader_epochs(job.directory).entries == ()
+
+
+def test_reads_of_one_log_keep_its_order_whatever_the_clocks_say() -> None:
+    store = ObjectsInMemory()
+    # The second leader's clock is behind: its object seems older.
+    uploads = [store.upload(50, records(ORDERS, 0, 0, 9)), store.upload(20, records(ORDERS, 1, 10, 19), broker_id=2)]
+    plan = LogRuns(runs_of(uploads, ORDERS)).plan(PlanRules())
+    other = LogRuns(runs_of([store.upload(30, records(PAYMENTS, 0, 0, 9))], PAYMENTS)).plan(PlanRules())
+
+    reads = list(order_reads([plan, other]))
+
+    offsets = [extent.first_offset for read in reads for log, extent in read.extents if log == 0]
+    assert offsets == [0, 10]
+    assert sum(len(read.extents) for read in reads) == 3
+
+
+def _interrupt(job: RestoreJob, store: ObjectsInMemory, after_reads: int) -> None:
+    """The store fails after some requests, as it would when the network goes."""
+
+    class Failing(RunReader):
+        left = after_reads
+
+        def fetch(self, *arguments: object) -> bytes:
+            self.left -= 1
+            if self.left < 0:
+                raise RemoteStorageTimeoutError("get", "any", "planted")
+            return super().fetch(*arguments)  # type: ignore[arg-type]
+
+    with pytest.raises(RemoteStorageTimeoutError):
+        restore_logs([job], Failing(store), threads=1)

@@ -1,0 +1,151 @@
+"""What verify finds, each fault planted."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from kafka_log.record_batch import scan_batches
+from kafka_log.segment_files import log_file_name
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.combined_segment import HEADER_BYTES
+from recovery.broker_recovery import PlannedLog
+from recovery.cluster_view import ReplicaSet
+from recovery.inventory import Inventory, UnreadableObject
+from recovery.log_plan import PlanRules
+from recovery.log_settings import LogSettings
+from recovery.run_reader import RunReader
+from recovery.verification import Finding, FindingKind, ObjectVerifier, Verification, check_inventory
+from tests.recovery.stored_objects import ObjectsInMemory, Records, records, runs_of
+
+ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
+
+
+def _stored(store: ObjectsInMemory, *parts: Records) -> tuple[PlannedLog, Inventory]:
+    uploads = [store.upload(number, part) for number, part in enumerate(parts)]
+    inventory = Inventory(runs={ORDERS: runs_of(uploads, ORDERS)}, objects=len(uploads))
+    runs = inventory.log_runs(ORDERS)
+    replicas = ReplicaSet((1, 2, 3), (1, 2, 3), 1, leader_epoch=3)
+    return PlannedLog(ORDERS, "orders", replicas, LogSettings(), runs, runs.plan(PlanRules())), inventory
+
+
+def _verify(
+    log: PlannedLog, inventory: Inventory, store: ObjectsInMemory, *replica_dirs: Path, share: float = 1.0
+) -> Verification:
+    verifier = ObjectVerifier([log], inventory, replica_dirs)
+    return verifier.verify(RunReader(store), share, random.Random(1), threads=2)
+
+
+def _kinds(findings: list[Finding] | tuple[Finding, ...]) -> list[FindingKind]:
+    return [finding.kind for finding in findings]
+
+
+def _replica(path: Path, data: bytes) -> Path:
+    (path / "orders-0").mkdir()
+    (path / "orders-0" / log_file_name(0)).write_bytes(data)
+    return path
+
+
+def test_a_sound_log_is_read_whole_and_nothing_is_found(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    parts = [records(ORDERS, 0, 0, 9), records(ORDERS, 1, 10, 14), records(ORDERS, 1, 12, 19)]
+    log, inventory = _stored(store, *parts)
+    replica = _replica(tmp_path, records(ORDERS, 0, 0, 9)[3] + records(ORDERS, 1, 10, 19)[3])
+
+    found = _verify(log, inventory, store, replica)
+
+    assert not found.findings
+    assert not list(check_inventory(inventory, [log]))
+    assert found.is_sound
+    assert (found.objects, found.runs, found.batches_compared) == (3, 3, 23)
+
+
+@pytest.mark.parametrize("position", [HEADER_BYTES + 5, HEADER_BYTES + 70, HEADER_BYTES + 300])
+def test_damaged_bytes_are_found_wherever_they_are(position: int) -> None:
+    store = ObjectsInMemory()
+    log, inventory = _stored(store, records(ORDERS, 0, 0, 9))
+    store.damage(0, position)
+
+    found = _verify(log, inventory, store)
+
+    assert _kinds(found.findings) == [FindingKind.WRONG_BYTES]
+    assert not found.is_sound
+
+
+def test_two_copies_with_different_batches_are_found() -> None:
+    store = ObjectsInMemory()
+    log, inventory = _stored(store, records(ORDERS, 0, 0, 9), records(ORDERS, 0, 5, 12, timestamp_ms=1_800_000_000_000))
+
+    assert FindingKind.COPIES_DIFFER in _kinds(_verify(log, inventory, store).findings)
+
+
+def test_a_replica_with_another_batch_is_found(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    log, inventory = _stored(store, records(ORDERS, 0, 0, 9))
+    other = records(ORDERS, 0, 0, 4)[3] + records(ORDERS, 0, 5, 5, timestamp_ms=5)[3] + records(ORDERS, 0, 6, 9)[3]
+
+    found = _verify(log, inventory, store, _replica(tmp_path, other))
+
+    assert _kinds(found.findings) == [FindingKind.REPLICA_DIFFERS]
+
+
+def test_a_replica_that_lacks_a_batch_is_found(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    log, inventory = _stored(store, records(ORDERS, 0, 0, 9))
+    data = records(ORDERS, 0, 0, 9)[3]
+    spans = scan_batches(data, 0, len(data))
+
+    found = _verify(log, inventory, store, _replica(tmp_path, data[: spans[4].start] + data[spans[4].end :]))
+
+    assert _kinds(found.findings) == [FindingKind.REPLICA_DIFFERS]
+
+
+def test_what_a_replica_does_not_hold_any_more_or_yet_is_no_difference(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    log, inventory = _stored(store, records(ORDERS, 0, 0, 9))
+    (tmp_path / "orders-0").mkdir()
+    (tmp_path / "orders-0" / log_file_name(3)).write_bytes(records(ORDERS, 0, 3, 6)[3])
+
+    found = _verify(log, inventory, store, tmp_path)
+
+    assert not found.findings
+    assert found.batches_compared == 4
+
+
+def test_gaps_and_objects_that_are_lost_or_unreadable_are_errors() -> None:
+    store = ObjectsInMemory()
+    log, inventory = _stored(store, records(ORDERS, 0, 0, 4), records(ORDERS, 0, 8, 9))
+    inventory.lost_objects.append("1-1-7")
+    inventory.unreadable.append(UnreadableObject("key", "cut off"))
+
+    found = list(check_inventory(inventory, [log]))
+
+    assert _kinds(found) == [FindingKind.LOST_OBJECT, FindingKind.UNREADABLE_OBJECT, FindingKind.GAP]
+    assert "5 to 7" in found[-1].detail
+    assert all(finding.kind.is_error for finding in found)
+
+
+def test_an_epoch_that_the_cluster_never_had_is_an_error() -> None:
+    log, inventory = _stored(ObjectsInMemory(), records(ORDERS, 0, 0, 4), records(ORDERS, 7, 5, 9))
+
+    assert _kinds(list(check_inventory(inventory, [log]))) == [FindingKind.EPOCH_UNKNOWN_TO_CLUSTER]
+
+
+def test_records_that_a_newer_leader_overwrote_are_told_of_and_no_error() -> None:
+    log, inventory = _stored(ObjectsInMemory(), records(ORDERS, 0, 0, 9), records(ORDERS, 1, 5, 7))
+
+    [finding] = check_inventory(inventory, [log])
+
+    assert finding.kind is FindingKind.UNDECLARED_DEAD
+    assert not finding.kind.is_error
+    assert "5 to 9" in finding.detail
+
+
+def test_a_sample_reads_a_share_of_the_objects() -> None:
+    store = ObjectsInMemory()
+    log, inventory = _stored(store, *(records(ORDERS, 0, number, number) for number in range(100)))
+
+    found = _verify(log, inventory, store, share=0.3)
+
+    assert 10 < found.objects < 60
+    assert len(store.fetches) == found.objects

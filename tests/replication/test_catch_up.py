@@ -1,0 +1,277 @@
+"""A follower that is far behind: what the link index does not hold is found, ahead of it, and never wrongly."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kafka_log.record_batch import HEADER_PREFIX_BYTES
+from plugin.segment_metadata import CombinedSegmentId
+from replication.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp, _Window
+from replication.fetch_frame import scan_fetch_response
+from replication.link import InlineBytes, SegmentLink
+from replication.link_index import LinkIndex
+from replication.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, Verdict, WaitForUploads
+from replication.measures import ReplicationMeasures
+from tests.kafka_log.batches import batches
+from tests.kafka_log.log_writer import WrittenBatch
+from tests.replication.fake_led import FakeLed, store
+from tests.replication.fetch_frames import partition, response
+from tests.rlm.uploaded_log import UploadedLog
+
+OWN = CombinedSegmentId(1, 11, 500)
+PATIENCE_S = 10
+
+
+class Rig:
+    """A leader's agent that has just started: its index is empty, its uploads are all of an agent before."""
+
+    def __init__(self, directory: Path, ahead_bytes: int = 10_000, read_bytes: int = 2000) -> None:
+        self.log = UploadedLog(directory, partition(0))
+        self.now_s = 100.0
+        self.measures = ReplicationMeasures(CollectorRegistry())
+        self.index = LinkIndex()
+        limits = CatchUpLimits(ahead_bytes, read_bytes)
+        self.shared = CatchUp(self.index, self.log.logs(), limits, self.measures, clock=lambda: self.now_s)
+        self.announced: list[tuple[CombinedSegmentId, list[tuple[int, int]]]] = []
+        self.told = asyncio.Event()
+        self.catch_up = FollowerCatchUp(self.shared, lambda *what: self.announced.append(what), self.told.set)
+        self.planner = LinkPlanner(self.index, FakeLed(expected=False), PlannerLimits(0.5, 1), self.catch_up)
+
+    def fill(self, objects: int, batches_each: int = 4, payload_bytes: int = 200) -> list[list[WrittenBatch]]:
+        """Append and upload."""
+        filled = []
+        for number in range(objects):
+            payload = bytes([65 + number % 26]) * payload_bytes
+            filled.append([self.log.writer.append(2, payload=payload) for _ in range(batches_each)])
+            self.log.upload(filled[-1])
+        return filled
+
+    def begin(self, written: list[WrittenBatch], cut_off: bytes = b"") -> Verdict:
+        frame = response({0: b"".join(each.raw for each in written) + cut_off})
+        self.planner.begin(frame, scan_fetch_response(frame, 17), 3)
+        return self.planner.decide(self.now_s)
+
+    async def links(self, written: list[WrittenBatch], cut_off: bytes = b"") -> SendLinked:
+        """The response that these batches become, with what it takes to find them."""
+        verdict = self.begin(written, cut_off)
+        async with asyncio.timeout(PATIENCE_S):
+            while isinstance(verdict, WaitForUploads):
+                self.told.clear()
+                await self.told.wait()
+                verdict = self.planner.decide(self.now_s)
+        assert isinstance(verdict, SendLinked)
+        self.catch_up.sent(verdict)
+        return verdict
+
+    async def has_read(self) -> None:
+        """All reads that were begun have ended."""
+        async with asyncio.timeout(PATIENCE_S):
+            while tasks := [task for task in asyncio.all_tasks() if task.get_name() == "catch-up"]:
+                await asyncio.wait(tasks)
+        await asyncio.sleep(0)  # their callbacks
+
+    def linked_bytes(self, sent: SendLinked) -> bytes:
+        return b"".join(
+            self.log.storage.objects[link.combined_segment_id][link.start_position : link.end_position]
+            for link in sent.response.links
+        )
+
+    @property
+    def announced_bytes(self) -> int:
+        return sum(end - start for _, ranges in self.announced for start, end in ranges)
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    made = Rig(tmp_path / "t-0")
+    yield made
+    made.catch_up.close()
+    made.shared.close()
+
+
+async def test_what_an_earlier_agent_uploaded_is_linked_byte_for_byte(rig: Rig) -> None:
+    first, second = rig.fill(2)
+    sent = await rig.links(first + second)
+    assert rig.linked_bytes(sent) == b"".join(written.raw for written in first + second)
+    assert sent.linked == ((partition(0), 16, len(rig.linked_bytes(sent))),)
+    assert rig.measures.catch_up_found_bytes._value.get() == len(rig.linked_bytes(sent))
+
+
+async def test_a_response_may_begin_and_end_inside_of_an_entry(rig: Rig) -> None:
+    (written,) = rig.fill(1, batches_each=9)
+    sent = await rig.links(written[3:6], cut_off=written[6].raw[:100])
+    assert rig.linked_bytes(sent) == b"".join(each.raw for each in written[3:6])
+    assert isinstance(sent.response.cuts[0].parts[0], SegmentLink)
+
+
+async def test_what_will_come_next_is_announced_before_it_is_asked_for_up_to_the_bytes_ahead(rig: Rig) -> None:
+    filled = rig.fill(30)
+    size = sum(len(written.raw) for written in filled[0])
+    await rig.links(filled[0])
+    await rig.has_read()
+    assert 10_000 <= rig.announced_bytes - size < 10_000 + size
+    announced = [segment.sequence for segment, _ in rig.announced]
+    assert announced == list(range(len(announced)))
+    for written in filled[1:]:
+        sent = await rig.links(written)
+        assert rig.linked_bytes(sent) == b"".join(each.raw for each in written)
+        await rig.has_read()
+    announced = [segment.sequence for segment, _ in rig.announced]
+    assert announced == sorted(set(announced))
+    assert len(announced) >= 25
+
+
+async def test_once_read_ahead_no_response_waits(rig: Rig) -> None:
+    filled = rig.fill(5)
+    await rig.links(filled[0])
+    await rig.has_read()
+    assert isinstance(rig.begin(filled[1]), SendLinked)
+
+
+async def test_what_is_in_no_object_goes_inline_without_a_further_wait_and_what_follows_is_linked(rig: Rig) -> None:
+    before = rig.fill(1)[0]
+    missing = [rig.log.writer.append(2), rig.log.writer.append(2)]
+    after = rig.fill(1)[0]
+    sent = await rig.links(before + missing)
+    assert [part for cut in sent.response.cuts for part in cut.parts if isinstance(part, InlineBytes)] == []
+    await rig.has_read()
+    assert isinstance(rig.begin(missing), PassThrough)
+    assert rig.linked_bytes(await rig.links(after)) == b"".join(written.raw for written in after)
+
+
+async def test_a_follower_at_the_end_of_the_log_is_not_behind(rig: Rig) -> None:
+    rig.fill(1)
+    newest = [rig.log.writer.append(1)]  # not uploaded
+    assert isinstance(rig.begin(newest), PassThrough)
+    assert not rig.catch_up._windows
+    assert rig.announced == []
+
+
+async def test_an_object_whose_deletion_was_started_after_it_was_found_is_not_linked(rig: Rig) -> None:
+    first, second = rig.fill(2)
+    await rig.links(first)
+    await rig.has_read()
+    rig.log.start_deletion(CombinedSegmentId(7, 3, 1))
+    assert isinstance(rig.begin(second), PassThrough)
+
+
+async def test_a_deletion_is_seen_after_a_second_even_inside_of_one_object(rig: Rig) -> None:
+    (written,) = rig.fill(1, batches_each=6)
+    await rig.links(written[:3])
+    rig.log.start_deletion(CombinedSegmentId(7, 3, 0))
+    rig.now_s += 1.0
+    assert isinstance(rig.begin(written[3:]), PassThrough)
+
+
+async def test_bytes_that_differ_from_the_responses_are_not_linked(rig: Rig) -> None:
+    """The log was truncated and written anew between the response and the read, in both directions."""
+    (written,) = rig.fill(1)
+    await rig.links(written)
+    other = batches(4, 0, 2, leader_epoch=1, payload=b"B" * 200)
+    frame = response({0: other})
+    rig.planner.begin(frame, scan_fetch_response(frame, 17), 3)
+    assert isinstance(rig.planner.decide(rig.now_s), WaitForUploads)
+    await rig.has_read()
+    assert rig.shared.find(partition(0), 0) is not None
+    assert isinstance(rig.planner.decide(rig.now_s), PassThrough)
+
+
+async def test_batches_of_a_log_that_was_truncated_or_released_are_forgotten(rig: Rig) -> None:
+    rig.fill(2)
+    await rig.shared.read(rig.log.stored_log(partition(0)), 0)  # type: ignore[arg-type]
+    assert rig.shared.find(partition(0), 8) is not None
+    rig.shared.drop_from(partition(0), 8)
+    assert rig.shared.find(partition(0), 8) is None
+    assert rig.shared.find(partition(0), 6) is not None
+    rig.shared.drop(partition(0))
+    assert rig.shared.find(partition(0), 6) is None
+
+
+async def test_a_log_that_cannot_be_read_lets_the_bytes_go_inline(rig: Rig) -> None:
+    (written,) = rig.fill(1)
+    (rig.log.writer.path / "leader-epoch-checkpoint").write_text("no checkpoint")
+    assert isinstance(rig.begin(written), WaitForUploads)
+    await rig.told.wait()
+    assert isinstance(rig.planner.decide(rig.now_s), PassThrough)
+    assert rig.measures.faults.labels("catch_up_log_unreadable")._value.get() == 1
+
+
+async def test_a_defect_lets_the_bytes_go_inline_and_is_told(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    (written,) = rig.fill(1)
+
+    def broken(*_: object) -> None:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(rig.log.store, "entries_covering", broken)
+    assert isinstance(rig.begin(written), WaitForUploads)
+    await rig.told.wait()
+    assert isinstance(rig.planner.decide(rig.now_s), PassThrough)
+    await rig.has_read()
+    assert rig.measures.faults.labels("catch_up_defect")._value.get() == 1
+
+
+async def test_a_follower_with_its_links_in_old_objects_of_the_index_is_read_ahead_for_too(rig: Rig) -> None:
+    filled = rig.fill(6)
+    for written in filled:  # by this agent, long ago
+        raw = b"".join(each.raw for each in written)
+        store(rig.index, partition(0), raw, OWN._replace(sequence=written[0].base_offset))
+    rig.shared.uploaded(OWN)
+    verdict = rig.begin(filled[0])
+    assert isinstance(verdict, SendLinked)
+    assert rig.catch_up.sent(verdict)
+    await rig.has_read()
+    assert [segment.sequence for segment, _ in rig.announced] == [1, 2, 3, 4, 5]
+
+
+async def test_with_links_to_the_newest_objects_nothing_is_read_ahead(rig: Rig) -> None:
+    first, second = rig.fill(2)
+    for number, written in enumerate((first, second)):
+        raw = b"".join(each.raw for each in written)
+        store(rig.index, partition(0), raw, OWN._replace(sequence=OWN.sequence - 39 + number))
+    rig.shared.uploaded(OWN)
+    verdict = rig.begin(first)
+    assert isinstance(verdict, SendLinked)
+    assert not rig.catch_up.sent(verdict)
+    assert not rig.catch_up._windows
+
+
+async def test_when_the_follower_has_come_to_the_newest_objects_reading_ahead_ends(rig: Rig) -> None:
+    first, second = rig.fill(2)
+    raw = b"".join(each.raw for each in second)
+    store(rig.index, partition(0), raw, OWN)
+    rig.shared.uploaded(OWN)
+    await rig.links(first)
+    await rig.has_read()
+    assert not rig.catch_up._windows
+    assert [segment.sequence for segment, _ in rig.announced] == [0, 1]
+
+
+async def test_partitions_share_what_may_be_read_ahead(rig: Rig) -> None:
+    await rig.links(rig.fill(30)[0])
+    rig.catch_up._windows[partition(1)] = rig.catch_up._windows[partition(0)]
+    await rig.has_read()
+    del rig.catch_up._windows[partition(1)]
+    size = rig.catch_up._windows[partition(0)].ahead_bytes
+    assert 5000 <= size < 10_000
+
+
+async def test_what_another_partition_has_announced_is_not_announced_once_more_but_linked(rig: Rig) -> None:
+    filled = rig.fill(3)
+    rig.catch_up._windows[partition(1)] = _Window(0, 0, announced_bytes=10_000)
+    sent = await rig.links(filled[0])
+    assert rig.linked_bytes(sent) == b"".join(written.raw for written in filled[0])
+    assert rig.announced == []
+    del rig.catch_up._windows[partition(1)]
+
+
+async def test_what_is_found_is_what_the_header_says(rig: Rig) -> None:
+    (written,) = rig.fill(1)
+    await rig.links(written)
+    found = rig.shared.find(partition(0), 4)
+    assert found is not None
+    assert found.header_prefix == written[2].raw[:HEADER_PREFIX_BYTES]
+    content = rig.log.storage.objects[found.combined_segment_id]
+    assert content[found.start_position : found.end_position] == written[2].raw

@@ -1,0 +1,119 @@
+"""Over real sockets: a follower that missed much, behind a leader's agent that has just started."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from replication.catch_up import CatchUp, CatchUpLimits
+from replication.peer_protocol import Hello
+from tests.replication.fetch_frames import partition
+from tests.replication.two_agents import Agents
+from tests.rlm.uploaded_log import UploadedLog
+
+OBJECTS, OBJECT_BATCHES = 12, 5
+
+
+class Missed:
+    """What an agent before this one uploaded, and the two agents of today."""
+
+    def __init__(self, directory: Path) -> None:
+        self.agents = Agents()
+        self.agents.led.expected = False
+        self.log = UploadedLog(directory, partition(0), self.agents.storage)
+        self.agents.catch_up = CatchUp(
+            self.agents.index,
+            self.log.logs(),
+            CatchUpLimits(ahead_bytes=4000, read_bytes=1000),
+            self.agents.leader_measures,
+            clock=lambda: self.agents.now_s,
+        )
+        for number in range(OBJECTS):
+            written = [self.log.writer.append(1, payload=bytes([65 + number]) * 150) for _ in range(OBJECT_BATCHES)]
+            self.log.upload(written)
+        self.agents.broker.logs[0] = b"".join(written.raw for written in self.log.writer.batches)
+
+    def response_bytes(self, count: int) -> bytes:
+        """The first so many batches."""
+        return b"".join(written.raw for written in self.log.writer.batches[:count])
+
+
+@asynccontextmanager
+async def missed_much(directory: Path, follower_hello: Hello | None = None) -> AsyncIterator[Missed]:
+    missed = Missed(directory)
+    if follower_hello is not None:
+        missed.agents.follower_hello = follower_hello
+    await missed.agents.start()
+    try:
+        yield missed
+    finally:
+        await missed.agents.stop()
+
+
+async def caught_up(missed: Missed) -> bytes:
+    """What the follower's broker gets, response by response, until it has all."""
+    agents, got = missed.agents, b""
+    follower = await agents.connect()
+    offset = 0
+    while offset < OBJECTS * OBJECT_BATCHES:
+        answer = await follower.fetch({0: offset})
+        assert answer is not None
+        records = [written for written in missed.log.writer.batches if written.base_offset >= offset]
+        count = next(
+            number
+            for number in range(len(records), -1, -1)
+            if answer == follower.expected({0: b"".join(written.raw for written in records[:number])})
+        )
+        assert count > 0, "a response without progress"
+        got += b"".join(written.raw for written in records[:count])
+        offset += count
+    return got
+
+
+async def test_all_of_it_comes_from_objects_each_read_once(tmp_path: Path) -> None:
+    async with missed_much(tmp_path) as missed:
+        assert await caught_up(missed) == missed.agents.broker.logs[0]
+        leader = missed.agents.leader_measures
+        linked = leader.record_bytes.labels("linked")._value.get()
+        assert linked == len(missed.agents.broker.logs[0])
+        assert leader.record_bytes.labels("inline")._value.get() == 0
+        assert len(missed.agents.storage.fetches) == OBJECTS
+        assert missed.agents.follower_measures.catch_up_read_bytes._value.get() == linked
+
+
+async def test_an_agent_of_the_link_version_before_gets_the_links_without_a_word_of_what_it_does_not_know(
+    tmp_path: Path,
+) -> None:
+    old = replace(Agents().follower_hello, max_link_version=1)
+    async with missed_much(tmp_path, old) as missed:
+        assert await caught_up(missed) == missed.agents.broker.logs[0]
+        assert missed.agents.linked_responses > 0
+        assert missed.agents.follower_measures.catch_up_read_bytes._value.get() == 0
+
+
+async def test_when_the_objects_are_gone_after_all_the_bytes_come_inline(tmp_path: Path) -> None:
+    async with missed_much(tmp_path) as missed:
+        missed.agents.storage.objects.clear()
+        assert await caught_up(missed) == missed.agents.broker.logs[0]
+        assert missed.agents.follower_faults("inline_requested_not_found") > 0
+
+
+async def test_beyond_the_quota_the_bytes_come_inline(tmp_path: Path) -> None:
+    async with missed_much(tmp_path) as missed:
+        limits = missed.agents.catch_up_reads._limits
+        missed.agents.catch_up_reads._limits = replace(limits, wait_max_s=-1.0)
+        assert await caught_up(missed) == missed.agents.broker.logs[0]
+        assert missed.agents.follower_faults("inline_requested_over_quota") > 0
+        assert missed.agents.storage.fetches == []
+
+
+async def test_a_follower_that_goes_away_ends_what_is_read_ahead_of_it(tmp_path: Path) -> None:
+    async with missed_much(tmp_path) as missed:
+        follower = await missed.agents.connect()
+        await follower.fetch({0: 0})
+        (relay,) = missed.agents.leader._relays
+        assert relay._catch_up is not None
+        assert relay._catch_up._windows
+        follower.writer.close()
+        await missed.agents.until(lambda: not missed.agents.leader._relays)
+        assert not relay._catch_up._windows

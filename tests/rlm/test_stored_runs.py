@@ -1,0 +1,177 @@
+"""Older batches are found in objects by the metadata store and the log, and only where both agree on every byte."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_log.errors import LogDirectoryError, MalformedFileError
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.topic_settings import LinkPolicy
+from rlm.stored_runs import LedLogs
+from tests.rlm.uploaded_log import UploadedLog
+
+PARTITION = TopicIdPartition(TopicId(b"r" * 16), 4)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> UploadedLog:
+    return UploadedLog(tmp_path / "t-4", PARTITION)
+
+
+def test_all_batches_of_the_entries_from_an_offset_on_are_found_in_order(log: UploadedLog) -> None:
+    batches = [log.writer.append(3, payload=b"p" * 100) for _ in range(9)]
+    segments = [log.upload(batches[at : at + 3]) for at in (0, 3, 6)]
+    runs = log.runs(4)  # inside of the first entry's second batch
+    assert [run.combined_segment_id for run in runs] == segments
+    assert [raw for run in runs for raw in log.stored_bytes(run)] == [written.raw for written in batches]
+
+
+def test_an_entry_that_spans_a_roll_of_the_log_is_proved(log: UploadedLog) -> None:
+    batches = [log.writer.append(2), log.writer.append(2)]
+    log.writer.roll()
+    batches.append(log.writer.append(2))
+    log.upload(batches)
+    (run,) = log.runs(0)
+    assert log.stored_bytes(run) == [written.raw for written in batches]
+
+
+def test_no_more_is_read_than_was_asked_for_beyond_the_entry_that_reaches_it(log: UploadedLog) -> None:
+    for _ in range(6):
+        log.upload([log.writer.append(1, payload=b"p" * 1000)])
+    assert len(log.runs(0, max_bytes=2000)) == 2
+    assert len(log.runs(0, max_bytes=1)) == 1
+
+
+def test_the_runs_end_where_no_object_goes_on(log: UploadedLog) -> None:
+    first, missing, third = (log.writer.append(1) for _ in range(3))
+    log.upload([first])
+    log.upload([third])
+    assert [run.entry.last_offset for run in log.runs(0)] == [0]
+    assert log.runs(missing.base_offset) == []
+    assert [run.entry.last_offset for run in log.runs(2)] == [2]
+
+
+def test_an_object_whose_deletion_was_started_is_not_found(log: UploadedLog) -> None:
+    segment = log.upload([log.writer.append(1)])
+    assert log.logs().is_living(segment)
+    log.start_deletion(segment)
+    assert log.runs(0) == []
+    assert not log.logs().is_living(segment)
+
+
+def test_what_an_election_threw_away_is_not_found(log: UploadedLog) -> None:
+    """The same offsets, written anew in the next epoch; the object holds what the leader before had."""
+    kept = log.writer.append(2, leader_epoch=1)
+    dead = log.writer.append(2, leader_epoch=1, payload=b"dead")
+    log.upload([kept])
+    log.upload([dead])
+    log.writer.truncate_to(2)
+    log.writer.append(2, leader_epoch=2, payload=b"kept")
+    assert [run.entry.last_offset for run in log.runs(0)] == [1]
+    assert log.runs(2) == []
+
+
+def test_a_copy_that_is_not_the_logs_gives_way_to_one_that_is(log: UploadedLog) -> None:
+    """Of the same epoch and offsets; two agents that took themselves for the leader at a time, say."""
+    batches = [log.writer.append(1), log.writer.append(1)]
+    other = log.upload([batches[0]])
+    right = log.upload(batches)
+    assert [run.combined_segment_id for run in log.runs(0)] == [right]
+    log.start_deletion(right)
+    assert [run.combined_segment_id for run in log.runs(0)] == [other]
+
+
+def test_what_compaction_or_the_logs_start_took_away_proves_nothing(log: UploadedLog) -> None:
+    first = [log.writer.append(1), log.writer.append(1), log.writer.append(1)]
+    log.writer.roll()
+    second = [log.writer.append(1), log.writer.append(1)]
+    log.upload(first)
+    log.upload(second)
+    log.writer.compact(0)
+    assert log.runs(1) == []
+    log.writer.remove_oldest()
+    assert log.runs(2) == []
+    assert [run.entry.last_offset for run in log.runs(3)] == [4]
+
+
+def test_entries_that_are_not_worth_a_read_are_left_out_unless_links_are_wanted_always(log: UploadedLog) -> None:
+    log.upload([log.writer.append(1, payload=b"p" * 500)])
+    assert log.runs(0, policy=LinkPolicy.COST, min_entry_bytes=1000) == []
+    assert len(log.runs(0, policy=LinkPolicy.COST, min_entry_bytes=300)) == 1
+    assert len(log.runs(0, policy=LinkPolicy.ALWAYS, min_entry_bytes=1000)) == 1
+
+
+def test_a_log_that_cannot_be_read_is_an_error(log: UploadedLog) -> None:
+    log.upload([log.writer.append(1)])
+    (log.writer.path / "leader-epoch-checkpoint").write_text("no checkpoint")
+    with pytest.raises(MalformedFileError):
+        log.runs(0)
+    (log.writer.path / "leader-epoch-checkpoint").unlink()
+    (log.writer.path / "leader-epoch-checkpoint").mkdir()
+    with pytest.raises(LogDirectoryError):
+        log.runs(0)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["append", "append", "append", "upload", "upload", "roll", "elect", "compact", "delete", "cut"]
+        ),
+        st.integers(0, 5),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+def test_whatever_happened_to_the_log_what_is_found_is_byte_for_byte_what_it_holds(
+    steps: list[tuple[str, int]],
+) -> None:
+    directory = Path(tempfile.mkdtemp(prefix="stored-runs-"))
+    try:
+        log = UploadedLog(directory / "t-4", PARTITION)
+        happen(log, steps)
+        in_the_log = {written.base_offset: written.raw for written in log.writer.batches}
+        for offset in range(log.writer.log_end_offset + 1):
+            expected = offset
+            for run in log.runs(offset, max_bytes=200):
+                assert run.entry.first_offset <= expected <= run.entry.last_offset
+                expected = run.entry.last_offset + 1
+                for batch, raw in zip(run.batches, log.stored_bytes(run), strict=True):
+                    assert in_the_log[batch.base_offset] == raw
+    finally:
+        shutil.rmtree(directory)
+
+
+def happen(log: UploadedLog, steps: list[tuple[str, int]]) -> None:
+    epoch, segments, writer = 0, [], log.writer
+    for what, number in steps:
+        if what == "append":
+            writer.append(1 + number % 3, epoch, bytes([65 + number + epoch]) * (1 + number))
+        elif what == "upload" and writer.batches:
+            last = max(len(writer.batches) - number, 1)
+            segments.append(log.upload(writer.batches[max(last - 3, 0) : last]))
+        elif what == "roll":
+            writer.roll()
+        elif what == "elect":
+            epoch += 1
+            writer.truncate_to(max(writer.log_end_offset - number, writer.log_start_offset))
+        elif what == "compact" and len(writer.segments) > 1:
+            writer.compact(0)
+        elif what == "delete" and segments:
+            log.start_deletion(segments[number % len(segments)])
+        elif what == "cut":
+            writer.remove_oldest()
+
+
+def test_led_logs_tell_how_far_a_log_is_stored(log: UploadedLog) -> None:
+    log.upload([log.writer.append(5)])
+    logs = LedLogs(log.store, log.stored_log, 0)
+    known = logs.stored_log(PARTITION)
+    assert known is not None
+    assert known.uploaded_offset == 5
