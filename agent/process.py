@@ -24,6 +24,7 @@ from agent.lifecycle import Lifecycle, LifecycleParts
 from agent.metrics import StateCollector
 from agent.object_summary import object_summary
 from agent.settings import AgentSettings
+from agent.tail_uploads import TailAnswers, TailUploads
 from agent.transfer_limits import catch_up_read_limits, log_manager_limits
 from agent.usage import UsageReport, store_counts
 from kafka_log.log_directory import LogDirectory
@@ -133,6 +134,13 @@ class Agent:
             time.monotonic,
         )
         self._archive = self._archive_side() if settings.remote_wal_archive_enable else None
+        self._tail_answers = TailAnswers(self._client)
+        self._tails = TailUploads(broker.node_id, self._manager, self._tail_answers, wall_ms)
+        self._manager.add_listener(self._tails)
+        loop = asyncio.get_running_loop()
+        self._kafka.topic_settings.on_tail_requests = lambda requests: loop.call_soon_threadsafe(
+            self._tails.requested, requests
+        )
         self._lifecycle = Lifecycle(settings, self._identity, self._client, self._lifecycle_parts())
         self._usage = UsageReport(
             self._identity,
@@ -199,6 +207,7 @@ class Agent:
         await self._follower.stop()
         await self._kafka.stop()
         await self._usage.stop()
+        await asyncio.to_thread(self._tail_answers.close)
         if self._settings.remote_log_wal_storage_system_enable:
             lost = await asyncio.to_thread(self._publisher.close, timeout_s)
             if lost:
@@ -330,6 +339,7 @@ class Agent:
         self._manager.assign(assignments)
         self._archive_knowledge.led(assignments)
         self._lifecycle.led(assignments)
+        self._tails.assigned(assignments)
         # What is not read yet of the topic would look like a hole in the log.
         if self._archive is not None and self._kafka.metadata_is_read:
             self._archive.assign(assignments)

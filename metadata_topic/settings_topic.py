@@ -5,16 +5,25 @@ view is replaced as a whole with each batch that changes it, so whoever holds on
 that mean nothing are counted and leave the view as it is, as one bad record must not switch topics off.
 """
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import cast
+from typing import TypeGuard, cast
 
 import structlog
 
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.errors import MetadataTopicError
 from metadata_topic.publisher import ProducerFactory, confluent_producer
+from metadata_topic.tail_upload import (
+    TailRequest,
+    TailStored,
+    TopicPartitionName,
+    decode_tail,
+    encode_tail,
+    is_tail_key,
+    request_key,
+    stored_key,
+)
 from metadata_topic.topic import SETTINGS_TOPIC
 from metadata_topic.topic_follower import (
     ConsumerFactory,
@@ -38,6 +47,7 @@ from metadata_topic.topic_settings import (
 log = structlog.get_logger(__name__)
 
 OnChange = Callable[[Mapping[str, TopicSettings]], None]
+TailRequests = Mapping[TopicPartitionName, TailRequest]
 
 FOLLOW_SETTINGS = FollowSettings(fetch_min_bytes=1, batch_wait_ms=200)
 """Changes are rare, and should be seen soon."""
@@ -49,6 +59,8 @@ class SettingsView:
     def __init__(self) -> None:
         self.topics: Mapping[str, TopicSettings] = MappingProxyType({})
         self.agents: Mapping[int, AgentRegistration] = MappingProxyType({})
+        self.tail_requests: TailRequests = MappingProxyType({})
+        self.tails_stored: Mapping[TopicPartitionName, TailStored] = MappingProxyType({})
         self.malformed = 0
 
     def apply_all(self, records: Sequence[TopicRecord]) -> bool:
@@ -56,6 +68,9 @@ class SettingsView:
         topics, agents = dict(self.topics), dict(self.agents)
         for record in records:
             try:
+                if is_tail_key(record.key):
+                    self._apply_tail(record)
+                    continue
                 name, value = decode_setting(record.key, record.value)
             except MalformedSettingError as error:
                 self.malformed += 1
@@ -69,6 +84,15 @@ class SettingsView:
         changed = topics != self.topics
         self.topics, self.agents = MappingProxyType(topics), MappingProxyType(agents)
         return changed
+
+    def _apply_tail(self, record: TopicRecord) -> None:
+        where, kind, value = decode_tail(record.key or b"", record.value)
+        if kind is TailRequest:
+            requests = {**self.tail_requests, where: value}
+            self.tail_requests = MappingProxyType({key: one for key, one in requests.items() if _is_request(one)})
+        else:
+            stored = {**self.tails_stored, where: value}
+            self.tails_stored = MappingProxyType({key: one for key, one in stored.items() if _is_stored(one)})
 
 
 class SettingsReader:
@@ -85,6 +109,8 @@ class SettingsReader:
         """`on_change` gets all topics' settings after each change, on the reader's thread; must not raise."""
         self._view = SettingsView()
         self._on_change = on_change
+        self.on_tail_requests: Callable[[TailRequests], object] = lambda _requests: None
+        """As `on_change`, with all requests for tails. Set it before `start`."""
         self._follower = TopicFollower(client_config, SETTINGS_TOPIC, self._take, settings, rack, consumer_factory)
 
     def start(self) -> None:
@@ -100,6 +126,11 @@ class SettingsReader:
     def agents(self) -> Mapping[int, AgentRegistration]:
         """Registrations by broker id; a snapshot."""
         return self._view.agents
+
+    @property
+    def tails_stored(self) -> Mapping[TopicPartitionName, TailStored]:
+        """What agents have answered to requests for tails; a snapshot."""
+        return self._view.tails_stored
 
     @property
     def malformed(self) -> int:
@@ -120,8 +151,19 @@ class SettingsReader:
         self._follower.close()
 
     def _take(self, records: Sequence[TopicRecord]) -> None:
+        requests = self._view.tail_requests
         if self._view.apply_all(records):
             self._on_change(self._view.topics)
+        if self._view.tail_requests is not requests:
+            self.on_tail_requests(self._view.tail_requests)
+
+
+def _is_request(value: object) -> TypeGuard[TailRequest]:
+    return isinstance(value, TailRequest)
+
+
+def _is_stored(value: object) -> TypeGuard[TailStored]:
+    return isinstance(value, TailStored)
 
 
 def read_settings(
@@ -185,38 +227,49 @@ class SettingsWriter:
 
     def register_agent_soon(self, agent: AgentRegistration) -> None:
         """As `register_agent`, but returns at once; a failure is logged at the next call, or by `close`."""
-        self._producer.produce(
-            SETTINGS_TOPIC,
-            value=encode_agent(agent),
-            key=agent_key(agent.broker_id),
-            partition=0,
-            on_delivery=_log_failure,
-        )
-        self._producer.poll(0)
+        self._produce_soon(agent_key(agent.broker_id), encode_agent(agent))
 
     def unregister_agent(self, broker_id: int) -> None:
         """Remove a registration, for a broker that is gone for good. Raises MetadataTopicError."""
         self._write(agent_key(broker_id), None)
 
+    def request_tails(self, requests: TailRequests) -> None:
+        """Ask the leaders' agents for these tails. Raises MetadataTopicError when that was not written."""
+        self._write_all({request_key(where): encode_tail(request) for where, request in requests.items()})
+
+    def forget_tails(self, partitions: Iterable[TopicPartitionName]) -> None:
+        """Remove requests and answers. Raises MetadataTopicError."""
+        self._write_all({key(where): None for where in partitions for key in (request_key, stored_key)})
+
+    def tail_stored_soon(self, where: TopicPartitionName, stored: TailStored) -> None:
+        """Answer a request; returns at once."""
+        self._produce_soon(stored_key(where), encode_tail(stored))
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Wait for what is on its way. Idempotent."""
         self._producer.flush(timeout_s)
 
+    def _produce_soon(self, key: bytes, value: bytes) -> None:
+        self._producer.produce(SETTINGS_TOPIC, value=value, key=key, partition=0, on_delivery=_log_failure)
+        self._producer.poll(0)
+
     def _write(self, key: bytes, value: bytes | None) -> None:
-        done = threading.Event()
+        self._write_all({key: value})
+
+    def _write_all(self, records: Mapping[bytes, bytes | None]) -> None:
+        acknowledged: list[object] = []
         errors: list[object] = []
 
         def delivered(error: object | None, _message: object) -> None:
-            if error is not None:
-                errors.append(error)
-            done.set()
+            (acknowledged if error is None else errors).append(error)
 
-        self._producer.produce(SETTINGS_TOPIC, value=value, key=key, partition=0, on_delivery=delivered)
+        for key, value in records.items():
+            self._producer.produce(SETTINGS_TOPIC, value=value, key=key, partition=0, on_delivery=delivered)
         self._producer.flush(self._timeout_s)
-        if errors or not done.is_set():
+        if errors or len(acknowledged) < len(records):
             raise MetadataTopicError(
                 "write setting",
-                key.decode(),
+                ", ".join(key.decode() for key in list(records)[:3]),
                 str(errors[0]) if errors else f"not acknowledged within {self._timeout_s} s",
                 f"does {SETTINGS_TOPIC} exist, and has it min.insync.replicas brokers in sync?",
             )
@@ -224,4 +277,4 @@ class SettingsWriter:
 
 def _log_failure(error: object | None, _message: object) -> None:
     if error is not None:
-        log.warning("agent_registration_failed", error=str(error))
+        log.warning("setting_not_written", error=str(error))

@@ -12,6 +12,7 @@ from perf.expiration import expiration
 from perf.idle import idle
 from perf.ladder import RUNGS, Ladder, Measured, object_store
 from perf.metadata import metadata
+from perf.reassign import reassign
 from perf.rebuild import rebuild
 from perf.report import agent_rows, compare, plot, write_json
 from perf.report_job import report
@@ -22,6 +23,7 @@ app.command()(catchup)
 app.command()(idle)
 app.command()(metadata)
 app.command()(report)
+app.command()(reassign)
 app.command()(rebuild)
 app.command()(expiration)
 

@@ -79,6 +79,7 @@ class RemoteWalLogManager:
         self._uploads: set[asyncio.Task[None]] = set()
         self._defect: BaseException | None = None
         self._unknown: set[TopicIdPartition] = set()
+        self._hurried: set[TopicIdPartition] = set()
         self._main: asyncio.Task[None] | None = None
         self.resume_offset: Callable[[TopicIdPartition, Path], int | None] = lambda _partition, _directory: None
         """Where the upload of a log goes on; None begins with the active segment."""
@@ -154,6 +155,7 @@ class RemoteWalLogManager:
     def _release(self, partition: TopicIdPartition) -> None:
         led = self._partitions.pop(partition)
         self._appended.discard(partition)
+        self._hurried.discard(partition)
         self._schedule.remove(partition)
         self._watcher.unwatch(partition)
         self._queue.discard(partition)
@@ -200,6 +202,19 @@ class RemoteWalLogManager:
             if led is not None and led.is_settled:
                 self._append_seen(partition)
         self._wake.set()
+
+    def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None:
+        """Upload what the partition's log holds as soon as can be, however little it is, until told otherwise."""
+        if not hurried or partition not in self._partitions:
+            self._hurried.discard(partition)
+            return
+        self._hurried.add(partition)
+        self._append_seen(partition)
+
+    def uploaded_offset(self, partition: TopicIdPartition) -> int | None:
+        """All below is stored, by this agent or those before; None when the partition is not led here."""
+        led = self._partitions.get(partition)
+        return None if led is None else led.uploaded_offset
 
     def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
         """The partition, if it is led here with the feature on."""
@@ -280,6 +295,8 @@ class RemoteWalLogManager:
 
     def _urgency(self, now_s: float) -> Urgency:
         """How the upload of what is queued and appended is wanted: as the most urgent of its partitions."""
+        if any(one in self._appended or not self._partitions[one].is_settled for one in self._hurried):
+            return Urgency.LINKS
         waiting = chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN))
         return urgency_of(map(self._partitions.get, waiting), self._decider, now_s)
 

@@ -1,0 +1,115 @@
+"""Answers requests for the upload of a partition's tail: what `remote-wal reassign` asks for before it moves one.
+
+Theory. A request stands until it is answered, withdrawn, or its deadline has passed. While it stands and the partition
+is led here, its uploads are hurried (`RemoteWalLogManager.hurry`); it is answered once all below the offset that was
+asked for is stored. Requests for partitions led elsewhere are kept, as leadership may come here meanwhile; whoever
+leads answers. One answer per request: it is remembered by the request's id.
+
+Belongs to the event loop.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import structlog
+
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.settings_topic import SettingsWriter, TailRequests
+from metadata_topic.tail_upload import TailRequest, TailStored, TopicPartitionName
+from rlm.combine_task import UploadedSegment
+from rlm.led_partition import Assignment
+
+log = structlog.get_logger(__name__)
+
+Answer = Callable[[TopicPartitionName, TailStored], None]
+
+
+class HurriedUploads(Protocol):
+    """What is asked of the write path."""
+
+    def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None: ...
+
+    def uploaded_offset(self, partition: TopicIdPartition) -> int | None: ...
+
+
+class TailUploads:
+    """The requests that stand. An upload listener."""
+
+    def __init__(self, broker_id: int, uploads: HurriedUploads, answer: Answer, wall_ms: Callable[[], int]) -> None:
+        """`answer` must not block."""
+        self._broker_id = broker_id
+        self._uploads = uploads
+        self._answer = answer
+        self._wall_ms = wall_ms
+        self._led: dict[TopicPartitionName, TopicIdPartition] = {}
+        self._open: dict[TopicPartitionName, TailRequest] = {}
+        self._answered: dict[TopicPartitionName, str] = {}
+
+    def requested(self, requests: TailRequests) -> None:
+        """All requests that stand in the topic."""
+        for where in [known for known in self._open if known not in requests]:
+            self._close(where)
+        self._answered = {where: request for where, request in self._answered.items() if where in requests}
+        for where, request in requests.items():
+            if self._answered.get(where) != request.request_id:
+                self._open[where] = request
+        self._look(list(self._open))
+
+    def assigned(self, assignments: Iterable[Assignment]) -> None:
+        """The partitions led here."""
+        self._led = {(one.topic, one.topic_id_partition.partition): one.topic_id_partition for one in assignments}
+        self._look(list(self._open))
+
+    def segment_uploaded(self, segment: UploadedSegment) -> None:
+        """An object is stored."""
+        if self._open:
+            stored = {item.topic_id_partition for item in segment.items}
+            self._look([where for where in self._open if self._led.get(where) in stored])
+
+    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
+        """Its log will be read from there."""
+
+    def partition_released(self, partition: TopicIdPartition) -> None:
+        """Whoever leads it now answers."""
+
+    def _look(self, partitions: list[TopicPartitionName]) -> None:
+        for where in partitions:
+            request = self._open[where]
+            if self._wall_ms() >= request.deadline_ms:
+                self._close(where)
+                continue
+            led = self._led.get(where)
+            uploaded = None if led is None else self._uploads.uploaded_offset(led)
+            if led is None or uploaded is None:
+                continue
+            if uploaded < request.up_to:
+                self._uploads.hurry(led)
+                continue
+            self._answered[where] = request.request_id
+            self._close(where)
+            log.info("tail_uploaded", topic=where[0], partition=where[1], offset=uploaded, wanted=request.up_to)
+            self._answer(where, TailStored(request.request_id, self._broker_id, uploaded))
+
+    def _close(self, where: TopicPartitionName) -> None:
+        del self._open[where]
+        if where in self._led:
+            self._uploads.hurry(self._led[where], hurried=False)
+
+
+class TailAnswers:
+    """Writes the answers to the settings topic. The client is made for the first one, as most agents never answer."""
+
+    def __init__(self, client: KafkaClientConfig) -> None:
+        self._client = client
+        self._writer: SettingsWriter | None = None
+
+    def __call__(self, where: TopicPartitionName, stored: TailStored) -> None:
+        if self._writer is None:
+            self._writer = SettingsWriter(self._client)
+        self._writer.tail_stored_soon(where, stored)
+
+    def close(self) -> None:
+        """Wait for what is on its way."""
+        if self._writer is not None:
+            self._writer.close()

@@ -1,0 +1,370 @@
+"""`remote-wal reassign`: move partitions' replicas and leadership."""
+
+import json as json_format
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cli.connection import BootstrapServer, CommandConfig, Json, client_config
+
+if TYPE_CHECKING:
+    from metadata_topic.client_config import KafkaClientConfig
+    from recovery.reassignment import Reassignment, ReassignmentLimits
+    from recovery.reassignment_admin import ReassignmentAdmin
+    from recovery.reassignment_plan import ReassignmentPlan, TopicPartition
+    from recovery.tail_requests import NoTails, TailRequests
+
+NO_SUCH_PLAN: Final = 3
+NOT_ALL_MOVED: Final = 4
+CANCELLED: Final = 5
+
+app = typer.Typer(
+    help="Move partitions' replicas and leadership, in seconds where a tier holds what is old.\n\n"
+    "Exit codes: 0 done, or nothing to do; 1 the cluster does not do or tell what is asked; 2 the command is wrong; "
+    "3 there can be no such plan; 4 not all moves are done; 5 cancelled.",
+    no_args_is_help=True,
+)
+
+Topic = Annotated[str | None, typer.Option(help="Spread this topic evenly over --to.")]
+To = Annotated[str | None, typer.Option(help="With --topic: broker ids by commas; all that live unless given.")]
+Drain = Annotated[int | None, typer.Option(help="Take every replica off this broker.", metavar="BROKER")]
+Balance = Annotated[bool, typer.Option("--balance", help="Even out replicas and leaders over all brokers.")]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option("--plan", help="The moves, as `plan --json` and kafka-reassign-partitions.sh have them.", exists=True),
+]
+
+
+@app.command()
+def plan(
+    bootstrap_server: BootstrapServer,
+    command_config: CommandConfig = None,
+    topic: Topic = None,
+    to: To = None,
+    drain: Drain = None,
+    balance: Balance = False,
+    json: Json = False,
+) -> None:
+    """Show what would be moved; move nothing. With --json in the form that `execute --plan` takes."""
+    from recovery.reassignment_plan import write_plan
+
+    wanted = _Wanted(topic, to, drain, balance, None)
+    with _admin(bootstrap_server, command_config) as admin:
+        planned = _planned(admin, wanted)
+        if json:
+            typer.echo(write_plan(planned))
+        else:
+            _print_plan(planned, admin)
+
+
+@app.command()
+def execute(
+    bootstrap_server: BootstrapServer,
+    command_config: CommandConfig = None,
+    topic: Topic = None,
+    to: To = None,
+    drain: Drain = None,
+    balance: Balance = False,
+    plan_file: PlanFile = None,
+    max_moves: Annotated[int, typer.Option(min=1, help="So many partitions are under way at a time.")] = 8,
+    upload_tail: Annotated[
+        bool, typer.Option("--upload-tail/--no-upload-tail", help="First have the agents upload what is not stored.")
+    ] = True,
+    upload_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an upload.")] = 10.0,
+    move_timeout: Annotated[
+        float | None, typer.Option(min=1.0, help="Seconds after which a move is taken back; never unless given.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Plan, and move. Ctrl-C takes back what is under way; killed, it leaves that to Kafka, which goes on."""
+    from recovery.reassignment import ReassignmentLimits
+
+    wanted = _Wanted(topic, to, drain, balance, plan_file)
+    limits = ReassignmentLimits(max_moves, upload_timeout, move_timeout)
+    with _admin(bootstrap_server, command_config) as admin:
+        planned = _planned(admin, wanted)
+        if not planned.moves:
+            _report(None, planned, json)
+            return
+        tails = _tails(admin, client_config(bootstrap_server, command_config), upload_tail)
+        done = _run(admin, planned, limits, tails)
+    _report(done, planned, json)
+
+
+@app.command()
+def status(bootstrap_server: BootstrapServer, command_config: CommandConfig = None, json: Json = False) -> None:
+    """Show the reassignments under way, whoever began them, and how much their new replicas have copied."""
+    with _admin(bootstrap_server, command_config) as admin:
+        ongoing = admin.ongoing()
+        sizes = admin.replica_sizes([one.topic_partition for one in ongoing])
+    rows = []
+    for one in ongoing:
+        held = {broker: sizes.get((one.topic_partition, broker), 0) for broker in one.replicas}
+        rows.append(
+            {
+                "topic": one.topic_partition.topic,
+                "partition": one.topic_partition.partition,
+                "replicas": list(one.replicas),
+                "adding": list(one.adding),
+                "removing": list(one.removing),
+                "copied_bytes": sum(held[broker] for broker in one.adding),
+                "local_log_bytes": max((size for broker, size in held.items() if broker not in one.adding), default=0),
+            }
+        )
+    if json:
+        typer.echo(json_format.dumps(rows))
+    else:
+        _print_status(rows)
+
+
+@app.command()
+def cancel(
+    bootstrap_server: BootstrapServer,
+    command_config: CommandConfig = None,
+    topic: Annotated[str | None, typer.Option(help="Only this topic's.")] = None,
+    json: Json = False,
+) -> None:
+    """Take back the reassignments under way, whoever began them. The replicas are on the brokers of before then."""
+    with _admin(bootstrap_server, command_config) as admin:
+        wanted = [one.topic_partition for one in admin.ongoing() if topic in (None, one.topic_partition.topic)]
+        refused = {where: why for where, why in admin.cancel(wanted).items() if why is not None} if wanted else {}
+    taken_back = [where for where in wanted if where not in refused]
+    if json:
+        refusals = {str(where): why for where, why in refused.items()}
+        typer.echo(json_format.dumps({"cancelled": [str(where) for where in taken_back], "refused": refusals}))
+    else:
+        for where in taken_back:
+            typer.echo(f"{where}: cancelled")
+        for where, why in refused.items():
+            typer.echo(f"{where}: {why}", err=True)
+        if not wanted:
+            typer.echo("Nothing is being reassigned.")
+    if refused:
+        raise typer.Exit(NOT_ALL_MOVED)
+
+
+class _Wanted:
+    """Which plan; exactly one of them."""
+
+    def __init__(
+        self, topic: str | None, to: str | None, drain: int | None, balance: bool, plan_file: Path | None
+    ) -> None:
+        chosen = sum((topic is not None, drain is not None, balance, plan_file is not None))
+        if chosen != 1:
+            raise typer.BadParameter("say one of --topic, --drain, --balance (or --plan, to execute)")
+        if to is not None and topic is None:
+            raise typer.BadParameter("--to belongs to --topic", param_hint="--to")
+        try:
+            self.brokers = frozenset(int(part) for part in to.split(",")) if to else frozenset()
+        except ValueError:
+            raise typer.BadParameter(f"{to!r} is not a list of broker ids", param_hint="--to") from None
+        self.topic, self.drain, self.balance, self.plan_file = topic, drain, balance, plan_file
+
+
+def _admin(bootstrap_server: str, command_config: Path | None) -> "ReassignmentAdmin":
+    import sys
+
+    import structlog
+
+    # What is logged meanwhile must not stand in the report on standard output.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    from recovery.reassignment_admin import ReassignmentAdmin
+
+    return ReassignmentAdmin(client_config(bootstrap_server, command_config))
+
+
+def _planned(admin: "ReassignmentAdmin", wanted: _Wanted) -> "ReassignmentPlan":
+    from recovery.reassignment_plan import (
+        ReassignmentPlanError,
+        plan_as_given,
+        plan_balance,
+        plan_drain,
+        plan_topic,
+        read_plan,
+    )
+
+    cluster = admin.cluster()
+    try:
+        if wanted.topic is not None:
+            return plan_topic(cluster, wanted.topic, wanted.brokers)
+        if wanted.drain is not None:
+            return plan_drain(cluster, wanted.drain)
+        if wanted.plan_file is not None:
+            return plan_as_given(cluster, read_plan(wanted.plan_file.read_text(), str(wanted.plan_file)))
+        return plan_balance(cluster)
+    except ReassignmentPlanError as error:
+        typer.echo(f"remote-wal: {error}", err=True)
+        raise typer.Exit(NO_SUCH_PLAN) from None
+
+
+def _run(
+    admin: "ReassignmentAdmin",
+    planned: "ReassignmentPlan",
+    limits: "ReassignmentLimits",
+    tails: "TailRequests | NoTails",
+) -> "Reassignment":
+    import signal
+    import threading
+    import time
+
+    from recovery.reassignment_run import ReassignmentRun, requests_of
+
+    with tails, _Progress() as shown:
+        uploading = {name for name, one in tails.topics().items() if one.enable}
+        requests = requests_of(planned.moves, admin, uploading)
+        run = ReassignmentRun(requests, limits, admin, tails, time.monotonic, threading.Event().wait)
+        before = signal.signal(signal.SIGINT, lambda *_: run.cancel())
+        try:
+            return run.run(shown.update)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _tails(admin: "ReassignmentAdmin", client: "KafkaClientConfig", wanted: bool) -> "TailRequests | NoTails":
+    import secrets
+    import time
+
+    from metadata_topic.topic import SETTINGS_TOPIC
+    from recovery.tail_requests import NoTails, TailRequests
+
+    topics = {one.topic_partition.topic for one in admin.cluster().partitions}
+    if not wanted or SETTINGS_TOPIC not in topics:  # without that topic there never was an agent
+        return NoTails()
+    return TailRequests(client, secrets.token_hex(8), lambda: time.time_ns() // 1_000_000)
+
+
+class _Progress:
+    """A bar of moves, and a line for each that ended. On standard error: standard output is the report's."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+        )
+        self._task = self._bar.add_task("preparing", total=None)
+
+    def __enter__(self) -> "_Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def update(self, reassignment: "Reassignment") -> None:
+        from recovery.reassignment import ENDS, MoveState
+
+        states = [one.state for one in reassignment.progress.values()]
+        busy = [
+            f"{states.count(state)} {state.value}"
+            for state in MoveState
+            if state in states and state not in ENDS and state is not MoveState.WAITING
+        ]
+        ended = sum(state in ENDS for state in states)
+        self._bar.update(self._task, total=len(states), completed=ended, description=", ".join(busy) or "moving")
+
+
+def _report(done: "Reassignment | None", planned: "ReassignmentPlan", json: bool) -> None:
+    from recovery.reassignment import MoveState
+
+    progress = list(done.progress.values()) if done is not None else []
+    rows = [
+        {
+            "topic": one.move.topic_partition.topic,
+            "partition": one.move.topic_partition.partition,
+            "before": list(one.move.before),
+            "after": list(one.move.after),
+            "state": one.state.value,
+            "reason": one.reason,
+            "seconds": None if one.seconds is None else round(one.seconds, 3),
+        }
+        for one in progress
+    ]
+    if json:
+        left = {str(where): why for where, why in planned.left.items()}
+        typer.echo(json_format.dumps({"moves": rows, "left": left}))
+    else:
+        _print_report(rows)
+        _print_left(planned.left)
+    states = {one.state for one in progress}
+    if MoveState.FAILED in states or planned.left:
+        raise typer.Exit(NOT_ALL_MOVED)
+    if MoveState.CANCELLED in states:
+        raise typer.Exit(CANCELLED)
+
+
+def _print_report(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not rows:
+        console.print("Nothing is moved.")
+    else:
+        table = Table("topic", "part", "before", "after", "state", "seconds", "reason")
+        for row in rows:
+            seconds = "" if row["seconds"] is None else f"{row['seconds']:.1f}"
+            table.add_row(
+                row["topic"], str(row["partition"]), _ids(row["before"]), _ids(row["after"]), row["state"], seconds,
+                row["reason"],
+            )  # fmt: skip
+        console.print(table)
+
+
+def _print_left(left: "Mapping[TopicPartition, str]") -> None:
+    for where, why in left.items():
+        typer.echo(f"{where} is left where it is: {why}")
+
+
+def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin") -> None:
+    from rich.console import Console
+    from rich.filesize import decimal
+    from rich.table import Table
+
+    console = Console()
+    sizes = admin.replica_sizes([move.topic_partition for move in planned.moves if move.adding])
+    table = Table("topic", "part", "before", "after", "new on", "local log")
+    total = 0
+    for move in planned.moves:
+        size = max((sizes.get((move.topic_partition, broker), 0) for broker in move.before), default=0)
+        total += size * len(move.adding)
+        where = move.topic_partition
+        table.add_row(
+            where.topic, str(where.partition), _ids(move.before), _ids(move.after), _ids(move.adding) or "-",
+            decimal(size) if move.adding else "-",
+        )  # fmt: skip
+    if planned.moves:
+        console.print(table)
+        console.print(f"{len(planned.moves)} moves. At most {decimal(total)} of local logs are copied;")
+        console.print("less where new replicas begin at the last tiered offset.")
+    elif not planned.left:
+        console.print("Nothing is to be moved.")
+    _print_left(planned.left)
+
+
+def _print_status(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.filesize import decimal
+    from rich.table import Table
+
+    if not rows:
+        typer.echo("Nothing is being reassigned.")
+        return
+    table = Table("topic", "part", "replicas", "adding", "removing", "copied", "local log")
+    for row in rows:
+        table.add_row(
+            row["topic"], str(row["partition"]), *(_ids(row[key]) for key in ("replicas", "adding", "removing")),
+            decimal(row["copied_bytes"]), decimal(row["local_log_bytes"]),
+        )  # fmt: skip
+    Console().print(table)
+
+
+def _ids(brokers: Any) -> str:
+    return ",".join(map(str, brokers))

@@ -1,0 +1,332 @@
+"""The moves of a reassignment, step by step. Sans-IO: it is told what the cluster shows, and says what to do.
+
+Theory. Each move goes through the states of TRANSITIONS: the tail is uploaded, the reassignment is handed to Kafka's
+controller, Kafka makes the new replicas and takes the old ones away once all new ones are in sync, and the preferred
+leader is elected. Kafka's controller alone decides when a replica is in sync; nothing here hurries that, and nothing
+here is needed for it to end: whoever runs this may stop at any time, and the moves under way go on.
+
+- At most so many moves are under way as the limits say; that is the only throttle there is.
+- A move is over when the controller does not list it any more and the brokers show its new replicas. Brokers learn of
+  it some moments after the controller, so the old replicas count as "somebody cancelled it" only after `stale_s`.
+- A cancelled move that was over first is done.
+- Moves of partitions that have nothing in the leader's local log (all of it is on KIP-405's tier) come last, together:
+  see `Phase.TIERED`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from recovery.reassignment_plan import Move, PartitionReplicas, TopicPartition
+
+
+class MoveState(Enum):
+    """Where a move is."""
+
+    WAITING = "waiting"
+    UPLOADING = "uploading the tail"
+    SUBMITTING = "submitting"
+    """The controller has not answered yet."""
+    CATCHING_UP = "catching up"
+    ELECTING = "electing the leader"
+    CANCELLING = "cancelling"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+TRANSITIONS: Final[Mapping[MoveState, frozenset[MoveState]]] = MappingProxyType(
+    {
+        MoveState.WAITING: frozenset({MoveState.UPLOADING, MoveState.SUBMITTING, MoveState.CANCELLED}),
+        MoveState.UPLOADING: frozenset({MoveState.SUBMITTING, MoveState.CANCELLED, MoveState.FAILED}),
+        MoveState.SUBMITTING: frozenset({MoveState.CATCHING_UP, MoveState.FAILED, MoveState.CANCELLING}),
+        MoveState.CATCHING_UP: frozenset(
+            {MoveState.ELECTING, MoveState.DONE, MoveState.CANCELLING, MoveState.CANCELLED}
+        ),
+        MoveState.ELECTING: frozenset({MoveState.DONE, MoveState.FAILED}),
+        MoveState.CANCELLING: frozenset({MoveState.CANCELLED, MoveState.ELECTING, MoveState.DONE, MoveState.FAILED}),
+        MoveState.DONE: frozenset(),
+        MoveState.CANCELLED: frozenset(),
+        MoveState.FAILED: frozenset(),
+    }
+)
+"""From each state, where it may go. DONE, CANCELLED and FAILED are ends."""
+
+ENDS: Final = frozenset(state for state, following in TRANSITIONS.items() if not following)
+_UNDER_WAY: Final = frozenset(MoveState) - ENDS - {MoveState.WAITING}
+
+
+class Phase(Enum):
+    """In which turn a move comes."""
+
+    USUAL = "usual"
+    TIERED = "tiered"
+    """Nothing is in the leader's local log. In Kafka 4.3 a replica that begins at the last tiered offset never gets in
+    sync then: the leader does not tell the earliest offset that is pending upload when that is its log's end. So these
+    move while the receiving brokers begin at the leader's local log instead, where nothing is to be copied either.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRequest:
+    """A move, and what is known of its partition."""
+
+    move: Move
+    uploads_tail: bool = False
+    """An agent uploads this topic's records, and is to be asked for the tail."""
+    phase: Phase = Phase.USUAL
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentLimits:
+    """Seconds, and how many moves."""
+
+    max_moves: int = 8
+    """So many partitions are under way at a time."""
+    upload_timeout_s: float = 10.0
+    move_timeout_s: float | None = None
+    """After so long a move is cancelled and counts as failed. None: never."""
+    retry_s: float = 1.0
+    elect_timeout_s: float = 30.0
+    stale_s: float = 3.0
+    """So long a broker may show what was before."""
+
+
+@dataclass(slots=True)
+class MoveProgress:
+    """One move. Changed by Reassignment alone."""
+
+    request: MoveRequest
+    state: MoveState = MoveState.WAITING
+    reason: str = ""
+    """Why it failed or was cancelled."""
+    started_s: float | None = None
+    ended_s: float | None = None
+    since_s: float = 0.0
+    """When its state began."""
+    told_s: float | None = None
+    """When what its state asks for was last told."""
+    unlisted_s: float | None = None
+    """Since when the controller does not list it any more."""
+    timed_out: bool = False
+
+    @property
+    def move(self) -> Move:
+        """What moves where."""
+        return self.request.move
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None while it is not over, or was never begun."""
+        return None if self.started_s is None or self.ended_s is None else self.ended_s - self.started_s
+
+
+@dataclass(frozen=True, slots=True)
+class UploadTails:
+    """Ask the leaders' agents to upload what these partitions hold now."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Hand these moves to the controller."""
+
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ElectPreferred:
+    """Make each partition's first replica its leader."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelMoves:
+    """Tell the controller to go back to the replicas before."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAtLocalLog:
+    """New replicas on these brokers are to begin at the leader's local log, until `BeginAtTier`."""
+
+    brokers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAtTier:
+    """Undo BeginAtLocalLog."""
+
+
+Action = UploadTails | Submit | ElectPreferred | CancelMoves | BeginAtLocalLog | BeginAtTier
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What the cluster shows of the partitions that are moved."""
+
+    listed: frozenset[TopicPartition]
+    """Those that the controller lists as being reassigned."""
+    partitions: Mapping[TopicPartition, PartitionReplicas] = field(default_factory=dict)
+
+
+class Reassignment:
+    """All moves of one run. All times are monotonic seconds; for one thread."""
+
+    def __init__(self, requests: Sequence[MoveRequest], limits: ReassignmentLimits) -> None:
+        self._limits = limits
+        ordered = sorted(requests, key=lambda request: request.phase is Phase.TIERED)
+        self.progress = {request.move.topic_partition: MoveProgress(request) for request in ordered}
+        """In the order in which they are begun."""
+        self._begun_at_local_log = False
+        self._cancelled = False
+
+    @property
+    def is_over(self) -> bool:
+        """Every move is at an end, and nothing is left to undo."""
+        return not self._begun_at_local_log and all(one.state in ENDS for one in self.progress.values())
+
+    def count(self, *states: MoveState) -> int:
+        """How many moves are in these states."""
+        return sum(one.state in states for one in self.progress.values())
+
+    # What happened.
+
+    def tail_uploaded(self, where: TopicPartition, now_s: float) -> None:
+        """The agent said so."""
+        self._advance(where, MoveState.UPLOADING, MoveState.SUBMITTING, now_s)
+
+    def submitted(self, where: TopicPartition, refused: str | None, now_s: float) -> None:
+        """The controller took the move, or refused it."""
+        if refused is None:
+            self._advance(where, MoveState.SUBMITTING, MoveState.CATCHING_UP, now_s)
+        elif self.progress[where].state in (MoveState.SUBMITTING, MoveState.CANCELLING):
+            self._go(self.progress[where], MoveState.FAILED, now_s, refused)
+
+    def cancel(self, now_s: float) -> None:
+        """Begin no move any more, and take back those that are under way."""
+        self._cancelled = True
+        for one in self.progress.values():
+            if one.state in (MoveState.WAITING, MoveState.UPLOADING):
+                self._go(one, MoveState.CANCELLED, now_s, "cancelled before it began")
+            elif one.state in (MoveState.SUBMITTING, MoveState.CATCHING_UP):
+                self._go(one, MoveState.CANCELLING, now_s, "cancelled")
+
+    def saw(self, view: ClusterView, now_s: float) -> None:
+        """The cluster as it is."""
+        for where, one in self.progress.items():
+            if one.state not in (MoveState.CATCHING_UP, MoveState.ELECTING, MoveState.CANCELLING):
+                continue
+            shown = view.partitions.get(where)
+            if where in view.listed:
+                one.unlisted_s = None
+                continue
+            one.unlisted_s = now_s if one.unlisted_s is None else one.unlisted_s
+            if shown is not None and shown.replicas == one.move.after:
+                self._moved(one, shown, now_s)
+            elif one.state is not MoveState.ELECTING and now_s - one.unlisted_s >= self._limits.stale_s:
+                self._taken_back(one, now_s)
+
+    def _moved(self, one: MoveProgress, shown: PartitionReplicas, now_s: float) -> None:
+        if shown.leader == one.move.after[0]:
+            self._go(one, MoveState.DONE, now_s)
+        elif one.state is not MoveState.ELECTING:
+            self._go(one, MoveState.ELECTING, now_s)
+
+    def _taken_back(self, one: MoveProgress, now_s: float) -> None:
+        """The controller does not list it, and brokers still show other replicas than it should have."""
+        if one.timed_out:
+            self._go(one, MoveState.FAILED, now_s, one.reason)
+        elif one.state is MoveState.CANCELLING:
+            self._go(one, MoveState.CANCELLED, now_s, one.reason)
+        else:
+            self._go(one, MoveState.CANCELLED, now_s, "cancelled by somebody else")
+
+    # What to do.
+
+    def step(self, now_s: float) -> list[Action]:
+        """What is to be done now; it is told again while it has no effect, and may be repeated without harm."""
+        self._look_at_clocks(now_s)
+        actions = self._phase_actions()
+        asking = [one for one in self._startable() if one.request.uploads_tail]
+        for one in asking:
+            self._begin(one, MoveState.UPLOADING, now_s)
+        for one in [one for one in self._startable() if not one.request.uploads_tail]:
+            self._begin(one, MoveState.SUBMITTING, now_s)
+        if asking:
+            actions.append(UploadTails(tuple(one.move.topic_partition for one in asking)))
+        if submitting := self._due(MoveState.SUBMITTING, now_s):
+            actions.append(Submit(tuple(self.progress[where].move for where in submitting)))
+        if electing := self._due(MoveState.ELECTING, now_s):
+            actions.append(ElectPreferred(electing))
+        if cancelling := self._due(MoveState.CANCELLING, now_s):
+            actions.append(CancelMoves(cancelling))
+        return actions
+
+    def _startable(self) -> list[MoveProgress]:
+        """Waiting moves that fit; those of the second phase only when it has begun."""
+        free = self._limits.max_moves - sum(one.state in _UNDER_WAY for one in self.progress.values())
+        waiting = [
+            one
+            for one in self._in(MoveState.WAITING)
+            if (one.request.phase is Phase.TIERED) == self._begun_at_local_log
+        ]
+        return waiting[: max(free, 0)]
+
+    def _phase_actions(self) -> list[Action]:
+        usual = [one for one in self.progress.values() if one.request.phase is Phase.USUAL]
+        tiered = [one for one in self.progress.values() if one.request.phase is Phase.TIERED]
+        open_tiered = [one for one in tiered if one.state not in ENDS]
+        if self._begun_at_local_log and not open_tiered:
+            self._begun_at_local_log = False
+            return [BeginAtTier()]
+        if not self._begun_at_local_log and open_tiered and all(one.state in ENDS for one in usual):
+            self._begun_at_local_log = True
+            return [BeginAtLocalLog(tuple(sorted({broker for one in open_tiered for broker in one.move.adding})))]
+        return []
+
+    def _look_at_clocks(self, now_s: float) -> None:
+        limits = self._limits
+        for one in self.progress.values():
+            age_s = now_s - one.since_s
+            if one.state is MoveState.UPLOADING and age_s >= limits.upload_timeout_s:
+                self._go(one, MoveState.FAILED, now_s, "the tail was not uploaded in time")
+            elif one.state is MoveState.ELECTING and age_s >= limits.elect_timeout_s:
+                self._go(one, MoveState.FAILED, now_s, "moved, but the preferred leader was not elected")
+            elif (
+                one.state is MoveState.CATCHING_UP
+                and limits.move_timeout_s is not None
+                and age_s >= limits.move_timeout_s
+            ):
+                one.timed_out = True
+                self._go(one, MoveState.CANCELLING, now_s, f"not in sync within {limits.move_timeout_s:g} s")
+
+    def _due(self, state: MoveState, now_s: float) -> tuple[TopicPartition, ...]:
+        due = [one for one in self._in(state) if one.told_s is None or now_s - one.told_s >= self._limits.retry_s]
+        for one in due:
+            one.told_s = now_s
+        return tuple(one.move.topic_partition for one in due)
+
+    def _in(self, state: MoveState) -> list[MoveProgress]:
+        return [one for one in self.progress.values() if one.state is state]
+
+    def _begin(self, one: MoveProgress, state: MoveState, now_s: float) -> None:
+        one.started_s = now_s
+        self._go(one, state, now_s)
+
+    def _advance(self, where: TopicPartition, known: MoveState, state: MoveState, now_s: float) -> None:
+        if self.progress[where].state is known:
+            self._go(self.progress[where], state, now_s)
+
+    def _go(self, one: MoveProgress, state: MoveState, now_s: float, reason: str = "") -> None:
+        if state not in TRANSITIONS[one.state]:
+            raise ValueError(f"a move does not go from {one.state.value} to {state.value}")
+        one.state, one.since_s, one.told_s, one.unlisted_s = state, now_s, None, None
+        one.reason = reason
+        if state in ENDS:
+            one.ended_s = now_s

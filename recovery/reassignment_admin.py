@@ -1,0 +1,274 @@
+"""Kafka's side of a reassignment: the controller's list, and what brokers show. Blocks.
+
+By kafka-python's admin client, as librdkafka's has no AlterPartitionReassignments. Every call may be repeated without
+harm, so what brokers say to try again is tried again.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import structlog
+
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.kafka_python_config import kafka_python_settings
+from recovery.reassignment import ClusterView
+from recovery.reassignment_plan import ClusterReplicas, Move, PartitionReplicas, TopicPartition
+
+if TYPE_CHECKING:
+    pass
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+BEGIN_AT_TIER: Final = "follower.fetch.last.tiered.offset.enable"
+"""Kafka's setting (KIP-1023): an empty replica begins at the last tiered offset."""
+_TIERED_TOPIC: Final = "remote.storage.enable"
+_LATEST, _LATEST_TIERED = -1, -5
+"""Timestamps of ListOffsets with a meaning of their own (KIP-1005)."""
+_DYNAMIC_BROKER_CONFIG = "DYNAMIC_BROKER_CONFIG"
+_ATTEMPTS = 5
+
+
+class ReassignmentError(Exception):
+    """The cluster did not do, or did not tell, what was asked."""
+
+    def __init__(self, operation: str, key: str, reason: str, hint: str = "") -> None:
+        self.operation, self.key, self.reason, self.hint = operation, key, reason, hint
+        super().__init__(f"{operation} {key}: {reason}" + (f" ({hint})" if hint else ""))
+
+
+class ReassignmentSettingError(ReassignmentError):
+    """A broker's setting could not be changed; to try on would leave moves that never end."""
+
+
+@dataclass(frozen=True, slots=True)
+class OngoingMove:
+    """What the controller lists of a partition."""
+
+    topic_partition: TopicPartition
+    replicas: tuple[int, ...]
+    """All that there are meanwhile."""
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+class ReassignmentAdmin:
+    """An admin client; close it after use."""
+
+    def __init__(self, client: KafkaClientConfig, timeout_s: float = 30.0) -> None:
+        """Raises ReassignmentError when no broker answers, ClientPropertyError."""
+        from kafka.admin import KafkaAdminClient
+        from kafka.errors import KafkaError
+
+        settings = {"client_id": "remote-wal-reassign", **kafka_python_settings(client)}
+        timeout_ms = int(timeout_s * 1000)
+        try:
+            self._client: KafkaAdminClient = KafkaAdminClient(
+                **settings, bootstrap_timeout_ms=timeout_ms, request_timeout_ms=timeout_ms
+            )
+        except KafkaError as error:
+            hint = "is --bootstrap-server right, and does --command-config say how to log in?"
+            raise ReassignmentError("connect", client.bootstrap_servers, _text(error), hint) from error
+        self._before: dict[int, str | None] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._client.close()
+
+    # What there is.
+
+    def cluster(self) -> ClusterReplicas:
+        """All brokers that live, and all partitions. Raises ReassignmentError."""
+        brokers = self._call("describe cluster", "", self._client.describe_cluster)["brokers"]
+        racks = {int(one["broker_id"]): one["rack"] for one in brokers if not one.get("is_fenced", False)}
+        return ClusterReplicas(racks, tuple(self._partitions(None)))
+
+    def view(self, partitions: Collection[TopicPartition]) -> ClusterView:
+        """These partitions now. Raises ReassignmentError."""
+        listed = frozenset(one.topic_partition for one in self.ongoing())
+        # Asked after the list: a move that ended in between shows its end.
+        shown = self._partitions(sorted({where.topic for where in partitions}))
+        return ClusterView(listed, {one.topic_partition: one for one in shown})
+
+    def ongoing(self) -> list[OngoingMove]:
+        """What the controller is reassigning, whoever asked for it. Raises ReassignmentError."""
+        listed = self._call("list reassignments", "", self._client.list_partition_reassignments)
+        return [
+            OngoingMove(
+                TopicPartition(where.topic, where.partition),
+                tuple(found["replicas"]),
+                tuple(found["adding_replicas"]),
+                tuple(found["removing_replicas"]),
+            )
+            for where, found in sorted(listed.items())
+        ]
+
+    def _partitions(self, topics: list[str] | None) -> Iterable[PartitionReplicas]:
+        for topic in self._call("describe topics", "", lambda: self._client.describe_topics(topics)):
+            if topic["error_code"]:
+                continue
+            for one in topic["partitions"]:
+                yield PartitionReplicas(
+                    TopicPartition(topic["name"], one["partition_index"]),
+                    one["leader_id"],
+                    tuple(one["replica_nodes"]),
+                    frozenset(one["isr_nodes"]),
+                )
+
+    def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """High watermarks. Raises ReassignmentError."""
+        return self._offsets(partitions, _LATEST)
+
+    def without_local_data(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Those whose log is on KIP-405's tier to its very end. Raises ReassignmentError."""
+        wanted = list(partitions)
+        tiered = self._tiered_topics({where.topic for where in wanted})
+        asked = [where for where in wanted if where.topic in tiered]
+        if not asked:
+            return frozenset()
+        last_tiered = self._offsets(asked, _LATEST_TIERED)
+        ends = self._offsets(asked, _LATEST)
+        return frozenset(where for where in asked if ends[where] > 0 and last_tiered[where] + 1 == ends[where])
+
+    def _tiered_topics(self, topics: Collection[str]) -> set[str]:
+        found = self._configs("topic", topics, _TIERED_TOPIC)
+        return {name for name, entry in found.items() if entry is not None and entry["value"] == "true"}
+
+    def _offsets(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+        from kafka import TopicPartition as Named
+
+        names = {Named(where.topic, where.partition): where for where in partitions}
+        if not names:
+            return {}
+        found = self._call(
+            "list offsets",
+            f"of {len(names)} partitions",
+            lambda: self._client.list_partition_offsets(dict.fromkeys(names, timestamp)),
+        )
+        return {names[where]: int(one.offset) for where, one in found.items()}
+
+    def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], int]:
+        """Bytes of the local logs by partition and broker. Raises ReassignmentError."""
+        numbers: defaultdict[str, list[int]] = defaultdict(list)
+        for where in partitions:
+            numbers[where.topic].append(where.partition)
+        if not numbers:
+            return {}
+        answer = self._call("describe log directories", "", lambda: self._client.describe_log_dirs(dict(numbers)))
+        return {
+            (TopicPartition(topic["name"], one["partition_index"]), broker["broker"]): int(one["partition_size"])
+            for broker in answer
+            for directory in broker["log_dirs"]
+            for topic in directory["topics"]
+            for one in topic["partitions"]
+            if not one["is_future_key"]
+        }
+
+    # What is to be done.
+
+    def submit(self, moves: Iterable[Move]) -> dict[TopicPartition, str | None]:
+        """Hand moves to the controller: for each None, or why it refuses. Raises ReassignmentError."""
+        return self._alter({move.topic_partition: list(move.after) for move in moves})
+
+    def cancel(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str | None]:
+        """Take moves back: for each None, or why not. One that is over is no fault. Raises ReassignmentError."""
+        return self._alter(dict.fromkeys(partitions))
+
+    def _alter(self, wanted: Mapping[TopicPartition, list[int] | None]) -> dict[TopicPartition, str | None]:
+        from kafka import TopicPartition as Named
+        from kafka.errors import NoReassignmentInProgressError
+
+        names = {Named(where.topic, where.partition): replicas for where, replicas in wanted.items()}
+        answer = self._call(
+            "alter reassignments",
+            f"of {len(names)} partitions",
+            lambda: self._client.alter_partition_reassignments(names),
+        )
+        return {
+            TopicPartition(where.topic, where.partition): (
+                None if error is None or error is NoReassignmentInProgressError else error.__name__
+            )
+            for where, error in answer.items()
+        }
+
+    def elect_preferred(self, partitions: Iterable[TopicPartition]) -> None:
+        """Ask for the election of first replicas; whether it happened is to be seen. Raises ReassignmentError."""
+        numbers: defaultdict[str, list[int]] = defaultdict(list)
+        for where in partitions:
+            numbers[where.topic].append(where.partition)
+        self._call(
+            "elect leaders",
+            ", ".join(sorted(numbers)),
+            lambda: self._client.elect_leaders(0, dict(numbers), raise_errors=False),
+        )
+
+    def begin_at_local_log(self, brokers: Iterable[int]) -> None:
+        """New replicas on these brokers begin at the leader's local log from now on. Raises ReassignmentError."""
+        found = self._configs("broker", [str(broker) for broker in brokers], BEGIN_AT_TIER)
+        for name, entry in found.items():
+            if entry is None or entry["value"] != "true":
+                continue
+            own = entry["config_source"] == _DYNAMIC_BROKER_CONFIG
+            self._before[int(name)] = entry["value"] if own else None
+            self._set_begin_at_tier(int(name), "false")
+            log.info("replicas_begin_at_local_log", broker=int(name))
+
+    def begin_at_tier(self) -> None:
+        """Undo it. Raises ReassignmentError."""
+        for broker, value in list(self._before.items()):
+            self._set_begin_at_tier(broker, value)
+            del self._before[broker]
+            log.info("replicas_begin_at_tier", broker=broker)
+
+    def _set_begin_at_tier(self, broker: int, value: str | None) -> None:
+        from kafka.admin import ConfigResource
+
+        change = ("DELETE", None) if value is None else ("SET", value)
+        resource = ConfigResource("broker", str(broker), {BEGIN_AT_TIER: change})
+        key = f"{BEGIN_AT_TIER} of broker {broker}"
+        try:
+            answer = self._call("set", key, lambda: self._client.alter_configs([resource], False, False))
+        except ReassignmentError as error:
+            raise ReassignmentSettingError("set", key, error.reason) from error
+        result = answer["broker"][str(broker)]
+        if result not in (None, "OK") and "NoError" not in str(result):
+            raise ReassignmentSettingError("set", key, str(result), "may this client alter the brokers' settings?")
+
+    def _configs(self, kind: str, names: Iterable[str], key: str) -> dict[str, dict[str, Any] | None]:
+        from kafka.admin import ConfigResource
+
+        resources = [ConfigResource(kind, name, [key]) for name in names]
+        if not resources:
+            return {}
+        answer = self._call(
+            "describe configs", key, lambda: self._client.describe_configs(resources, config_filter="all")
+        )
+        return {name: entries.get(key) for name, entries in answer[kind].items()}
+
+    def _call(self, operation: str, key: str, function: Callable[[], T]) -> T:
+        from kafka.errors import KafkaError
+        from tenacity import retry, retry_if_exception, stop_after_attempt, wait_exponential
+
+        patient = retry(
+            retry=retry_if_exception(lambda error: isinstance(error, KafkaError) and error.retriable),
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=wait_exponential(0.1, max=2.0),
+            reraise=True,
+        )
+        try:
+            return patient(function)()
+        except KafkaError as error:
+            raise ReassignmentError(operation, key, _text(error)) from error
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,151 @@
+"""Runs a reassignment against a cluster: does what `Reassignment` says, and tells it what the cluster shows. Blocks."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
+
+import structlog
+
+from metadata_topic.errors import MetadataTopicError
+from recovery.reassignment import (
+    Action,
+    BeginAtLocalLog,
+    BeginAtTier,
+    CancelMoves,
+    ClusterView,
+    ElectPreferred,
+    MoveRequest,
+    Phase,
+    Reassignment,
+    ReassignmentLimits,
+    Submit,
+    UploadTails,
+)
+from recovery.reassignment_admin import ReassignmentError, ReassignmentSettingError
+from recovery.reassignment_plan import Move, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+_TURN_S = 0.1
+_PATIENCE_S = 60.0
+"""So long the cluster may fail to answer while moves are under way."""
+
+
+class Admin(Protocol):
+    """What is asked of the cluster; see ReassignmentAdmin."""
+
+    def view(self, partitions: Collection[TopicPartition]) -> ClusterView: ...
+    def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
+    def without_local_data(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]: ...
+    def submit(self, moves: Iterable[Move]) -> dict[TopicPartition, str | None]: ...
+    def cancel(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str | None]: ...
+    def elect_preferred(self, partitions: Iterable[TopicPartition]) -> None: ...
+    def begin_at_local_log(self, brokers: Iterable[int]) -> None: ...
+    def begin_at_tier(self) -> None: ...
+
+
+class Tails(Protocol):
+    """What is asked of the agents; see TailRequests."""
+
+    def ask(self, log_ends: Mapping[TopicPartition, int], timeout_s: float) -> None: ...
+    def stored(self) -> Iterable[TopicPartition]: ...
+
+
+def requests_of(moves: Collection[Move], admin: Admin, uploading_topics: Collection[str]) -> list[MoveRequest]:
+    """The moves with what matters of their partitions. Raises ReassignmentError."""
+    growing = [move.topic_partition for move in moves if move.adding]
+    bare = admin.without_local_data(growing)
+    return [
+        MoveRequest(
+            move,
+            uploads_tail=bool(move.adding) and move.topic_partition.topic in uploading_topics,
+            phase=Phase.TIERED if move.topic_partition in bare else Phase.USUAL,
+        )
+        for move in moves
+    ]
+
+
+class ReassignmentRun:
+    """One run. `cancel` may be called on any thread, and by a signal's handler."""
+
+    def __init__(
+        self,
+        requests: Collection[MoveRequest],
+        limits: ReassignmentLimits,
+        admin: Admin,
+        tails: Tails,
+        clock: Callable[[], float],
+        wait: Callable[[float], object],
+    ) -> None:
+        """`clock` gives monotonic seconds, `wait` lets some pass."""
+        self.reassignment = Reassignment(list(requests), limits)
+        self._limits = limits
+        self._admin = admin
+        self._tails = tails
+        self._clock = clock
+        self._wait = wait
+        self._cancel_wanted = False
+        self._silent_since_s: float | None = None
+
+    def cancel(self) -> None:
+        """Begin nothing more, and take back what is under way."""
+        self._cancel_wanted = True
+
+    def run(self, on_turn: Callable[[Reassignment], None] = lambda _: None) -> Reassignment:
+        """Until every move is at its end. `on_turn` is called some times a second.
+
+        Raises ReassignmentError when the cluster does not answer for long; what is under way then goes on by itself.
+        """
+        try:
+            while not self.reassignment.is_over:
+                if self._cancel_wanted:
+                    self.reassignment.cancel(self._clock())
+                self._turn()
+                on_turn(self.reassignment)
+                if not self.reassignment.is_over:
+                    self._wait(_TURN_S)
+        finally:
+            self._admin.begin_at_tier()
+        return self.reassignment
+
+    def _turn(self) -> None:
+        try:
+            for action in self.reassignment.step(self._clock()):
+                self._do(action)
+            for where in self._tails.stored():
+                self.reassignment.tail_uploaded(where, self._clock())
+            self.reassignment.saw(self._admin.view(list(self.reassignment.progress)), self._clock())
+        except ReassignmentSettingError:
+            raise
+        except (ReassignmentError, MetadataTopicError) as error:
+            now_s = self._clock()
+            self._silent_since_s = now_s if self._silent_since_s is None else self._silent_since_s
+            log.warning("cluster_did_not_answer", error=str(error))
+            if now_s - self._silent_since_s >= _PATIENCE_S:
+                raise
+        else:
+            self._silent_since_s = None
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case UploadTails(partitions):
+                self._tails.ask(self._admin.log_ends(partitions), self._limits.upload_timeout_s)
+            case Submit(moves):
+                for where, refused in self._submitted(moves).items():
+                    self.reassignment.submitted(where, refused, self._clock())
+            case ElectPreferred(partitions):
+                self._admin.elect_preferred(partitions)
+            case CancelMoves(partitions):
+                self._admin.cancel(partitions)
+            case BeginAtLocalLog(brokers):
+                self._admin.begin_at_local_log(brokers)
+            case BeginAtTier():
+                self._admin.begin_at_tier()
+
+    def _submitted(self, moves: Collection[Move]) -> dict[TopicPartition, str | None]:
+        """Whatever becomes of the request: one that was not answered may have been taken, which `saw` will tell."""
+        unanswered: dict[TopicPartition, str | None] = {move.topic_partition: None for move in moves}
+        try:
+            return unanswered | self._admin.submit(moves)
+        except ReassignmentError as error:
+            log.warning("submission_unanswered", error=str(error))
+            return unanswered

@@ -1,0 +1,92 @@
+"""Asks the leaders' agents for tails, and hears their answers, by the settings topic. A shell of `reassignment`."""
+
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.errors import MetadataTopicError
+from metadata_topic.settings_topic import SettingsReader, SettingsWriter
+from metadata_topic.tail_upload import TailRequest
+from metadata_topic.topic_follower import FollowSettings
+from metadata_topic.topic_settings import TopicSettings
+from recovery.reassignment_plan import TopicPartition
+
+_EAGER = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=50)
+
+
+class TailRequests:
+    """Requests of one run. Whoever leads answers; what is asked is removed when this is left."""
+
+    def __init__(self, client: KafkaClientConfig, request_id: str, wall_ms: Callable[[], int]) -> None:
+        self._request_id = request_id
+        self._wall_ms = wall_ms
+        self._reader = SettingsReader(client, settings=_EAGER)
+        self._writer = SettingsWriter(client)
+        self._asked: dict[TopicPartition, int] = {}
+
+    def __enter__(self) -> Self:
+        self._reader.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._asked:
+                self._writer.forget_tails((where.topic, where.partition) for where in self._asked)
+        except MetadataTopicError:
+            if error is None:
+                raise
+        finally:
+            self._writer.close()
+            self._reader.close()
+
+    def topics(self, timeout_s: float = 30.0) -> Mapping[str, TopicSettings]:
+        """All topics' settings. Raises MetadataTopicError when they cannot be read."""
+        if not self._reader.wait_until_ready(timeout_s):
+            raise MetadataTopicError(
+                "read", "topic settings", f"not read to their end within {timeout_s:g} s", "did an agent ever start?"
+            )
+        return self._reader.topics
+
+    def ask(self, log_ends: Mapping[TopicPartition, int], timeout_s: float) -> None:
+        """Ask for all below these offsets. Raises MetadataTopicError."""
+        deadline_ms = self._wall_ms() + int(timeout_s * 1000)
+        self._asked.update(log_ends)
+        self._writer.request_tails(
+            {
+                (where.topic, where.partition): TailRequest(self._request_id, end, deadline_ms)
+                for where, end in log_ends.items()
+            }
+        )
+
+    def stored(self) -> Iterable[TopicPartition]:
+        """Those whose tails are stored, as far as agents have said."""
+        answers = self._reader.tails_stored
+        for where, end in self._asked.items():
+            answer = answers.get((where.topic, where.partition))
+            if answer is not None and answer.request_id == self._request_id and answer.offset >= end:
+                yield where
+
+
+class NoTails:
+    """For clusters without agents, and for those who do not want to wait for them."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to remove."""
+
+    def topics(self) -> Mapping[str, TopicSettings]:
+        """None is uploaded."""
+        return {}
+
+    def ask(self, log_ends: Mapping[TopicPartition, int], timeout_s: float) -> None:
+        """Nobody is there to be asked; as there are no topics, nobody has reason to."""
+        raise MetadataTopicError("ask for tails", ", ".join(map(str, log_ends)), "there are no agents")
+
+    def stored(self) -> Iterable[TopicPartition]:
+        """None."""
+        return ()

@@ -1,0 +1,25 @@
+"""What `remote-wal reassign` refuses before it asks a cluster."""
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.reassign import app
+
+HERE = ["--bootstrap-server", "127.0.0.1:1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["plan"], "say one of"),
+        (["plan", "--topic", "t", "--balance"], "say one of"),
+        (["plan", "--drain", "1", "--to", "2"], "--to belongs to --topic"),
+        (["plan", "--topic", "t", "--to", "1,x"], "is not a list of broker ids"),
+        (["execute", "--plan", "/nowhere/plan.json"], "does not exist"),
+        (["execute", "--balance", "--max-moves", "0"], "max-moves"),
+    ],
+)
+def test_a_wrong_command_is_refused_with_exit_code_2(arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, [arguments[0], *HERE, *arguments[1:]], terminal_width=200)
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())

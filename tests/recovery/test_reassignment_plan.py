@@ -1,0 +1,192 @@
+"""Plans: nothing is lost, nothing doubled, no rack given up, and no more moved than needed."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recovery.reassignment_plan import (
+    ClusterReplicas,
+    PartitionReplicas,
+    ReassignmentPlan,
+    ReassignmentPlanError,
+    TopicPartition,
+    plan_as_given,
+    plan_balance,
+    plan_drain,
+    plan_topic,
+    read_plan,
+    write_plan,
+)
+
+
+def partition(name: str, number: int, *replicas: int, leader: int | None = None) -> PartitionReplicas:
+    return PartitionReplicas(
+        TopicPartition(name, number), replicas[0] if leader is None else leader, replicas, frozenset(replicas)
+    )
+
+
+def cluster(racks: dict[int, str | None], *partitions: PartitionReplicas) -> ClusterReplicas:
+    return ClusterReplicas(racks, partitions)
+
+
+def after(before: ClusterReplicas, plan: ReassignmentPlan) -> ClusterReplicas:
+    moved = {move.topic_partition: move.after for move in plan.moves}
+    return ClusterReplicas(
+        before.racks,
+        tuple(
+            partition(p.topic_partition.topic, p.topic_partition.partition, *moved[p.topic_partition])
+            if p.topic_partition in moved
+            else p
+            for p in before.partitions
+        ),
+    )
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> ClusterReplicas:
+    count = draw(st.integers(1, 7))
+    racks: dict[int, str | None] = {broker: f"az{broker % draw(st.integers(1, 3))}" for broker in range(1, count + 1)}
+    partitions = []
+    for number in range(draw(st.integers(1, 12))):
+        factor = draw(st.integers(1, min(3, count)))
+        replicas = draw(st.permutations(sorted(racks)))[:factor]
+        partitions.append(partition(draw(st.sampled_from(["a", "b"])), number, *replicas))
+    return ClusterReplicas(racks, tuple(partitions))
+
+
+def racks_of(state: ClusterReplicas, replicas: tuple[int, ...]) -> int:
+    return len({state.racks[broker] for broker in replicas})
+
+
+def expect_sound(before: ClusterReplicas, plan: ReassignmentPlan) -> None:
+    for move in plan.moves:
+        assert move.before != move.after
+        assert len(move.before) == len(move.after) == len(set(move.after))
+        assert set(move.after) <= set(before.racks)
+
+
+@settings(max_examples=150, deadline=None)
+@given(clusters())
+def test_a_balance_evens_out_what_the_racks_allow_and_is_not_done_twice(before: ClusterReplicas) -> None:
+    plan = plan_balance(before)
+    expect_sound(before, plan)
+    for move in plan.moves:
+        assert racks_of(before, move.after) >= racks_of(before, move.before)
+    done = after(before, plan)
+    assert plan_balance(done).moves == ()
+    if len(set(before.racks.values())) == 1:
+        counts = Counter(dict.fromkeys(before.racks, 0))
+        counts.update(broker for p in done.partitions for broker in p.replicas)
+        assert max(counts.values()) - min(counts.values()) <= 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(clusters(), st.data())
+def test_a_drained_broker_has_nothing_left_and_others_keep_what_they_had(
+    before: ClusterReplicas, data: st.DataObject
+) -> None:
+    broker = data.draw(st.sampled_from(sorted(before.racks)))
+    largest = max((len(p.replicas) for p in before.partitions if broker in p.replicas), default=0)
+    if largest >= len(before.racks):
+        with pytest.raises(ReassignmentPlanError, match="need as many brokers"):
+            plan_drain(before, broker)
+        return
+    plan = plan_drain(before, broker)
+    expect_sound(before, plan)
+    assert not any(broker in p.replicas for p in after(before, plan).partitions)
+    assert all(set(move.before) - {broker} <= set(move.after) for move in plan.moves)
+
+
+@settings(max_examples=150, deadline=None)
+@given(clusters(), st.data())
+def test_a_topic_goes_to_the_brokers_that_are_named_and_no_other_topic_moves(
+    before: ClusterReplicas, data: st.DataObject
+) -> None:
+    topic = data.draw(st.sampled_from(sorted({p.topic_partition.topic for p in before.partitions})))
+    factor = max(len(p.replicas) for p in before.partitions if p.topic_partition.topic == topic)
+    brokers = data.draw(st.sets(st.sampled_from(sorted(before.racks)), min_size=factor))
+    plan = plan_topic(before, topic, brokers)
+    expect_sound(before, plan)
+    assert {move.topic_partition.topic for move in plan.moves} <= {topic}
+    done = after(before, plan)
+    for p in done.partitions:
+        if p.topic_partition.topic == topic:
+            assert set(p.replicas) <= brokers
+    assert plan_topic(done, topic, brokers).moves == ()
+
+
+def test_a_drained_brokers_replica_goes_to_a_rack_that_has_none() -> None:
+    racks: dict[int, str | None] = {1: "a", 2: "b", 3: "c", 4: "b", 5: "c"}
+    busy = [partition("busy", number, 5) for number in range(9)]
+    plan = plan_drain(cluster(racks, partition("t", 0, 1, 2, 3), *busy), 3)
+    # Broker 4 has nothing to do, but its rack has a replica of this partition.
+    assert [move.after for move in plan.moves] == [(1, 2, 5)]
+
+
+def test_a_drained_leaders_successor_is_in_sync_already() -> None:
+    racks: dict[int, str | None] = {1: None, 2: None, 3: None}
+    [move] = plan_drain(cluster(racks, partition("t", 0, 1, 2)), 1).moves
+    assert (move.after, move.adding, move.removing) == ((2, 3), (3,), (1,))
+
+
+def test_leaders_are_evened_out_without_moving_a_byte() -> None:
+    racks: dict[int, str | None] = {1: "a", 2: "b"}
+    plan = plan_balance(cluster(racks, *(partition("t", number, 1, 2) for number in range(4))))
+    assert [move.after for move in plan.moves] == [(2, 1), (2, 1)]
+    assert all(move.adding == () for move in plan.moves)
+
+
+def test_a_partition_without_a_leader_is_left_and_named() -> None:
+    racks: dict[int, str | None] = {1: None, 2: None}
+    plan = plan_drain(cluster(racks, partition("t", 0, 3, leader=-1), partition("t", 1, 3)), 3)
+    assert [str(move.topic_partition) for move in plan.moves] == ["t-1"]
+    assert [str(where) for where in plan.left] == ["t-0"]
+
+
+@pytest.mark.parametrize(
+    ("brokers", "said"), [({9}, "broker 9: no such broker lives"), ({1}, "2 replicas need as many brokers")]
+)
+def test_brokers_that_cannot_take_a_topic_are_refused(brokers: set[int], said: str) -> None:
+    racks: dict[int, str | None] = {1: None, 2: None}
+    with pytest.raises(ReassignmentPlanError, match=said):
+        plan_topic(cluster(racks, partition("t", 0, 1, 2)), "t", brokers)
+
+
+def test_an_unknown_topic_and_an_unknown_broker_are_named() -> None:
+    racks: dict[int, str | None] = {1: None}
+    with pytest.raises(ReassignmentPlanError, match="topic nope: there is no such topic"):
+        plan_topic(cluster(racks, partition("t", 0, 1)), "nope")
+    with pytest.raises(ReassignmentPlanError, match=r"broker 7: no such broker.*there are 1"):
+        plan_drain(cluster(racks, partition("t", 0, 1)), 7)
+
+
+def test_a_plan_is_read_as_written_and_what_stands_already_is_no_move() -> None:
+    racks: dict[int, str | None] = {1: None, 2: None}
+    state = cluster(racks, partition("t", 0, 1), partition("t", 1, 2))
+    wanted = {TopicPartition("t", 0): (2,), TopicPartition("t", 1): (2,)}
+    plan = plan_as_given(state, wanted)
+    assert read_plan(write_plan(plan), "plan.json") == {TopicPartition("t", 0): (2,)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"version": 2, "partitions": []}',
+        '{"version": 1, "partitions": [{"topic": "t", "partition": 0}]}',
+        '{"version": 1, "partitions": [{"topic":"t","partition":0,"replicas":[1]},'
+        '{"topic":"t","partition":0,"replicas":[2]}]}',
+    ],
+)
+def test_a_file_that_is_no_plan_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ReassignmentPlanError, match=r"read plan plan\.json"):
+        read_plan(text, "plan.json")
+
+
+@pytest.mark.parametrize("replicas", [(1, 1), (), (8,)])
+def test_replicas_that_cannot_be_are_refused(replicas: tuple[int, ...]) -> None:
+    with pytest.raises(ReassignmentPlanError):
+        plan_as_given(cluster({1: None}, partition("t", 0, 1)), {TopicPartition("t", 0): replicas})
