@@ -137,6 +137,7 @@ class Agent:
         self._tail_answers = TailAnswers(self._client)
         self._tails = TailUploads(broker.node_id, self._manager, self._tail_answers, wall_ms)
         self._manager.add_listener(self._tails)
+        self._manager.on_hurried_settled = self._tails.settled
         loop = asyncio.get_running_loop()
         self._kafka.topic_settings.on_tail_requests = lambda requests: loop.call_soon_threadsafe(
             self._tails.requested, requests

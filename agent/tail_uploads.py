@@ -67,13 +67,17 @@ class TailUploads:
             stored = {item.topic_id_partition for item in segment.items}
             self._look([where for where in self._open if self._led.get(where) in stored])
 
+    def settled(self, partition: TopicIdPartition) -> None:
+        """Its log was read to the end, and all of it was stored before: no upload tells of it."""
+        self._look([where for where in self._open if self._led.get(where) == partition], hurry=False)
+
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
         """Its log will be read from there."""
 
     def partition_released(self, partition: TopicIdPartition) -> None:
         """Whoever leads it now answers."""
 
-    def _look(self, partitions: list[TopicPartitionName]) -> None:
+    def _look(self, partitions: list[TopicPartitionName], hurry: bool = True) -> None:
         for where in partitions:
             request = self._open[where]
             if self._wall_ms() >= request.deadline_ms:
@@ -84,7 +88,8 @@ class TailUploads:
             if led is None or uploaded is None:
                 continue
             if uploaded < request.up_to:
-                self._uploads.hurry(led)
+                if hurry:
+                    self._uploads.hurry(led)
                 continue
             self._answered[where] = request.request_id
             self._close(where)

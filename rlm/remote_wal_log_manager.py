@@ -85,6 +85,8 @@ class RemoteWalLogManager:
         """Where the upload of a log goes on; None begins with the active segment."""
         self.on_unknown_partition: Callable[[], None] = lambda: None
         """Called when a follower begins to fetch a partition that is not known as led: leadership may have changed."""
+        self.on_hurried_settled: Callable[[TopicIdPartition], None] = lambda _partition: None
+        """Called when the log of a hurried partition was read and nothing of it was left to upload."""
         self.replication_is_pending: Callable[[], bool] = lambda: False
         """Whether followers have yet to take something that is stored."""
 
@@ -347,6 +349,8 @@ class RemoteWalLogManager:
         self._queue_items(led, outcome)
         self._decider.appended(outcome.read_bytes, led.read_s if led.read_s is not None else now_s, now_s)
         led.read_s = now_s
+        if partition in self._hurried and led.is_settled:
+            self.on_hurried_settled(partition)
         if outcome.deleted:  # should it be there again, `assign` takes it on anew
             self._release(partition)
 

@@ -106,3 +106,16 @@ def test_after_its_deadline_or_when_withdrawn_nothing_is_hurried_any_more() -> N
     assert rig.uploads.hurried == set()
     rig.store(9)
     assert rig.answers == []
+
+
+def test_a_log_of_which_nothing_was_left_to_upload_is_answered_without_an_upload() -> None:
+    rig = Rig()
+    rig.uploads.offset = -1
+    rig.tails.assigned(LED)
+    rig.ask(9)
+    rig.uploads.offset = 8
+    rig.tails.settled(KEY)
+    assert rig.answers == []
+    rig.uploads.offset = 9
+    rig.tails.settled(KEY)
+    assert rig.answers == [(T0, TailStored("r1", 7, 9))]
