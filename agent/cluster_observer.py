@@ -17,8 +17,13 @@ from typing import Any, TypeVar
 
 import structlog
 
-from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_from_text
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.cluster_descriptions import (
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    ClusterDescriptions,
+)
 from metadata_topic.topic import METADATA_TOPIC
 from rlm.release import NEVER, ClusterView, HiddenTopics, TopicWatch
 
@@ -72,6 +77,7 @@ class ClusterObserver:
             client.for_confluent(client_id=f"remote-wal-agent-{broker_id}-lifecycle"),
             logger=logging.getLogger(LIBRDKAFKA_LOGGER),
         )
+        self._descriptions = ClusterDescriptions(client, f"remote-wal-agent-{broker_id}-lifecycle", timeout_s)
         self._watch = watch
         self._timeout_s = timeout_s
         self._seen: dict[TopicId, str] = {}
@@ -80,8 +86,8 @@ class ClusterObserver:
     def observe(self, wanted: Collection[TopicId], heard_of: Collection[str], now_ms: int) -> Observation:
         """The brokers, which topics are there, and of the wanted ones retention and log start offsets.
 
-        `heard_of` are names of topics that may be among the wanted ones. Raises ClusterUnknownError, and
-        confluent_kafka.KafkaException.
+        `heard_of` are names of topics that may be among the wanted ones. Raises ClusterUnknownError,
+        DescriptionError, and confluent_kafka.KafkaException.
         """
         metadata = self._admin.list_topics(timeout=self._timeout_s)
         if METADATA_TOPIC not in metadata.topics:
@@ -116,23 +122,15 @@ class ClusterObserver:
 
     def _describe(self, names: list[str]) -> tuple[dict[TopicId, str], frozenset[str]]:
         """The topics that are there, and the names of those that are hidden."""
-        from confluent_kafka import KafkaError, KafkaException, TopicCollection
-
         found: dict[TopicId, str] = {}
         hidden: set[str] = set()
-        futures = self._admin.describe_topics(TopicCollection(names), request_timeout=self._timeout_s)
-        for name, future in futures.items():
-            try:
-                described = self._result(future)
-            except KafkaException as error:
-                code = error.args[0].code()
-                if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    continue
-                if code != KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    raise
-                hidden.add(name)
-                continue
-            found[topic_id_from_text(str(described.topic_id))] = name
+        for topic in self._descriptions.topics(names):
+            if topic.error_code == TOPIC_AUTHORIZATION_FAILED:
+                hidden.add(topic.name)
+            elif not topic.error_code:
+                found[topic.topic_id] = topic.name
+            elif topic.error_code != UNKNOWN_TOPIC_OR_PARTITION:
+                raise ClusterUnknownError(f"describing topic {topic.name} failed with Kafka's error {topic.error_code}")
         return found, frozenset(hidden)
 
     def _retention(self, asked: Mapping[K, str]) -> dict[K, int]:

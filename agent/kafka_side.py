@@ -29,6 +29,7 @@ from kafka_log.meta_properties import directory_ids
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.cluster_descriptions import DescriptionError
 from metadata_topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.errors import MetadataTopicError
 from metadata_topic.settings_topic import SettingsReader, SettingsWriter
@@ -207,7 +208,7 @@ class KafkaSide:
             enabled = [name for name, topic in reader.topics.items() if topic.enable and name in there]
             observer = ClusterObserver(self._client, self._identity.broker_id, TopicWatch(0))
             longest_ms = longest_retention_ms(observer.local_retentions_ms(enabled).values())
-        except (KafkaException, ClusterUnknownError) as error:
+        except (KafkaException, ClusterUnknownError, DescriptionError) as error:
             log.warning("local_retention_unknown", error=str(error), consequence="the configured retention is taken")
             return configured
         finally:

@@ -23,6 +23,7 @@ from kafka_log.errors import MalformedFileError
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.topic_partition import TopicId
 from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.cluster_descriptions import DescriptionError
 from metadata_topic.errors import PublicationBacklogFullError
 from metadata_topic.publisher import RemoteWalMetadataPublisher
 from metadata_topic.topic import confluent_admin
@@ -240,7 +241,7 @@ class Lifecycle:
             wanted |= {topic_id for topic_id, name in self._names.items() if name in known and known[name].enable}
             observation = await self._in_thread(observer.observe, wanted, tuple(known), now_ms)
             self._names = observation.names
-        except (KafkaException, ClusterUnknownError) as error:
+        except (KafkaException, ClusterUnknownError, DescriptionError) as error:
             log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
             return
         self._parts.measures.hidden_topics.set(len(observation.hidden))

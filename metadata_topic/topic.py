@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self, cast
 import structlog
 
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.cluster_descriptions import ClusterDescriptions, DescriptionError
 from metadata_topic.errors import TopicSetupError
 from metadata_topic.partitioner import metadata_partition
 
@@ -287,11 +288,14 @@ class _ConfluentAdmin:
             client_config.for_confluent(client_id="remote-wal-metadata-admin"),
             logger=logging.getLogger(LIBRDKAFKA_LOGGER),
         )
+        self._descriptions = ClusterDescriptions(client_config, "remote-wal-metadata-admin", timeout_s)
         self._timeout_s = timeout_s
 
     def brokers(self) -> list[Broker]:
-        described = self._wait("describe cluster", "", self._admin.describe_cluster())
-        return [Broker(node.id, node.rack or None) for node in described.nodes]
+        try:
+            return [Broker(one.broker_id, one.rack) for one in self._descriptions.brokers()]
+        except DescriptionError as error:
+            raise TopicSetupError(error.operation, "bootstrap.servers", str(error)) from error
 
     def partition_counts(self) -> dict[str, int]:
         from confluent_kafka import KafkaException

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from kafka_log.cluster_metadata import KRaftImage
-from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_from_text
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.cluster_descriptions import ClusterDescriptions, DescriptionError
 from recovery.errors import UnknownClusterError
 
+_CLIENT_ID = "remote-wal-recover"
 _REQUEST_TIMEOUT_S = 10.0
 _ATTEMPTS = 5
 _ANSWER_TIMEOUT_S = 2 * _REQUEST_TIMEOUT_S
@@ -130,37 +132,28 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
     Just after a broker's death the others may still name it as the one to be asked, and the client waits for it in
     vain; a client made anew asks another one.
     """
-    from confluent_kafka import KafkaException, TopicCollection
+    from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-    admin = AdminClient(
-        client.for_confluent(client_id="remote-wal-recover"), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
-    )
+    admin = AdminClient(client.for_confluent(client_id=_CLIENT_ID), logger=logging.getLogger(LIBRDKAFKA_LOGGER))
     try:
         metadata = admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
         names = sorted(metadata.topics)
-        described = admin.describe_topics(TopicCollection(names), request_timeout=_REQUEST_TIMEOUT_S) if names else {}
+        described = ClusterDescriptions(client, _CLIENT_ID, _REQUEST_TIMEOUT_S).topics(names)
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         configs = admin.describe_configs(resources, request_timeout=_REQUEST_TIMEOUT_S) if names else {}
         topics = {}
-        for name, future in described.items():
-            found = future.result(_ANSWER_TIMEOUT_S)
-            topic_id = topic_id_from_text(str(found.topic_id))
-            settings = configs[ConfigResource(ResourceType.TOPIC, name)].result(_ANSWER_TIMEOUT_S)
-            topics[topic_id] = TopicView(
-                name,
-                topic_id,
+        for topic in described:
+            if topic.error_code:
+                raise DescriptionError("describe topic", topic.name, f"Kafka's error {topic.error_code}")
+            settings = configs[ConfigResource(ResourceType.TOPIC, topic.name)].result(_ANSWER_TIMEOUT_S)
+            topics[topic.topic_id] = TopicView(
+                topic.name,
+                topic.topic_id,
                 {key: entry.value for key, entry in settings.items()},
-                {
-                    partition.id: ReplicaSet(
-                        tuple(node.id for node in partition.replicas),
-                        tuple(node.id for node in partition.isr),
-                        -1 if partition.leader is None else partition.leader.id,
-                    )
-                    for partition in found.partitions
-                },
+                {one.partition: ReplicaSet(one.replicas, one.isr, one.leader_id) for one in topic.partitions},
             )
-    except (KafkaException, TimeoutError) as error:
+    except (KafkaException, TimeoutError, DescriptionError) as error:
         reason = str(error) or f"no answer within {_ANSWER_TIMEOUT_S:.0f} s"
         raise UnknownClusterError(
             "ask cluster", client.bootstrap_servers, reason, "give --cluster-metadata when no broker is left"

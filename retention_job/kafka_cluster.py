@@ -6,8 +6,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from kafka_log.topic_partition import topic_id_from_text
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig, from_java_properties
+from metadata_topic.cluster_descriptions import ClusterDescriptions, DescriptionError
 from metadata_topic.errors import MetadataTopicError
 from metadata_topic.kip405 import REMOTE_LOG_METADATA_TOPIC
 from metadata_topic.settings_topic import read_settings
@@ -18,6 +18,7 @@ from retention_job.settings import KafkaSource
 
 T = TypeVar("T")
 
+_CLIENT_ID: Final = "remote-wal-report"
 _AS_RETENTION: Final = -2
 """The value of a local limit that stands for the limit of the whole log."""
 
@@ -100,7 +101,7 @@ class _Admin:
         self._source = source
         self._client = client_config(source)
         self._admin = AdminClient(
-            self._client.for_confluent(client_id="remote-wal-report"), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
+            self._client.for_confluent(client_id=_CLIENT_ID), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
         )
 
     def read(self) -> Cluster:
@@ -136,11 +137,12 @@ class _Admin:
         return settings, set(agents)
 
     def _ids(self, names: list[str]) -> dict[str, bytes]:
-        from confluent_kafka import TopicCollection
-
-        futures = self._admin.describe_topics(TopicCollection(names), request_timeout=self._source.timeout_s)
-        found = self._results("describe topics", futures.items())
-        return {name: bytes(topic_id_from_text(str(topic.topic_id))) for name, topic in found}
+        """Without what was deleted since it was listed, and what this client may not describe."""
+        described = self._ask(
+            "describe topics",
+            lambda: ClusterDescriptions(self._client, _CLIENT_ID, self._source.timeout_s).topics(names),
+        )
+        return {topic.name: bytes(topic.topic_id) for topic in described if not topic.error_code}
 
     def _configs(self, names: list[str]) -> dict[str, dict[str, str]]:
         from confluent_kafka.admin import ConfigResource, ResourceType
@@ -203,6 +205,8 @@ class _Admin:
             return question()
         except KafkaException as error:
             raise self._unreachable(operation, error.args[0].str()) from error
+        except DescriptionError as error:
+            raise self._unreachable(operation, error.reason) from error
 
     def _unreachable(self, operation: str, reason: str) -> SourceError:
         return SourceError(operation, self._source.bootstrap_servers, reason, "is --bootstrap-server right?")

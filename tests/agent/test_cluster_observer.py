@@ -1,18 +1,23 @@
 """What is concluded from the cluster's answers about topics: only what they say."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from agent.cluster_observer import ClusterObserver, ClusterUnknownError, local_retention_ms
-from kafka_log.topic_partition import TopicId, topic_id_to_text
+from kafka_log.topic_partition import TopicId
 from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.cluster_descriptions import (
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    DescribedTopic,
+)
 from metadata_topic.topic import METADATA_TOPIC
 from rlm.release import NEVER, TopicWatch
 
@@ -35,8 +40,8 @@ class FakeAdmin:
         topics = {name: SimpleNamespace(partitions={0: None}) for name in self.there - self.hidden}
         return SimpleNamespace(topics=topics, brokers={1: None})
 
-    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, "Future[Any]"]:
-        return {name: self._described(name) for name in topics.topic_names}
+    def topics(self, names: Sequence[str]) -> list[DescribedTopic]:
+        return [DescribedTopic(name, self._error_code(name), id_of(name)) for name in names]
 
     def describe_configs(self, resources: Iterable[Any], request_timeout: float) -> dict[Any, "Future[Any]"]:
         return {resource: _future({"retention.ms": SimpleNamespace(value="1000")}) for resource in resources}
@@ -44,17 +49,10 @@ class FakeAdmin:
     def list_offsets(self, wanted: Iterable[Any], request_timeout: float) -> dict[Any, "Future[Any]"]:
         return {partition: _future(SimpleNamespace(offset=7)) for partition in wanted}
 
-    def _described(self, name: str) -> "Future[Any]":
-        code = self.faults.get(name)
+    def _error_code(self, name: str) -> int:
         if name in self.hidden:
-            code = KafkaError.TOPIC_AUTHORIZATION_FAILED
-        elif name not in self.there:
-            code = KafkaError.UNKNOWN_TOPIC_OR_PART
-        return _future(KafkaException(KafkaError(code)) if code else SimpleNamespace(topic_id=_text(name)))
-
-
-def _text(name: str) -> str:
-    return topic_id_to_text(id_of(name))
+            return TOPIC_AUTHORIZATION_FAILED
+        return self.faults.get(name, 0) if name in self.there else UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _future(result: object) -> "Future[Any]":
@@ -70,7 +68,7 @@ class Rig:
     def __init__(self) -> None:
         self.admin = FakeAdmin()
         self.observer = ClusterObserver(KafkaClientConfig("127.0.0.1:1"), 1, TopicWatch(GRACE_MS))
-        self.observer._admin = self.admin
+        self.observer._admin = self.observer._descriptions = self.admin
 
     def is_gone(self, name: str, now_ms: int, heard_of: Iterable[str] = ()) -> bool:
         wanted = [id_of(name)]
@@ -135,7 +133,7 @@ def test_an_answer_with_any_other_fault_in_it_is_no_answer() -> None:
     assert not rig.is_gone("orders", 0)
     rig.admin.there.remove("orders")
     rig.admin.faults[METADATA_TOPIC] = KafkaError.LEADER_NOT_AVAILABLE
-    with pytest.raises(KafkaException):
+    with pytest.raises(ClusterUnknownError):
         rig.is_gone("orders", 9000)
 
 

@@ -1,0 +1,174 @@
+"""What topics and brokers there are, asked by kafka-python: one connection for each question. Blocks.
+
+librdkafka 2.16 ends the process ("Assertion `rko_result' failed") when its DescribeTopics or DescribeCluster is
+answered by a broker that knows of no living one, as may be while a whole cluster goes down, and when its client is
+closed before the answer. An agent has to outlive that. librdkafka is asked only with logins that kafka-python does not
+know.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from kafka_log.topic_partition import TopicId, topic_id_from_text
+from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.errors import ClientPropertyError, MetadataTopicError
+from metadata_topic.kafka_python_config import kafka_python_settings
+
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
+
+T = TypeVar("T")
+
+NO_TOPIC_ID: Final = TopicId(bytes(16))
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+
+
+class DescriptionError(MetadataTopicError):
+    """The cluster did not answer, or refused to."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedPartition:
+    """Broker ids; `leader_id` is -1 when there is no leader."""
+
+    partition: int
+    leader_id: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTopic:
+    """A topic, or why it is not described: Kafka's error code, 0 for none."""
+
+    name: str
+    error_code: int
+    topic_id: TopicId = NO_TOPIC_ID
+    partitions: tuple[DescribedPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedBroker:
+    """A living broker."""
+
+    broker_id: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescriptions:
+    """Asks the cluster that `client` leads to; no question takes much longer than `timeout_s`."""
+
+    client: KafkaClientConfig
+    client_id: str
+    timeout_s: float
+
+    def topics(self, names: Sequence[str]) -> list[DescribedTopic]:
+        """One for each name; none is made by being asked for. Raises DescriptionError."""
+        if not names:
+            return []
+        return self._ask(
+            "describe topics",
+            lambda admin: [_topic(described) for described in admin.describe_topics(list(names))],
+            lambda admin: _topics_by_librdkafka(admin, names, self.timeout_s),
+        )
+
+    def brokers(self) -> list[DescribedBroker]:
+        """Those that live. Raises DescriptionError."""
+        return self._ask(
+            "describe cluster",
+            lambda admin: [
+                DescribedBroker(int(one["broker_id"]), one["rack"] or None)
+                for one in admin.describe_cluster()["brokers"]
+                if not one.get("is_fenced", False)
+            ],
+            lambda admin: [
+                DescribedBroker(node.id, node.rack or None)
+                for node in _result(admin.describe_cluster(request_timeout=self.timeout_s), self.timeout_s).nodes
+            ],
+        )
+
+    def _ask(
+        self,
+        operation: str,
+        by_kafka_python: "Callable[[KafkaAdminClient], T]",
+        by_librdkafka: Callable[[Any], T],
+    ) -> T:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+        from kafka.admin import KafkaAdminClient
+        from kafka.errors import KafkaError
+
+        timeout_ms = int(self.timeout_s * 1000)
+        try:
+            settings = {**kafka_python_settings(self.client), "client_id": self.client_id}
+        except ClientPropertyError:
+            admin = AdminClient(
+                self.client.for_confluent(client_id=self.client_id), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
+            )
+            try:
+                return by_librdkafka(admin)
+            except (KafkaException, FutureTimeoutError) as error:
+                raise self._error(operation, error) from error
+        try:
+            with closing(
+                KafkaAdminClient(**settings, bootstrap_timeout_ms=timeout_ms, request_timeout_ms=timeout_ms)
+            ) as client:
+                return by_kafka_python(client)
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise self._error(operation, error) from error
+
+    def _error(self, operation: str, error: Exception) -> DescriptionError:
+        return DescriptionError(operation, self.client.bootstrap_servers, str(error) or type(error).__name__)
+
+
+def _topic(described: dict[str, Any]) -> DescribedTopic:
+    if described["error_code"]:
+        return DescribedTopic(described["name"], described["error_code"])
+    return DescribedTopic(
+        described["name"],
+        0,
+        TopicId(described["topic_id"].bytes),
+        tuple(
+            DescribedPartition(
+                one["partition_index"], one["leader_id"], tuple(one["replica_nodes"]), tuple(one["isr_nodes"])
+            )
+            for one in described["partitions"]
+        ),
+    )
+
+
+def _topics_by_librdkafka(admin: Any, names: Sequence[str], timeout_s: float) -> list[DescribedTopic]:
+    from confluent_kafka import KafkaException, TopicCollection
+
+    found = []
+    for name, future in admin.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s).items():
+        try:
+            topic = _result(future, timeout_s)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code < 0:  # librdkafka's own: nothing was said of the topic
+                raise
+            found.append(DescribedTopic(name, code))
+            continue
+        partitions = (
+            DescribedPartition(
+                one.id,
+                -1 if one.leader is None else one.leader.id,
+                tuple(node.id for node in one.replicas),
+                tuple(node.id for node in one.isr),
+            )
+            for one in topic.partitions
+        )
+        found.append(DescribedTopic(name, 0, topic_id_from_text(str(topic.topic_id)), tuple(partitions)))
+    return found
+
+
+def _result(future: "Future[Any]", timeout_s: float) -> Any:
+    return future.result(timeout=2 * timeout_s)
