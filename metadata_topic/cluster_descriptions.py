@@ -7,10 +7,11 @@ know.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -102,10 +103,10 @@ class ClusterDescriptions:
     ) -> T:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
-        from kafka.admin import KafkaAdminClient
         from kafka.errors import KafkaError
 
-        timeout_ms = int(self.timeout_s * 1000)
+        # Its errors are raised too, and its warnings, such as that of PLAIN without TLS, would come with each question.
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)
         try:
             settings = {**kafka_python_settings(self.client), "client_id": self.client_id}
         except ClientPropertyError:
@@ -117,9 +118,7 @@ class ClusterDescriptions:
             except (KafkaException, FutureTimeoutError) as error:
                 raise self._error(operation, error) from error
         try:
-            with closing(
-                KafkaAdminClient(**settings, bootstrap_timeout_ms=timeout_ms, request_timeout_ms=timeout_ms)
-            ) as client:
+            with _connected(settings, int(self.timeout_s * 1000)) as client:
                 return by_kafka_python(client)
         except (KafkaError, OSError, TimeoutError) as error:
             raise self._error(operation, error) from error
@@ -128,13 +127,35 @@ class ClusterDescriptions:
         return DescriptionError(operation, self.client.bootstrap_servers, str(error) or type(error).__name__)
 
 
+@contextmanager
+def _connected(settings: dict[str, Any], timeout_ms: int) -> "Iterator[KafkaAdminClient]":
+    from kafka.admin import KafkaAdminClient
+
+    made: list[Any] = []
+
+    def make(**config: Any) -> Any:
+        made.append(KafkaAdminClient.DEFAULT_CONFIG["kafka_client"](**config))
+        return made[0]
+
+    settings = {**settings, "bootstrap_timeout_ms": timeout_ms, "request_timeout_ms": timeout_ms}
+    try:
+        admin = KafkaAdminClient(**settings, kafka_client=make)
+    except BaseException:
+        for client in made:  # when no broker answers, the admin client leaves its thread and sockets behind
+            client.close()
+            client._net.stop()
+        raise
+    with closing(admin):
+        yield admin
+
+
 def _topic(described: dict[str, Any]) -> DescribedTopic:
     if described["error_code"]:
         return DescribedTopic(described["name"], described["error_code"])
     return DescribedTopic(
         described["name"],
         0,
-        TopicId(described["topic_id"].bytes),
+        TopicId(uuid.UUID(str(described["topic_id"])).bytes),
         tuple(
             DescribedPartition(
                 one["partition_index"], one["leader_id"], tuple(one["replica_nodes"]), tuple(one["isr_nodes"])
