@@ -243,7 +243,14 @@ class ClusterAdmin:
 
         Raises ClusterAdminError, WaitTimeoutError.
         """
-        replicas = {state.partition: state.replicas for state in self.partitions(topic)}[partition]
+        known: dict[int, tuple[int, ...]] = {}
+
+        def is_known() -> bool:  # a topic made just now is not to every broker
+            known.update({state.partition: state.replicas for state in self.partitions(topic)})
+            return partition in known
+
+        wait_until(is_known, f"{topic}-{partition} is known", timeout_s)
+        replicas = known[partition]
         self.reassign(topic, {partition: [broker_id, *(other for other in replicas if other != broker_id)]}, timeout_s)
         self.elect_preferred_leaders(topic)
         self.wait_for_leader(topic, partition, expected=broker_id, timeout_s=timeout_s)

@@ -19,8 +19,8 @@ class _Barrier:
         self.is_passed = False
         self.is_settled = threading.Event()
 
-    def settle(self, is_passed: bool) -> None:
-        self.is_passed = is_passed
+    def pass_(self) -> None:
+        self.is_passed = True
         self.is_settled.set()
 
 
@@ -34,7 +34,7 @@ class ReadBarriers:
     def wait(self, timeout_s: float) -> bool:
         """Blocks until all that was in the topic when this was called has been taken in.
 
-        False when time ran out, or when nobody told where the topic ends.
+        False when time ran out, for instance because nobody told where the topic ends.
         """
         barrier = _Barrier()
         with self._lock:
@@ -45,17 +45,18 @@ class ReadBarriers:
         return barrier.is_passed
 
     def serve(self, end_offsets: Callable[[], Mapping[int, int] | None], positions: Mapping[int, int]) -> None:
-        """Settle those whose goals are reached. `end_offsets`, per partition, are None when they are not known."""
+        """Settle those whose goals are reached. `end_offsets`, per partition, are None when they are not known.
+
+        Then they are asked for again next time: a partition whose leader just moved is known again within a moment.
+        """
         with self._lock:
             waiting = list(self._waiting)
         unasked = [barrier for barrier in waiting if barrier.goals is None]
         goals = end_offsets() if unasked else None
         for barrier in unasked:
             barrier.goals = goals
-            if goals is None:
-                barrier.settle(False)
         for barrier in waiting:
             if barrier.goals is not None and all(
                 positions.get(partition, 0) >= goal for partition, goal in barrier.goals.items()
             ):
-                barrier.settle(True)
+                barrier.pass_()

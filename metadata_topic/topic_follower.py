@@ -313,7 +313,7 @@ class TopicFollower:
         try:
             return self._end_offsets(consumer)
         except (KafkaException, MetadataTopicError) as error:
-            log.warning("metadata_topic_end_not_told", topic=self._topic, error=str(error))
+            log.info("metadata_topic_end_not_told", topic=self._topic, error=str(error))
             return None
 
     def _check_positions(self, consumer: ConsumerLike, count: int) -> None:
