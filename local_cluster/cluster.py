@@ -119,6 +119,12 @@ class LocalCluster:
         return KafkaTools(java, kafka, self.bootstrap_servers)
 
     @property
+    def tools_as_shipped(self) -> KafkaTools:
+        """The same with the JVM options of Kafka's own scripts."""
+        java, kafka = self._resolved()
+        return KafkaTools(java, kafka, self.bootstrap_servers, jvm_as_shipped=True)
+
+    @property
     def has_agents(self) -> bool:
         """Whether the configuration on disk puts agents between the brokers."""
         return any(self._properties(broker_id).get(_AGENT_SWITCH) == "true" for broker_id in self.broker_ids)

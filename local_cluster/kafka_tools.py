@@ -75,8 +75,12 @@ class DumpedBatch:
 class KafkaTools:
     """Runs the tools against one cluster. Thread safe."""
 
-    def __init__(self, java: Java, kafka: KafkaDistribution, bootstrap_servers: str) -> None:
+    def __init__(
+        self, java: Java, kafka: KafkaDistribution, bootstrap_servers: str, *, jvm_as_shipped: bool = False
+    ) -> None:
+        """`jvm_as_shipped`: the JVM's options are those of Kafka's own scripts, which take longer to warm up."""
         self._java = java
+        self._jvm_options = _SHIPPED_OPTIONS if jvm_as_shipped else _QUICK_OPTIONS
         self._kafka = kafka
         self._bootstrap_servers = bootstrap_servers
         self._running: set[subprocess.Popen[str]] = set()
@@ -147,7 +151,7 @@ class KafkaTools:
     def run(self, tool: str, arguments: Sequence[str], timeout_s: float = TOOL_TIMEOUT_S) -> str:
         """What the tool printed on standard output. Raises KafkaToolError."""
         name = tool.rpartition(".")[2]
-        command = [str(self._java.executable), "-Xmx512m", "-XX:+UseSerialGC", _COMPILE_QUICKLY, *_QUIET]
+        command = [str(self._java.executable), "-Xmx512m", *self._jvm_options, *_QUIET]
         command += ["-cp", self._kafka.class_path, tool, *arguments]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
@@ -170,8 +174,10 @@ class KafkaTools:
             process.kill()
 
 
-_COMPILE_QUICKLY = "-XX:TieredStopAtLevel=1"
+_QUICK_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """A tool lives for seconds: the full compiler would take more of the machine than all that the tool does."""
+_SHIPPED_OPTIONS = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
+"""As in kafka-run-class.sh."""
 _QUIET = ("-Dorg.apache.logging.log4j.level=ERROR", "-Dlog4j2.StatusLogger.level=OFF")
 
 

@@ -35,6 +35,10 @@ def ladder(
     rounds: Annotated[int, typer.Option(min=1)] = 3,
     scale: Annotated[float, typer.Option(min=0.01, help="Shorter or longer loads.")] = 1.0,
     latency_ms: Annotated[int, typer.Option(min=0, help="The store's latency for PUT and for GET.")] = 5,
+    tools_as_shipped: Annotated[
+        bool,
+        typer.Option(help="Run Kafka's tools with their scripts' JVM options, not with those that warm up sooner."),
+    ] = False,
     results: Annotated[Path, typer.Option(file_okay=False, help="Where table data and plot go.")] = Path(
         "perf/results"
     ),
@@ -52,10 +56,15 @@ def ladder(
     with console.status("preparing") as line, tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory:
 
         def keep(measured: Sequence[Measured]) -> None:
-            about = {"rounds": rounds, "scale": scale, "latency_ms": latency_ms}
+            about = {
+                "rounds": rounds,
+                "scale": scale,
+                "latency_ms": latency_ms,
+                "tools_as_shipped": tools_as_shipped,
+            }
             write_json(results / "ladder.json", workloads, measured, **about)
 
-        climbing = Ladder(Path(directory), workloads, rounds, scale, line.update, keep)
+        climbing = Ladder(Path(directory), workloads, rounds, scale, line.update, keep, tools_as_shipped)
         for kind in dict.fromkeys(one.store for one in rungs):
             with object_store(kind, latency_ms) as store:
                 climbing.climb(store, [one for one in rungs if one.store == kind])

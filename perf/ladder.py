@@ -15,6 +15,7 @@ from pathlib import Path
 from local_cluster.agent_figures import AgentFigures, read_agents
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.kafka_tools import KafkaTools
 from local_cluster.store_spec import LocalDirectoryStore, S3Store, StoreSpec
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.settings_topic import SettingsWriter
@@ -69,6 +70,8 @@ class Ladder:
     tell: Tell
     keep: Callable[[Sequence[Measured]], None]
     """Called with all that was measured so far, after each load, so that a run that is cut short leaves its part."""
+    tools_as_shipped: bool = False
+    """Whether the loads run with the JVM options of Kafka's own scripts, or with those that warm up quickly."""
     measured: list[Measured] = field(default_factory=list)
     _store: str = ""
 
@@ -87,7 +90,10 @@ class Ladder:
 
     def _warm_up(self, workload: Workload, cluster: LocalCluster, topic: str) -> None:
         self.tell(f"{workload.title}: warming up, so that no round pays for the brokers' compilers")
-        workload.run(cluster.tools, topic, self.scale / 2)
+        workload.run(self._tools(cluster), topic, self.scale / 2)
+
+    def _tools(self, cluster: LocalCluster) -> KafkaTools:
+        return cluster.tools_as_shipped if self.tools_as_shipped else cluster.tools
 
     def _topics(
         self, workload: Workload, stock: LocalCluster, agents: LocalCluster, rungs: Sequence[Rung]
@@ -107,7 +113,7 @@ class Ladder:
         self.tell(f"{workload.title}: {rung}, round {number + 1} of {self.rounds}")
         before = None if rung == STOCK else read_agents(cluster)
         started = time.monotonic()
-        figures = workload.run(cluster.tools, topic, self.scale)
+        figures = workload.run(self._tools(cluster), topic, self.scale)
         seconds = time.monotonic() - started
         counted = None if before is None else read_agents(cluster) - before
         self.measured.append(Measured(workload.name, self._store, rung, number, figures, seconds, counted))
