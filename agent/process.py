@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from agent.archive_knowledge import ArchiveKnowledge
-from agent.archive_side import ArchiveParts, ArchiveSide
+from agent.archive_side import ArchiveParts, ArchiveSide, archive_links
 from agent.http_endpoint import HttpEndpoint
 from agent.identity import AgentLock
 from agent.kafka_client import client_config
@@ -114,7 +114,7 @@ class Agent:
             self._storage,
         )
         hello = Hello(self._identity.cluster_id, broker.node_id, self._identity.incarnation)
-        self._leader = LeaderProxy(self._leader_context(hello, prices.get_break_even_bytes(self._store_prices)))
+        self._leader = LeaderProxy(self._leader_context(hello, prices))
         self._manager.add_listener(self._leader)
         self._manager.replication_is_pending = lambda: self._leader.replication_is_pending
         self._hydration = HydrationCache(
@@ -122,6 +122,7 @@ class Agent:
             HydrationLimits(settings.remote_wal_hydration_thread_pool_size, settings.remote_wal_hydration_cache_bytes),
             self._stage_times,
             self._measures,
+            archive=lambda: self._archive.storage if self._archive is not None else None,
         )
         self._catch_up_reads = CatchUpReads(self._hydration, catch_up_read_limits(settings), self._measures)
         self._follower = FollowerProxy(self._follower_context(hello), peer_addresses(broker, settings))
@@ -345,20 +346,22 @@ class Agent:
         if self._archive is not None and self._kafka.metadata_is_read:
             self._archive.assign(assignments)
 
-    def _leader_context(self, hello: Hello, get_break_even_bytes: int) -> LeaderContext:
+    def _leader_context(self, hello: Hello, prices: Prices) -> LeaderContext:
         settings = self._settings
-        prices = self._store_prices
+        requests = self._store_prices
         limits = LeaderLimits(
             settings.remote_wal_link_wait_max_ms / 1000,
             self._break_even_bytes,
-            range_gap_bytes=round(prices.get_per_1000 / 1000 / max(prices.retrieval_gb, 1e-9) * 1e9),
+            range_gap_bytes=round(requests.get_per_1000 / 1000 / max(requests.retrieval_gb, 1e-9) * 1e9),
             stale_after_s=int(self._broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
             allow_plain_connections=settings.remote_wal_agent_plain_connections_enable,
         )
         context = LeaderContext(
             hello, limits, broker_listener(self._broker), self._manager, self._stage_times, self._measures
         )
-        logs = LedLogs(self._kafka.store, self._manager.stored_log, get_break_even_bytes)
+        min_entry_bytes = prices.get_break_even_bytes(requests)
+        archive = archive_links(settings, self._kafka.archive, prices)
+        logs = LedLogs(self._kafka.store, self._manager.stored_log, min_entry_bytes, archive)
         ahead = CatchUpLimits(settings.remote_wal_catch_up_read_ahead_bytes)
         return replace(context, catch_up=CatchUp(context.index, logs, ahead, self._measures))
 
