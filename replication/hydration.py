@@ -5,8 +5,8 @@ is under way share one budget; announcements beyond it are let go, as they are o
 for a range waits here as in KIP-405's purgatory, with the caller's deadline; the retries are the storage manager's.
 
 Archive objects are in a store of their own, which may fail, or be missing here, while the other answers. So it has a
-circuit breaker of its own, which costs nobody the links to combined segments: while it is open, links to archive objects
-are refused at once, and their bytes come inline.
+circuit breaker of its own, which costs nobody the links to combined segments: while it is open, links to archive
+objects are refused at once, and their bytes come inline.
 
 Used from the event loop alone; the storage manager's calls run in the pool of
 `remote.wal.hydration.thread.pool.size` threads.
