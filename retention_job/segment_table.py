@@ -21,6 +21,7 @@ _FACTS: Final = (
     "entry_count",
     "retention_ms",
     "record_id",
+    "refused_state",
     "stored_bytes",
     "stored_ms",
     "store_class_code",
@@ -29,17 +30,21 @@ _TIMES: Final = ("started_ms", "finished_ms", "deleting_ms", "deleted_ms")
 
 
 def facts_of_records(staged_segments: "DataFrame") -> "DataFrame":
-    """From the staged rows of the kind `segment`."""
+    """From the staged rows of the kind `segment`, with `is_fenced`. What a fenced agent says of an upload is refused,
+    what it says of a deletion is not, as agents do it (`metadata_topic.store_state`).
+    """
     from pyspark.sql import functions as f
 
+    refused = f.col("is_fenced") & (f.col("state") <= 1)
+    told = (
+        f.when(~refused, f.col(name)).alias(name)
+        for name in ("state", "event_timestamp_ms", "size_bytes", "entry_count", "retention_ms")
+    )
     return staged_segments.select(
         *SEGMENT_KEY,
-        "state",
-        "event_timestamp_ms",
-        "size_bytes",
-        "entry_count",
-        "retention_ms",
-        f.when(f.col("state") == 1, f.col("record_id")).alias("record_id"),
+        *told,
+        f.when(~refused & (f.col("state") == 1), f.col("record_id")).alias("record_id"),
+        f.when(refused, f.col("state")).alias("refused_state"),
         *_nulls("stored_bytes", "stored_ms"),
         f.lit(None).cast("int").alias("store_class_code"),
     ).select(*_FACTS)
@@ -63,12 +68,26 @@ def facts_of_inventory(inventory: "DataFrame", store_classes: list[str]) -> "Dat
             *_nulls("size_bytes"),
             f.lit(None).cast("int").alias("entry_count"),
             *_nulls("retention_ms", "record_id"),
+            f.lit(None).cast("int").alias("refused_state"),
             f.col("size_bytes").alias("stored_bytes"),
             f.col("last_modified_ms").alias("stored_ms"),
             (f.lit(None) if code is None else f.when(code > 0, code)).cast("int").alias("store_class_code"),
         )
         .select(*_FACTS)
     )
+
+
+def facts_of_refusals(before: "DataFrame") -> "DataFrame":
+    """From the segment table of the run before: objects of which it knew only that their records are refused."""
+    from pyspark.sql import functions as f
+
+    kinds = {"state": "int", "entry_count": "int", "store_class_code": "int"}
+    refused = before.filter("NOT has_metadata AND is_stored AND refused_state IS NOT NULL")
+    given = (*SEGMENT_KEY, "refused_state")
+    return refused.select(
+        *given,
+        *(f.lit(None).cast(kinds.get(name, "long")).alias(name) for name in _FACTS if name not in given),
+    ).select(*_FACTS)
 
 
 def facts_of_state(before: "DataFrame") -> "DataFrame":
@@ -93,6 +112,7 @@ def facts_of_state(before: "DataFrame") -> "DataFrame":
         "entry_count",
         f.when(f.col("entry_count").isNotNull(), f.coalesce("retention_ms", f.lit(FOREVER))).alias("retention_ms"),
         f.when(f.col("event.state") == 1, f.lit(-1)).cast("long").alias("record_id"),
+        f.lit(None).cast("int").alias("refused_state"),
         *_nulls("stored_bytes", "stored_ms"),
         f.lit(None).cast("int").alias("store_class_code"),
     ).select(*_FACTS)
@@ -106,7 +126,8 @@ def _nulls(*names: str) -> "list[Column]":
 
 def segment_table(facts: "DataFrame", store_classes: list[str], has_inventory: bool) -> "DataFrame":
     """SEGMENTS and, for the job's own use, `has_metadata`, `finished_records` (how often COPY_SEGMENT_FINISHED was
-    read in this run) and `first_record` (the first of these, -1 if a run before read it).
+    read in this run), `first_record` (the first of these, -1 if a run before read it) and `refused_state` (the furthest
+    state, 0 or 1, that the segment's writer told when it was fenced).
     """
     from pyspark.sql import functions as f
 
@@ -125,6 +146,7 @@ def segment_table(facts: "DataFrame", store_classes: list[str], has_inventory: b
         f.max("store_class_code").alias("store_class_code"),
         f.sum(f.when(f.col("record_id") >= 0, 1).otherwise(0)).cast("int").alias("finished_records"),
         f.min("record_id").alias("first_record"),
+        f.max("refused_state").alias("refused_state"),
     )
     classes = f.array(*(f.lit(name) for name in store_classes)) if store_classes else None
     return found.select(
@@ -144,4 +166,5 @@ def segment_table(facts: "DataFrame", store_classes: list[str], has_inventory: b
         f.col("state").isNotNull().alias("has_metadata"),
         "finished_records",
         "first_record",
+        "refused_state",
     )
