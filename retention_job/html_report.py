@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 TEMPLATE_FILE: Final = Path(__file__).with_name("report.html")
 UNKNOWN: Final = "unknown"
 _PART_ORDER: Final = (
-    "put_usd", "upload_usd", "get_usd", "retrieval_usd", "storage_usd", "read_fee_usd", "crossing_usd", "archive_usd",
+    "put_usd", "upload_usd", "get_usd", "retrieval_usd", "storage_usd", "read_fee_usd", "crossing_usd",
+    "archive_put_usd", "archive_get_usd", "archive_storage_usd",
 )  # fmt: skip
 
 
