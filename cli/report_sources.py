@@ -44,9 +44,9 @@ def report_sources(
     from retention_job.cost_tables import StoreSections
     from retention_job.settings import LifeTimes, Sources
 
-    given, archive = inventories
+    given, given_archive = inventories
     if broker_config is None:
-        return Sources(kafka, given, state_path, is_incremental, archive=archive), StoreSections()
+        return Sources(kafka, given, state_path, is_incremental, archive=given_archive), StoreSections()
     broker = load_broker_properties(broker_config)
     settings = agent_settings(broker, broker_config)
     life_times = LifeTimes(
@@ -59,7 +59,7 @@ def report_sources(
         section_of(settings.remote_wal_archive_storage_manager_class_name),
     )
     listing = given or _listing(broker, settings, cluster_id)
-    archive = archive or _archive_listing(broker, settings, cluster_id)
+    archive = given_archive or _archive_listing(broker, settings, cluster_id)
     return Sources(kafka, listing, state_path, is_incremental, life_times, archive), sections
 
 

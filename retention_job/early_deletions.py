@@ -43,7 +43,8 @@ def early_deletions(history: History, chains: Chains) -> "DataFrame":
     )  # fmt: skip
     starts = history.partitions.select("topic_id", "partition", "log_start_offset")
     told = history.dead_entries.groupBy(*SEGMENT_KEY, *_CHAIN).agg(f.min("first_offset").alias("told_from"))
-    ends = chains.covered.filter("epoch_end IS NOT NULL").select(*_CHAIN, "epoch_end").distinct()
+    # Few, and broadcast, so that a crowded partition is not shuffled into one task.
+    ends = small_side(chains.covered.filter("epoch_end IS NOT NULL").select(*_CHAIN, "epoch_end").distinct())
     found = (
         entries.join(suspects, list(SEGMENT_KEY))
         .join(f.broadcast(topics), "topic_id")

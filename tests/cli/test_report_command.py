@@ -2,12 +2,16 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.main import build_app, is_own_error
+from cli.main import OWN_ROOMS, build_app, is_own_error
 from cli.report_job import run_id_of
 from plugin.prices import PriceError
 from retention_job.scenario_model import ScenarioError
@@ -80,3 +84,36 @@ def test_a_missing_price_ends_the_command(tmp_path: Path) -> None:
 def test_runs_are_named_by_their_time() -> None:
     assert run_id_of(1_763_700_000_123) == "20251121T044000123Z"
     assert run_id_of(1_763_700_000_123) < run_id_of(1_763_700_000_124)
+
+
+def test_the_script_for_spark_submit_runs_from_a_zip_and_hides_no_room(tmp_path: Path) -> None:
+    packages = tmp_path / "remote-wal.zip"
+    with zipfile.ZipFile(packages, "w") as zipped:
+        for room in sorted(OWN_ROOMS):
+            for file in Path(room).rglob("*.*"):
+                if "__pycache__" not in file.parts:
+                    zipped.write(file)
+    script = Path("cli/spark_submit.py").resolve()
+    check = (
+        "import runpy, sys\n"
+        f"sys.path.insert(0, {str(script.parent)!r})\n"
+        f"sys.argv = ['remote-wal', 'report', '--scenario', 'today', '--json', '-']\n"
+        "try:\n"
+        f"    runpy.run_path({str(script)!r}, run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        "import agent.settings\n"
+        f"assert agent.__file__.startswith({str(packages)!r}), agent.__file__\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(packages)}
+    done = subprocess.run(
+        [sys.executable, "-c", check],
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["remote_wal"]["total"] > 0
