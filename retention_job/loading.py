@@ -70,7 +70,7 @@ def load(spark: "SparkSession", sources: Sources, now_ms: int, run_id: str, kafk
     before = kafka.cluster(sources.kafka)
     try:
         store_classes = _stage_inventory(spark, sources, before, state.path_of(run_id, "inventory"))
-        _stage_archive_inventory(spark, sources.archive, state.path_of(run_id, "archive_inventory"))
+        _stage_archive_inventory(spark, sources, state, run_id)
         cluster = kafka.cluster(sources.kafka)
         plan = plan_reading(sources, cluster, last if sources.is_incremental else None, now_ms)
         if plan.full_because is not None:
@@ -120,12 +120,17 @@ def _stage_inventory(spark: "SparkSession", sources: Sources, cluster: Cluster, 
     return sorted(row.store_class for row in classes if row.store_class is not None)
 
 
-def _stage_archive_inventory(spark: "SparkSession", source: Inventory, path: str) -> None:
-    """Only with archive objects, as both kinds may be in one bucket."""
-    if isinstance(source, StoreListing):
-        list_archive(spark, source).write.parquet(path)
-    elif isinstance(source, InventoryFile):
-        read_inventory_file(spark, source).filter("archive_topic_id IS NOT NULL").write.parquet(path)
+def _stage_archive_inventory(spark: "SparkSession", sources: Sources, state: RunState, run_id: str) -> None:
+    """Of archive objects alone; both kinds may be in one bucket, and then in one inventory."""
+    if isinstance(sources.archive, StoreListing):
+        found = list_archive(spark, sources.archive)
+    elif sources.archive is None:
+        return
+    elif sources.archive == sources.inventory:
+        found = spark.read.schema(INVENTORY).parquet(state.path_of(run_id, "inventory"))
+    else:
+        found = read_inventory_file(spark, sources.archive)
+    found.filter("archive_topic_id IS NOT NULL").write.parquet(state.path_of(run_id, "archive_inventory"))
 
 
 def _inventory_ms(spark: "SparkSession", source: Inventory, path: str, now_ms: int) -> int | None:

@@ -13,8 +13,11 @@ from typer.testing import CliRunner, Result
 
 from cli.main import OWN_ROOMS, build_app, is_own_error
 from cli.report_job import run_id_of
+from cli.report_sources import Inventories, report_sources
 from plugin.prices import PriceError
+from retention_job.cost_tables import StoreSections
 from retention_job.scenario_model import ScenarioError
+from retention_job.settings import InventoryFile, KafkaSource, StoreListing
 
 
 def invoke(*arguments: str) -> Result:
@@ -117,3 +120,20 @@ def test_the_script_for_spark_submit_runs_from_a_zip_and_hides_no_room(tmp_path:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["remote_wal"]["total"] > 0
+
+
+@pytest.mark.parametrize("archives", [True, False])
+def test_the_archive_is_listed_where_the_brokers_agent_archives(tmp_path: Path, archives: bool) -> None:
+    broker_config = tmp_path / "server.properties"
+    broker_config.write_text(
+        f"node.id=1\nprocess.roles=broker\nlog.dirs={tmp_path / 'log'}\nlisteners=PLAINTEXT://:9092\n"
+        f"remote.wal.archive.enable={str(archives).lower()}\nremote.wal.archive.delete.grace.ms=5000\n"
+        "rsm.wal.archive.config.bucket=cold\n"
+    )
+    sources, sections = report_sources(KafkaSource("b:1"), "cluster", broker_config, Inventories(), "state", False)
+    assert sections == StoreSections("s3_express", "s3_standard")
+    assert sources.life_times.archive_delete_grace_ms == 5000
+    listing = StoreListing({"bucket": "cold"}, "cluster", "plugin.s3.S3WalStorageManager", None, "s3_standard")
+    assert sources.archive == (listing if archives else None)
+    given = Inventories(archive=InventoryFile("s3a://cold-inventory", "cluster"))
+    assert report_sources(KafkaSource("b:1"), "cluster", broker_config, given, "state", False)[0].archive == given[1]
