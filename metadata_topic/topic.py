@@ -320,7 +320,7 @@ class _ConfluentAdmin:
     def topic_config(self, topic: str) -> dict[str, str]:
         from confluent_kafka import KafkaError
         from confluent_kafka.admin import ConfigResource, ResourceType
-        from tenacity import Retrying, RetryError, retry_if_result, stop_after_delay, wait_fixed
+        from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
         def described() -> Any:
             [future] = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
