@@ -48,6 +48,8 @@ class LogRow:
     leader_epochs: tuple[tuple[int, int], ...]
     status: str
     failed_copies: tuple[str, ...] = ()
+    resumed_bytes: int = 0
+    """Of `size_bytes`, what a run before this one had written."""
 
 
 def recover(
@@ -206,6 +208,7 @@ def _restored_row(log: "RestoredLog") -> LogRow:
         tuple((epoch, start) for epoch, start in log.leader_epochs),
         status,
         log.failed_copies,
+        log.resumed_bytes,
     )
 
 
@@ -247,6 +250,7 @@ def _document(
                 "start_offset": row.start_offset,
                 "end_offset": row.end_offset,
                 "size_bytes": row.size_bytes,
+                "resumed_bytes": row.resumed_bytes,
                 "gap": {"from_offset": row.gap[0], "to_offset": row.gap[1]} if row.gap else None,
                 "recovery_point_ms": row.recovery_point_ms,
                 "leader_epochs": [{"leader_epoch": epoch, "start_offset": at} for epoch, at in row.leader_epochs],
