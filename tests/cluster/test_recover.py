@@ -187,7 +187,7 @@ def test_two_disks_come_back_as_of_a_point_in_time_though_the_recovery_was_kille
 
     logs = {log["log"]: log for log in told["logs"] if log["log"].startswith(topic)}
     assert {log["status"] for log in logs.values()} == {"to the timestamp"}
-    assert sum(log["resumed_bytes"] for log in logs.values()) >= 1 << 20, "what was written is not written again"
+    assert sum(log["resumed_bytes"] for log in logs.values()) > 500_000, "a segment that was written is not written again"
     assert [{path.name for path in disk.glob(f"{topic}-*")} for disk in disks] == lived_on
     _start(cluster, 3)
     for partition in range(4):
