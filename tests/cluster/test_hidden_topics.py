@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from agent.cluster_observer import ClusterObserver, Observation
+from agent.doctor.cluster_questions import ask_topics
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from local_cluster.broker_config import ClusterSettings, server_properties
 from local_cluster.cluster import LocalCluster
@@ -24,6 +25,7 @@ from local_cluster.polling import wait_until
 from local_cluster.port_block import free_port_block
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.topic_settings import TopicSettings
 from rlm.release import TopicWatch
 from tests.cluster.script import PATIENCE_S
 
@@ -115,6 +117,8 @@ def test_a_topic_is_gone_when_it_was_deleted_and_not_when_it_is_hidden(
             for one in (watcher, stranger, *by_name):
                 assert not one.says_gone(orders, late_ms)
         assert stranger.look(LONG_AFTER_MS).hidden == {topic_id_to_text(orders)}, "it knows no name"
+        client = KafkaClientConfig(f"127.0.0.1:{watchers_port}", WATCHER)
+        assert ask_topics(client, {ORDERS: TopicSettings(enable=True)}, PATIENCE_S)[ORDERS].is_hidden, "doctor is told"
 
         # By its id it can be told that it is deleted now; by its name it cannot.
         cluster.admin.delete_topic(ORDERS)
