@@ -152,7 +152,7 @@ def _break_publisher(store: BreakableStore) -> None:
             assert publisher.flush(_FLUSH_S)
             _die()
 
-    RemoteWalMetadataPublisher.publish = publish_or_die  # type: ignore[method-assign]
+    RemoteWalMetadataPublisher.publish = publish_or_die  # type: ignore[method-assign,assignment]
 
 
 def _die() -> None:
