@@ -23,6 +23,7 @@ from agent.late_storage import LateStorageManager
 from agent.lifecycle import Lifecycle, LifecycleParts
 from agent.metrics import StateCollector
 from agent.object_summary import object_summary
+from agent.peering import broker_listener, peer_addresses, peer_tls, replica_listeners
 from agent.settings import AgentSettings
 from agent.tail_uploads import TailAnswers, TailUploads
 from agent.transfer_limits import catch_up_read_limits, log_manager_limits
@@ -43,7 +44,6 @@ from replication.hydration import HydrationCache, HydrationLimits
 from replication.leader_proxy import LeaderProxy
 from replication.leader_relay import LeaderContext, LeaderLimits
 from replication.measures import ReplicationMeasures
-from replication.peer_connection import Address, PeerTls
 from replication.peer_protocol import Hello
 from rlm.archive_tier import ArchiveTier
 from rlm.combine_task import Clocks, RLMWalCombineTask
@@ -100,7 +100,7 @@ class Agent:
             settings.remote_wal_log_metadata_topic_num_partitions,
             time.monotonic,
         )
-        prices = _prices(settings)
+        prices = Prices.load(settings.remote_wal_prices_file or DEFAULT_PRICES_FILE)
         self._store_prices = prices.of_storage_manager(settings.remote_log_wal_storage_manager_class_name)
         followers = settings.remote_wal_link_remote_followers
         self._break_even_bytes = prices.break_even_bytes(followers, self._store_prices)
@@ -124,7 +124,7 @@ class Agent:
             self._measures,
         )
         self._catch_up_reads = CatchUpReads(self._hydration, catch_up_read_limits(settings), self._measures)
-        self._follower = FollowerProxy(self._follower_context(hello), self._peers())
+        self._follower = FollowerProxy(self._follower_context(hello), peer_addresses(broker, settings))
         self._archive_knowledge = ArchiveKnowledge(
             self._identity,
             self._kafka.store,
@@ -172,9 +172,9 @@ class Agent:
         Raises what ended a part for good, which only a defect does, after the same stop.
         """
         settings = self._settings
-        tls = self._tls()
+        tls = peer_tls(self._settings)
         await self._leader.start(settings.remote_wal_agent_peer_listener, tls.server_context() if tls else None)
-        await self._follower.start(self._replica_listeners())
+        await self._follower.start(replica_listeners(self._broker, self._settings))
         self._http.start(settings.remote_wal_agent_http_listener)
         if settings.remote_log_wal_storage_system_enable:
             self._lifecycle.register()
@@ -356,14 +356,14 @@ class Agent:
             allow_plain_connections=settings.remote_wal_agent_plain_connections_enable,
         )
         context = LeaderContext(
-            hello, limits, self._broker_listener(), self._manager, self._stage_times, self._measures
+            hello, limits, broker_listener(self._broker), self._manager, self._stage_times, self._measures
         )
         logs = LedLogs(self._kafka.store, self._manager.stored_log, get_break_even_bytes)
         ahead = CatchUpLimits(settings.remote_wal_catch_up_read_ahead_bytes)
         return replace(context, catch_up=CatchUp(context.index, logs, ahead, self._measures))
 
     def _follower_context(self, hello: Hello) -> FollowerContext:
-        tls = self._tls()
+        tls = peer_tls(self._settings)
         return FollowerContext(
             hello,
             FollowerLimits(self._settings.remote_wal_hydration_timeout_ms / 1000),
@@ -374,41 +374,9 @@ class Agent:
             tls.client_context if tls else lambda: None,
         )
 
-    def _tls(self) -> PeerTls | None:
-        settings = self._settings
-        files = (
-            settings.remote_wal_agent_ssl_certificate_file,
-            settings.remote_wal_agent_ssl_key_file,
-            settings.remote_wal_agent_ssl_ca_file,
-        )
-        certificate, key, authority = files
-        if certificate is None or key is None or authority is None:
-            return None
-        return PeerTls(certificate, key, authority)
-
-    def _peers(self) -> dict[int, Address]:
-        peers = dict(self._settings.remote_wal_agent_peers)
-        peers.pop(self._broker.node_id, None)
-        return peers
-
-    def _replica_listeners(self) -> dict[int, Address]:
-        host, base = (
-            self._settings.remote_wal_agent_replica_listen_host,
-            self._settings.remote_wal_agent_replica_port_base,
-        )
-        return {broker_id: Address(host, base + broker_id) for broker_id in self._peers()}
-
-    def _broker_listener(self) -> Address:
-        listener = self._broker.listeners[self._broker.inter_broker_listener_name]
-        return Address(listener.host or "127.0.0.1", listener.port)
-
 
 def _failed(task: "asyncio.Task[None]") -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None
-
-
-def _prices(settings: AgentSettings) -> Prices:
-    return Prices.load(settings.remote_wal_prices_file or DEFAULT_PRICES_FILE)
 
 
 def run_agent(broker: BrokerProperties, settings: AgentSettings) -> None:

@@ -4,13 +4,11 @@ An unmodified broker passes over keys that it does not know, so one file configu
 their names, and ours follow its style. `docs/configuration.md` is generated from the models here.
 """
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AliasGenerator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AliasGenerator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from kafka_log.server_properties import BrokerProperties
 from plugin.archive_storage import DEFAULT_ARCHIVE_CLASS_NAME, DEFAULT_ARCHIVE_IMPL_PREFIX
 from plugin.loading import DEFAULT_CLASS_NAME, DEFAULT_IMPL_PREFIX
 from replication.peer_connection import Address
@@ -324,87 +322,3 @@ class AgentSettings(BaseModel):
     remote_wal_agent_ssl_ca_file: Path | None = Field(
         None, description="The authority that signs the agents' certificates, PEM."
     )
-
-
-def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
-    """The agent's keys out of server.properties. Raises AgentSettingsError naming the first wrong key."""
-    storage_managers = (
-        broker.raw.get("remote.log.wal.storage.manager.impl.prefix", DEFAULT_IMPL_PREFIX),
-        broker.raw.get("remote.wal.archive.storage.manager.impl.prefix", DEFAULT_ARCHIVE_IMPL_PREFIX),
-    )
-    own = {
-        key: value
-        for key, value in broker.raw.items()
-        if key.startswith(OUR_PREFIXES) and not key.startswith(storage_managers)
-    }
-    try:
-        settings = AgentSettings.model_validate(own)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        key = str(first["loc"][0]) if first["loc"] else "?"
-        reason = "no such setting" if first["type"] == "extra_forbidden" else first["msg"]
-        raise AgentSettingsError(f"{file}: {key}: {reason}") from None
-    _check_together(settings, broker, file)
-    _check_archive(settings, file)
-    return settings
-
-
-def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
-    protocol = broker.security_protocols.get(broker.inter_broker_listener_name, "")
-    if protocol.endswith("SSL"):
-        raise AgentSettingsError(
-            f"{file}: listener.security.protocol.map: the inter-broker listener {broker.inter_broker_listener_name} "
-            f"speaks {protocol}, which the agent cannot read; make it PLAINTEXT or SASL_PLAINTEXT on loopback, and "
-            "encrypt between hosts by remote.wal.agent.ssl.*"
-        )
-    tls = (
-        settings.remote_wal_agent_ssl_certificate_file,
-        settings.remote_wal_agent_ssl_key_file,
-        settings.remote_wal_agent_ssl_ca_file,
-    )
-    if any(tls) and not all(tls):
-        raise AgentSettingsError(f"{file}: remote.wal.agent.ssl.*: certificate, key and ca file belong together")
-    listener = settings.remote_wal_agent_peer_listener
-    if not all(tls) and not settings.remote_wal_agent_plaintext_enable and not _is_loopback(listener.host):
-        raise AgentSettingsError(
-            f"{file}: remote.wal.agent.peer.listener: {listener} is open to other hosts; set remote.wal.agent.ssl.* "
-            "or, in a network that you trust, remote.wal.agent.plaintext.enable=true"
-        )
-    replica_host = settings.remote_wal_agent_replica_listen_host
-    if not settings.remote_wal_agent_plaintext_enable and not _is_loopback(replica_host):
-        raise AgentSettingsError(
-            f"{file}: remote.wal.agent.replica.listen.host: {replica_host} is open to other hosts, which would reach "
-            "the brokers through this agent; take a loopback address or, in a network that you trust, set "
-            "remote.wal.agent.plaintext.enable=true"
-        )
-    highest_port = settings.remote_wal_agent_replica_port_base + max(settings.remote_wal_agent_peers, default=0)
-    if highest_port > MAX_PORT:
-        raise AgentSettingsError(
-            f"{file}: remote.wal.agent.replica.port.base: the port of the highest broker id would be {highest_port}"
-        )
-    state_directory = settings.remote_wal_agent_state_directory.resolve()
-    for directory in broker.log_dirs:
-        if state_directory.is_relative_to(directory.resolve()):
-            raise AgentSettingsError(
-                f"{file}: remote.wal.agent.state.directory: must not lie in the log directory {directory}"
-            )
-
-
-def _check_archive(settings: AgentSettings, file: Path) -> None:
-    if settings.remote_wal_archive_object_min_bytes > settings.remote_wal_archive_object_max_bytes:
-        raise AgentSettingsError(
-            f"{file}: remote.wal.archive.object.min.bytes: must not be above remote.wal.archive.object.max.bytes"
-        )
-    runs = settings.remote_wal_archive_object_max_bytes // settings.remote_wal_archive_object_run_bytes
-    if runs > MAX_ARCHIVE_RUNS:
-        raise AgentSettingsError(
-            f"{file}: remote.wal.archive.object.run.bytes: {runs} runs in an object of "
-            f"remote.wal.archive.object.max.bytes are too many for its record; at most {MAX_ARCHIVE_RUNS} fit"
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -15,7 +15,7 @@ def agent(
 ) -> None:
     """Run the agent of the broker with this configuration, until SIGTERM."""
     from agent.process import run_agent
-    from agent.settings import agent_settings
+    from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
 
     _log_to_stderr(console=log_format == "console")

@@ -41,7 +41,8 @@ def _findings(broker_config: Path) -> "list[Finding]":
     from agent.doctor.findings import Finding, Level
     from agent.doctor.gathering import gather
     from agent.process import wall_ms
-    from agent.settings import AgentSettingsError, agent_settings
+    from agent.settings import AgentSettingsError
+    from agent.settings_file import agent_settings
     from kafka_log.errors import BrokerPropertiesError
     from kafka_log.server_properties import load_broker_properties
 

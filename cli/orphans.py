@@ -28,7 +28,7 @@ def orphans(
     lost segments out of the metadata. Exits with 1 if something was found and not healed.
     """
     from agent.orphan_check import OrphanCheck
-    from agent.settings import agent_settings
+    from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
 
     broker = load_broker_properties(broker_config)

@@ -52,6 +52,8 @@ class LogRow:
     failed_copies: tuple[str, ...] = ()
     is_at_most: bool = False
     """The end is a bound: it is known for certain only when the log is read."""
+    resumed_bytes: int = 0
+    """Of `size_bytes`, what a run before this one had written."""
 
 
 def recover(
@@ -237,6 +239,7 @@ def _restored_row(log: "RestoredLog") -> LogRow:
         tuple((epoch, start) for epoch, start in log.leader_epochs),
         status,
         log.failed_copies,
+        log.resumed_bytes,
     )
 
 
@@ -278,6 +281,7 @@ def _document(
                 "start_offset": row.start_offset,
                 "end_offset": row.end_offset,
                 "size_bytes": row.size_bytes,
+                "resumed_bytes": row.resumed_bytes,
                 "gap": {"from_offset": row.gap[0], "to_offset": row.gap[1]} if row.gap else None,
                 "recovery_point_ms": row.recovery_point_ms,
                 "leader_epochs": [{"leader_epoch": epoch, "start_offset": at} for epoch, at in row.leader_epochs],

@@ -82,7 +82,7 @@ def open_sources(broker_config: Path, where: WhereToAsk, tell: Tell) -> Iterator
 
 @contextmanager
 def _opened(broker_config: Path, where: WhereToAsk, tell: Tell) -> Iterator[Sources]:
-    from agent.settings import agent_settings
+    from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
     from recovery.inventory import from_objects
 

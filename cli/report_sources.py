@@ -29,7 +29,7 @@ def report_sources(
     one, the defaults of the agents count, and only an inventory tells of the store. Raises AgentSettingsError,
     BrokerPropertiesError.
     """
-    from agent.settings import agent_settings
+    from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
     from plugin.prices import section_of
     from retention_job.settings import LifeTimes, Sources
@@ -45,7 +45,7 @@ def report_sources(
 
 
 def _listing(broker: "BrokerProperties", broker_config: Path, cluster_id: str) -> "StoreListing":
-    from agent.settings import agent_settings
+    from agent.settings_file import agent_settings
     from plugin.loading import settings_under_prefix
     from plugin.prices import section_of
     from retention_job.settings import StoreListing

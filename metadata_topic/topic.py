@@ -25,6 +25,9 @@ REPLICATION_KEY = KEY_PREFIX + "replication.factor"
 RETENTION_KEY = KEY_PREFIX + "retention.ms"
 
 
+_NOT_KNOWN_YET_PAUSE_S: Final = 0.2
+
+
 @dataclass(frozen=True, slots=True)
 class MetadataTopicSettings:
     """How the metadata topics are made. Once they are there, these change nothing."""
@@ -315,10 +318,24 @@ class _ConfluentAdmin:
         return self._wait("create topic", topic, future, passable=KafkaError.TOPIC_ALREADY_EXISTS) is not _PASSED
 
     def topic_config(self, topic: str) -> dict[str, str]:
+        from confluent_kafka import KafkaError
         from confluent_kafka.admin import ConfigResource, ResourceType
+        from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-        [future] = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-        return {key: entry.value for key, entry in self._wait("describe topic", topic, future).items()}
+        def described() -> Any:
+            [future] = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+            return self._wait("describe topic", topic, future, passable=KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+        # A topic that was made just now is not known to all brokers yet.
+        again = Retrying(
+            retry=retry_if_result(lambda answer: answer is _PASSED),
+            wait=wait_fixed(_NOT_KNOWN_YET_PAUSE_S),
+            stop=stop_after_delay(self._timeout_s),
+        )
+        try:
+            return {key: entry.value for key, entry in again(described).items()}
+        except RetryError as error:
+            raise TopicSetupError("describe topic", topic, "no broker knows it") from error
 
     def _wait(self, operation: str, key: str, future: "Future[Any]", passable: int | None = None) -> Any:
         from concurrent.futures import TimeoutError as FutureTimeoutError

@@ -20,7 +20,7 @@ from agent.doctor.facts import (
     Unknown,
 )
 from agent.doctor.findings import Finding, Level, exit_code
-from agent.settings import agent_settings
+from agent.settings_file import agent_settings
 from kafka_log.server_properties import parse_broker_properties
 from metadata_topic.topic import MetadataTopicSettings
 

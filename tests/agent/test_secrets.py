@@ -12,7 +12,8 @@ import agent.kafka_side as kafka_side
 import agent.process as agent_process
 from agent.identity import AgentLock
 from agent.process import Agent
-from agent.settings import AgentSettingsError, agent_settings
+from agent.settings import AgentSettingsError
+from agent.settings_file import agent_settings
 from kafka_log.server_properties import load_broker_properties
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.errors import MetadataTopicError

@@ -10,10 +10,10 @@ from agent.configuration_doc import describe_settings
 from agent.settings import (
     AgentSettings,
     AgentSettingsError,
-    agent_settings,
     parse_address,
     parse_peers,
 )
+from agent.settings_file import agent_settings
 from agent.transfer_limits import catch_up_read_limits, log_manager_limits
 from kafka_log.server_properties import parse_broker_properties
 from plugin.loading import DEFAULT_IMPL_PREFIX

@@ -22,6 +22,7 @@ from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.settings_topic import SettingsWriter
 from metadata_topic.topic_settings import LinkPolicy, TopicSettings
 from recovery.log_directory_target import STAGING
+from recovery.log_writer import JOURNAL
 from tests.cluster.agent_views import describe
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script
 
@@ -29,12 +30,15 @@ ARCHIVE_INTERVAL_MS = 1000
 PUT_LATENCY_MS = 5
 BUSY_MACHINE_S = 0.5
 NEW_DIRECTORY_ID = "dHsvUeAsx4pzL_7iPzNrAg"
+RECORDS = 8000
+BATCH_RECORDS = 50
 CHECKOUT = Path(__file__).parents[2]
 
 
 def _settings(directory: Path) -> ClusterSettings:
     # The controllers' logs stand apart, as on machines of their own: only brokers are lost here.
     metadata = {number: {"metadata.log.dir": str(directory / f"controller-{number}")} for number in (1, 2, 3)}
+    metadata[3]["log.dirs"] = f"{directory / 'disk-a'},{directory / 'disk-b'}"
     return ClusterSettings(
         AgentsMode(overrides={"remote.wal.archive.interval.ms": str(ARCHIVE_INTERVAL_MS)}),
         {"min.insync.replicas": "1"},
@@ -157,6 +161,57 @@ def test_erased_replicas_come_back_and_end_byte_identical(cluster: LocalCluster,
         _expect_sound(cluster, 1, topic, tmp_path / "drill")
 
 
+def test_two_disks_come_back_as_of_a_point_in_time_though_the_recovery_was_killed(
+    cluster: LocalCluster, topic: str
+) -> None:
+    _make_topic(cluster, topic, [[3]] * 4, {"segment.bytes": "1048576", "message.timestamp.type": "CreateTime"})
+    producer = _producer(cluster)
+    began_ms = time.time_ns() // 1_000_000 - RECORDS
+    for number in range(RECORDS):  # one a millisecond
+        producer.produce(topic, b"%010d" % number * 400, partition=number % 4, timestamp=began_ms + number)
+        producer.poll(0)
+    assert producer.flush(PATIENCE_S) == 0
+    for partition in range(4):
+        _expect_uploaded(cluster, topic, RECORDS // 4, partition)
+    disks = cluster.log_directories(3)
+    lived_on = [{path.name for path in disk.glob(f"{topic}-*")} for disk in disks]
+    assert all(lived_on), "both disks had partitions"
+    _lose(cluster, 3)
+
+    until = str(began_ms + RECORDS // 2)
+    dry = _recover(cluster, 3, "--dry-run", "--to-timestamp", until)
+    assert len([log for log in dry["logs"] if log["log"].startswith(topic)]) == 4
+    assert not any(disk.exists() for disk in disks), "a dry run writes nothing"
+    _kill_recovery_in_the_middle(cluster, 3, "--to-timestamp", until)
+    told = _recover(cluster, 3, "--to-timestamp", until)
+
+    logs = {log["log"]: log for log in told["logs"] if log["log"].startswith(topic)}
+    assert {log["status"] for log in logs.values()} == {"to the timestamp"}
+    assert sum(log["resumed_bytes"] for log in logs.values()) >= 1 << 20, "what was written is not written again"
+    assert [{path.name for path in disk.glob(f"{topic}-*")} for disk in disks] == lived_on
+    _start(cluster, 3)
+    for partition in range(4):
+        cluster.admin.wait_for_leader(topic, partition, expected=3)
+        read = _read_all(cluster, topic, partition)
+        numbers = [int(value[:10]) for _, value in sorted(read.items())]
+        assert numbers == list(range(partition, 4 * len(numbers), 4)), "from the first record on, none left out"
+        # The log ends with a whole batch, at most one batch before the time.
+        assert RECORDS // 2 - 4 * BATCH_RECORDS <= numbers[-1] <= RECORDS // 2
+
+
+def _kill_recovery_in_the_middle(cluster: LocalCluster, broker_id: int, *options: str) -> None:
+    """Kill it when it has completed a segment and not yet the whole."""
+    command = _command(cluster, "recover", broker_id, *options)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=CHECKOUT) as process:
+        staged = [disk / STAGING for disk in cluster.log_directories(broker_id)]
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not any(path.glob(f"*/{JOURNAL}") for path in staged):
+            assert process.poll() is None, "it ended before it could be killed"
+            assert time.monotonic() < deadline_s
+        process.kill()
+    assert any(path.exists() for path in staged)
+
+
 def _expect_sound(cluster: LocalCluster, broker_id: int, topic: str, scratch: Path) -> None:
     """What is stored is what the living replica has, and Kafka's dump-log reads all of what is restored of it."""
     [replica] = cluster.log_directories(broker_id)
@@ -220,7 +275,7 @@ def _producer(cluster: LocalCluster, *, idempotent: bool = True) -> Producer:
             "bootstrap.servers": cluster.bootstrap_servers,
             "enable.idempotence": idempotent,
             "linger.ms": 2,
-            "batch.num.messages": 50,
+            "batch.num.messages": BATCH_RECORDS,
             "delivery.timeout.ms": 120_000,
             "log_level": 0,
         }
@@ -253,10 +308,10 @@ def _kill_in_the_middle_of(cluster: LocalCluster, topic: str, acknowledged: Ackn
     return killed_s
 
 
-def _expect_uploaded(cluster: LocalCluster, topic: str, end_offset: int) -> None:
+def _expect_uploaded(cluster: LocalCluster, topic: str, end_offset: int, partition: int = 0) -> None:
     def uploaded() -> bool:
         views = [view for number in cluster.broker_ids for view in _agents_view(cluster, topic, number)]
-        return any(view["uploaded_offset"] >= end_offset for view in views)
+        return any(view["partition"] == partition and view["uploaded_offset"] >= end_offset for view in views)
 
     wait_until(uploaded, f"{topic} is uploaded up to offset {end_offset}", PATIENCE_S)
 
@@ -266,10 +321,14 @@ def _erase(cluster: LocalCluster, broker_id: int) -> None:
         shutil.rmtree(path)
 
 
-def _run(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> subprocess.CompletedProcess[str]:
+def _command(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> list[str]:
     config = str(cluster.layout.server_properties(broker_id))
+    return [sys.executable, "-m", "cli.main", command, "--broker-config", config, "--json", *options]
+
+
+def _run(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cli.main", command, "--broker-config", config, "--json", *options],
+        _command(cluster, command, broker_id, *options),
         capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=CHECKOUT,
     )  # fmt: skip
 
@@ -288,7 +347,7 @@ def _recover_refused(cluster: LocalCluster, broker_id: int) -> str:
     return done.stdout
 
 
-def _read_all(cluster: LocalCluster, topic: str) -> dict[int, bytes]:
+def _read_all(cluster: LocalCluster, topic: str, number: int = 0) -> dict[int, bytes]:
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -297,7 +356,7 @@ def _read_all(cluster: LocalCluster, topic: str) -> dict[int, bytes]:
             "log_level": 0,
         }
     )
-    partition = TopicPartition(topic, 0, 0)
+    partition = TopicPartition(topic, number, 0)
     consumer.assign([partition])
     read: dict[int, bytes] = {}
     try:

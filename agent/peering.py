@@ -1,0 +1,34 @@
+"""Where this agent, its broker and the other agents are found, out of the settings."""
+
+from agent.settings import AgentSettings
+from kafka_log.server_properties import BrokerProperties
+from replication.peer_connection import Address, PeerTls
+
+
+def peer_tls(settings: AgentSettings) -> PeerTls | None:
+    """What agents prove themselves with; None where they speak plaintext."""
+    certificate = settings.remote_wal_agent_ssl_certificate_file
+    key = settings.remote_wal_agent_ssl_key_file
+    authority = settings.remote_wal_agent_ssl_ca_file
+    if certificate is None or key is None or authority is None:
+        return None
+    return PeerTls(certificate, key, authority)
+
+
+def peer_addresses(broker: BrokerProperties, settings: AgentSettings) -> dict[int, Address]:
+    """The other agents by broker id."""
+    return {
+        broker_id: peer for broker_id, peer in settings.remote_wal_agent_peers.items() if broker_id != broker.node_id
+    }
+
+
+def replica_listeners(broker: BrokerProperties, settings: AgentSettings) -> dict[int, Address]:
+    """Where this agent poses as each other broker, by broker id."""
+    host, base = settings.remote_wal_agent_replica_listen_host, settings.remote_wal_agent_replica_port_base
+    return {broker_id: Address(host, base + broker_id) for broker_id in peer_addresses(broker, settings)}
+
+
+def broker_listener(broker: BrokerProperties) -> Address:
+    """The local broker's own inter-broker listener."""
+    listener = broker.listeners[broker.inter_broker_listener_name]
+    return Address(listener.host or "127.0.0.1", listener.port)
