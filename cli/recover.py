@@ -50,10 +50,10 @@ class LogRow:
     leader_epochs: tuple[tuple[int, int], ...]
     status: str
     failed_copies: tuple[str, ...] = ()
-    is_at_most: bool = False
-    """The end is a bound: it is known for certain only when the log is read."""
     resumed_bytes: int = 0
     """Of `size_bytes`, what a run before this one had written."""
+    is_at_most: bool = False
+    """The end is a bound: it is known for certain only when the log is read."""
 
 
 def recover(

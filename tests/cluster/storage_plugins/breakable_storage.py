@@ -33,7 +33,7 @@ from plugin.local_directory import LocalDirectorySettings, LocalWalStorageManage
 from plugin.object_store import ListPage, ObjectHead, ObjectStore
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 
-_FLUSH_S = 30.0
+_POLL_S = 0.005
 
 
 class BreakableSettings(LocalDirectorySettings):
@@ -149,10 +149,17 @@ def _break_publisher(store: BreakableStore) -> None:
             store.die_if("die-before-deletion-started")
         publish(publisher, record)
         if state is DELETED and store.takes("die-after-deletion-finished"):
-            assert publisher.flush(_FLUSH_S)
-            _die()
+            threading.Thread(target=_die_once_published, args=(publisher, publisher.counters["queued"])).start()
 
     RemoteWalMetadataPublisher.publish = publish_or_die  # type: ignore[method-assign,assignment]
+
+
+def _die_once_published(publisher: RemoteWalMetadataPublisher, records: int) -> None:
+    """So many records are acknowledged. In a thread: brokers replicate through the event loop's proxies meanwhile."""
+    pause = threading.Event()
+    while publisher.counters.get("acknowledged", 0) < records:
+        pause.wait(_POLL_S)
+    _die()
 
 
 def _die() -> None:
