@@ -140,6 +140,7 @@ def test_a_dry_run_up_to_a_time_tells_where_the_logs_would_end_at_most(ruins: Ru
     assert ends == [("orders-0", 10, "to the timestamp, at most", True), ("payments-2", 0, NOTHING_STORED, False)]
     assert sorted(ruins.directory.rglob("*")) == before
     restored = _told(ruins.run("recover", "--json", "--to-timestamp", "1500"))
+    assert not any(log["is_at_most"] for log in restored["logs"])
     for key in ("end_offset", "size_bytes", "recovery_point_ms", "leader_epochs"):
         assert [log[key] for log in restored["logs"]] == [log[key] for log in told["logs"]]
 
