@@ -16,10 +16,19 @@ if TYPE_CHECKING:
 
 TEMPLATE: Final = "report.html"
 UNKNOWN: Final = "unknown"
-_PART_ORDER: Final = (
-    "put_usd", "upload_usd", "get_usd", "retrieval_usd", "storage_usd", "read_fee_usd", "crossing_usd",
-    "archive_put_usd", "archive_get_usd", "archive_storage_usd",
-)  # fmt: skip
+_PART_HEADINGS: Final = {
+    "put_usd": "PUT",
+    "upload_usd": "upload",
+    "get_usd": "GET",
+    "retrieval_usd": "retrieval",
+    "storage_usd": "storage",
+    "read_fee_usd": "read fees",
+    "crossing_usd": "border left",
+    "archive_put_usd": "archive PUT",
+    "archive_get_usd": "archive GET",
+    "archive_storage_usd": "archive storage",
+}
+"""What the money went for, in the order of the columns."""
 
 
 def html_report(data: ReportData) -> str:
@@ -44,7 +53,7 @@ def html_report(data: ReportData) -> str:
         costs=data.costs,
         topics=list(zip(data.costs.topics, data.costs.verdicts, strict=True)),
         severities=SEVERITIES,
-        part_order=_PART_ORDER,
+        part_headings=_PART_HEADINGS,
         all_known=all(day.is_complete for day in data.costs.days),
         figure=figure,
     )
