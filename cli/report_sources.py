@@ -4,11 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from agent.settings import AgentSettings
-    from kafka_log.server_properties import BrokerProperties
     from metadata_topic.client_config import KafkaClientConfig
     from retention_job.cost_tables import StoreSections
-    from retention_job.settings import InventoryFile, KafkaSource, Sources, StoreListing
+    from retention_job.settings import InventoryFile, KafkaSource, Sources
 
 _TIMEOUT_S = 30.0
 
@@ -40,9 +38,10 @@ def report_sources(
     """
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
+    from plugin.loading import settings_under_prefix
     from plugin.prices import section_of
     from retention_job.cost_tables import StoreSections
-    from retention_job.settings import LifeTimes, Sources
+    from retention_job.settings import InventoryFile, LifeTimes, Sources, StoreListing
 
     given, given_archive = inventories
     if broker_config is None:
@@ -58,42 +57,23 @@ def report_sources(
         section_of(settings.remote_log_wal_storage_manager_class_name),
         section_of(settings.remote_wal_archive_storage_manager_class_name),
     )
-    listing = given or _listing(broker, settings, cluster_id)
-    archive = given_archive or _archive_listing(broker, settings, cluster_id)
-    return Sources(kafka, listing, state_path, is_incremental, life_times, archive), sections
-
-
-def _archive_listing(broker: "BrokerProperties", settings: "AgentSettings", cluster_id: str) -> "StoreListing | None":
-    """None where the broker's agent archives nothing."""
-    from plugin.loading import settings_under_prefix
-    from plugin.prices import section_of
-    from retention_job.settings import StoreListing
-
-    if not settings.remote_wal_archive_enable:
-        return None
-    class_name = settings.remote_wal_archive_storage_manager_class_name
-    return StoreListing(
-        settings_under_prefix(broker.raw, settings.remote_wal_archive_storage_manager_impl_prefix),
-        cluster_id,
-        class_name,
-        settings.remote_wal_archive_storage_manager_class_path,
-        section_of(class_name),
-    )
-
-
-def _listing(broker: "BrokerProperties", settings: "AgentSettings", cluster_id: str) -> "StoreListing":
-    from plugin.loading import settings_under_prefix
-    from plugin.prices import section_of
-    from retention_job.settings import StoreListing
-
-    class_name = settings.remote_log_wal_storage_manager_class_name
-    return StoreListing(
+    listing = given or StoreListing(
         settings_under_prefix(broker.raw, settings.remote_log_wal_storage_manager_impl_prefix),
         cluster_id,
-        class_name,
+        settings.remote_log_wal_storage_manager_class_name,
         settings.remote_log_wal_storage_manager_class_path,
-        section_of(class_name),
+        sections.wal,
     )
+    archive: StoreListing | InventoryFile | None = given_archive
+    if archive is None and settings.remote_wal_archive_enable:
+        archive = StoreListing(
+            settings_under_prefix(broker.raw, settings.remote_wal_archive_storage_manager_impl_prefix),
+            cluster_id,
+            settings.remote_wal_archive_storage_manager_class_name,
+            settings.remote_wal_archive_storage_manager_class_path,
+            sections.archive,
+        )
+    return Sources(kafka, listing, state_path, is_incremental, life_times, archive), sections
 
 
 def kafka_source(bootstrap_server: str, command_config: Path | None) -> "KafkaSource":

@@ -9,6 +9,7 @@ it needs no entries to be judged or priced.
 
 from typing import TYPE_CHECKING, Final
 
+from retention_job.object_facts import TIMES, first_times, is_stored, nulls, with_events
 from retention_job.schemas import ARCHIVE_KEY
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ _FACTS: Final = (
     "stored_bytes",
     "stored_ms",
 )
-_TIMES: Final = ("started_ms", "finished_ms", "deleting_ms", "deleted_ms")
 _SPANS: Final = "array<struct<leader_epoch:int,first_offset:bigint,last_offset:bigint>>"
 
 
@@ -50,7 +50,7 @@ def facts_of_archive_records(staged: "DataFrame") -> "DataFrame":
         told("expires_ms").alias("expires_ms"),
         f.when(taken & (f.col("state") == 1), f.col("record_id")).alias("record_id"),
         f.col("is_fenced").alias("is_refused"),
-        *_nothing_stored(),
+        *nulls("long", "stored_bytes", "stored_ms"),
     ).select(*_FACTS)
 
 
@@ -71,9 +71,9 @@ def facts_of_archive_inventory(inventory: "DataFrame") -> "DataFrame":
         inventory.filter("archive_topic_id IS NOT NULL")
         .select(
             *key,
-            *_nulls("int", "state", "run_count"),
-            *_nulls("long", "event_timestamp_ms", "expires_ms", "record_id"),
-            *_nulls(_SPANS, "spans"),
+            *nulls("int", "state", "run_count"),
+            *nulls("long", "event_timestamp_ms", "expires_ms", "record_id"),
+            *nulls(_SPANS, "spans"),
             f.lit(False).alias("is_refused"),
             f.col("size_bytes").alias("stored_bytes"),
             f.col("last_modified_ms").alias("stored_ms"),
@@ -87,17 +87,8 @@ def facts_of_archive_state(before: "DataFrame") -> "DataFrame":
     """From the archive table of the run before: a fact for each state that an object was seen in."""
     from pyspark.sql import functions as f
 
-    events = f.filter(
-        f.array(
-            *(
-                f.struct(f.lit(state).alias("state"), f.col(name).alias("event_timestamp_ms"))
-                for state, name in enumerate(_TIMES)
-            )
-        ),
-        lambda event: event.event_timestamp_ms.isNotNull(),
-    )
     return (
-        before.withColumn("event", f.explode(events))
+        with_events(before)
         .select(
             *ARCHIVE_KEY,
             f.col("event.state").cast("int").alias("state"),
@@ -108,32 +99,19 @@ def facts_of_archive_state(before: "DataFrame") -> "DataFrame":
             "expires_ms",
             f.when(f.col("event.state") == 1, f.lit(-1)).cast("long").alias("record_id"),
             f.lit(False).alias("is_refused"),
-            *_nothing_stored(),
+            *nulls("long", "stored_bytes", "stored_ms"),
         )
         .select(*_FACTS)
     )
-
-
-def _nothing_stored() -> "list[Column]":
-    return _nulls("long", "stored_bytes", "stored_ms")
-
-
-def _nulls(kind: str, *names: str) -> "list[Column]":
-    from pyspark.sql import functions as f
-
-    return [f.lit(None).cast(kind).alias(name) for name in names]
 
 
 def archive_table(facts: "DataFrame", has_inventory: bool) -> "DataFrame":
     """ARCHIVE_OBJECTS and, for the job's use, `has_metadata` and `refused_records`: objects without metadata, too."""
     from pyspark.sql import functions as f
 
-    def in_state(state: int, value: str) -> "Column":
-        return f.when(f.col("state") == state, f.col(value))
-
     found = facts.groupBy(*ARCHIVE_KEY).agg(
         f.max("state").alias("state"),
-        *(f.min(in_state(state, "event_timestamp_ms")).alias(name) for state, name in enumerate(_TIMES)),
+        *first_times(),
         *(f.max(name).alias(name) for name in ("expires_ms", "size_bytes", "run_count", "spans")),
         *(f.max(name).alias(name) for name in ("stored_bytes", "stored_ms")),
         f.sum(f.col("is_refused").cast("int")).cast("int").alias("refused_records"),
@@ -142,12 +120,12 @@ def archive_table(facts: "DataFrame", has_inventory: bool) -> "DataFrame":
     return found.select(
         *ARCHIVE_KEY,
         f.coalesce("state", f.lit(-1)).alias("state"),
-        *_TIMES,
+        *TIMES,
         "expires_ms",
         "size_bytes",
         "run_count",
         f.coalesce("spans", f.array().cast(_SPANS)).alias("spans"),
-        (f.col("stored_ms").isNotNull() if has_inventory else f.lit(None).cast("boolean")).alias("is_stored"),
+        is_stored(has_inventory).alias("is_stored"),
         "stored_bytes",
         "stored_ms",
         f.coalesce(f.col("first_record") >= 0, f.lit(False)).alias("is_new"),

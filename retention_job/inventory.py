@@ -1,6 +1,6 @@
 """What is in the store: by listing it, a task per broker, or from an S3 Inventory."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +11,7 @@ from plugin.errors import RemoteStorageError
 from plugin.loading import load_storage_manager
 from plugin.object_keys import ObjectKeyFactory
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, StoredSegment
+from plugin.segment_metadata import CombinedSegmentId
 from retention_job.errors import SourceError
 from retention_job.schemas import INVENTORY
 from retention_job.settings import InventoryFile, StoreListing
@@ -89,13 +90,7 @@ def _archive_batch(page: list[StoredArchiveObject], store_class: str | None) -> 
     ids = [stored.object_id for stored in page]
     return pa.RecordBatch.from_arrays(
         [
-            pa.array([stored.key for stored in page], pa.string()),
-            pa.array([stored.size_bytes for stored in page], pa.int64()),
-            pa.array([stored.last_modified_ms for stored in page], pa.int64()),
-            pa.array([store_class] * len(page), pa.string()),
-            pa.array([object_id.writer_id.broker_id for object_id in ids], pa.int32()),
-            pa.array([object_id.writer_id.incarnation for object_id in ids], pa.int64()),
-            pa.array([object_id.writer_id.sequence for object_id in ids], pa.int64()),
+            *_stored_columns(page, [object_id.writer_id for object_id in ids], store_class),
             pa.array([bytes(object_id.topic_id_partition.topic_id) for object_id in ids], pa.binary()),
             pa.array([object_id.topic_id_partition.partition for object_id in ids], pa.int32()),
             pa.array([object_id.first_offset for object_id in ids], pa.int64()),
@@ -128,16 +123,9 @@ def _lister(listing: StoreListing) -> Callable[[Iterable[pa.RecordBatch]], Itera
 
 def _inventory_batch(page: list[StoredSegment], store_class: str | None) -> pa.RecordBatch:
     rows = len(page)
-    ids = [stored.combined_segment_id for stored in page]
     return pa.RecordBatch.from_arrays(
         [
-            pa.array([stored.key for stored in page], pa.string()),
-            pa.array([stored.size_bytes for stored in page], pa.int64()),
-            pa.array([stored.last_modified_ms for stored in page], pa.int64()),
-            pa.array([store_class] * rows, pa.string()),
-            pa.array([segment_id.broker_id for segment_id in ids], pa.int32()),
-            pa.array([segment_id.incarnation for segment_id in ids], pa.int64()),
-            pa.array([segment_id.sequence for segment_id in ids], pa.int64()),
+            *_stored_columns(page, [stored.combined_segment_id for stored in page], store_class),
             pa.nulls(rows, pa.binary()),
             pa.nulls(rows, pa.int32()),
             pa.nulls(rows, pa.int64()),
@@ -145,6 +133,21 @@ def _inventory_batch(page: list[StoredSegment], store_class: str | None) -> pa.R
         ],
         names=INVENTORY.fieldNames(),
     )
+
+
+def _stored_columns(
+    page: Sequence[StoredSegment | StoredArchiveObject], ids: Sequence[CombinedSegmentId], store_class: str | None
+) -> list[pa.Array]:
+    """The columns of INVENTORY that objects of all kinds have; `ids` are the segments', or the archive's writers'."""
+    return [
+        pa.array([stored.key for stored in page], pa.string()),
+        pa.array([stored.size_bytes for stored in page], pa.int64()),
+        pa.array([stored.last_modified_ms for stored in page], pa.int64()),
+        pa.array([store_class] * len(page), pa.string()),
+        pa.array([segment_id.broker_id for segment_id in ids], pa.int32()),
+        pa.array([segment_id.incarnation for segment_id in ids], pa.int64()),
+        pa.array([segment_id.sequence for segment_id in ids], pa.int64()),
+    ]
 
 
 def read_inventory_file(spark: "SparkSession", source: InventoryFile) -> "DataFrame":

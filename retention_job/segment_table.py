@@ -7,6 +7,7 @@ furthest state alone (`metadata_topic.states`), so neither order nor repetition 
 
 from typing import TYPE_CHECKING, Final
 
+from retention_job.object_facts import TIMES, first_times, is_stored, nulls, with_events
 from retention_job.release_facts import FOREVER
 from retention_job.schemas import SEGMENT_KEY
 
@@ -26,7 +27,6 @@ _FACTS: Final = (
     "stored_ms",
     "store_class_code",
 )
-_TIMES: Final = ("started_ms", "finished_ms", "deleting_ms", "deleted_ms")
 
 
 def facts_of_records(staged_segments: "DataFrame") -> "DataFrame":
@@ -45,8 +45,8 @@ def facts_of_records(staged_segments: "DataFrame") -> "DataFrame":
         *told,
         f.when(~refused & (f.col("state") == 1), f.col("record_id")).alias("record_id"),
         f.when(refused, f.col("state")).alias("refused_state"),
-        *_nulls("stored_bytes", "stored_ms"),
-        f.lit(None).cast("int").alias("store_class_code"),
+        *nulls("long", "stored_bytes", "stored_ms"),
+        *nulls("int", "store_class_code"),
     ).select(*_FACTS)
 
 
@@ -63,12 +63,11 @@ def facts_of_inventory(inventory: "DataFrame", store_classes: list[str]) -> "Dat
         inventory.filter("archive_topic_id IS NULL")
         .select(
             *SEGMENT_KEY,
-            f.lit(None).cast("int").alias("state"),
-            *_nulls("event_timestamp_ms"),
-            *_nulls("size_bytes"),
-            f.lit(None).cast("int").alias("entry_count"),
-            *_nulls("retention_ms", "record_id"),
-            f.lit(None).cast("int").alias("refused_state"),
+            *nulls("int", "state"),
+            *nulls("long", "event_timestamp_ms", "size_bytes"),
+            *nulls("int", "entry_count"),
+            *nulls("long", "retention_ms", "record_id"),
+            *nulls("int", "refused_state"),
             f.col("size_bytes").alias("stored_bytes"),
             f.col("last_modified_ms").alias("stored_ms"),
             (f.lit(None) if code is None else f.when(code > 0, code)).cast("int").alias("store_class_code"),
@@ -94,34 +93,22 @@ def facts_of_state(before: "DataFrame") -> "DataFrame":
     """From the segment table of the run before: a fact for each state that a segment was seen in."""
     from pyspark.sql import functions as f
 
-    events = f.filter(
-        f.array(
-            *(
-                f.struct(f.lit(state).alias("state"), f.col(name).alias("event_timestamp_ms"))
-                for state, name in enumerate(_TIMES)
-            )
-        ),
-        lambda event: event.event_timestamp_ms.isNotNull(),
+    return (
+        with_events(before)
+        .select(
+            *SEGMENT_KEY,
+            f.col("event.state").cast("int").alias("state"),
+            f.col("event.event_timestamp_ms").alias("event_timestamp_ms"),
+            "size_bytes",
+            "entry_count",
+            f.when(f.col("entry_count").isNotNull(), f.coalesce("retention_ms", f.lit(FOREVER))).alias("retention_ms"),
+            f.when(f.col("event.state") == 1, f.lit(-1)).cast("long").alias("record_id"),
+            *nulls("int", "refused_state"),
+            *nulls("long", "stored_bytes", "stored_ms"),
+            *nulls("int", "store_class_code"),
+        )
+        .select(*_FACTS)
     )
-    exploded = before.withColumn("event", f.explode(events))
-    return exploded.select(
-        *SEGMENT_KEY,
-        f.col("event.state").cast("int").alias("state"),
-        f.col("event.event_timestamp_ms").alias("event_timestamp_ms"),
-        "size_bytes",
-        "entry_count",
-        f.when(f.col("entry_count").isNotNull(), f.coalesce("retention_ms", f.lit(FOREVER))).alias("retention_ms"),
-        f.when(f.col("event.state") == 1, f.lit(-1)).cast("long").alias("record_id"),
-        f.lit(None).cast("int").alias("refused_state"),
-        *_nulls("stored_bytes", "stored_ms"),
-        f.lit(None).cast("int").alias("store_class_code"),
-    ).select(*_FACTS)
-
-
-def _nulls(*names: str) -> "list[Column]":
-    from pyspark.sql import functions as f
-
-    return [f.lit(None).cast("long").alias(name) for name in names]
 
 
 def segment_table(facts: "DataFrame", store_classes: list[str], has_inventory: bool) -> "DataFrame":
@@ -136,7 +123,7 @@ def segment_table(facts: "DataFrame", store_classes: list[str], has_inventory: b
 
     found = facts.groupBy(*SEGMENT_KEY).agg(
         f.max("state").alias("state"),
-        *(f.min(in_state(state, "event_timestamp_ms")).alias(name) for state, name in enumerate(_TIMES)),
+        *first_times(),
         f.max(in_state(1, "size_bytes")).alias("finished_bytes"),
         f.max("size_bytes").alias("told_bytes"),
         f.max(in_state(1, "entry_count")).alias("entry_count"),
@@ -152,11 +139,11 @@ def segment_table(facts: "DataFrame", store_classes: list[str], has_inventory: b
     return found.select(
         *SEGMENT_KEY,
         f.coalesce("state", f.lit(-1)).alias("state"),
-        *_TIMES,
+        *TIMES,
         f.coalesce("finished_bytes", "told_bytes").alias("size_bytes"),
         "entry_count",
         f.when(f.col("retention") != FOREVER, f.col("retention")).alias("retention_ms"),
-        (f.col("stored_ms").isNotNull() if has_inventory else f.lit(None).cast("boolean")).alias("is_stored"),
+        is_stored(has_inventory).alias("is_stored"),
         "stored_bytes",
         "stored_ms",
         (f.lit(None).cast("string") if classes is None else f.get(classes, f.col("store_class_code") - 1)).alias(
