@@ -1,9 +1,15 @@
 """What the cluster tells of topics and brokers, asked at long intervals. Blocks; for a thread of its own.
 
-Theory. A topic that is hidden is not a topic that was deleted, and the list of all topics leaves both out alike. Only
-when a topic is asked for by its name does Kafka tell them apart, UNKNOWN_TOPIC_OR_PARTITION from
-TOPIC_AUTHORIZATION_FAILED. So every name is asked for that this agent has seen or heard of; what is hidden stays as it
-is, and while anything is, so do topics of which no name is known, since any of them may be the hidden one.
+Theory. A topic that is hidden is not a topic that was deleted, and the list of all topics leaves both out alike. Asked
+for a topic by its id, Kafka tells them apart: UNKNOWN_TOPIC_ID of one that is not there, TOPIC_AUTHORIZATION_FAILED of
+one that is there and hidden. So each topic with objects that the client does not see is asked for by its id, and is
+gone only if the cluster says so, under whatever name it was.
+
+librdkafka cannot ask by id, so with a login that only it knows topics are told apart by name: by name, too, Kafka
+says UNKNOWN_TOPIC_OR_PARTITION of what is not there, but TOPIC_AUTHORIZATION_FAILED of what is hidden whether or not
+it is there. Every name is asked for that this agent has seen or heard of; what is hidden stays as it is, and while
+anything is, so do topics of which no name is known, since any of them may be the hidden one. A hidden topic that no
+name is known of, alone, looks deleted then.
 
 Any other fault in an answer makes all of it worth nothing, and so does a cluster in which the agents' own metadata
 topic is not to be seen: it is not the whole cluster.
@@ -17,10 +23,11 @@ from typing import Any, TypeVar
 
 import structlog
 
-from kafka_log.topic_partition import TopicId, TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.cluster_descriptions import (
     TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     ClusterDescriptions,
 )
@@ -50,7 +57,7 @@ class Observation:
     names: Mapping[TopicId, str] = field(default_factory=dict)
     """Of the living topics."""
     hidden: frozenset[str] = frozenset()
-    """Topics that this client may not describe, by name: whether they are there is not known."""
+    """Topics that this client may not describe, by name, or by id where no name is known."""
 
 
 def local_retention_ms(config: Mapping[str, str | None]) -> int | None:
@@ -67,6 +74,16 @@ def local_retention_ms(config: Mapping[str, str | None]) -> int | None:
     return value if value is None or value >= 0 else NEVER
 
 
+@dataclass(frozen=True, slots=True)
+class _AnswersById:
+    """Topics that were asked for by id, sorted by the answer."""
+
+    names: dict[TopicId, str]
+    """Of those that may be described after all."""
+    hidden: frozenset[TopicId]
+    absent: frozenset[TopicId]
+
+
 class ClusterObserver:
     """Asks Kafka. One caller at a time."""
 
@@ -78,6 +95,7 @@ class ClusterObserver:
             logger=logging.getLogger(LIBRDKAFKA_LOGGER),
         )
         self._descriptions = ClusterDescriptions(client, f"remote-wal-agent-{broker_id}-lifecycle", timeout_s)
+        self._asks_by_id = self._descriptions.can_ask_by_id
         self._watch = watch
         self._timeout_s = timeout_s
         self._seen: dict[TopicId, str] = {}
@@ -93,11 +111,19 @@ class ClusterObserver:
         if METADATA_TOPIC not in metadata.topics:
             raise ClusterUnknownError(f"the cluster does not show {METADATA_TOPIC}; may this client describe topics?")
         names, hidden = self._describe(sorted({*metadata.topics, *self._seen.values(), *heard_of}))
-        view = self._watch.seen(frozenset(names), now_ms, self._hidden_of(names, hidden))
-        self._seen = {known: name for known, name in self._seen.items() if known in wanted or name in hidden} | names
+        hidden_ids: frozenset[TopicId] = frozenset()
+        if self._asks_by_id:
+            by_id = self._ask_by_id({*wanted, *self._seen} - set(names), names)
+            names, hidden_ids = names | by_id.names, by_id.hidden
+            view = self._watch.seen_by_id(frozenset(names) | hidden_ids, by_id.absent, now_ms)
+        else:
+            view = self._watch.seen(frozenset(names), now_ms, self._hidden_of(names, hidden))
+        kept = {*wanted, *hidden_ids}
+        self._seen = {known: name for known, name in self._seen.items() if known in kept or name in hidden} | names
+        hidden |= {self._seen.get(topic_id) or topic_id_to_text(topic_id) for topic_id in hidden_ids}
         if hidden:
             log.warning("topics_hidden", topics=sorted(hidden), hint="allow the agents' principal to describe them",
-                        consequence="nothing is deleted on the ground that a topic is gone")  # fmt: skip
+                        consequence="neither their retention nor their log start releases any object")  # fmt: skip
         asked = {topic_id: name for topic_id, name in names.items() if topic_id in wanted}
         partitions = {
             TopicIdPartition(topic_id, number): (name, number)
@@ -111,6 +137,30 @@ class ClusterObserver:
             names,
             hidden,
         )
+
+    def _ask_by_id(self, unseen: Collection[TopicId], names: Mapping[TopicId, str]) -> _AnswersById:
+        """What the cluster says of topics that it did not show."""
+        if not unseen:
+            return _AnswersById({}, frozenset(), frozenset())
+        witness = next((topic_id for topic_id, name in names.items() if name == METADATA_TOPIC), None)
+        if witness is None:
+            raise ClusterUnknownError(f"the cluster does not describe {METADATA_TOPIC}")
+        found: dict[TopicId, str] = {}
+        hidden: set[TopicId] = set()
+        absent: set[TopicId] = set()
+        for topic in self._descriptions.topics_by_id(sorted({*unseen, witness})):
+            if not topic.error_code:
+                found[topic.topic_id] = topic.name
+            elif topic.error_code == TOPIC_AUTHORIZATION_FAILED:
+                hidden.add(topic.topic_id)
+            elif topic.error_code == UNKNOWN_TOPIC_ID:
+                absent.add(topic.topic_id)
+            else:
+                which = topic_id_to_text(topic.topic_id)
+                raise ClusterUnknownError(f"describing topic {which} failed with Kafka's error {topic.error_code}")
+        if witness not in found:
+            raise ClusterUnknownError(f"a broker does not know {METADATA_TOPIC}: it does not know the whole cluster")
+        return _AnswersById(found, frozenset(hidden), frozenset(absent))
 
     def _hidden_of(self, names: Mapping[TopicId, str], hidden: frozenset[str]) -> HiddenTopics:
         known = {topic_id for topic_id, name in self._seen.items() if name in hidden}

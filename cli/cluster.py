@@ -100,13 +100,13 @@ def _settings(agents: bool, store: Store, endpoint_url: str, bucket: str) -> "Cl
     from local_cluster.store_spec import S3_BACKEND, S3_EXPRESS_BACKEND, LocalDirectoryStore, S3Store
 
     if not agents:
-        return ClusterSettings()
+        return ClusterSettings(full_compiler=True)
     if store is Store.LOCAL:
-        return ClusterSettings(AgentsMode(LocalDirectoryStore()))
+        return ClusterSettings(AgentsMode(LocalDirectoryStore()), full_compiler=True)
     if not endpoint_url:
         raise StoreOptionError(f"--store {store} needs --endpoint-url")
     backend = S3_EXPRESS_BACKEND if store is Store.S3_EXPRESS else S3_BACKEND
-    return ClusterSettings(AgentsMode(S3Store(endpoint_url, bucket, backend=backend)))
+    return ClusterSettings(AgentsMode(S3Store(endpoint_url, bucket, backend=backend)), full_compiler=True)
 
 
 def _show(status: "ClusterStatus", as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """`remote-wal recover`: rebuild a broker's log directories from object storage."""
 
 import json as json_format
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from recovery.broker_recovery import LostBroker, PlannedLog, Selection
     from recovery.restore import RestoredLog
+    from recovery.timestamp_bound import TimestampBound
 
 INCOMPLETE = 3
 """Exit code: what could be restored is restored, and there is a gap."""
@@ -50,6 +52,8 @@ class LogRow:
     failed_copies: tuple[str, ...] = ()
     resumed_bytes: int = 0
     """Of `size_bytes`, what a run before this one had written."""
+    is_at_most: bool = False
+    """The end is a bound: it is known for certain only when the log is read."""
 
 
 def recover(
@@ -98,10 +102,12 @@ def recover(
     with console.status("reading settings") as status, open_sources(broker_config, where, status.update) as sources:
         broker = _lost_broker(sources, log_dir, ids)
         planned = _plan(broker, sources, selection)
+        status.update("reading time stamps")
+        bounds = _bounds(sources, planned, selection, threads) if dry_run else [None] * len(planned)
         status.stop()
         try:
             rows = (
-                [_planned_row(log) for log in planned]
+                [_planned_row(log, bound) for log, bound in zip(planned, bounds, strict=True)]
                 if dry_run
                 else _recover(console, broker, sources, planned, selection, threads)
             )
@@ -134,6 +140,19 @@ def _plan(broker: "LostBroker", sources: Sources, selection: "Selection") -> "li
     from recovery.broker_recovery import plan_broker
 
     return plan_broker(broker, sources.view, sources.inventory, selection, wall_ms())
+
+
+def _bounds(
+    sources: Sources, planned: "list[PlannedLog]", selection: "Selection", threads: int
+) -> "Sequence[TimestampBound | None]":
+    """Where the logs would end by the point in time that was asked for."""
+    from recovery.run_reader import RunReader
+    from recovery.timestamp_bound import timestamp_bounds
+
+    if selection.to_timestamp_ms is None:
+        return [None] * len(planned)
+    reader = RunReader(sources.storage, sources.archive)
+    return timestamp_bounds([log.plan for log in planned], reader, selection.to_timestamp_ms, threads)
 
 
 def _recover(
@@ -178,8 +197,20 @@ def _recover(
     return [_restored_row(done[log.partition]) if log.partition in done else _planned_row(log) for log in planned]
 
 
-def _planned_row(log: "PlannedLog") -> LogRow:
+def _planned_row(log: "PlannedLog", bound: "TimestampBound | None" = None) -> LogRow:
     plan = log.plan
+    if bound is not None:
+        return LogRow(
+            log.name,
+            plan.start_offset,
+            bound.end_offset,
+            bound.size_bytes,
+            None,
+            bound.written_ms,
+            tuple((epoch, start) for epoch, start in bound.leader_epochs),
+            "to the timestamp, at most",
+            is_at_most=True,
+        )
     if not log.is_stored:
         status = "nothing stored; other replicas" if log.has_other_replicas else "nothing stored"
     else:
@@ -204,7 +235,7 @@ def _restored_row(log: "RestoredLog") -> LogRow:
         log.end_offset,
         log.written_bytes,
         log.gap,
-        log.written_ms if log.written_ms is not None else log.job.plan.written_ms,
+        log.job.plan.written_ms if log.written_ms is None and not log.reached_timestamp else log.written_ms,
         tuple((epoch, start) for epoch, start in log.leader_epochs),
         status,
         log.failed_copies,
@@ -255,6 +286,7 @@ def _document(
                 "recovery_point_ms": row.recovery_point_ms,
                 "leader_epochs": [{"leader_epoch": epoch, "start_offset": at} for epoch, at in row.leader_epochs],
                 "failed_copies": list(row.failed_copies),
+                "is_at_most": row.is_at_most,
             }
             for row in rows
         ],
@@ -286,6 +318,12 @@ def _print(document: dict[str, Any], rows: list[LogRow]) -> None:
         f"{document['size_bytes'] / 1e6:,.1f} MB of {document['objects']:,} objects; the newest was uploaded at "
         f"{_time(document['recovery_point_ms'])}. What was acknowledged after that and not uploaded is not here."
     )
+    if any(row.is_at_most for row in rows):
+        console.print(
+            "At most: behind such an end there is a younger record first. Where time stamps do not go back along the "
+            "log, it is the end.",
+            soft_wrap=True,
+        )
     for refusal in document["would_be_refused"]:
         console.print(f"would be refused: {refusal}", soft_wrap=True, markup=False)
     for item in document["unreadable_objects"][:10]:

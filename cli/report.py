@@ -34,6 +34,9 @@ def report(
     inventory: Annotated[
         str | None, typer.Option(help="An S3 Inventory in the place of a listing: where its files are.")
     ] = None,
+    archive_inventory: Annotated[
+        str | None, typer.Option(help="The same of archive objects; may be the same files, where they share a bucket.")
+    ] = None,
     inventory_format: Annotated[str, typer.Option(help="parquet or csv.")] = "parquet",
     inventory_prefix: Annotated[str, typer.Option(help="The storage manager's `prefix` in that bucket.")] = "",
     output: Annotated[
@@ -71,18 +74,23 @@ def report(
         return
     if bootstrap_server is None or set_:
         raise typer.BadParameter("either --bootstrap-server, or --scenario with its --set")
-    from cli.report_sources import cluster_id_of, kafka_source, report_sources
+    from cli.report_sources import Inventories, cluster_id_of, kafka_source, report_sources
     from retention_job.settings import InventoryFile
 
     cluster_id = cluster_id_of(client_config(bootstrap_server, command_config))
-    listed = InventoryFile(inventory, cluster_id, inventory_prefix, inventory_format) if inventory else None
+    inventories = Inventories(
+        *(
+            InventoryFile(path, cluster_id, inventory_prefix, inventory_format) if path else None
+            for path in (inventory, archive_inventory)
+        )
+    )
     kafka = kafka_source(bootstrap_server, command_config)
-    sources, wal_prices = report_sources(
-        kafka, cluster_id, broker_config, listed, f"{output.rstrip('/')}/state", incremental
+    sources, sections = report_sources(
+        kafka, cluster_id, broker_config, inventories, f"{output.rstrip('/')}/state", incremental
     )
     from cli.report_job import ReportJob, run_report
 
-    data = run_report(ReportJob(sources, output, cluster_id, prices, wal_prices, apply), master, memory)
+    data = run_report(ReportJob(sources, output, cluster_id, prices, sections, apply), master, memory)
     raise typer.Exit(_show(data, output, json, textfile))
 
 

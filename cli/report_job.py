@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from retention_job.cost_tables import StoreSections
     from retention_job.price_table import PriceTable
     from retention_job.report_data import ReportData
     from retention_job.settings import Sources
@@ -24,8 +25,7 @@ class ReportJob:
     output: str
     cluster_id: str
     prices_file: Path | None
-    wal_prices: str
-    """The section of price tables for the combined segments' store."""
+    sections: "StoreSections"
     apply: bool
 
 
@@ -43,7 +43,7 @@ def run_report(job: ReportJob, master: str | None, memory: str) -> "ReportData":
     from retention_job.session import spark_session
 
     prices = PriceTable.load(job.prices_file)
-    for section in {job.wal_prices, EXPRESS, STANDARD}:
+    for section in {job.sections.wal, job.sections.archive, EXPRESS, STANDARD}:
         prices.store(section)  # a missing price is to be told now, not after the minutes that a run takes
     console = Console(stderr=True)
     with console.status("starting Spark") as status:
@@ -68,7 +68,7 @@ def _run(
     output.begin()
     result = run(RunSettings(job.sources, now_ms, run_id_of(now_ms), job.apply, progress), spark)
     progress("computing costs")
-    report = make_report(result, prices, job.wal_prices, output, job.cluster_id)
+    report = make_report(result, prices, job.sections, output, job.cluster_id)
     progress("writing the report")
     write_report(report, output)
     result.finish()

@@ -1,12 +1,12 @@
 """What `remote-wal report` reads, from its options: the cluster, the store, and the agents' settings."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from kafka_log.server_properties import BrokerProperties
     from metadata_topic.client_config import KafkaClientConfig
-    from retention_job.settings import InventoryFile, KafkaSource, Sources, StoreListing
+    from retention_job.cost_tables import StoreSections
+    from retention_job.settings import InventoryFile, KafkaSource, Sources
 
 _TIMEOUT_S = 30.0
 
@@ -15,15 +15,22 @@ class ReportOptionError(ValueError):
     """Options of the report that do not go together; the message names them."""
 
 
+class Inventories(NamedTuple):
+    """Given in the place of listings."""
+
+    combined_segments: "InventoryFile | None" = None
+    archive: "InventoryFile | None" = None
+
+
 def report_sources(
     kafka: "KafkaSource",
     cluster_id: str,
     broker_config: Path | None,
-    inventory: "InventoryFile | None",
+    inventories: Inventories,
     state_path: str,
     is_incremental: bool,
-) -> "tuple[Sources, str]":
-    """What to read, and the section of price tables that the combined segments' store is paid by.
+) -> "tuple[Sources, StoreSections]":
+    """What to read, and the sections of price tables that the stores are paid by.
 
     `broker_config` is a broker's server.properties: where its agent stores, and the life times that it keeps. Without
     one, the defaults of the agents count, and only an inventory tells of the store. Raises AgentSettingsError,
@@ -31,34 +38,42 @@ def report_sources(
     """
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
-    from plugin.prices import section_of
-    from retention_job.settings import LifeTimes, Sources
-
-    if broker_config is None:
-        return Sources(kafka, inventory, state_path, is_incremental), "s3_express"
-    broker = load_broker_properties(broker_config)
-    settings = agent_settings(broker, broker_config)
-    life_times = LifeTimes(settings.remote_wal_expiration_delete_grace_ms, settings.remote_wal_uncommitted_ttl_ms)
-    section = section_of(settings.remote_log_wal_storage_manager_class_name)
-    listing = inventory or _listing(broker, broker_config, cluster_id)
-    return Sources(kafka, listing, state_path, is_incremental, life_times), section
-
-
-def _listing(broker: "BrokerProperties", broker_config: Path, cluster_id: str) -> "StoreListing":
-    from agent.settings_file import agent_settings
     from plugin.loading import settings_under_prefix
     from plugin.prices import section_of
-    from retention_job.settings import StoreListing
+    from retention_job.cost_tables import StoreSections
+    from retention_job.settings import InventoryFile, LifeTimes, Sources, StoreListing
 
+    given, given_archive = inventories
+    if broker_config is None:
+        return Sources(kafka, given, state_path, is_incremental, archive=given_archive), StoreSections()
+    broker = load_broker_properties(broker_config)
     settings = agent_settings(broker, broker_config)
-    class_name = settings.remote_log_wal_storage_manager_class_name
-    return StoreListing(
+    life_times = LifeTimes(
+        settings.remote_wal_expiration_delete_grace_ms,
+        settings.remote_wal_uncommitted_ttl_ms,
+        settings.remote_wal_archive_delete_grace_ms,
+    )
+    sections = StoreSections(
+        section_of(settings.remote_log_wal_storage_manager_class_name),
+        section_of(settings.remote_wal_archive_storage_manager_class_name),
+    )
+    listing = given or StoreListing(
         settings_under_prefix(broker.raw, settings.remote_log_wal_storage_manager_impl_prefix),
         cluster_id,
-        class_name,
+        settings.remote_log_wal_storage_manager_class_name,
         settings.remote_log_wal_storage_manager_class_path,
-        section_of(class_name),
+        sections.wal,
     )
+    archive: StoreListing | InventoryFile | None = given_archive
+    if archive is None and settings.remote_wal_archive_enable:
+        archive = StoreListing(
+            settings_under_prefix(broker.raw, settings.remote_wal_archive_storage_manager_impl_prefix),
+            cluster_id,
+            settings.remote_wal_archive_storage_manager_class_name,
+            settings.remote_wal_archive_storage_manager_class_path,
+            sections.archive,
+        )
+    return Sources(kafka, listing, state_path, is_incremental, life_times, archive), sections
 
 
 def kafka_source(bootstrap_server: str, command_config: Path | None) -> "KafkaSource":

@@ -11,6 +11,10 @@ from pathlib import Path
 MINIMUM_JAVA_MAJOR = 17
 """Kafka 4's brokers and Spark 4 need it."""
 
+QUICK_JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For what lives for seconds or minutes on few cores: there the full compiler and a parallel collector would take more
+of the machine than the work itself."""
+
 SYSTEM_TRUST_STORES = (
     Path("/etc/ssl/certs/java/cacerts"),
     Path("/etc/pki/java/cacerts"),

@@ -48,6 +48,10 @@ class ClusterSettings:
     broker_overrides: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Kafka's keys by broker, laid over `overrides`."""
     heap_mb: int = 512
+    full_compiler: bool = False
+    """Whether the brokers' JVMs compile as on a machine of their own. A broker that lives for a minute or two, among
+    others on few cores, is quicker without: the full compiler would take most of its processor time.
+    """
     tiered_storage: bool = False
     """Switch KIP-405 on, with LocalTieredStorage in a directory of the cluster and short intervals. Topics ask for
     it: see TIERED_TOPIC.

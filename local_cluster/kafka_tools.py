@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jvm.java import Java
+from jvm.java import QUICK_JVM_OPTIONS, Java
 from local_cluster.kafka_distribution import KafkaDistribution
 
 TOOL_TIMEOUT_S = 600.0
@@ -80,7 +80,7 @@ class KafkaTools:
     ) -> None:
         """`jvm_as_shipped`: the JVM's options are those of Kafka's own scripts, which take longer to warm up."""
         self._java = java
-        self._jvm_options = _SHIPPED_OPTIONS if jvm_as_shipped else _QUICK_OPTIONS
+        self._jvm_options = _SHIPPED_OPTIONS if jvm_as_shipped else QUICK_JVM_OPTIONS
         self._kafka = kafka
         self._bootstrap_servers = bootstrap_servers
         self._running: set[subprocess.Popen[str]] = set()
@@ -174,8 +174,6 @@ class KafkaTools:
             process.kill()
 
 
-_QUICK_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""A tool lives for seconds: the full compiler would take more of the machine than all that the tool does."""
 _SHIPPED_OPTIONS = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 """As in kafka-run-class.sh."""
 _QUIET = ("-Dorg.apache.logging.log4j.level=ERROR", "-Dlog4j2.StatusLogger.level=OFF")

@@ -5,7 +5,7 @@ import sys
 from importlib import resources
 from pathlib import Path
 
-from jvm.java import Java
+from jvm.java import QUICK_JVM_OPTIONS, Java
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.kafka_distribution import KafkaDistribution
 from local_cluster.layout import ClusterLayout
@@ -27,7 +27,7 @@ def broker_process(
         f"-Xmx{settings.heap_mb}m",
         f"-Xms{settings.heap_mb // 2}m",
         # Several brokers share few cores here: the serial collector needs the least of them.
-        "-XX:+UseSerialGC",
+        *(("-XX:+UseSerialGC",) if settings.full_compiler else QUICK_JVM_OPTIONS),
         "-XX:+ExitOnOutOfMemoryError",
         "-Djava.awt.headless=true",
         f"-Djdk.net.hosts.file={layout.hosts_file(broker_id)}",
@@ -75,8 +75,7 @@ def format_log_directory(layout: ClusterLayout, broker_id: int, java: Java, kafk
     directory = layout.broker_directory(broker_id)
     command = [
         str(java.executable),
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
+        *QUICK_JVM_OPTIONS,
         *_logging_options(directory / "format.log"),
         "-cp",
         kafka.class_path,

@@ -28,6 +28,7 @@ T = TypeVar("T")
 NO_TOPIC_ID: Final = TopicId(bytes(16))
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 TOPIC_AUTHORIZATION_FAILED: Final = 29
+UNKNOWN_TOPIC_ID: Final = 100
 
 
 class DescriptionError(MetadataTopicError):
@@ -49,8 +50,10 @@ class DescribedTopic:
     """A topic, or why it is not described: Kafka's error code, 0 for none."""
 
     name: str
+    """Empty when it was asked for by its id, and is not described."""
     error_code: int
     topic_id: TopicId = NO_TOPIC_ID
+    """None's when it was asked for by its name, and is not described."""
     partitions: tuple[DescribedPartition, ...] = ()
 
 
@@ -80,6 +83,32 @@ class ClusterDescriptions:
             lambda admin: _topics_by_librdkafka(admin, names, self.timeout_s),
         )
 
+    @property
+    def can_ask_by_id(self) -> bool:
+        """Whether `topics_by_id` may be asked: librdkafka asks by name alone."""
+        try:
+            self._settings()
+        except ClientPropertyError:
+            return False
+        return True
+
+    def topics_by_id(self, topic_ids: Sequence[TopicId]) -> list[DescribedTopic]:
+        """One for each id (Metadata requests of version 12, KIP-516).
+
+        Raises DescriptionError, and ClientPropertyError where ids cannot be asked for.
+
+        Of a topic that is there and that this client may not describe, a broker says TOPIC_AUTHORIZATION_FAILED, and
+        UNKNOWN_TOPIC_ID only of one that is not there: ids are no secret to Kafka.
+        """
+        if not topic_ids:
+            return []
+        asked = [uuid.UUID(bytes=topic_id) for topic_id in topic_ids]
+        return self._ask_by_kafka_python(
+            "describe topics by id",
+            self._settings(),
+            lambda admin: [_topic(described) for described in admin.describe_topics(asked)],
+        )
+
     def brokers(self) -> list[DescribedBroker]:
         """Those that live. Raises DescriptionError."""
         return self._ask(
@@ -103,12 +132,9 @@ class ClusterDescriptions:
     ) -> T:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
-        from kafka.errors import KafkaError
 
-        # Its errors are raised too, and its warnings, such as that of PLAIN without TLS, would come with each question.
-        logging.getLogger("kafka").setLevel(logging.CRITICAL)
         try:
-            settings = {**kafka_python_settings(self.client), "client_id": self.client_id}
+            settings = self._settings()
         except ClientPropertyError:
             admin = AdminClient(
                 self.client.for_confluent(client_id=self.client_id), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
@@ -117,11 +143,23 @@ class ClusterDescriptions:
                 return by_librdkafka(admin)
             except (KafkaException, FutureTimeoutError) as error:
                 raise self._error(operation, error) from error
+        return self._ask_by_kafka_python(operation, settings, by_kafka_python)
+
+    def _ask_by_kafka_python(
+        self, operation: str, settings: dict[str, Any], question: "Callable[[KafkaAdminClient], T]"
+    ) -> T:
+        from kafka.errors import KafkaError
+
+        # Its errors are raised too, and its warnings, such as that of PLAIN without TLS, would come with each question.
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)
         try:
             with _connected(settings, int(self.timeout_s * 1000)) as client:
-                return by_kafka_python(client)
+                return question(client)
         except (KafkaError, OSError, TimeoutError) as error:
             raise self._error(operation, error) from error
+
+    def _settings(self) -> dict[str, Any]:
+        return {**kafka_python_settings(self.client), "client_id": self.client_id}
 
     def _error(self, operation: str, error: Exception) -> DescriptionError:
         return DescriptionError(operation, self.client.bootstrap_servers, str(error) or type(error).__name__)
@@ -150,12 +188,11 @@ def _connected(settings: dict[str, Any], timeout_ms: int) -> "Iterator[KafkaAdmi
 
 
 def _topic(described: dict[str, Any]) -> DescribedTopic:
-    if described["error_code"]:
-        return DescribedTopic(described["name"], described["error_code"])
+    topic_id = TopicId(uuid.UUID(str(described["topic_id"])).bytes) if described["topic_id"] else NO_TOPIC_ID
     return DescribedTopic(
-        described["name"],
-        0,
-        TopicId(uuid.UUID(str(described["topic_id"])).bytes),
+        described["name"] or "",
+        described["error_code"],
+        topic_id,
         tuple(
             DescribedPartition(
                 one["partition_index"], one["leader_id"], tuple(one["replica_nodes"]), tuple(one["isr_nodes"])

@@ -31,6 +31,10 @@ class TopicSetupError(MetadataTopicError):
     """A metadata topic cannot be made as configured; `key` is the setting to change."""
 
 
+class TopicNotKnownError(TopicSetupError):
+    """The broker that was asked does not know the topic; one made just now may be known to it in a moment."""
+
+
 class ClientPropertyError(MetadataTopicError):
     """A property of a Java client has no counterpart in librdkafka; `key` names it."""
 

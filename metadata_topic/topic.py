@@ -5,14 +5,17 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, Protocol, Self, cast
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
 import structlog
 
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.cluster_descriptions import ClusterDescriptions, DescriptionError
-from metadata_topic.errors import TopicSetupError
+from metadata_topic.errors import TopicNotKnownError, TopicSetupError
 from metadata_topic.partitioner import metadata_partition
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -240,8 +243,11 @@ def ensure_topics(
                 created.append(topic)
                 log.info("metadata_topic_created", topic=topic, partitions=partition_count, config=config)
                 continue
-        deviations += _deviations(topic, _without_longer_retention(config, actual := admin.topic_config(topic)), actual)
-    metadata_partitions = _partitions_of(METADATA_TOPIC, admin, timeout_s, wait)
+        actual = _once_known(topic, partial(_config_if_known, admin, topic), timeout_s, wait)
+        deviations += _deviations(topic, _without_longer_retention(config, actual), actual)
+    metadata_partitions = _once_known(
+        METADATA_TOPIC, lambda: admin.partition_counts().get(METADATA_TOPIC) or None, timeout_s, wait
+    )
     if metadata_partitions != settings.num_partitions:
         deviations.append(f"{METADATA_TOPIC}: {PARTITIONS_KEY} is {metadata_partitions}, not {settings.num_partitions}")
     for deviation in deviations:
@@ -249,15 +255,22 @@ def ensure_topics(
     return EnsuredTopics(metadata_partitions, tuple(created), tuple(deviations))
 
 
-def _partitions_of(topic: str, admin: AdminLike, timeout_s: float, wait: Callable[[float], object]) -> int:
-    """Also of a topic just made, of which not every broker has heard yet."""
+def _once_known(topic: str, ask: Callable[[], T | None], timeout_s: float, wait: Callable[[float], object]) -> T:
+    """The answer, also of a topic just made, of which not every broker has heard yet: `ask` then says None."""
     pause_s = 0.1
     for _ in range(max(1, int(timeout_s / pause_s))):
-        count = admin.partition_counts().get(topic)
-        if count:
-            return count
+        answer = ask()
+        if answer is not None:
+            return answer
         wait(pause_s)
     raise TopicSetupError("create topic", topic, f"made, but not to be seen within {timeout_s} s")
+
+
+def _config_if_known(admin: AdminLike, topic: str) -> dict[str, str] | None:
+    try:
+        return admin.topic_config(topic)
+    except TopicNotKnownError:
+        return None
 
 
 def _without_longer_retention(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, str]:
@@ -315,10 +328,14 @@ class _ConfluentAdmin:
         return self._wait("create topic", topic, future, passable=KafkaError.TOPIC_ALREADY_EXISTS) is not _PASSED
 
     def topic_config(self, topic: str) -> dict[str, str]:
+        from confluent_kafka import KafkaError
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         [future] = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-        return {key: entry.value for key, entry in self._wait("describe topic", topic, future).items()}
+        answer = self._wait("describe topic", topic, future, passable=KafkaError.UNKNOWN_TOPIC_OR_PART)
+        if answer is _PASSED:
+            raise TopicNotKnownError("describe topic", topic, "the broker does not know it")
+        return {key: entry.value for key, entry in answer.items()}
 
     def _wait(self, operation: str, key: str, future: "Future[Any]", passable: int | None = None) -> Any:
         from concurrent.futures import TimeoutError as FutureTimeoutError

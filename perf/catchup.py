@@ -84,7 +84,7 @@ def catchup(
 
 @contextmanager
 def _cluster(directory: Path, agents: AgentsMode | None) -> Iterator[LocalCluster]:
-    cluster = LocalCluster.create(directory, settings=ClusterSettings(agents=agents))
+    cluster = LocalCluster.create(directory, settings=ClusterSettings(agents=agents, full_compiler=True))
     try:
         cluster.start()
         yield cluster

@@ -30,7 +30,9 @@ def idle(
         console.status("starting the cluster") as line,
         tempfile.TemporaryDirectory(prefix="remote-wal-idle-") as directory,
     ):
-        cluster = LocalCluster.create(Path(directory) / "agents", settings=ClusterSettings(agents=AgentsMode()))
+        cluster = LocalCluster.create(
+            Path(directory) / "agents", settings=ClusterSettings(agents=AgentsMode(), full_compiler=True)
+        )
         try:
             cluster.start()
             line.update(f"creating {partitions} partitions")

@@ -123,7 +123,7 @@ class Ladder:
     def _cluster(self, name: str, agents: AgentsMode | None) -> Iterator[LocalCluster]:
         self.tell(f"starting the cluster {name}")
         # Large segments, so that no roll of one run falls on the other.
-        settings = ClusterSettings(agents=agents, overrides={"log.segment.bytes": str(1 << 30)})
+        settings = ClusterSettings(agents=agents, overrides={"log.segment.bytes": str(1 << 30)}, full_compiler=True)
         cluster = LocalCluster.create(self.directory / name, settings=settings)
         try:
             cluster.start()

@@ -94,7 +94,9 @@ def reassign(
 @contextmanager
 def _cluster(rung: str, kip405: bool) -> Iterator[LocalCluster]:
     overrides = {_BEGIN_AT_TIER: "true"} if kip405 and rung == "ours" else {}
-    settings = ClusterSettings(_AGENTS if rung == "ours" else None, overrides, tiered_storage=kip405)
+    settings = ClusterSettings(
+        _AGENTS if rung == "ours" else None, overrides, tiered_storage=kip405, full_compiler=True
+    )
     with tempfile.TemporaryDirectory(prefix="remote-wal-reassign-") as directory:
         cluster = LocalCluster.create(Path(directory) / "cluster", brokers=2, settings=settings)
         try:

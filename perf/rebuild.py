@@ -203,7 +203,7 @@ def _catch_up(place: Path, load: tuple[int, int, int]) -> Rate:
     """A broker with an empty log directory, in a stock cluster."""
     # The controllers' logs stand apart, so that the directory can be erased.
     metadata = {number: {"metadata.log.dir": str(place.parent / f"controller-{number}")} for number in (1, 2, 3)}
-    with LocalCluster.create(place, settings=ClusterSettings(broker_overrides=metadata)) as cluster:
+    with LocalCluster.create(place, settings=ClusterSettings(broker_overrides=metadata, full_compiler=True)) as cluster:
         cluster.start()
         cluster.create_topic(_TOPIC, partitions=load[1])
         cluster.tools.produce(

@@ -2,8 +2,8 @@
 
 The bulk of it is healthy: each broker's agent writes segment after segment, each with an entry for the next few of its
 partitions, and now and then one for a partition that gets more than its share. A segment's record follows from its
-number alone, so any part of the history is made by a few numpy operations, wherever it is needed. The records of the
-defects are made by the agents' own serde. `expected` says what the job must find: this, and nothing else.
+number alone, so any part of the history is made by a few numpy operations, wherever it is needed. The defects are made
+by `report_defects`; `Planted.expected` says what the job must find: this, and nothing else.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,30 +13,24 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic import serde
-from metadata_topic.records import PublishableRecord, RemoteWalLogSegmentMetadataUpdate
+from kafka_log.topic_partition import TopicId
 from metadata_topic.topic import METADATA_TOPIC
 from metadata_topic.topic_settings import TopicSettings
+from plugin.archive_storage import StoredArchiveObject
 from plugin.segment_metadata import (
     CombinedSegmentId,
-    RemoteLogSegmentMetadataEntry,
-    RemoteLogSegmentState,
-    RemoteWalCombinedLogSegmentMetadata,
 )
 from retention_job.kafka_cluster import Cluster, Offsets, Topic
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 CLUSTER_ID: Final = "perf-report-cluster"
+ARCHIVED: Final = "archived"
+"""The topic with the archive on."""
 ENTRY_BYTES: Final = 12_000
 BULK_TOPICS: Final = 3
-_INCARNATION: Final = 1
-_PLANTED_INCARNATION: Final = 2
-_UNKNOWN_INCARNATION: Final = 3
+INCARNATION: Final = 1
 _HEADER_BYTES: Final = 112
-
-STARTED, FINISHED, DELETING, DELETED = RemoteLogSegmentState
 
 Record = tuple[bytes, bytes]
 Finding = tuple[str, str | None, int | None, str | None]
@@ -90,6 +84,7 @@ class Planted:
     records: list[tuple[int, Record]] = field(default_factory=list)
     """Each with the broker to whose partition of the topic it goes."""
     objects: list[StoredObject] = field(default_factory=list)
+    archive_objects: list[StoredArchiveObject] = field(default_factory=list)
     lost: set[tuple[int, int]] = field(default_factory=set)
     """(broker, sequence) of the bulk: no object."""
     unpublished: set[tuple[int, int]] = field(default_factory=set)
@@ -147,7 +142,7 @@ def bulk_records(spec: HistorySpec, broker_id: int, sequences: NDArray[np.int64]
     """(keys, values) of these segments' COPY_SEGMENT_FINISHED, as arrays of equally long voids."""
     n = len(sequences)
     ids = np.zeros(n, dtype=[("broker", ">u4"), ("high", ">u2"), ("low", ">u4"), ("zero", ">u2"), ("sequence", ">u4")])
-    ids["broker"], ids["low"], ids["sequence"] = broker_id, _INCARNATION, sequences
+    ids["broker"], ids["low"], ids["sequence"] = broker_id, INCARNATION, sequences
     keys = ids.view("V16").reshape(n)
     partition, first = bulk_entries(spec, sequences)
     values = np.zeros(n, dtype=_value_dtype(spec.entries_per_segment))
@@ -176,166 +171,6 @@ def sequences_of(spec: HistorySpec, start: int, stop: int) -> NDArray[np.int64]:
     return np.arange(spec.first_segment + start, spec.first_segment + stop, dtype=np.int64)
 
 
-# The defects.
-
-
-class _Planter:
-    def __init__(self, spec: HistorySpec) -> None:
-        self._spec = spec
-        self.planted = Planted()
-        self._sequences = iter(range(spec.part * 1_000_000 + 1, 2**40))
-        self._partitions = iter(range(spec.part * 10_000, 2**30))
-
-    def ago(self, ms: int) -> int:
-        return self._spec.now_ms - ms
-
-    def new_id(self) -> CombinedSegmentId:
-        return CombinedSegmentId(1, _PLANTED_INCARNATION, next(self._sequences))
-
-    def new_partition(self, topic: str = "kept") -> tuple[str, int]:
-        return topic, next(self._partitions)
-
-    def entry(self, where: tuple[str, int], first: int, last: int, epoch: int = 0) -> RemoteLogSegmentMetadataEntry:
-        partition = TopicIdPartition(topic_id(where[0]), where[1])
-        return RemoteLogSegmentMetadataEntry(partition, epoch, first, last, _HEADER_BYTES, _HEADER_BYTES + 500, 7)
-
-    def publish(self, record: PublishableRecord, broker_id: int = 1) -> None:
-        self.planted.records.append((broker_id, (serde.key_of(record), serde.encode(record))))
-
-    def state(
-        self,
-        segment_id: CombinedSegmentId,
-        state: RemoteLogSegmentState,
-        at_ms: int,
-        *entries: RemoteLogSegmentMetadataEntry,
-    ) -> None:
-        self.publish(RemoteWalCombinedLogSegmentMetadata(segment_id, entries, state, at_ms, 900))
-
-    def upload(
-        self, at_ms: int, *entries: RemoteLogSegmentMetadataEntry, stored_bytes: int | None = 900
-    ) -> CombinedSegmentId:
-        segment_id = self.new_id()
-        self.state(segment_id, STARTED, at_ms - 5)
-        self.state(segment_id, FINISHED, at_ms, *entries)
-        if stored_bytes is not None:
-            self.planted.objects.append(StoredObject(segment_id, stored_bytes, at_ms))
-        return segment_id
-
-    def expect(
-        self, kind: str, where: tuple[str, int] | None = None, segment_id: CombinedSegmentId | None = None
-    ) -> None:
-        topic, partition = where or (None, None)
-        self.planted.expected.add((kind, topic, partition, None if segment_id is None else str(segment_id)))
-
-    # Each plants one defect, and what must not be taken for one.
-
-    def life_cycle(self) -> None:
-        where = self.new_partition("short")
-        self.expect("expired_not_deleted", None, self.upload(self.ago(6 * HOUR_MS), self.entry(where, 0, 9)))
-        self.upload(self.ago(HOUR_MS // 2), self.entry(where, 10, 19))  # its time has not come
-        unfinished = self.new_id()
-        self.state(unfinished, STARTED, self.ago(6 * HOUR_MS))
-        self.expect("upload_unfinished", None, unfinished)
-        self.state(self.new_id(), STARTED, self.ago(1000))
-        for state, kind in ((DELETING, "deletion_unfinished"), (DELETED, "deleted_but_there")):
-            segment_id = self.upload(self.ago(9 * HOUR_MS), self.entry(self.new_partition("short"), 0, 9))
-            self.state(segment_id, DELETING, self.ago(7 * HOUR_MS))
-            if state is DELETED:
-                self.state(segment_id, DELETED, self.ago(6 * HOUR_MS))
-            self.expect(kind, None, segment_id)
-
-    def early_deletion(self) -> None:
-        where = self.new_partition()
-        segment_id = self.upload(self.ago(3 * DAY_MS), self.entry(where, 0, 9), stored_bytes=None)
-        self.upload(self.ago(3 * DAY_MS), self.entry(where, 10, 19))
-        self.state(segment_id, DELETING, self.ago(2 * DAY_MS))
-        self.state(segment_id, DELETED, self.ago(2 * DAY_MS - 1000))
-        self.expect("deleted_too_early", where, segment_id)
-        gone = self.new_partition()
-        self.planted.log_starts[gone] = 10  # nobody wants what was before
-        released = self.upload(self.ago(3 * DAY_MS), self.entry(gone, 0, 9), stored_bytes=None)
-        self.state(released, DELETING, self.ago(2 * DAY_MS))
-        self.state(released, DELETED, self.ago(2 * DAY_MS - 1000))
-
-    def store(self, index: int) -> None:
-        unknown = CombinedSegmentId(1, _UNKNOWN_INCARNATION, self._spec.part * 1000 + index)
-        self.planted.objects.append(StoredObject(unknown, 4000, self.ago(6 * HOUR_MS)))
-        self.expect("object_without_metadata", None, unknown)
-        young = CombinedSegmentId(1, _UNKNOWN_INCARNATION, 2**30 + self._spec.part * 1000 + index)
-        self.planted.objects.append(StoredObject(young, 4000, self.ago(1000)))
-        other = self.upload(self.ago(6 * HOUR_MS), self.entry(self.new_partition(), 0, 9), stored_bytes=901)
-        self.expect("object_of_other_size", None, other)
-        lost = self.upload(self.ago(6 * HOUR_MS), self.entry(self.new_partition(), 0, 9), stored_bytes=None)
-        self.expect("metadata_without_object", None, lost)
-
-    def chain(self) -> None:
-        hole = self.new_partition()
-        self.upload(self.ago(DAY_MS), self.entry(hole, 0, 9))
-        self.upload(self.ago(DAY_MS), self.entry(hole, 20, 29))
-        self.expect("offset_gap", hole)
-        old_hole = self.new_partition()
-        self.upload(self.ago(DAY_MS), self.entry(old_hole, 0, 9), self.entry(old_hole, 20, 29))
-        self.planted.log_starts[old_hole] = 20
-        twice = self.new_partition()
-        self.upload(self.ago(DAY_MS), self.entry(twice, 0, 19))
-        self.upload(self.ago(DAY_MS), self.entry(twice, 10, 29))
-        self.expect("offset_overlap", twice)
-        again = self.new_partition()
-        self.upload(self.ago(DAY_MS), self.entry(again, 0, 9))
-        self.planted.records.append(self.planted.records[-1])  # published twice
-
-    def failover(self) -> None:
-        for is_told, kind in ((True, "dead_entries"), (False, "dead_entries_untold")):
-            where = self.new_partition()
-            old = self.upload(self.ago(DAY_MS), self.entry(where, 0, 29))
-            self.upload(self.ago(DAY_MS), self.entry(where, 20, 39, epoch=1))
-            if is_told:
-                dead = (self.entry(where, 20, 29),)
-                self.publish(RemoteWalLogSegmentMetadataUpdate(old, dead, 2, 1, self.ago(DAY_MS)))
-            self.expect(kind, where, None if is_told else old)
-
-    def bad_records(self) -> None:
-        segment_id = self.new_id()
-        entries = tuple(self.entry(self.new_partition(), first, first + 9) for first in (0, 10))
-        record = RemoteWalCombinedLogSegmentMetadata(segment_id, entries, FINISHED, self.ago(DAY_MS), 900)
-        self.planted.records.append((1, (serde.key_of(record), serde.encode(record)[:-9])))
-        self.planted.records.append((1, (b"foreign", b'{"not": "ours"}')))
-
-    def bulk_losses(self, index: int) -> None:
-        """Two segments of the bulk, far from each other and from the ends."""
-        step = self._spec.per_broker // (2 * self._spec.defects + 2)
-        first = self._spec.first_segment
-        lost = (1, first + (2 * index + 1) * step)
-        unpublished = (1, first + (2 * index + 2) * step)
-        self.planted.lost.add(lost)
-        self.planted.unpublished.add(unpublished)
-        self.expect("metadata_without_object", None, CombinedSegmentId(1, _INCARNATION, lost[1]))
-        self.expect("object_without_metadata", None, CombinedSegmentId(1, _INCARNATION, unpublished[1]))
-        partitions, _ = bulk_entries(self._spec, np.array([unpublished[1]], dtype=np.int64))
-        for partition in set(partitions[0].tolist()):
-            number = 1 * (self._spec.partitions_per_broker + 1) + partition
-            self.expect("offset_gap", (f"bulk-{partition % BULK_TOPICS}", number))
-
-
-def planted(spec: HistorySpec) -> Planted:
-    """The defects of a history."""
-    planter = _Planter(spec)
-    for index in range(spec.defects):
-        planter.life_cycle()
-        planter.early_deletion()
-        planter.store(index)
-        planter.chain()
-        planter.failover()
-        planter.bad_records()
-        planter.bulk_losses(index)
-    found = planter.planted
-    found.expected |= {
-        ("records_quarantined", METADATA_TOPIC, metadata_partition_of(1), None),
-        ("retention_contradiction", "short", None, None),
-    }
-    return found
-
-
 def metadata_partition_of(broker_id: int) -> int:
     """The partition of the metadata topic, of as many as there are brokers and one."""
     return broker_id
@@ -354,11 +189,12 @@ def cluster_of(
     log_starts = {where: offset for part in defects for where, offset in part.log_starts.items()}
     bulk = (spec.partitions_per_broker + 1) * (spec.brokers + 1)
     planted_partitions = 1 + max(
-        (int(p or 0) for part in defects for _, t, p, _ in part.expected if t == "kept"), default=0
+        (int(p or 0) for part in defects for _, t, p, _ in part.expected if t in ("kept", ARCHIVED)), default=0
     )
     sizes = {f"bulk-{i}": bulk for i in range(BULK_TOPICS)} | {
         "kept": planted_partitions + 100,
         "short": planted_partitions + 100,
+        ARCHIVED: planted_partitions + 100,
     }
     topics = [_topic(name, count, str(HOUR_MS if name == "short" else 7 * DAY_MS)) for name, count in sizes.items()]
     offsets = {
@@ -388,7 +224,15 @@ def _topic(name: str, partitions: int, local_retention_ms: str) -> Topic:
         "local.retention.bytes": "-2",
     }
     numbers = tuple(range(partitions))
-    return Topic(topic_id(name), name, numbers, (1,) * partitions, 3, TopicSettings(enable=True), config)
+    return Topic(
+        topic_id(name),
+        name,
+        numbers,
+        (1,) * partitions,
+        3,
+        TopicSettings(enable=True, archive=name == ARCHIVED),
+        config,
+    )
 
 
 def bulk_inventory(
@@ -397,4 +241,4 @@ def bulk_inventory(
     """The bulk's objects, for small histories."""
     for sequence, at_ms in zip(sequences.tolist(), event_ms(spec, sequences).tolist(), strict=True):
         if (broker_id, sequence) not in losses.lost:
-            yield StoredObject(CombinedSegmentId(broker_id, _INCARNATION, sequence), object_bytes(spec), at_ms)
+            yield StoredObject(CombinedSegmentId(broker_id, INCARNATION, sequence), object_bytes(spec), at_ms)

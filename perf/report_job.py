@@ -16,19 +16,21 @@ import typer
 
 from local_cluster.cluster import LocalCluster
 from metadata_topic.topic import METADATA_TOPIC
+from perf.report_defects import planted
 from perf.report_history import (
     CLUSTER_ID,
     HOUR_MS,
     HistorySpec,
     Planted,
+    StoredObject,
     broker_ids,
     bulk_records,
     cluster_of,
     event_ms,
     object_bytes,
-    planted,
     sequences_of,
 )
+from plugin.archive_storage import StoredArchiveObject
 from plugin.object_keys import ObjectKeyFactory
 from retention_job.history import RealKafka
 from retention_job.kafka_cluster import Cluster, Offsets
@@ -151,8 +153,10 @@ def write_inventory(directory: Path, spec: HistorySpec, defects: Planted) -> Non
             pa, pq, directory / f"{spec.first_segment}-{broker_id}.parquet", names, sizes, event_ms(spec, sequences)
         )
     names = [keys.key_of(stored.segment_id) for stored in defects.objects]
-    sizes = np.array([stored.size_bytes for stored in defects.objects])
-    times = np.array([stored.last_modified_ms for stored in defects.objects])
+    names += [stored.key for stored in defects.archive_objects]
+    stored_objects: list[StoredObject | StoredArchiveObject] = [*defects.objects, *defects.archive_objects]
+    sizes = np.array([stored.size_bytes for stored in stored_objects])
+    times = np.array([stored.last_modified_ms for stored in stored_objects])
     _write_part(pa, pq, directory / f"{spec.first_segment}-planted.parquet", names, sizes, times)
 
 
@@ -224,12 +228,14 @@ class Bench:
 
     def measure(self, name: str, spec: HistorySpec, incremental: bool) -> Measured:
         """Run the job over all that was written."""
+        inventory = InventoryFile(str(self._directory / "inventory"), CLUSTER_ID)
         sources = Sources(
             KafkaSource(self._servers),
-            InventoryFile(str(self._directory / "inventory"), CLUSTER_ID),
+            inventory,
             str(self._directory / "state"),
             incremental,
             LifeTimes(slack_ms=HOUR_MS),
+            inventory,
         )
         phases: list[tuple[str, float]] = []
         began = time.monotonic()

@@ -55,7 +55,7 @@ class RestoredLog:
     resumed_bytes: int
     """Of `written_bytes`, what an earlier run had written."""
     written_ms: int | None
-    """When the newest object that was used was written: the recovery point."""
+    """When the newest object that this run wrote of was written: the recovery point."""
     reached_timestamp: bool
     """The log ends at the point in time that was asked for."""
     failed_copies: tuple[str, ...] = field(default=())
@@ -91,8 +91,9 @@ class _Log:
         return not self.is_ended and extent.last_offset >= self.writer.next_offset
 
     def take(self, found: ReadExtent) -> None:
+        end_before = self.writer.next_offset
         self.writer.append(found.extent, found.records, found.batches)
-        if not self.writer.reached_timestamp:
+        if self.writer.next_offset > end_before:
             written_ms = found.extent.run.stored_in.written_ms
             self.written_ms = max(written_ms, self.written_ms or written_ms)
 

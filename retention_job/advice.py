@@ -33,6 +33,8 @@ class TopicTotals:
     stock_usd: float | None
     unknown_days: int
     """Days of brokers of which no usage record tells."""
+    archive_usd: float = 0.0
+    """Of `remote_wal_usd`, what its archive costs: links neither cause nor save it."""
 
     @property
     def saved_usd(self) -> float | None:
@@ -79,7 +81,7 @@ def _advice(totals: TopicTotals, rate_mb_s: float, alone_mb_s: float | None) -> 
         return "unknown: no usage records of its leaders' agents"
     if not totals.upload_bytes and not totals.linked_bytes and not totals.inline_bytes:
         return "no traffic"
-    if saved >= 0:
+    if saved + totals.archive_usd >= 0:
         return "pays"
     command = f"remote-wal topics enable {totals.topic} --link-policy cost"
     if not totals.linked_bytes:

@@ -8,7 +8,8 @@ looked through only for partitions in which an epoch ends elsewhere than the run
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from retention_job.coverage import RANGES_SCHEMA, gaps, merged_ranges, ranges_of, with_epoch_ends
+from retention_job.archive_table import archived_spans
+from retention_job.coverage import RANGES_SCHEMA, gaps, joined_ranges, merged_ranges, ranges_of, with_epoch_ends
 from retention_job.history import History
 from retention_job.joins import of_segments, small_side
 from retention_job.schemas import SEGMENT_KEY
@@ -29,6 +30,9 @@ class Chains:
     twice: "DataFrame"
     """Ranges that are in two objects."""
     gaps: "DataFrame"
+    """What neither a combined segment nor the archive holds."""
+    archived: "DataFrame"
+    """RANGES_SCHEMA: what committed archive objects hold."""
     dead: "DataFrame"
     """Entries that reach beyond their epoch's end, as ENTRIES less the time, with `epoch_end` and `succeeded_ms`."""
 
@@ -48,7 +52,12 @@ def chains_of(history: History) -> Chains:
     known = chains.filter("NOT is_twice")
     dead_path = state.path_of(run_id, "dead")
     _dead(history, known).write.parquet(dead_path)
-    return Chains(known, chains.filter("is_twice"), gaps(known), spark.read.parquet(dead_path))
+    archived_path = state.path_of(run_id, "archived_ranges")
+    spans = archived_spans(history.archive)
+    joined_ranges(spans, spans.limit(0)).write.parquet(archived_path)
+    archived = spark.read.schema(RANGES_SCHEMA).parquet(archived_path)
+    held = known if archived.isEmpty() else with_epoch_ends(joined_ranges(known, archived))
+    return Chains(known, chains.filter("is_twice"), gaps(held), archived, spark.read.parquet(dead_path))
 
 
 def _written(history: History, name: str, frame: "DataFrame") -> "DataFrame":

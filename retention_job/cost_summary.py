@@ -51,6 +51,7 @@ def summarise(frames: CostFrames, prices: PriceTable, with_names: "Callable[[Dat
 
 
 _TOPIC_SUMS = ("upload_bytes", "objects", "linked_bytes", "inline_bytes", "stock_usd")
+_ARCHIVE_USD = "archive_put_usd + archive_storage_usd"
 _UNKNOWN_ROW = "remote_wal_usd IS NULL AND objects > 0"
 
 
@@ -82,7 +83,8 @@ def _topics(daily: "DataFrame", with_names: "Callable[[DataFrame], DataFrame]") 
         *(fn.sum(name).alias(name) for name in _TOPIC_SUMS),
         # A sum that leaves unknown days out would look like a saving.
         fn.when(unknown == 0, fn.sum("remote_wal_usd")).alias("remote_wal_usd"),
-        fn.sum(fn.expr("put_usd + upload_usd + storage_usd")).alias("known_usd"),
+        fn.sum(fn.expr(f"put_usd + upload_usd + storage_usd + {_ARCHIVE_USD}")).alias("known_usd"),
+        fn.sum(fn.expr(_ARCHIVE_USD)).alias("archive_usd"),
         fn.max("remote_followers").alias("remote_followers"),
         unknown.alias("unknown_days"),
     ).cache()  # fmt: skip
@@ -103,6 +105,7 @@ def _topic(row: "Row") -> TopicTotals:
         row.remote_wal_usd,
         row.stock_usd,
         row.unknown_days,
+        row.archive_usd,
     )
 
 

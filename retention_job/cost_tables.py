@@ -6,9 +6,10 @@ tell what followers were given, linked or inline, and each agent's requests. GET
 one range holds several topics' batches: each day's GETs and retrieved bytes are shared out by the bytes that were
 linked. So the sum over topics is what was paid, and nothing is counted twice.
 
-What has no topic stands in rows with a null topic: requests beside the objects (snapshots, listings, failed attempts,
-the archive), and all that crossed the border beside record bytes. In an incremental run, objects of earlier runs have
-no entries here; their storage stands in such a row, too.
+An archive object is of one topic, and is priced as its own store is. What has no topic stands in rows with a null
+topic: requests beside the objects (snapshots, listings, failed attempts, reads of the archive), and all that crossed
+the border beside record bytes. In an incremental run, combined segments of earlier runs have no entries here; their
+storage stands in such a row, too.
 
 The broker of a row is the one that led. Stock Kafka's cost is that of the same records crossing to the same followers
 in other zones; a broker of which no zone is known counts as a zone of its own. Where no usage record tells of a
@@ -18,12 +19,14 @@ All of it is linear aggregation; `entries` is shuffled once, by object.
 """
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
 from plugin.prices import BYTES_PER_GB, StorePrices
+from retention_job.archive_costs import ARCHIVE_AMOUNTS, archive_by_topic
 from retention_job.price_table import EXPRESS, STANDARD, PriceTable
 from retention_job.schemas import SEGMENT_KEY
 from retention_job.storage_days import byte_ms_by_day, life_days, life_sums
@@ -36,6 +39,9 @@ _BYTE_MS_PER_GB_MONTH: Final = BYTES_PER_GB * 720 * 3_600_000.0
 """A 30-day month, as in the price comparisons."""
 _KEY: Final = ("topic_id", "broker_id", "day")
 _FINISHED: Final = 1
+_OF_TOPICS: Final = (
+    "puts", "upload_bytes", "linked_remote_bytes", "inline_remote_bytes", "archive_puts", "archive_upload_bytes",
+)  # fmt: skip
 
 AMOUNTS: Final = (
     "objects",  # that the topic has bytes in
@@ -50,8 +56,11 @@ AMOUNTS: Final = (
     "retrieval_bytes",
     "protocol_bytes",  # across the border beside record bytes: requests, links, what has the feature off
     "protocol_stock_bytes",  # the same in stock Kafka
-    "archive_puts",  # requests to a store with other prices
-    "archive_gets",
+    "archive_objects",  # that were written
+    "archive_puts",  # theirs and, without a topic, all else that is paid as a PUT in a store with other prices
+    "archive_upload_bytes",
+    "archive_stored_byte_ms",
+    "archive_gets",  # from a store with other prices
 )
 DOLLARS: Final = (
     "put_usd",
@@ -61,38 +70,56 @@ DOLLARS: Final = (
     "retrieval_usd",
     "read_fee_usd",
     "crossing_usd",  # what is left of the zone border
-    "archive_usd",
+    "archive_put_usd",
+    "archive_get_usd",
+    "archive_storage_usd",
 )
 """The parts of `remote_wal_usd`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostSources:
-    """What a run read: `schemas.SEGMENTS`, `ENTRIES`, `TIERED`, and `usage_table.COUNTERS`."""
+    """What a run read: `schemas.SEGMENTS`, `ENTRIES`, `TIERED`, `ARCHIVE_OBJECTS`, and `usage_table.COUNTERS`."""
 
     segments: "DataFrame"
     entries: "DataFrame"
     tiered: "DataFrame"
+    archive: "DataFrame"
     counters: "DataFrame"
     now_ms: int
     counted_until_ms: int = 0
     """What was stored before this time has been counted by earlier runs; 0 when this run counts everything."""
+    since_ms: int = 0
+    """When the time begins that amounts are of."""
 
 
-def cost_by_topic(sources: CostSources, prices: PriceTable, wal_prices: str = EXPRESS) -> "DataFrame":
+@dataclass(frozen=True, slots=True)
+class StoreSections:
+    """The sections of price tables that two stores are paid by."""
+
+    wal: str = EXPRESS
+    archive: str = STANDARD
+
+
+_DEFAULT: Final = StoreSections()
+
+
+def cost_by_topic(sources: CostSources, prices: PriceTable, sections: StoreSections = _DEFAULT) -> "DataFrame":
     """One row for each topic id, broker and day: AMOUNTS, `remote_followers`, DOLLARS, `remote_wal_usd`, `stock_usd`,
-    `saved_usd`. `wal_prices` is the section of the combined segments' store.
+    `saved_usd`.
 
     Raises PriceError when a price is missing.
     """
-    rates = _Rates.of(prices, wal_prices)
+    rates = _Rates.of(prices, sections)
     # Decoded once: there are few usage records, and they are asked many things.
     counters = sources.counters.cache()
     usage, zones = amounts_by_day(counters).cache(), racks(counters).cache()
     uploads = _uploads(sources).cache()
     moved = _moved(usage, zones).cache()
-    by_broker = _without_topic(usage, uploads, moved, zones, wal_prices)
-    parts = uploads.unionByName(_with_gets(moved, usage, wal_prices), allowMissingColumns=True)
+    archived = archive_by_topic(sources.archive, sources.now_ms, sources.since_ms).cache()
+    by_broker = _without_topic(usage, [uploads, moved, archived], zones, sections)
+    parts = uploads.unionByName(_with_gets(moved, usage, sections.wal), allowMissingColumns=True)
+    parts = parts.unionByName(archived, allowMissingColumns=True)
     amounts = (
         parts.unionByName(by_broker, allowMissingColumns=True)
         .groupBy(*_KEY)
@@ -192,26 +219,47 @@ def _with_gets(moved: "DataFrame", usage: "DataFrame", wal_prices: str) -> "Data
 
 
 def _without_topic(
-    usage: "DataFrame", uploads: "DataFrame", moved: "DataFrame", zones: "DataFrame", wal_prices: str
+    usage: "DataFrame", by_topic: "list[DataFrame]", zones: "DataFrame", sections: StoreSections
 ) -> "DataFrame":
-    """Rows with a null topic: what an agent did beside the topics' records."""
-    of_topics = uploads.unionByName(moved, allowMissingColumns=True).groupBy("broker_id", "day").agg(
-        *(fn.coalesce(fn.sum(name), fn.lit(0)).alias(f"_{name}")
-          for name in ("puts", "upload_bytes", "linked_remote_bytes", "inline_remote_bytes"))
+    """Rows with a null topic: what an agent did beside the topics' records, which are `by_topic`."""
+    together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), by_topic)
+    of_topics = together.groupBy("broker_id", "day").agg(
+        *(fn.coalesce(fn.sum(name), fn.lit(0)).alias(f"_{name}") for name in _OF_TOPICS)
     ).cache()  # fmt: skip
-    linked = moved.groupBy("day").agg((fn.sum("linked_bytes") > 0).alias("_any_linked"))
-    store = _store_by_day(usage, wal_prices).select("broker_id", "day", *(f"a{n}" for n in range(1, 8)))
+    rows = _requests(usage, of_topics, together, sections).unionByName(
+        _border(usage, of_topics, zones), allowMissingColumns=True
+    )
+    rows = rows.unionByName(_other_store(usage, of_topics, sections), allowMissingColumns=True)
+    return rows.withColumn("topic_id", fn.lit(None).cast("binary"))
+
+
+def _left(counted: str, *told: str) -> "Column":
+    """What usage counted beside what the objects tell."""
+    return fn.greatest(fn.expr(" - ".join((counted, *(f"coalesce({name}, 0)" for name in told)))), fn.lit(0))
+
+
+def _requests(
+    usage: "DataFrame", of_topics: "DataFrame", together: "DataFrame", sections: StoreSections
+) -> "DataFrame":
+    """To the combined segments' store, in which archive objects may be as well."""
+    linked = together.groupBy("day").agg(fn.coalesce(fn.sum("linked_bytes") > 0, fn.lit(False)).alias("_any_linked"))
+    both = sections.wal == sections.archive
+    store = _store_by_day(usage, sections.wal).select("broker_id", "day", *(f"a{n}" for n in range(1, 8)))
     beside = store.join(of_topics, ["broker_id", "day"], "left").join(fn.broadcast(linked), "day", "left")
     unlinked = ~fn.coalesce("_any_linked", fn.lit(False))
-    requests = beside.select(
+    return beside.select(
         "broker_id",
         "day",
         # A listing is paid as a PUT is.
-        (fn.greatest(fn.col("a1") - fn.coalesce("_puts", fn.lit(0)), fn.lit(0)) + fn.col("a5")).alias("puts"),
-        fn.greatest(fn.col("a6") - fn.coalesce("_upload_bytes", fn.lit(0)), fn.lit(0)).alias("upload_bytes"),
+        (_left("a1", "_puts", *(["_archive_puts"] if both else [])) + fn.col("a5")).alias("puts"),
+        _left("a6", "_upload_bytes", *(["_archive_upload_bytes"] if both else [])).alias("upload_bytes"),
         fn.when(unlinked, fn.col("a2") + fn.col("a3")).alias("gets"),
         fn.when(unlinked, fn.col("a7")).alias("retrieval_bytes"),
     )
+
+
+def _border(usage: "DataFrame", of_topics: "DataFrame", zones: "DataFrame") -> "DataFrame":
+    """What crossed it beside record bytes."""
     border = (
         _with_zones(usage.where((fn.col("kind") == FOLLOWER) & (fn.col("follower") >= 0)), zones)
         .where("is_remote")
@@ -220,19 +268,28 @@ def _without_topic(
         .join(of_topics, ["broker_id", "day"], "left")
     )
     records = fn.coalesce("_inline_remote_bytes", fn.lit(0))
-    protocol = border.select(
+    return border.select(
         "broker_id",
         "day",
         (fn.col("_peer") - records).alias("protocol_bytes"),
         (fn.col("_stock") - records - fn.coalesce("_linked_remote_bytes", fn.lit(0))).alias("protocol_stock_bytes"),
     )
-    archive = (
-        usage.where((fn.col("kind") == STORE) & (fn.col("name") != wal_prices))
+
+
+def _other_store(usage: "DataFrame", of_topics: "DataFrame", sections: StoreSections) -> "DataFrame":
+    """Requests to a store that is not priced as the combined segments' is: the archive's."""
+    counted = (
+        usage.where((fn.col("kind") == STORE) & (fn.col("name") != sections.wal))
         .groupBy("broker_id", "day")
-        .agg(fn.sum(fn.expr("a1 + a5")).alias("archive_puts"), fn.sum(fn.expr("a2 + a3")).alias("archive_gets"))
+        .agg(*(fn.sum(name).alias(name) for name in ("a1", "a2", "a3", "a5", "a6")))
     )
-    rows = requests.unionByName(protocol, allowMissingColumns=True).unionByName(archive, allowMissingColumns=True)
-    return rows.withColumn("topic_id", fn.lit(None).cast("binary"))
+    return counted.join(of_topics, ["broker_id", "day"], "left").select(
+        "broker_id",
+        "day",
+        (_left("a1", "_archive_puts") + fn.col("a5")).alias("archive_puts"),
+        _left("a6", "_archive_upload_bytes").alias("archive_upload_bytes"),
+        fn.expr("a2 + a3").alias("archive_gets"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +302,10 @@ class _Rates:
     read_fee_gb: float
 
     @classmethod
-    def of(cls, prices: PriceTable, wal_prices: str) -> "_Rates":
+    def of(cls, prices: PriceTable, sections: StoreSections) -> "_Rates":
         # S3 Standard is in all zones, so only a directory bucket's readers can be in others.
-        read_fee_gb = prices.cross_zone_read_gb if wal_prices == EXPRESS else 0.0
-        return cls(prices.store(wal_prices), prices.store(STANDARD), prices.zone_crossing_gb, read_fee_gb)
+        read_fee_gb = prices.cross_zone_read_gb if sections.wal == EXPRESS else 0.0
+        return cls(prices.store(sections.wal), prices.store(sections.archive), prices.zone_crossing_gb, read_fee_gb)
 
 
 def _priced(amounts: "DataFrame", rates: _Rates) -> "DataFrame":
@@ -260,7 +317,7 @@ def _priced(amounts: "DataFrame", rates: _Rates) -> "DataFrame":
     def metadata(name: str) -> "Column":
         return fn.coalesce(name, fn.lit(0))
 
-    from_metadata = ("objects", "puts", "upload_bytes", "stored_byte_ms")
+    from_metadata = ("objects", "puts", "upload_bytes", "stored_byte_ms", *ARCHIVE_AMOUNTS)
     counted = amounts.select(
         *_KEY,
         *((metadata(name) if name in from_metadata else usage(name)).cast("double").alias(name) for name in AMOUNTS),
@@ -275,8 +332,11 @@ def _priced(amounts: "DataFrame", rates: _Rates) -> "DataFrame":
         "retrieval_usd": fn.col("retrieval_bytes") * (store.retrieval_gb / gb),
         "read_fee_usd": fn.col("linked_remote_bytes") * (rates.read_fee_gb / gb),
         "crossing_usd": fn.expr("inline_remote_bytes + protocol_bytes") * (rates.crossing_gb / gb),
-        "archive_usd": fn.col("archive_puts") * (rates.archive.put_per_1000 / 1000)
-        + fn.col("archive_gets") * (rates.archive.get_per_1000 / 1000),
+        "archive_put_usd": fn.col("archive_puts") * (rates.archive.put_per_1000 / 1000)
+        + fn.col("archive_upload_bytes") * (rates.archive.upload_gb / gb),
+        "archive_get_usd": fn.col("archive_gets") * (rates.archive.get_per_1000 / 1000),
+        "archive_storage_usd": fn.col("archive_stored_byte_ms")
+        * (rates.archive.storage_gb_month / _BYTE_MS_PER_GB_MONTH),
     }
     stock = fn.expr("linked_remote_bytes + inline_remote_bytes + protocol_stock_bytes") * (rates.crossing_gb / gb)
     return (

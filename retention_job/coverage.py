@@ -8,6 +8,7 @@ one batch hold it (told by that batch) or two runs do (seen when runs are merged
 """
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -141,6 +142,15 @@ def _as_long_as_can_be(ranges: "DataFrame") -> "DataFrame":
         )
         .drop("run")
     )
+
+
+def joined_ranges(covered: "DataFrame", more: "DataFrame") -> "DataFrame":
+    """RANGES_SCHEMA, none of them `is_twice`: what either of two tables holds, as long as ranges can be."""
+    from pyspark.sql import functions as f
+
+    columns = [column.split()[0] for column in RANGES_SCHEMA.split(", ")]
+    both = (frame.withColumn("is_twice", f.lit(False)).select(*columns) for frame in (covered, more))
+    return _as_long_as_can_be(reduce(lambda one, other: one.unionByName(other), both))
 
 
 def with_epoch_ends(covered: "DataFrame") -> "DataFrame":

@@ -1,8 +1,8 @@
 """Records of the metadata topic to rows, a whole Arrow batch at a time.
 
-One pass over the topic gives rows of five kinds, staged side by side (column `row`): what a record says of its segment,
-its entries, dead entries, records that are others' to read, and the quarantine. A row has the columns of its kind and
-nulls in all others.
+One pass over the topic gives rows of six kinds, staged side by side (column `row`): what a record says of its segment,
+its entries, dead entries, what a record says of an archive object, records that are others' to read, and the
+quarantine. A row has the columns of its kind and nulls in all others.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     IntegerType,
     LongType,
@@ -27,11 +28,13 @@ from metadata_topic.records import (
     UnknownRecord,
 )
 from metadata_topic.serde_batches import PADDING, BinaryColumn, SegmentBatch, decode_segments
+from retention_job.archive_decoding import SPAN, archive_columns
 from retention_job.release_facts import ReleaseFacts
 
 SEGMENT_ROW: Final = "segment"
 ENTRY_ROW: Final = "entry"
 DEAD_ROW: Final = "dead"
+ARCHIVE_ROW: Final = "archive"
 OTHER_ROW: Final = "other"
 QUARANTINE_ROW: Final = "quarantine"
 
@@ -66,15 +69,29 @@ _ARROW: Final[dict[str, pa.DataType]] = {
     "detail": pa.string(),
     "key_bytes": pa.int32(),
     "value_bytes": pa.int32(),
+    "publisher": pa.int64(),
+    "expires_ms": pa.int64(),
+    "spans": pa.list_(SPAN),
 }
 _SPARK: Final = {
     pa.string(): StringType(),
     pa.binary(): BinaryType(),
     pa.int32(): IntegerType(),
     pa.int64(): LongType(),
+    pa.list_(SPAN): ArrayType(
+        StructType(
+            [
+                StructField("leader_epoch", IntegerType()),
+                StructField("first_offset", LongType()),
+                StructField("last_offset", LongType()),
+            ]
+        )
+    ),
 }
 STAGED: Final = StructType([StructField(name, _SPARK[kind]) for name, kind in _ARROW.items()])
-"""`event_timestamp_ms` of a quarantined or other record is Kafka's time stamp; `retention_ms` may be FOREVER."""
+"""`event_timestamp_ms` of a quarantined or other record is Kafka's time stamp; `retention_ms` may be FOREVER. Of an
+archive object, the three id columns name its writer, `publisher` is the incarnation that published the record.
+"""
 
 Columns = dict[str, Any]
 
@@ -209,7 +226,7 @@ Raw = tuple[bytes | None, bytes | None, int, int | None]
 
 def _rows_one_by_one(records: Iterable[Raw]) -> Iterator[pa.RecordBatch]:
     """What is not a good record about a combined segment: few, so each is decoded alone."""
-    found: dict[str, list[Columns]] = {DEAD_ROW: [], OTHER_ROW: [], QUARANTINE_ROW: []}
+    found: dict[str, list[Columns]] = {DEAD_ROW: [], ARCHIVE_ROW: [], OTHER_ROW: [], QUARANTINE_ROW: []}
     for raw in records:
         for kind, row in _row_of(*raw):
             found[kind].append(row)
@@ -229,7 +246,7 @@ def _row_of(
         if isinstance(archived, archive_records.UnknownArchiveRecord):
             yield _quarantined(place, archived.reason, archived.detail, key, value)
         else:
-            yield OTHER_ROW, {**place, "record_type": value[1], "key": key, "value": value}
+            yield ARCHIVE_ROW, {**place, **archive_columns(archived)}
         return
     record = serde.decode_or_keep_out(key, value)
     if isinstance(record, RemoteWalLogSegmentMetadataUpdate):

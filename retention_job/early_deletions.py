@@ -2,8 +2,9 @@
 
 The segment table names the suspects: deletion was started sooner than the longest retention among the entries that are
 in a log today. The suspects' entries then decide, one by one: a dead entry, or one that a log no longer holds, is no
-loss. A retention that was raised since makes suspects of what was right at its time, and is told as what it is: deleted
-sooner than the settings of today ask.
+loss, and neither is one that the archive holds, which is all that entries of archived topics wait for. A retention that
+was raised since makes suspects of what was right at its time, and is told as what it is: deleted sooner than the
+settings of today ask.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -29,7 +30,12 @@ def early_deletions(history: History, chains: Chains) -> "DataFrame":
         "state >= 2 AND entry_count > 0 AND finished_ms IS NOT NULL AND deleting_ms IS NOT NULL "
         "AND (retention_ms IS NULL OR deleting_ms - finished_ms < retention_ms)"
     ).select(*SEGMENT_KEY, "finished_ms", "deleting_ms")
-    entries = history.entries.limit(0) if suspects.isEmpty() else history.entries_of_all_runs()
+    archived = small_side(chains.archived.select(*_CHAIN, "first_offset", "last_offset"))
+    if suspects.isEmpty():
+        entries = history.entries.limit(0)
+    else:
+        # All that was archived is suspected, so most of it is cleared before anything is shuffled.
+        entries = _outside(archived, history.entries_of_all_runs(), "first_offset", "last_offset")
     suspects = small_side(suspects)
     topics = history.topics.selectExpr(
         "topic_id", "topic", "local_retention_ms IS NOT NULL AS is_known",
@@ -37,8 +43,9 @@ def early_deletions(history: History, chains: Chains) -> "DataFrame":
     )  # fmt: skip
     starts = history.partitions.select("topic_id", "partition", "log_start_offset")
     told = history.dead_entries.groupBy(*SEGMENT_KEY, *_CHAIN).agg(f.min("first_offset").alias("told_from"))
-    ends = chains.covered.filter("epoch_end IS NOT NULL").select(*_CHAIN, "epoch_end").distinct()
-    return (
+    # Few, and broadcast, so that a crowded partition is not shuffled into one task.
+    ends = small_side(chains.covered.filter("epoch_end IS NOT NULL").select(*_CHAIN, "epoch_end").distinct())
+    found = (
         entries.join(suspects, list(SEGMENT_KEY))
         .join(f.broadcast(topics), "topic_id")
         .join(f.broadcast(starts), ["topic_id", "partition"])
@@ -50,6 +57,26 @@ def early_deletions(history: History, chains: Chains) -> "DataFrame":
         .filter("first_offset < coalesce(epoch_end, 9223372036854775807)")
         .filter("first_offset < coalesce(told_from, 9223372036854775807)")
     )
+    return _outside(
+        archived,
+        found,
+        "greatest(first_offset, coalesce(log_start_offset, 0))",
+        "least(last_offset, coalesce(epoch_end, 9223372036854775807) - 1)",
+    )
+
+
+def _outside(archived: "DataFrame", entries: "DataFrame", first: str, last: str) -> "DataFrame":
+    """The entries of which the archive does not hold all from `first` to `last`, which are SQL over them."""
+    from pyspark.sql import functions as f
+
+    asked = entries.withColumn("_first", f.expr(first)).withColumn("_last", f.expr(last)).alias("asked")
+    held = archived.alias("held")
+    holds = [f.col(f"asked.{name}") == f.col(f"held.{name}") for name in _CHAIN]
+    holds += [
+        f.col("held.first_offset") <= f.col("asked._first"),
+        f.col("held.last_offset") >= f.col("asked._last"),
+    ]
+    return asked.join(held, holds, "left_anti").drop("_first", "_last")
 
 
 def _tiered_up_to(history: History) -> "DataFrame":

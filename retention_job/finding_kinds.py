@@ -34,6 +34,12 @@ class Kind(StrEnum):
     METADATA_RETENTION = "metadata_retention_short"
     METADATA_LOST = "metadata_seems_lost"
     QUARANTINED = "records_quarantined"
+    ARCHIVE_UNFINISHED = "archive_upload_unfinished"
+    ARCHIVE_DELETION_STUCK = "archive_deletion_unfinished"
+    ARCHIVE_DELETED_BUT_THERE = "archive_deleted_but_there"
+    ARCHIVE_NO_METADATA = "archive_object_without_metadata"
+    ARCHIVE_NO_OBJECT = "archive_metadata_without_object"
+    ARCHIVE_OTHER_SIZE = "archive_object_of_other_size"
 
 
 SEVERITIES: Final[Mapping[Kind, Severity]] = MappingProxyType(
@@ -54,6 +60,12 @@ SEVERITIES: Final[Mapping[Kind, Severity]] = MappingProxyType(
         Kind.METADATA_RETENTION: Severity.CRITICAL,
         Kind.METADATA_LOST: Severity.CRITICAL,
         Kind.QUARANTINED: Severity.WARNING,
+        Kind.ARCHIVE_UNFINISHED: Severity.WARNING,
+        Kind.ARCHIVE_DELETION_STUCK: Severity.WARNING,
+        Kind.ARCHIVE_DELETED_BUT_THERE: Severity.WARNING,
+        Kind.ARCHIVE_NO_METADATA: Severity.WARNING,
+        Kind.ARCHIVE_NO_OBJECT: Severity.CRITICAL,
+        Kind.ARCHIVE_OTHER_SIZE: Severity.CRITICAL,
     }
 )
 

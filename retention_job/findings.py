@@ -6,16 +6,17 @@ segments whose entries were not read, of topics whose settings are not known, of
 to live.
 """
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from metadata_topic.topic import METADATA_TOPIC
+from retention_job.archive_findings import archive_findings
 from retention_job.chains import Chains, chains_of
 from retention_job.early_deletions import early_deletions
 from retention_job.finding_kinds import SEVERITIES, Kind, SmallFinding
 from retention_job.history import History
 from retention_job.joins import of_segments
+from retention_job.object_rules import AGENT, ObjectRule, judged, writer_name
 from retention_job.schemas import FINDINGS, SEGMENT_KEY
 from retention_job.settings import LifeTimes
 from retention_job.topic_findings import topic_findings
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 APPLY: Final = "remote-wal report --apply"
 _ORPHANS: Final = "remote-wal orphans --heal --broker-config <server.properties of broker {}>"
-_AGENT: Final = "remote-wal agent --broker-config <server.properties of broker {}>"
 
 FEW_WITHOUT_METADATA: Final = 1000
 """So many objects without metadata are no reason to doubt the metadata, as with agents (`rlm.orphans`)."""
@@ -36,6 +36,7 @@ def find(history: History, now_ms: int, life_times: LifeTimes) -> "DataFrame":
     chains = chains_of(history)
     parts = [
         segment_findings(history, now_ms, life_times),
+        archive_findings(history, now_ms, life_times),
         _deleted_early(history, chains, now_ms),
         _gaps(history, chains),
         _overlaps(history, chains),
@@ -47,35 +48,10 @@ def find(history: History, now_ms: int, life_times: LifeTimes) -> "DataFrame":
     return reduce(lambda one, other: one.unionByName(other), parts).select(*FINDINGS.fieldNames())
 
 
-def segment_name() -> "Column":
-    """CombinedSegmentId's text form of the row."""
-    from pyspark.sql import functions as f
-
-    return f.format_string(
-        "%d-%s-%s",
-        f.col("broker_id"),
-        *(f.lpad(f.lower(f.hex(f.col(name))), 12, "0") for name in SEGMENT_KEY[1:]),
-    )
-
-
 # Rules about single segments: one pass over the segment table.
 
-
-@dataclass(frozen=True, slots=True)
-class _SegmentRule:
-    kind: Kind
-    condition: str
-    """SQL over the segment table; `{now}` and the like are filled in by `segment_findings`."""
-    since: str
-    """The age's beginning."""
-    detail: str
-    """A format string of SQL for the columns in `shown`."""
-    shown: tuple[str, ...]
-    heal: str
-
-
 _RULES: Final = (
-    _SegmentRule(
+    ObjectRule(
         Kind.EXPIRED,
         "has_metadata AND state = 1 AND coalesce(is_stored, true) AND finished_ms < {now} - {slack} - retention_ms",
         "finished_ms",
@@ -83,7 +59,7 @@ _RULES: Final = (
         ("entry_count", "retention_ms"),
         APPLY,
     ),
-    _SegmentRule(
+    ObjectRule(
         Kind.UPLOAD_UNFINISHED,
         "has_metadata AND state = 0 AND started_ms < {now} - {ttl} - {slack}",
         "started_ms",
@@ -91,15 +67,15 @@ _RULES: Final = (
         (),
         APPLY,
     ),
-    _SegmentRule(
+    ObjectRule(
         Kind.DELETION_STUCK,
         "has_metadata AND state = 2 AND coalesce(is_stored, true) AND deleting_ms < {now} - {grace} - {slack}",
         "deleting_ms",
         "DELETE_SEGMENT_STARTED, and nothing since",
         (),
-        _AGENT,
+        AGENT,
     ),
-    _SegmentRule(
+    ObjectRule(
         Kind.DELETED_BUT_THERE,
         "has_metadata AND state = 3 AND is_stored AND deleted_ms < {inventory} - {ttl}",
         "deleted_ms",
@@ -107,15 +83,23 @@ _RULES: Final = (
         (),
         _ORPHANS,
     ),
-    _SegmentRule(
+    ObjectRule(
         Kind.NO_METADATA,
-        "NOT has_metadata AND stored_ms < {inventory} - {ttl}",
+        "NOT has_metadata AND stored_ms < {inventory} - {ttl} AND refused_state IS NULL",
         "stored_ms",
         "an object of which no record tells",
         (),
         APPLY,
     ),
-    _SegmentRule(
+    ObjectRule(
+        Kind.NO_METADATA,
+        "NOT has_metadata AND stored_ms < {inventory} - {ttl} AND refused_state IS NOT NULL",
+        "stored_ms",
+        "an object whose records are refused: when its agent published them, a newer incarnation was registered",
+        (),
+        APPLY,
+    ),
+    ObjectRule(
         Kind.NO_OBJECT,
         "has_metadata AND state = 1 AND NOT is_stored AND finished_ms < {inventory} - {ttl}",
         "finished_ms",
@@ -123,7 +107,7 @@ _RULES: Final = (
         (),
         _ORPHANS,
     ),
-    _SegmentRule(
+    ObjectRule(
         Kind.OTHER_SIZE,
         "has_metadata AND state = 1 AND is_stored AND stored_bytes <> size_bytes",
         "finished_ms",
@@ -145,36 +129,10 @@ def segment_findings(history: History, now_ms: int, life_times: LifeTimes) -> "D
         "grace": life_times.delete_grace_ms,
         "slack": life_times.slack_ms,
     }
-
-    def as_finding(rule: _SegmentRule) -> "Column":
-        shown = (f.coalesce(f.col(name), f.lit(-1)) for name in rule.shown)
-        before, _, after = rule.heal.partition("{}")
-        return f.struct(
-            f.lit(rule.kind.value).alias("kind"),
-            f.lit(SEVERITIES[rule.kind].value).alias("severity"),
-            f.format_string(rule.detail, *shown).alias("detail"),
-            (f.lit(now_ms) - f.col(rule.since)).alias("age_ms"),
-            (
-                f.concat(f.lit(before), f.col("broker_id").cast("string"), f.lit(after)) if after else f.lit(before)
-            ).alias("heal"),
-        )
-
-    rules = f.array(*(f.when(f.expr(rule.condition.format(**times)), as_finding(rule)) for rule in _RULES))
-    condition = " OR ".join(f"({rule.condition.format(**times)})" for rule in _RULES)
-    found = history.segment_facts.filter(condition).withColumn(
-        "finding", f.explode(f.filter(rules, lambda one: one.isNotNull()))
+    named = history.segment_facts.select(
+        "*", f.lit(None).alias("topic"), f.lit(None).alias("topic_partition"), writer_name().alias("segment")
     )
-    return found.select(
-        "finding.kind",
-        "finding.severity",
-        f.lit(None).cast("string").alias("topic"),
-        f.lit(None).cast("int").alias("partition"),
-        segment_name().alias("segment"),
-        "finding.detail",
-        "finding.age_ms",
-        f.coalesce("stored_bytes", "size_bytes").alias("size_bytes"),
-        "finding.heal",
-    )
+    return judged(named, _RULES, times)
 
 
 # Rules about partitions.
@@ -282,12 +240,12 @@ def _dead_untold(history: History, chains: Chains, now_ms: int, life_times: Life
         .withColumn("dead_from", f.greatest("first_offset", "epoch_end"))
         .filter("told_from IS NULL OR told_from > dead_from")
     )
-    named = _named(history, found).withColumn("segment", segment_name())
+    named = _named(history, found).withColumn("segment", writer_name())
     detail = f.format_string(
         "offsets %d to %d of leader epoch %d are dead, as a later epoch begins at %d, and no agent has said so",
         "dead_from", "last_offset", "leader_epoch", "epoch_end",
     )  # fmt: skip
-    heal = _AGENT.format("that leads the partition")
+    heal = AGENT.format("that leads the partition")
     size = f.col("end_position") - f.col("start_position")
     return _rows(named, Kind.DEAD_UNTOLD, detail, heal, f.lit(now_ms) - f.col("succeeded_ms"), size)
 
@@ -295,7 +253,7 @@ def _dead_untold(history: History, chains: Chains, now_ms: int, life_times: Life
 def _deleted_early(history: History, chains: Chains, now_ms: int) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    found = early_deletions(history, chains).withColumn("segment", segment_name())
+    found = early_deletions(history, chains).withColumn("segment", writer_name())
     detail = f.format_string(
         "offsets %d to %d of leader epoch %d were to be kept for %s ms, and were deleted after %d ms",
         f.col("first_offset"),

@@ -4,7 +4,7 @@ Names of topics and texts of findings come from elsewhere, so all that is insert
 """
 
 from datetime import UTC, datetime
-from pathlib import Path
+from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from retention_job.plots import money, plots, svg
@@ -14,11 +14,21 @@ from retention_job.severity import SEVERITIES
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-TEMPLATE_FILE: Final = Path(__file__).with_name("report.html")
+TEMPLATE: Final = "report.html"
 UNKNOWN: Final = "unknown"
-_PART_ORDER: Final = (
-    "put_usd", "upload_usd", "get_usd", "retrieval_usd", "storage_usd", "read_fee_usd", "crossing_usd", "archive_usd",
-)  # fmt: skip
+_PART_HEADINGS: Final = {
+    "put_usd": "PUT",
+    "upload_usd": "upload",
+    "get_usd": "GET",
+    "retrieval_usd": "retrieval",
+    "storage_usd": "storage",
+    "read_fee_usd": "read fees",
+    "crossing_usd": "border left",
+    "archive_put_usd": "archive PUT",
+    "archive_get_usd": "archive GET",
+    "archive_storage_usd": "archive storage",
+}
+"""What the money went for, in the order of the columns."""
 
 
 def html_report(data: ReportData) -> str:
@@ -37,13 +47,13 @@ def html_report(data: ReportData) -> str:
     environment.filters.update(
         time=_time, duration=_duration, age=_age, size=size_text, money=_money, count=lambda n: f"{n or 0:,.0f}"
     )
-    template = environment.from_string(TEMPLATE_FILE.read_text(encoding="utf-8"))
+    template = environment.from_string((resources.files("retention_job") / TEMPLATE).read_text(encoding="utf-8"))
     return template.render(
         data=data,
         costs=data.costs,
         topics=list(zip(data.costs.topics, data.costs.verdicts, strict=True)),
         severities=SEVERITIES,
-        part_order=_PART_ORDER,
+        part_headings=_PART_HEADINGS,
         all_known=all(day.is_complete for day in data.costs.days),
         figure=figure,
     )

@@ -1,15 +1,17 @@
 """What is in the store: by listing it, a task per broker, or from an S3 Inventory."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from plugin.archive_storage import ObjectArchiveStorage, StoredArchiveObject, load_archive_storage
 from plugin.errors import RemoteStorageError
 from plugin.loading import load_storage_manager
 from plugin.object_keys import ObjectKeyFactory
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, StoredSegment
+from plugin.segment_metadata import CombinedSegmentId
 from retention_job.errors import SourceError
 from retention_job.schemas import INVENTORY
 from retention_job.settings import InventoryFile, StoreListing
@@ -48,6 +50,56 @@ def check_store(listing: StoreListing) -> None:
         raise SourceError("list", "store", str(error), "are the storage manager's settings right?") from error
 
 
+def list_archive(spark: "SparkSession", listing: StoreListing) -> "DataFrame":
+    """The archive's objects: INVENTORY. Lists when it is used, in one task, as they are few. Raises SourceError."""
+    try:
+        archive = _open_archive(listing)
+        try:
+            for _ in islice(archive.list(), 1):
+                pass
+        finally:
+            archive.close()
+    except RemoteStorageError as error:
+        raise SourceError(
+            "list", "archive", str(error), "are the archive's storage manager's settings right?"
+        ) from error
+    return spark.range(1, numPartitions=1).mapInArrow(_archive_lister(listing), INVENTORY)
+
+
+def _open_archive(listing: StoreListing) -> ObjectArchiveStorage:
+    settings = {**listing.settings, "startup.self.test": "false"}
+    context = StorageContext(listing.cluster_id, _NO_BROKER)
+    return load_archive_storage(listing.class_name, listing.class_path, settings, context)
+
+
+def _archive_lister(listing: StoreListing) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def list_objects(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            archive = _open_archive(listing)
+            try:
+                stored = archive.list()
+                while page := list(islice(stored, _OBJECTS_PER_BATCH)):
+                    yield _archive_batch(page, listing.store_class)
+            finally:
+                archive.close()
+
+    return list_objects
+
+
+def _archive_batch(page: list[StoredArchiveObject], store_class: str | None) -> pa.RecordBatch:
+    ids = [stored.object_id for stored in page]
+    return pa.RecordBatch.from_arrays(
+        [
+            *_stored_columns(page, [object_id.writer_id for object_id in ids], store_class),
+            pa.array([bytes(object_id.topic_id_partition.topic_id) for object_id in ids], pa.binary()),
+            pa.array([object_id.topic_id_partition.partition for object_id in ids], pa.int32()),
+            pa.array([object_id.first_offset for object_id in ids], pa.int64()),
+            pa.array([object_id.last_offset for object_id in ids], pa.int64()),
+        ],
+        names=INVENTORY.fieldNames(),
+    )
+
+
 def _open(listing: StoreListing) -> RemoteWalStorageManager:
     settings = {**listing.settings, "startup.self.test": "false"}
     context = StorageContext(listing.cluster_id, _NO_BROKER)
@@ -71,16 +123,9 @@ def _lister(listing: StoreListing) -> Callable[[Iterable[pa.RecordBatch]], Itera
 
 def _inventory_batch(page: list[StoredSegment], store_class: str | None) -> pa.RecordBatch:
     rows = len(page)
-    ids = [stored.combined_segment_id for stored in page]
     return pa.RecordBatch.from_arrays(
         [
-            pa.array([stored.key for stored in page], pa.string()),
-            pa.array([stored.size_bytes for stored in page], pa.int64()),
-            pa.array([stored.last_modified_ms for stored in page], pa.int64()),
-            pa.array([store_class] * rows, pa.string()),
-            pa.array([segment_id.broker_id for segment_id in ids], pa.int32()),
-            pa.array([segment_id.incarnation for segment_id in ids], pa.int64()),
-            pa.array([segment_id.sequence for segment_id in ids], pa.int64()),
+            *_stored_columns(page, [stored.combined_segment_id for stored in page], store_class),
             pa.nulls(rows, pa.binary()),
             pa.nulls(rows, pa.int32()),
             pa.nulls(rows, pa.int64()),
@@ -88,6 +133,21 @@ def _inventory_batch(page: list[StoredSegment], store_class: str | None) -> pa.R
         ],
         names=INVENTORY.fieldNames(),
     )
+
+
+def _stored_columns(
+    page: Sequence[StoredSegment | StoredArchiveObject], ids: Sequence[CombinedSegmentId], store_class: str | None
+) -> list[pa.Array]:
+    """The columns of INVENTORY that objects of all kinds have; `ids` are the segments', or the archive's writers'."""
+    return [
+        pa.array([stored.key for stored in page], pa.string()),
+        pa.array([stored.size_bytes for stored in page], pa.int64()),
+        pa.array([stored.last_modified_ms for stored in page], pa.int64()),
+        pa.array([store_class] * len(page), pa.string()),
+        pa.array([segment_id.broker_id for segment_id in ids], pa.int32()),
+        pa.array([segment_id.incarnation for segment_id in ids], pa.int64()),
+        pa.array([segment_id.sequence for segment_id in ids], pa.int64()),
+    ]
 
 
 def read_inventory_file(spark: "SparkSession", source: InventoryFile) -> "DataFrame":

@@ -25,7 +25,9 @@ _PARTS: Final = {
     "storage_usd": ("storage", "#7f5539"),
     "read_fee_usd": ("cross-zone reads", "#ddb892"),
     "crossing_usd": ("zone border left", "#e09f3e"),
-    "archive_usd": ("archive requests", "#9c89b8"),
+    "archive_put_usd": ("archive PUT requests", "#5a4a78"),
+    "archive_get_usd": ("archive GET requests", "#9c89b8"),
+    "archive_storage_usd": ("archive storage", "#cdc3dc"),
 }
 _TOPICS: Final = 12
 _NAME_CHARACTERS: Final = 32

@@ -7,6 +7,7 @@ compute with older tables, whose fees had free bytes, so it takes the file as it
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Final, Self
 
@@ -29,9 +30,11 @@ class PriceTable:
     @classmethod
     def load(cls, file: Path | None = None) -> Self:
         """The file's table; None: the one that comes with the project. Raises PriceError."""
+        # The packages may be in a zip, as spark-submit ships them.
+        chosen = file or resources.files("plugin") / DEFAULT_PRICES_FILE.name
         file = file or DEFAULT_PRICES_FILE
         try:
-            table = tomllib.loads(file.read_text(encoding="utf-8"))
+            table = tomllib.loads(chosen.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise PriceError(f"{file}: {error}") from error
         return cls.of(table, str(file))

@@ -21,6 +21,8 @@ class ReadSummary:
     is_incremental: bool
     full_because: str | None
     """Why an incremental run reads all after all."""
+    archive_inventory_ms: int | None = None
+    """As `inventory_ms`, of the archive's store."""
 
     @property
     def records(self) -> int:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import BooleanType, DoubleType, IntegerType, StringType, StructField, StructType
 
 from retention_job.cost_summary import CostFrames, summarise
-from retention_job.cost_tables import CostSources, cost_by_topic, tiered_cost
+from retention_job.cost_tables import CostSources, StoreSections, cost_by_topic, tiered_cost
 from retention_job.html_report import html_report
 from retention_job.object_summary import summarise_objects
 from retention_job.price_table import PriceTable
@@ -57,7 +57,11 @@ class Report:
 
 
 def make_report(
-    result: "RunResult", prices: PriceTable, wal_prices: str, before: ReportOutput | None, cluster_id: str | None = None
+    result: "RunResult",
+    prices: PriceTable,
+    sections: StoreSections,
+    before: ReportOutput | None,
+    cluster_id: str | None = None,
 ) -> Report:
     """The report of a run. `before` is where the runs before it wrote; days that this run does not see come from there.
 
@@ -66,7 +70,7 @@ def make_report(
     history = result.history
     last_run = history.last.run_id if history.last is not None else None
     sources = _cost_sources(history, before, last_run)
-    daily = cost_by_topic(sources, prices, wal_prices).cache()
+    daily = cost_by_topic(sources, prices, sections).cache()
     tiered = tiered_cost(history.tiered, prices, sources.now_ms, sources.counted_until_ms).cache()
     costs = summarise(CostFrames(daily, tiered, _seconds(sources)), prices, history.with_topic_names)
     costs = dataclasses.replace(costs, days=merged_days(_days_before(before), costs.days, history.read.is_incremental))
@@ -138,16 +142,20 @@ def _cost_sources(history: "History", before: ReportOutput | None, last_run: str
         if carried is not None:
             counted = counted.unionByName(carried.select(*counted.columns))
     return CostSources(
-        history.segments, history.entries, history.tiered, counted.cache(), history.read.now_ms, counted_until_ms
-    )
+        history.segments, history.entries, history.tiered, history.archive, counted.cache(), history.read.now_ms,
+        counted_until_ms, counted_until_ms or _first_ms(history),
+    )  # fmt: skip
+
+
+def _first_ms(history: "History") -> int:
+    """When the first combined segment was written that the run knows of; its own time without any."""
+    first_ms = history.segments.agg(fn.min("finished_ms")).collect()[0][0]
+    return history.read.now_ms if first_ms is None else int(first_ms)
 
 
 def _seconds(sources: CostSources) -> float:
-    """From the first object that this run counts, or where the last run ended, until now."""
-    if sources.counted_until_ms:
-        return (sources.now_ms - sources.counted_until_ms) / 1000
-    first_ms = sources.segments.agg(fn.min("finished_ms")).collect()[0][0]
-    return 0.0 if first_ms is None else max(0.0, (sources.now_ms - first_ms) / 1000)
+    """The time that amounts are of."""
+    return max(0.0, (sources.now_ms - sources.since_ms) / 1000)
 
 
 def _counts(findings: "DataFrame") -> list[FindingCount]:

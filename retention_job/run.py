@@ -11,7 +11,8 @@ from pyspark.errors import PySparkException
 from retention_job.apply import Handover, hand_over
 from retention_job.errors import RetentionJobError, one_line
 from retention_job.findings import find
-from retention_job.history import History, Kafka, load
+from retention_job.history import History, Kafka
+from retention_job.loading import load
 from retention_job.session import tune
 from retention_job.settings import Sources
 

@@ -4,6 +4,7 @@ import dataclasses
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,8 +104,9 @@ def _cost_json(cost: MonthlyCost) -> dict[str, float]:
 
 
 def _read(file: Path) -> dict[str, Any]:
+    chosen = resources.files("retention_job") / file.name if file == SCENARIOS_FILE else file  # maybe in a zip
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        tables = tomllib.loads(chosen.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ScenarioError(f"{file}: {error}") from error
     if not isinstance(tables.get("scenarios"), dict):

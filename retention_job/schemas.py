@@ -8,6 +8,7 @@ given anew: `History.with_topic_names` adds the names, best after an aggregation
 from typing import Final
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -104,6 +105,34 @@ INVENTORY: Final = _schema(
 )
 """One row for each object of this cluster in the store."""
 
+ARCHIVE_KEY: Final = (
+    "topic_id", "partition", "first_offset", "last_offset", "broker_id", "incarnation", "sequence",
+)  # fmt: skip
+
+ARCHIVE_OBJECTS: Final = _schema(
+    topic_id=(_BYTES, False),
+    partition=(_INT, False),
+    first_offset=(_LONG, False),
+    last_offset=(_LONG, False),
+    broker_id=(_INT, False),  # these three name the object's writer
+    incarnation=(_LONG, False),
+    sequence=(_LONG, False),
+    state=(_INT, False),  # as in SEGMENTS: 0 prepared, 1 committed, 2 deleting, 3 deleted
+    started_ms=_LONG,  # the first record's event timestamp, for each of the four states
+    finished_ms=_LONG,  # a commit is published again, so this is later than it was where older records are gone
+    deleting_ms=_LONG,
+    deleted_ms=_LONG,
+    expires_ms=_LONG,  # when it goes if it is not committed by then
+    size_bytes=_LONG,  # as the writer said
+    run_count=_INT,
+    spans=ArrayType(_schema(leader_epoch=_INT, first_offset=_LONG, last_offset=_LONG)),
+    is_stored=_BOOL,  # whether the archive's inventory holds it; null without one
+    stored_bytes=_LONG,
+    stored_ms=_LONG,
+    is_new=(_BOOL, False),  # its commit was first read in this run
+)
+"""One row for each archive object that the metadata tells of; of incremental runs as with SEGMENTS."""
+
 TOPICS: Final = _schema(
     topic_id=(_BYTES, False),
     topic=(_TEXT, False),
@@ -167,7 +196,7 @@ OTHER_RECORDS: Final = _schema(
     offset=(_LONG, False),
     timestamp_ms=_LONG,
 )
-"""Our records that are not about a combined segment's life, as bytes: registrations, the archive's, newer agents'."""
+"""Our records that are about no object's life, as bytes: registrations, usage, newer agents'."""
 
 FINDINGS: Final = _schema(
     kind=(_TEXT, False),

@@ -7,6 +7,7 @@ furthest state alone (`metadata_topic.states`), so neither order nor repetition 
 
 from typing import TYPE_CHECKING, Final
 
+from retention_job.object_facts import TIMES, first_times, is_stored, nulls, with_events
 from retention_job.release_facts import FOREVER
 from retention_job.schemas import SEGMENT_KEY
 
@@ -21,27 +22,31 @@ _FACTS: Final = (
     "entry_count",
     "retention_ms",
     "record_id",
+    "refused_state",
     "stored_bytes",
     "stored_ms",
     "store_class_code",
 )
-_TIMES: Final = ("started_ms", "finished_ms", "deleting_ms", "deleted_ms")
 
 
 def facts_of_records(staged_segments: "DataFrame") -> "DataFrame":
-    """From the staged rows of the kind `segment`."""
+    """From the staged rows of the kind `segment`, with `is_fenced`. What a fenced agent says of an upload is refused,
+    what it says of a deletion is not, as agents do it (`metadata_topic.store_state`).
+    """
     from pyspark.sql import functions as f
 
+    refused = f.col("is_fenced") & (f.col("state") <= 1)
+    told = (
+        f.when(~refused, f.col(name)).alias(name)
+        for name in ("state", "event_timestamp_ms", "size_bytes", "entry_count", "retention_ms")
+    )
     return staged_segments.select(
         *SEGMENT_KEY,
-        "state",
-        "event_timestamp_ms",
-        "size_bytes",
-        "entry_count",
-        "retention_ms",
-        f.when(f.col("state") == 1, f.col("record_id")).alias("record_id"),
-        *_nulls("stored_bytes", "stored_ms"),
-        f.lit(None).cast("int").alias("store_class_code"),
+        *told,
+        f.when(~refused & (f.col("state") == 1), f.col("record_id")).alias("record_id"),
+        f.when(refused, f.col("state")).alias("refused_state"),
+        *nulls("long", "stored_bytes", "stored_ms"),
+        *nulls("int", "store_class_code"),
     ).select(*_FACTS)
 
 
@@ -58,11 +63,11 @@ def facts_of_inventory(inventory: "DataFrame", store_classes: list[str]) -> "Dat
         inventory.filter("archive_topic_id IS NULL")
         .select(
             *SEGMENT_KEY,
-            f.lit(None).cast("int").alias("state"),
-            *_nulls("event_timestamp_ms"),
-            *_nulls("size_bytes"),
-            f.lit(None).cast("int").alias("entry_count"),
-            *_nulls("retention_ms", "record_id"),
+            *nulls("int", "state"),
+            *nulls("long", "event_timestamp_ms", "size_bytes"),
+            *nulls("int", "entry_count"),
+            *nulls("long", "retention_ms", "record_id"),
+            *nulls("int", "refused_state"),
             f.col("size_bytes").alias("stored_bytes"),
             f.col("last_modified_ms").alias("stored_ms"),
             (f.lit(None) if code is None else f.when(code > 0, code)).cast("int").alias("store_class_code"),
@@ -71,42 +76,45 @@ def facts_of_inventory(inventory: "DataFrame", store_classes: list[str]) -> "Dat
     )
 
 
+def facts_of_refusals(before: "DataFrame") -> "DataFrame":
+    """From the segment table of the run before: objects of which it knew only that their records are refused."""
+    from pyspark.sql import functions as f
+
+    kinds = {"state": "int", "entry_count": "int", "store_class_code": "int"}
+    refused = before.filter("NOT has_metadata AND is_stored AND refused_state IS NOT NULL")
+    given = (*SEGMENT_KEY, "refused_state")
+    return refused.select(
+        *given,
+        *(f.lit(None).cast(kinds.get(name, "long")).alias(name) for name in _FACTS if name not in given),
+    ).select(*_FACTS)
+
+
 def facts_of_state(before: "DataFrame") -> "DataFrame":
     """From the segment table of the run before: a fact for each state that a segment was seen in."""
     from pyspark.sql import functions as f
 
-    events = f.filter(
-        f.array(
-            *(
-                f.struct(f.lit(state).alias("state"), f.col(name).alias("event_timestamp_ms"))
-                for state, name in enumerate(_TIMES)
-            )
-        ),
-        lambda event: event.event_timestamp_ms.isNotNull(),
+    return (
+        with_events(before)
+        .select(
+            *SEGMENT_KEY,
+            f.col("event.state").cast("int").alias("state"),
+            f.col("event.event_timestamp_ms").alias("event_timestamp_ms"),
+            "size_bytes",
+            "entry_count",
+            f.when(f.col("entry_count").isNotNull(), f.coalesce("retention_ms", f.lit(FOREVER))).alias("retention_ms"),
+            f.when(f.col("event.state") == 1, f.lit(-1)).cast("long").alias("record_id"),
+            *nulls("int", "refused_state"),
+            *nulls("long", "stored_bytes", "stored_ms"),
+            *nulls("int", "store_class_code"),
+        )
+        .select(*_FACTS)
     )
-    exploded = before.withColumn("event", f.explode(events))
-    return exploded.select(
-        *SEGMENT_KEY,
-        f.col("event.state").cast("int").alias("state"),
-        f.col("event.event_timestamp_ms").alias("event_timestamp_ms"),
-        "size_bytes",
-        "entry_count",
-        f.when(f.col("entry_count").isNotNull(), f.coalesce("retention_ms", f.lit(FOREVER))).alias("retention_ms"),
-        f.when(f.col("event.state") == 1, f.lit(-1)).cast("long").alias("record_id"),
-        *_nulls("stored_bytes", "stored_ms"),
-        f.lit(None).cast("int").alias("store_class_code"),
-    ).select(*_FACTS)
-
-
-def _nulls(*names: str) -> "list[Column]":
-    from pyspark.sql import functions as f
-
-    return [f.lit(None).cast("long").alias(name) for name in names]
 
 
 def segment_table(facts: "DataFrame", store_classes: list[str], has_inventory: bool) -> "DataFrame":
     """SEGMENTS and, for the job's own use, `has_metadata`, `finished_records` (how often COPY_SEGMENT_FINISHED was
-    read in this run) and `first_record` (the first of these, -1 if a run before read it).
+    read in this run), `first_record` (the first of these, -1 if a run before read it) and `refused_state` (the furthest
+    state, 0 or 1, that the segment's writer told when it was fenced).
     """
     from pyspark.sql import functions as f
 
@@ -115,7 +123,7 @@ def segment_table(facts: "DataFrame", store_classes: list[str], has_inventory: b
 
     found = facts.groupBy(*SEGMENT_KEY).agg(
         f.max("state").alias("state"),
-        *(f.min(in_state(state, "event_timestamp_ms")).alias(name) for state, name in enumerate(_TIMES)),
+        *first_times(),
         f.max(in_state(1, "size_bytes")).alias("finished_bytes"),
         f.max("size_bytes").alias("told_bytes"),
         f.max(in_state(1, "entry_count")).alias("entry_count"),
@@ -125,16 +133,17 @@ def segment_table(facts: "DataFrame", store_classes: list[str], has_inventory: b
         f.max("store_class_code").alias("store_class_code"),
         f.sum(f.when(f.col("record_id") >= 0, 1).otherwise(0)).cast("int").alias("finished_records"),
         f.min("record_id").alias("first_record"),
+        f.max("refused_state").alias("refused_state"),
     )
     classes = f.array(*(f.lit(name) for name in store_classes)) if store_classes else None
     return found.select(
         *SEGMENT_KEY,
         f.coalesce("state", f.lit(-1)).alias("state"),
-        *_TIMES,
+        *TIMES,
         f.coalesce("finished_bytes", "told_bytes").alias("size_bytes"),
         "entry_count",
         f.when(f.col("retention") != FOREVER, f.col("retention")).alias("retention_ms"),
-        (f.col("stored_ms").isNotNull() if has_inventory else f.lit(None).cast("boolean")).alias("is_stored"),
+        is_stored(has_inventory).alias("is_stored"),
         "stored_bytes",
         "stored_ms",
         (f.lit(None).cast("string") if classes is None else f.get(classes, f.col("store_class_code") - 1)).alias(
@@ -144,4 +153,5 @@ def segment_table(facts: "DataFrame", store_classes: list[str], has_inventory: b
         f.col("state").isNotNull().alias("has_metadata"),
         "finished_records",
         "first_record",
+        "refused_state",
     )

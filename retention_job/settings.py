@@ -12,6 +12,7 @@ from plugin.loading import DEFAULT_CLASS_NAME
 
 DEFAULT_DELETE_GRACE_MS: Final = 60_000
 DEFAULT_UNCOMMITTED_TTL_MS: Final = 600_000
+DEFAULT_ARCHIVE_DELETE_GRACE_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class LifeTimes:
     """`remote.wal.expiration.delete.grace.ms`"""
     uncommitted_ttl_ms: int = DEFAULT_UNCOMMITTED_TTL_MS
     """`remote.wal.uncommitted.ttl.ms`"""
+    archive_delete_grace_ms: int = DEFAULT_ARCHIVE_DELETE_GRACE_MS
+    """`remote.wal.archive.delete.grace.ms`"""
     slack_ms: int = 3_600_000
     """How late an agent may be before that is a finding."""
 
@@ -78,3 +81,5 @@ class Sources:
     is_incremental: bool = False
     """Go on from `state_path`, if it has a state that fits."""
     life_times: LifeTimes = field(default_factory=LifeTimes)
+    archive: StoreListing | InventoryFile | None = None
+    """As `inventory`, of archive objects; their storage manager's own settings, as it is another one."""

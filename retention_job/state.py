@@ -15,7 +15,7 @@ from typing import Final
 from retention_job.errors import StateError
 from retention_job.file_system import FileSystem
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 _CURRENT: Final = "CURRENT.json"
 _RUNS: Final = "runs"
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 from metadata_topic import kip405
 from metadata_topic.kip405 import REMOTE_LOG_METADATA_TOPIC
 from metadata_topic.records import UnknownRecord
+from retention_job.object_facts import first_times
 from retention_job.schemas import QUARANTINE, TIERED
 
 if TYPE_CHECKING:
@@ -87,18 +88,12 @@ def segments_of(events: "DataFrame") -> "DataFrame":
     """TIERED: the events of each segment as one row."""
     from pyspark.sql import functions as f
 
-    def first_in(state: int, name: str) -> Any:
-        return f.min(f.when(f.col("state") == state, f.col("event_timestamp_ms"))).alias(name)
-
     grouped = events.filter("reason IS NULL").groupBy("topic_id", "topic", "partition", "segment_uuid")
     found = grouped.agg(
         f.max("broker_id").alias("broker_id"),
         f.max("state").alias("state"),
         *(f.max(name).alias(name) for name in ("start_offset", "end_offset", "size_bytes", "max_timestamp_ms")),
-        first_in(0, "started_ms"),
-        first_in(1, "finished_ms"),
-        first_in(2, "deleting_ms"),
-        first_in(3, "deleted_ms"),
+        *first_times(),
     )
     return found.select(*TIERED.fieldNames())
 

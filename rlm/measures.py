@@ -127,7 +127,7 @@ class LifecycleMeasures:
         )
         self.hidden_topics = Gauge(
             "remote_wal_hidden_topics",
-            "Topics that the agent's client may not describe, so that nobody knows whether they were deleted",
+            "Topics that the agent's client may not describe, so that no retention or log start releases their objects",
             registry=registry,
         )
         self.orphans = Gauge(

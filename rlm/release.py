@@ -1,7 +1,7 @@
 """What an entry's release depends on: the cluster's topics and logs, and the long-term tiers. Sans-IO."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -80,9 +80,9 @@ class ClusterView:
     gone_before: frozenset[TopicId] = frozenset()
     """Topics that were there once, and have been missing for longer than the grace time."""
     strangers_are_gone: bool = False
-    """Whether topics that were never seen have been missing for that long, too."""
+    """Whether topics that were never seen, nor asked for by id, have been missing for that long, too."""
     missing: frozenset[TopicId] = frozenset()
-    """Topics that were there once, and have been missing for a shorter time."""
+    """Topics that were there once, or were asked for by id, and have been missing for a shorter time."""
     retention_ms: Mapping[TopicId, int] = field(default_factory=dict)
     """The local retention of topics that are there; NEVER; missing when it is not known."""
     log_start: Mapping[TopicIdPartition, int] = field(default_factory=dict)
@@ -115,6 +115,15 @@ class TopicWatch:
         self._since_ms: int | None = None
         self._seen_ms: dict[TopicId, int] = {}
         self._gone: set[TopicId] = set()
+
+    def seen_by_id(self, living: frozenset[TopicId], absent: frozenset[TopicId], now_ms: int) -> ClusterView:
+        """All topics that the client may describe, with those that are there though it may not, and those not there.
+
+        `absent` was asked for by id. What was not asked for is not concluded upon: nobody is gone as a stranger.
+        """
+        for topic_id in absent - self._gone:
+            self._seen_ms.setdefault(topic_id, now_ms)
+        return replace(self.seen(living, now_ms), strangers_are_gone=False)
 
     def seen(self, living: frozenset[TopicId], now_ms: int, hidden: HiddenTopics = NOTHING_HIDDEN) -> ClusterView:
         """All topics of the cluster, in an answer that is complete; the view knows of topics alone.

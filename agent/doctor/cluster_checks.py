@@ -20,6 +20,23 @@ def system_enable(facts: Facts) -> Finding:
     )
 
 
+def topics_visible(facts: Facts) -> Finding:
+    """Whether the agents may ask for what releases the topics' objects."""
+    check = "topics-visible"
+    if isinstance(facts.topics, Unknown):
+        return Finding(check, Level.UNKNOWN, facts.topics.reason)
+    hidden = sorted(name for name, topic in facts.topics.items() if topic.is_hidden)
+    if not hidden:
+        return Finding(check, Level.OK, f"{len(facts.topics)} topics, none hidden from the agents' client")
+    return Finding(
+        check,
+        Level.WARNING,
+        f"{_some(hidden)}: hidden from the agents' client, so neither retention nor log start releases objects",
+        "kafka-acls.sh --add --allow-principal User:<the agents'> --operation Describe --operation DescribeConfigs "
+        "--topic '*', and take away what denies it",
+    )
+
+
 def metadata_topic_retention(facts: Facts) -> Finding:
     """Whether metadata outlives the objects that it tells of."""
     check = "metadata-topic-retention"

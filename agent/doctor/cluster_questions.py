@@ -7,6 +7,7 @@ from typing import Any
 from agent.cluster_observer import local_retention_ms
 from agent.doctor.facts import Cluster, EnabledTopic, MetadataTopic, Unknown
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.cluster_descriptions import TOPIC_AUTHORIZATION_FAILED, ClusterDescriptions
 from metadata_topic.errors import MetadataTopicError
 from metadata_topic.topic import METADATA_TOPIC, confluent_admin
 from metadata_topic.topic_settings import TopicSettings
@@ -37,20 +38,25 @@ def _metadata_topic(client: KafkaClientConfig, metadata: Any, timeout_s: float) 
 def ask_topics(
     client: KafkaClientConfig, settings: Mapping[str, TopicSettings], timeout_s: float
 ) -> dict[str, EnabledTopic]:
-    """The enabled ones. Blocks. What cannot be described is taken as of unknown retention."""
+    """The enabled ones. Blocks. What has no readable configuration is taken as of unknown retention.
+
+    Raises DescriptionError.
+    """
     admin = confluent_admin(client, timeout_s)
+    names = sorted(name for name, topic in settings.items() if topic.enable)
+    described = ClusterDescriptions(client, "remote-wal-doctor", timeout_s).topics(names)
+    hidden = {topic.name for topic in described if topic.error_code == TOPIC_AUTHORIZATION_FAILED}
     found = {}
-    for name, topic in sorted(settings.items()):
-        if not topic.enable:
-            continue
+    for name in names:
         try:
             config = admin.topic_config(name)
         except MetadataTopicError:
             config = {}
-        found[name] = enabled_topic(config, topic.archive)
+        found[name] = enabled_topic(config, settings[name].archive, is_hidden=name in hidden)
     return found
 
 
-def enabled_topic(config: Mapping[str, str], archive: bool) -> EnabledTopic:
+def enabled_topic(config: Mapping[str, str], archive: bool, *, is_hidden: bool = False) -> EnabledTopic:
     """From the topic's own configuration in Kafka."""
-    return EnabledTopic(local_retention_ms(config), archive or config.get("remote.storage.enable") == "true")
+    has_tier = archive or config.get("remote.storage.enable") == "true"
+    return EnabledTopic(local_retention_ms(config), has_tier, is_hidden)

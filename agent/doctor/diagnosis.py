@@ -18,6 +18,7 @@ CHECKS: Final[Sequence[Check]] = (
     store_checks.store_permissions,
     store_checks.store_conditional_put,
     store_checks.store_shared,
+    cluster_checks.topics_visible,
     cluster_checks.metadata_topic_retention,
     cluster_checks.metadata_topic_cleanup,
     cluster_checks.metadata_topic_replication,

@@ -49,6 +49,8 @@ class EnabledTopic:
     """-1: for ever; None: not known."""
     has_long_term_tier: bool
     """KIP-405's remote storage, or the archive."""
+    is_hidden: bool = False
+    """The agents' client may not describe it."""
 
 
 @dataclass(frozen=True, slots=True)

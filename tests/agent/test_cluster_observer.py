@@ -11,10 +11,11 @@ import pytest
 from confluent_kafka import KafkaError
 
 from agent.cluster_observer import ClusterObserver, ClusterUnknownError, local_retention_ms
-from kafka_log.topic_partition import TopicId
+from kafka_log.topic_partition import TopicId, topic_id_to_text
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.cluster_descriptions import (
     TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     DescribedTopic,
 )
@@ -35,6 +36,7 @@ class FakeAdmin:
     there: set[str] = field(default_factory=lambda: {METADATA_TOPIC, "orders"})
     hidden: set[str] = field(default_factory=set)
     faults: dict[str, int] = field(default_factory=dict)
+    faults_by_id: dict[str, int] = field(default_factory=dict)
 
     def list_topics(self, timeout: float) -> SimpleNamespace:
         topics = {name: SimpleNamespace(partitions={0: None}) for name in self.there - self.hidden}
@@ -42,6 +44,17 @@ class FakeAdmin:
 
     def topics(self, names: Sequence[str]) -> list[DescribedTopic]:
         return [DescribedTopic(name, self._error_code(name), id_of(name)) for name in names]
+
+    def topics_by_id(self, topic_ids: Sequence[TopicId]) -> list[DescribedTopic]:
+        there = {id_of(name): name for name in self.there}
+        return [self._topic_by_id(topic_id, there.get(topic_id)) for topic_id in topic_ids]
+
+    def _topic_by_id(self, topic_id: TopicId, name: str | None) -> DescribedTopic:
+        if name is None:
+            return DescribedTopic("", UNKNOWN_TOPIC_ID, topic_id)
+        if name in self.hidden:
+            return DescribedTopic("", TOPIC_AUTHORIZATION_FAILED, topic_id)
+        return DescribedTopic(name, self.faults_by_id.get(name, 0), topic_id)
 
     def describe_configs(self, resources: Iterable[Any], request_timeout: float) -> dict[Any, "Future[Any]"]:
         return {resource: _future({"retention.ms": SimpleNamespace(value="1000")}) for resource in resources}
@@ -65,9 +78,9 @@ def _future(result: object) -> "Future[Any]":
 
 
 class Rig:
-    def __init__(self) -> None:
+    def __init__(self, login: dict[str, str]) -> None:
         self.admin = FakeAdmin()
-        self.observer = ClusterObserver(KafkaClientConfig("127.0.0.1:1"), 1, TopicWatch(GRACE_MS))
+        self.observer = ClusterObserver(KafkaClientConfig("127.0.0.1:1", login), 1, TopicWatch(GRACE_MS))
         self.observer._admin = self.observer._descriptions = self.admin
 
     def is_gone(self, name: str, now_ms: int, heard_of: Iterable[str] = ()) -> bool:
@@ -75,8 +88,27 @@ class Rig:
         return self.observer.observe(wanted, tuple(heard_of), now_ms).view.is_gone(id_of(name))
 
 
-def test_what_is_known_of_a_topic_that_is_there() -> None:
-    rig = Rig()
+LIBRDKAFKAS_ALONE = {"enable.ssl.certificate.verification": "true"}
+
+
+@pytest.fixture
+def by_id() -> Rig:
+    """Asks for topics by their ids."""
+    return Rig({})
+
+
+@pytest.fixture
+def by_name() -> Rig:
+    """Has a login with which topics are asked for by name alone."""
+    return Rig(LIBRDKAFKAS_ALONE)
+
+
+@pytest.fixture(params=["by id", "by name"])
+def rig(request: pytest.FixtureRequest) -> Rig:
+    return Rig({} if request.param == "by id" else LIBRDKAFKAS_ALONE)
+
+
+def test_what_is_known_of_a_topic_that_is_there(rig: Rig) -> None:
     seen = rig.observer.observe([id_of("orders")], ("orders",), 0)
     assert seen.names[id_of("orders")] == "orders"
     assert seen.view.retention_ms == {id_of("orders"): 1000}
@@ -84,16 +116,14 @@ def test_what_is_known_of_a_topic_that_is_there() -> None:
     assert seen.hidden == frozenset()
 
 
-def test_a_topic_that_was_deleted_is_gone_after_the_grace_time() -> None:
-    rig = Rig()
+def test_a_topic_that_was_deleted_is_gone_after_the_grace_time(rig: Rig) -> None:
     assert not rig.is_gone("orders", 0)
     rig.admin.there.remove("orders")
     assert not rig.is_gone("orders", 299)
     assert rig.is_gone("orders", 300)
 
 
-def test_a_topic_that_the_client_may_no_longer_describe_is_not_gone() -> None:
-    rig = Rig()
+def test_a_topic_that_the_client_may_no_longer_describe_is_not_gone(rig: Rig) -> None:
     assert not rig.is_gone("orders", 0)
     rig.admin.hidden.add("orders")
     assert not rig.is_gone("orders", 1000)
@@ -101,8 +131,7 @@ def test_a_topic_that_the_client_may_no_longer_describe_is_not_gone() -> None:
     assert rig.observer.observe([id_of("orders")], (), 9001).hidden == {"orders"}
 
 
-def test_a_topic_that_is_wanted_only_after_it_was_hidden_is_not_gone() -> None:
-    rig = Rig()
+def test_a_topic_that_is_wanted_only_after_it_was_hidden_is_not_gone(rig: Rig) -> None:
     rig.observer.observe([], (), 0)
     rig.admin.hidden.add("orders")
     for now_ms in (1, 1000):
@@ -110,15 +139,61 @@ def test_a_topic_that_is_wanted_only_after_it_was_hidden_is_not_gone() -> None:
     assert not rig.is_gone("orders", 9000)
 
 
-def test_a_hidden_topic_is_asked_for_by_the_name_in_its_settings_when_this_agent_never_saw_it() -> None:
-    rig = Rig()
+def test_a_hidden_topic_is_asked_for_by_the_name_in_its_settings_when_this_agent_never_saw_it(rig: Rig) -> None:
     rig.admin.hidden.add("orders")
     for now_ms in (0, 1000, 9000):
         assert not rig.is_gone("orders", now_ms, heard_of=["orders"])
 
 
-def test_a_topic_that_is_deleted_while_it_is_hidden_is_gone_once_that_may_be_known() -> None:
-    rig = Rig()
+def test_a_hidden_topic_of_which_no_name_is_known_is_not_gone(by_id: Rig) -> None:
+    by_id.admin.hidden.add("orders")
+    for now_ms in (0, 1000, 9000):
+        assert not by_id.is_gone("orders", now_ms)
+    assert by_id.observer.observe([id_of("orders")], (), 9001).hidden == {topic_id_to_text(id_of("orders"))}
+
+
+def test_a_topic_that_is_deleted_while_it_is_hidden_is_gone_after_the_grace_time_by_its_id(by_id: Rig) -> None:
+    assert not by_id.is_gone("orders", 0)
+    by_id.admin.hidden.add("orders")
+    assert not by_id.is_gone("orders", 9000)
+    by_id.admin.there.remove("orders")
+    assert not by_id.is_gone("orders", 9299)
+    assert by_id.is_gone("orders", 9300)
+
+
+def test_a_topic_that_was_gone_before_this_agent_came_is_gone_though_others_are_hidden(by_id: Rig) -> None:
+    by_id.admin.there.add("payments")
+    by_id.admin.hidden.add("payments")
+    by_id.admin.there.remove("orders")
+    assert not by_id.is_gone("orders", 1000, heard_of=["payments"])
+    assert not by_id.is_gone("orders", 1299, heard_of=["payments"])
+    assert by_id.is_gone("orders", 1300, heard_of=["payments"])
+
+
+def test_a_topic_that_was_not_asked_for_is_not_gone(by_id: Rig) -> None:
+    for now_ms in (0, 9000):
+        view = by_id.observer.observe([], (), now_ms).view
+        assert not view.is_gone(id_of("made since the question"))
+
+
+def test_a_broker_that_does_not_know_the_metadata_topic_by_its_id_gives_no_answer(
+    by_id: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_id.admin.there.remove("orders")
+    nothing_known = [DescribedTopic("", UNKNOWN_TOPIC_ID, id_of(name)) for name in ("orders", METADATA_TOPIC)]
+    monkeypatch.setattr(by_id.admin, "topics_by_id", lambda _ids: nothing_known)
+    with pytest.raises(ClusterUnknownError, match="whole cluster"):
+        by_id.is_gone("orders", 0)
+
+
+def test_an_answer_by_id_with_any_other_fault_in_it_is_no_answer(by_id: Rig) -> None:
+    by_id.admin.faults_by_id[METADATA_TOPIC] = KafkaError.LEADER_NOT_AVAILABLE
+    with pytest.raises(ClusterUnknownError, match="error 5"):
+        by_id.is_gone("of unknown name", 0)
+
+
+def test_a_topic_that_is_deleted_while_its_name_is_hidden_is_gone_once_that_may_be_known(by_name: Rig) -> None:
+    rig = by_name
     assert not rig.is_gone("orders", 0)
     rig.admin.hidden.add("orders")
     rig.admin.there.remove("orders")
@@ -128,8 +203,7 @@ def test_a_topic_that_is_deleted_while_it_is_hidden_is_gone_once_that_may_be_kno
     assert rig.is_gone("orders", 9300)
 
 
-def test_an_answer_with_any_other_fault_in_it_is_no_answer() -> None:
-    rig = Rig()
+def test_an_answer_with_any_other_fault_in_it_is_no_answer(rig: Rig) -> None:
     assert not rig.is_gone("orders", 0)
     rig.admin.there.remove("orders")
     rig.admin.faults[METADATA_TOPIC] = KafkaError.LEADER_NOT_AVAILABLE
@@ -137,15 +211,13 @@ def test_an_answer_with_any_other_fault_in_it_is_no_answer() -> None:
         rig.is_gone("orders", 9000)
 
 
-def test_a_cluster_that_does_not_show_the_metadata_topic_is_no_answer() -> None:
-    rig = Rig()
+def test_a_cluster_that_does_not_show_the_metadata_topic_is_no_answer(rig: Rig) -> None:
     rig.admin.hidden.add(METADATA_TOPIC)
     with pytest.raises(ClusterUnknownError):
         rig.is_gone("orders", 9000)
 
 
-def test_names_of_topics_that_are_gone_and_not_wanted_are_not_asked_for_for_ever() -> None:
-    rig = Rig()
+def test_names_of_topics_that_are_gone_and_not_wanted_are_not_asked_for_for_ever(rig: Rig) -> None:
     rig.is_gone("orders", 0)
     rig.admin.there.remove("orders")
     rig.observer.observe([], (), 1)

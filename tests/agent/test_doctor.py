@@ -89,6 +89,8 @@ FAULTS = [
     ("metadata-topic-replication", Level.ERROR, {"cluster": topic(1, min_insync_replicas="1")}, "factor 1"),
     ("metadata-topic-replication", Level.ERROR, {"cluster": topic(2, min_insync_replicas="1")}, "replicas 1"),
     ("metadata-topic-replication", Level.ERROR, {"cluster": topic(min_insync_replicas="1")}, "replicas 1"),
+    ("topics-visible", Level.WARNING, {"topics": {"t": EnabledTopic(HOUR_MS, True, is_hidden=True)}}, "t: hidden"),
+    ("topics-visible", Level.UNKNOWN, {"topics": DEAD}, "no answer"),
     ("long-term-tier", Level.INFORMATION, {"topics": {"t": EnabledTopic(1, False)}}, "local retention only"),
     ("clock-brokers", Level.WARNING, {"agents": {2: AgentAnswer(2, "abc", LATE)}}, "broker 2 is 9000 ms behind"),
     ("clock-brokers", Level.UNKNOWN, {"agents": {2: DEAD}}, "broker 2: no answer"),

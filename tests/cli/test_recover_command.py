@@ -1,6 +1,8 @@
 """recover and verify as commands, with a store in a directory and the controllers' log in the place of a cluster."""
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +11,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.main import build_app
+from cli.main import build_app, main
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from local_cluster.object_store_front import ObjectStoreFront
+from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
 from plugin.combined_segment import OpenCombinedSegment, SegmentHeader
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from tests.kafka_log.kraft_records import DIRECTORY, metadata_batch, partition_record, topic_record
@@ -21,6 +25,7 @@ from tests.recovery.stored_objects import MARK, Records, records
 CLUSTER = "r4nd0m-cluster_id"
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
 PAYMENTS = TopicIdPartition(TopicId(b"payments".ljust(16)), 2)
+NOTHING_STORED = "nothing stored; other replicas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,8 @@ class Ruins:
     def store(self) -> Path:
         return self.directory / "store"
 
-    def write(self, *, node_id: int = 1, more: str = "") -> None:
+    def write(self, *, node_id: int = 1, more: str = "", backend: str | None = None) -> None:
+        """`backend`: settings of another one than the store in a directory."""
         controller = self.directory / "controller"
         log = controller / "__cluster_metadata-0"
         log.mkdir(parents=True, exist_ok=True)
@@ -54,7 +60,7 @@ class Ruins:
             f"node.id={node_id}\nprocess.roles=broker\nlisteners=CLIENT://:9092,INTERNAL://:9093\n"
             "inter.broker.listener.name=INTERNAL\ncontroller.listener.names=CONTROLLER\n"
             "listener.security.protocol.map=CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
-            f"log.dirs={self.log_dir}\nrsm.wal.config.directory={self.store}\n"
+            f"log.dirs={self.log_dir}\n{backend or f'rsm.wal.config.directory={self.store}'}\n"
             f"remote.wal.agent.state.directory={self.directory / 'state'}\n{more}"
         )
 
@@ -70,10 +76,12 @@ class Ruins:
         path.write_bytes(b"".join(segment.seal().chunks))
         return path
 
-    def run(self, command: str, *options: str) -> Result:
+    def arguments(self, command: str, *options: str) -> list[str]:
         config, controller = self.directory / "server.properties", self.directory / "controller"
-        arguments = [command, "--broker-config", str(config), "--cluster-metadata", str(controller), *options]
-        return CliRunner().invoke(build_app(), arguments)
+        return [command, "--broker-config", str(config), "--cluster-metadata", str(controller), *options]
+
+    def run(self, command: str, *options: str) -> Result:
+        return CliRunner().invoke(build_app(), self.arguments(command, *options))
 
 
 @pytest.fixture
@@ -116,8 +124,25 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(ruins: Ruins) -> None:
     told = _told(ruins.run("recover", "--dry-run", "--json"))
 
     assert [log["end_offset"] for log in told["logs"]] == [5, 0]
-    assert told["logs"][1]["status"] == "nothing stored; other replicas"
+    assert told["logs"][1]["status"] == NOTHING_STORED
     assert sorted(ruins.directory.rglob("*")) == before
+
+
+def test_a_dry_run_up_to_a_time_tells_where_the_logs_would_end_at_most(ruins: Ruins) -> None:
+    for sequence, first in enumerate((0, 5, 10, 15)):
+        later = records(ORDERS, 0, first, first + 4, timestamp_ms=1000 * sequence)
+        ruins.upload(sequence, later)
+    before = sorted(ruins.directory.rglob("*"))
+
+    told = _told(ruins.run("recover", "--dry-run", "--json", "--to-timestamp", "1500"))
+
+    ends = [(log["log"], log["end_offset"], log["status"], log["is_at_most"]) for log in told["logs"]]
+    assert ends == [("orders-0", 10, "to the timestamp, at most", True), ("payments-2", 0, NOTHING_STORED, False)]
+    assert sorted(ruins.directory.rglob("*")) == before
+    restored = _told(ruins.run("recover", "--json", "--to-timestamp", "1500"))
+    assert not any(log["is_at_most"] for log in restored["logs"])
+    for key in ("end_offset", "size_bytes", "recovery_point_ms", "leader_epochs"):
+        assert [log[key] for log in restored["logs"]] == [log[key] for log in told["logs"]]
 
 
 def test_a_corrupt_object_without_another_copy_ends_the_log_and_is_an_exit_code(ruins: Ruins) -> None:
@@ -177,6 +202,46 @@ def test_bad_input_is_a_clear_error_and_nothing_is_written(
     assert result.exit_code == 1
     assert message in str(result.exception)
     assert not ruins.log_dir.exists()
+
+
+@pytest.mark.parametrize("missing", ["in the file", "anywhere"])
+def test_missing_credentials_are_one_clear_line_and_nothing_is_written(
+    ruins: Ruins, missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(ruins.directory / "nowhere"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(ruins.directory / "nowhere"))
+    credentials = ruins.directory / "credentials"
+    credentials.write_text("[other]\naws_access_key_id = planted-key\naws_secret_access_key = planted-secret\n")
+    with ObjectStoreServer(ObjectStoreFront(), [DEFAULT_BUCKET]) as server:
+        backend = (
+            "remote.log.wal.storage.manager.class.name=plugin.s3.S3WalStorageManager\n"
+            f"rsm.wal.config.bucket={DEFAULT_BUCKET}\nrsm.wal.config.region=us-east-1\n"
+            f"rsm.wal.config.endpoint.url={server.endpoint_url}\nrsm.wal.config.allow.http=true\n"
+        )
+        in_file = f"rsm.wal.config.credentials.file={credentials}\n"
+        ruins.write(backend=backend, more=in_file if missing == "in the file" else "")
+        before = sorted(ruins.directory.rglob("*"))
+
+        monkeypatch.setattr(sys, "argv", ["remote-wal", *ruins.arguments("recover")])
+        with pytest.raises(SystemExit) as ended:
+            main()
+
+        told = capsys.readouterr()
+        assert ended.value.code == 1
+        assert told.out == ""
+        *events, line = told.err.splitlines()
+        assert all("storage_attempt_failed" in event for event in events), "and no traceback"
+        assert line.startswith("remote-wal: ")
+        assert "credentials.file" in line
+        assert "planted" not in line
+        assert sorted(ruins.directory.rglob("*")) == before
+
+        # It is the credentials, and nothing else, that was missing.
+        ruins.write(backend=backend, more=f"{in_file}rsm.wal.config.credentials.profile=other\n")
+        assert _told(ruins.run("recover", "--dry-run", "--json"))["objects"] == 0
 
 
 def test_another_cluster_than_the_one_that_is_named_is_an_error(ruins: Ruins) -> None:

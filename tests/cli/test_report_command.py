@@ -2,15 +2,22 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.main import build_app, is_own_error
+from cli.main import OWN_ROOMS, build_app, is_own_error
 from cli.report_job import run_id_of
+from cli.report_sources import Inventories, report_sources
 from plugin.prices import PriceError
+from retention_job.cost_tables import StoreSections
 from retention_job.scenario_model import ScenarioError
+from retention_job.settings import InventoryFile, KafkaSource, StoreListing
 
 
 def invoke(*arguments: str) -> Result:
@@ -80,3 +87,53 @@ def test_a_missing_price_ends_the_command(tmp_path: Path) -> None:
 def test_runs_are_named_by_their_time() -> None:
     assert run_id_of(1_763_700_000_123) == "20251121T044000123Z"
     assert run_id_of(1_763_700_000_123) < run_id_of(1_763_700_000_124)
+
+
+def test_the_script_for_spark_submit_runs_from_a_zip_and_hides_no_room(tmp_path: Path) -> None:
+    packages = tmp_path / "remote-wal.zip"
+    with zipfile.ZipFile(packages, "w") as zipped:
+        for room in sorted(OWN_ROOMS):
+            for file in Path(room).rglob("*.*"):
+                if "__pycache__" not in file.parts:
+                    zipped.write(file)
+    script = Path("cli/spark_submit.py").resolve()
+    check = (
+        "import runpy, sys\n"
+        f"sys.path.insert(0, {str(script.parent)!r})\n"
+        f"sys.argv = ['remote-wal', 'report', '--scenario', 'today', '--json', '-']\n"
+        "try:\n"
+        f"    runpy.run_path({str(script)!r}, run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        "import agent.settings\n"
+        f"assert agent.__file__.startswith({str(packages)!r}), agent.__file__\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(packages)}
+    done = subprocess.run(
+        [sys.executable, "-c", check],
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["remote_wal"]["total"] > 0
+
+
+@pytest.mark.parametrize("archives", [True, False])
+def test_the_archive_is_listed_where_the_brokers_agent_archives(tmp_path: Path, archives: bool) -> None:
+    broker_config = tmp_path / "server.properties"
+    broker_config.write_text(
+        f"node.id=1\nprocess.roles=broker\nlog.dirs={tmp_path / 'log'}\nlisteners=PLAINTEXT://:9092\n"
+        f"remote.wal.archive.enable={str(archives).lower()}\nremote.wal.archive.delete.grace.ms=5000\n"
+        "rsm.wal.archive.config.bucket=cold\n"
+    )
+    sources, sections = report_sources(KafkaSource("b:1"), "cluster", broker_config, Inventories(), "state", False)
+    assert sections == StoreSections("s3_express", "s3_standard")
+    assert sources.life_times.archive_delete_grace_ms == 5000
+    listing = StoreListing({"bucket": "cold"}, "cluster", "plugin.s3.S3WalStorageManager", None, "s3_standard")
+    assert sources.archive == (listing if archives else None)
+    given = Inventories(archive=InventoryFile("s3a://cold-inventory", "cluster"))
+    assert report_sources(KafkaSource("b:1"), "cluster", broker_config, given, "state", False)[0].archive == given[1]

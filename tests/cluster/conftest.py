@@ -44,17 +44,11 @@ class BreakableStore:
         return {}
 
 
-SHARED_CLUSTERS = {"stock_cluster", "agent_cluster"}
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.cluster)
-            # One process has the shared clusters; tests with clusters of their own may run beside it.
-            shares = SHARED_CLUSTERS & set(getattr(item, "fixturenames", ()))
-            item.add_marker(pytest.mark.xdist_group("shared clusters" if shares else item.path.name))
             if item.get_closest_marker("timeout") is None:
                 # A busy machine of two cores takes its time to start three brokers.
                 item.add_marker(pytest.mark.timeout(300))

@@ -1,7 +1,8 @@
-"""What a real broker says of topics that a client may not describe, and what is concluded from it: nothing."""
+"""What a real broker says of topics that a client may not describe, and what is concluded from it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -16,13 +17,15 @@ from confluent_kafka.admin import (
 )
 
 from agent.cluster_observer import ClusterObserver, Observation
-from kafka_log.topic_partition import TopicId
+from agent.doctor.cluster_questions import ask_topics
+from kafka_log.topic_partition import TopicId, topic_id_to_text
 from local_cluster.broker_config import ClusterSettings, server_properties
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.port_block import free_port_block
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.topic_settings import TopicSettings
 from rlm.release import TopicWatch
 from tests.cluster.script import PATIENCE_S
 
@@ -35,6 +38,8 @@ WATCHER = {
     "sasl.username": "watcher",
     "sasl.password": "watcher-secret",
 }
+LIBRDKAFKAS_ALONE = {"enable.ssl.certificate.verification": "true"}
+"""With this, topics are asked for by name alone."""
 
 
 @pytest.fixture
@@ -71,12 +76,13 @@ def cluster(tmp_path: Path, watchers_port: int) -> Iterator[LocalCluster]:
 class Watcher:
     """Observes as the agents of a cluster do; the times are the test's."""
 
-    def __init__(self, port: int) -> None:
-        self._observer = ClusterObserver(KafkaClientConfig(f"127.0.0.1:{port}", WATCHER), 1, TopicWatch(GRACE_MS))
+    def __init__(self, port: int, login: Mapping[str, str] = WATCHER, *, heard_of: tuple[str, ...] = (ORDERS,)) -> None:
+        self._observer = ClusterObserver(KafkaClientConfig(f"127.0.0.1:{port}", login), 1, TopicWatch(GRACE_MS))
+        self._heard_of = heard_of
         self.wanted: set[TopicId] = set()
 
     def look(self, now_ms: int) -> Observation:
-        return self._observer.observe(self.wanted, (ORDERS,), now_ms)
+        return self._observer.observe(self.wanted, self._heard_of, now_ms)
 
     def says_gone(self, topic_id: TopicId, now_ms: int) -> bool:
         self.wanted.add(topic_id)
@@ -100,18 +106,40 @@ def test_a_topic_is_gone_when_it_was_deleted_and_not_when_it_is_hidden(
 ) -> None:
     for name in (METADATA_TOPIC, ORDERS):
         cluster.create_topic(name, assignment=[[1]])
-    watcher, restarted = Watcher(watchers_port), Watcher(watchers_port)
+    watcher, stranger = Watcher(watchers_port), Watcher(watchers_port, heard_of=())
+    by_name = [Watcher(watchers_port, WATCHER | LIBRDKAFKAS_ALONE) for _ in range(2)]
     seen = wait_until(lambda: {n: i for i, n in watcher.look(0).names.items()}, "the topics are there", PATIENCE_S)
+    assert by_name[0].look(0).names == watcher.look(0).names
     orders = seen[ORDERS]
     with hidden(cluster):
         wait_until(lambda: watcher.look(0).hidden == {ORDERS}, "the topic is hidden", PATIENCE_S)
         for late_ms in (0, LONG_AFTER_MS):
-            assert not watcher.says_gone(orders, late_ms)
-            assert not restarted.says_gone(orders, late_ms), "it knows the name by the settings alone"
-        # Nobody may know that it is deleted now.
+            for one in (watcher, stranger, *by_name):
+                assert not one.says_gone(orders, late_ms)
+        assert stranger.look(LONG_AFTER_MS).hidden == {topic_id_to_text(orders)}, "it knows no name"
+        client = KafkaClientConfig(f"127.0.0.1:{watchers_port}", WATCHER)
+        assert ask_topics(client, {ORDERS: TopicSettings(enable=True)}, PATIENCE_S)[ORDERS].is_hidden, "doctor is told"
+
+        # By its id it can be told that it is deleted now; by its name it cannot.
         cluster.admin.delete_topic(ORDERS)
-        assert not watcher.says_gone(orders, 2 * LONG_AFTER_MS)
-    wait_until(lambda: not watcher.look(2 * LONG_AFTER_MS).hidden, "it is not hidden any more", PATIENCE_S)
-    assert not watcher.says_gone(orders, 2 * LONG_AFTER_MS + GRACE_MS - 1)
-    assert watcher.says_gone(orders, 2 * LONG_AFTER_MS + GRACE_MS)
+        for one in (watcher, stranger):
+            deleted = partial(is_missing, one, orders, LONG_AFTER_MS)
+            wait_until(deleted, "the broker does not know the id any more", PATIENCE_S)
+            assert not one.says_gone(orders, LONG_AFTER_MS + GRACE_MS - 1)
+            assert one.says_gone(orders, LONG_AFTER_MS + GRACE_MS)
+        for one in by_name:
+            assert not one.says_gone(orders, 2 * LONG_AFTER_MS)
+    for one in by_name:
+        shown = partial(shows_all, one, 2 * LONG_AFTER_MS)
+        wait_until(shown, "it is not hidden any more", PATIENCE_S)
+        assert not one.says_gone(orders, 2 * LONG_AFTER_MS + GRACE_MS - 1)
+        assert one.says_gone(orders, 2 * LONG_AFTER_MS + GRACE_MS)
     assert ORDERS not in cluster.admin.client.list_topics(timeout=10).topics
+
+
+def is_missing(watcher: Watcher, topic_id: TopicId, now_ms: int) -> bool:
+    return topic_id in watcher.look(now_ms).view.missing
+
+
+def shows_all(watcher: Watcher, now_ms: int) -> bool:
+    return not watcher.look(now_ms).hidden

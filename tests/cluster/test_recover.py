@@ -180,14 +180,16 @@ def test_two_disks_come_back_as_of_a_point_in_time_though_the_recovery_was_kille
 
     until = str(began_ms + RECORDS // 2)
     dry = _recover(cluster, 3, "--dry-run", "--to-timestamp", until)
-    assert len([log for log in dry["logs"] if log["log"].startswith(topic)]) == 4
     assert not any(disk.exists() for disk in disks), "a dry run writes nothing"
     _kill_recovery_in_the_middle(cluster, 3, "--to-timestamp", until)
     told = _recover(cluster, 3, "--to-timestamp", until)
 
     logs = {log["log"]: log for log in told["logs"] if log["log"].startswith(topic)}
-    assert {log["status"] for log in logs.values()} == {"to the timestamp"}
-    assert sum(log["resumed_bytes"] for log in logs.values()) >= 1 << 20, "what was written is not written again"
+    assert [log["status"] for log in logs.values()] == ["to the timestamp"] * 4
+    assert {log["log"]: log["end_offset"] for log in dry["logs"] if log["log"] in logs} == {
+        name: log["end_offset"] for name, log in logs.items()
+    }
+    assert sum(log["resumed_bytes"] for log in logs.values()) > 500_000, "what was written is not written again"
     assert [{path.name for path in disk.glob(f"{topic}-*")} for disk in disks] == lived_on
     _start(cluster, 3)
     for partition in range(4):
@@ -197,19 +199,22 @@ def test_two_disks_come_back_as_of_a_point_in_time_though_the_recovery_was_kille
         assert numbers == list(range(partition, 4 * len(numbers), 4)), "from the first record on, none left out"
         # The log ends with a whole batch, at most one batch before the time.
         assert RECORDS // 2 - 4 * BATCH_RECORDS <= numbers[-1] <= RECORDS // 2
+    cluster.admin.delete_topic(topic)  # what is stored of it beyond that time would be found by the next recovery
 
 
 def _kill_recovery_in_the_middle(cluster: LocalCluster, broker_id: int, *options: str) -> None:
     """Kill it when it has completed a segment and not yet the whole."""
-    command = _command(cluster, "recover", broker_id, *options)
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=CHECKOUT) as process:
-        staged = [disk / STAGING for disk in cluster.log_directories(broker_id)]
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not any(path.glob(f"*/{JOURNAL}") for path in staged):
-            assert process.poll() is None, "it ended before it could be killed"
-            assert time.monotonic() < deadline_s
-        process.kill()
-    assert any(path.exists() for path in staged)
+    staged = [disk / STAGING for disk in cluster.log_directories(broker_id)]
+    for _ in range(5):  # on a busy machine it may end before it is looked at
+        command = _command(cluster, "recover", broker_id, *options, "--threads", "1")
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=CHECKOUT) as process:
+            while process.poll() is None and not any(any(path.glob(f"*/{JOURNAL}")) for path in staged):
+                pass
+            process.kill()
+        if any(path.exists() for path in staged):
+            return
+        _erase(cluster, broker_id)
+    raise AssertionError("the recovery ended before it could be killed, five times")
 
 
 def _expect_sound(cluster: LocalCluster, broker_id: int, topic: str, scratch: Path) -> None:

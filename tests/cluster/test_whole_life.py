@@ -45,6 +45,12 @@ RELEASE_STEPS: list[Step] = [
     ("die-after-put-ms", "5", ARCHIVE_SWITCHES),
 ]
 """Deletions of what was archived, and the time about the archive object's commit, in which its sources are released."""
+DELETION_STEPS: list[Step] = [
+    ("die-before-deletion-started", "", "switches"),
+    ("die-after-deletion-finished", "", "switches"),
+    ("die-after-deletion-finished", "", "switches"),
+]
+"""Both ends of the deletions of what was archived."""
 LAST_STEPS: list[Step] = [
     ("die-before-delete", "", ARCHIVE_SWITCHES),
     ("die-after-delete", "", ARCHIVE_SWITCHES),
@@ -155,7 +161,7 @@ def test_agents_killed_at_each_step_of_upload_archive_and_deletion_reach_the_sam
     life.produce(PLAIN)
     life.expect_records_to_flow()
     wait_until(lambda: archive.objects(FINISHED), "something is archived", PATIENCE_S)
-    for steps in (WAL_STEPS, ARCHIVE_STEPS, RELEASE_STEPS):
+    for steps in (WAL_STEPS, ARCHIVE_STEPS, RELEASE_STEPS, DELETION_STEPS):
         die_and_come_back(life, steps)
         life.expect_records_to_flow()
     life.expect_promises()

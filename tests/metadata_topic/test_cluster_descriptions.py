@@ -3,12 +3,24 @@
 import gc
 import socket
 import threading
+import uuid
 from collections.abc import Iterator
 
 import pytest
+from kafka.protocol.metadata import MetadataResponse
 
+from kafka_log.topic_partition import TopicId
 from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.cluster_descriptions import ClusterDescriptions, DescriptionError
+from metadata_topic.cluster_descriptions import (
+    NO_TOPIC_ID,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    ClusterDescriptions,
+    DescribedTopic,
+    DescriptionError,
+    _topic,
+)
+from metadata_topic.errors import ClientPropertyError
 
 # kafka-python leaves the socket of a refused connection to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -44,4 +56,31 @@ def test_a_cluster_that_does_not_answer_is_named(refusing: str, properties: dict
 
 
 def test_nothing_is_asked_about_no_topics(refusing: str) -> None:
-    assert ClusterDescriptions(KafkaClientConfig(refusing), "test", 0.3).topics([]) == []
+    descriptions = ClusterDescriptions(KafkaClientConfig(refusing), "test", 0.3)
+    assert descriptions.topics([]) == descriptions.topics_by_id([]) == []
+
+
+def test_ids_can_be_asked_for_by_kafka_python_alone(refusing: str) -> None:
+    descriptions = ClusterDescriptions(KafkaClientConfig(refusing), "test", 0.3)
+    assert descriptions.can_ask_by_id
+    with pytest.raises(DescriptionError, match=f"by id {refusing}"):
+        descriptions.topics_by_id([TopicId(bytes(range(16)))])
+    other = ClusterDescriptions(KafkaClientConfig(refusing, NOT_KNOWN_TO_KAFKA_PYTHON), "test", 0.3)
+    assert not other.can_ask_by_id
+    with pytest.raises(ClientPropertyError):
+        other.topics_by_id([TopicId(bytes(range(16)))])
+
+
+def test_an_answer_by_id_says_which_topic_it_is_about_without_a_name() -> None:
+    topic_id = uuid.UUID(bytes=bytes(range(16)))
+    answer = MetadataResponse.MetadataResponseTopic(error_code=29, name=None, topic_id=topic_id, partitions=[])
+    sent = MetadataResponse(brokers=[], topics=[answer]).encode(version=12)
+    [told] = MetadataResponse.decode(sent, version=12).to_dict()["topics"]
+    assert _topic(told) == DescribedTopic("", TOPIC_AUTHORIZATION_FAILED, TopicId(bytes(range(16))))
+
+
+def test_an_answer_by_name_of_what_is_not_described_has_no_id() -> None:
+    answer = MetadataResponse.MetadataResponseTopic(error_code=3, name="orders", topic_id=None, partitions=[])
+    sent = MetadataResponse(brokers=[], topics=[answer]).encode(version=12)
+    [told] = MetadataResponse.decode(sent, version=12).to_dict()["topics"]
+    assert _topic(told) == DescribedTopic("orders", UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC_ID)

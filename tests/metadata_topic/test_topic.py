@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.errors import TopicSetupError
+from metadata_topic.errors import TopicNotKnownError, TopicSetupError
 from metadata_topic.partitioner import metadata_partition
 from metadata_topic.topic import (
     METADATA_TOPIC,
@@ -31,6 +31,7 @@ class FakeAdmin:
         self.configs: dict[str, dict[str, str]] = {}
         self.faster_agent = False
         self.not_seen_yet = 0
+        self.not_known_yet = 0
 
     def brokers(self) -> list[Broker]:
         return self._brokers
@@ -49,6 +50,9 @@ class FakeAdmin:
         return True
 
     def topic_config(self, topic: str) -> dict[str, str]:
+        if self.not_known_yet:
+            self.not_known_yet -= 1
+            raise TopicNotKnownError("describe topic", topic, "the broker does not know it")
         return self.configs.get(topic, {})
 
 
@@ -116,6 +120,25 @@ def test_it_waits_until_a_topic_just_made_is_seen() -> None:
     waits: list[float] = []
     assert ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin, wait=waits.append).metadata_partitions == 12
     assert len(waits) == 3
+
+
+def test_a_topic_that_a_faster_agent_made_is_judged_once_the_broker_knows_it() -> None:
+    admin = FakeAdmin(THREE_ZONES)
+    admin.faster_agent = True
+    admin.not_known_yet = 2
+    waits: list[float] = []
+    ensured = ensure_topics(NOWHERE, MetadataTopicSettings(), admin=admin, wait=waits.append)
+    assert len(waits) == 2
+    assert ensured.created == ()
+    assert ensured.deviations
+
+
+def test_a_topic_that_no_broker_ever_knows_is_an_error_that_names_it() -> None:
+    admin = FakeAdmin(THREE_ZONES)
+    admin.faster_agent = True
+    admin.not_known_yet = 10**6
+    with pytest.raises(TopicSetupError, match=METADATA_TOPIC):
+        ensure_topics(NOWHERE, MetadataTopicSettings(), 1.0, admin=admin, wait=lambda _seconds: None)
 
 
 def test_deviations_of_an_existing_topic_are_reported_and_left() -> None:

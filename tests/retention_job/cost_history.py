@@ -45,8 +45,23 @@ class Segment:
 
 
 @dataclass
+class Archived:
+    """An archive object; prepared and written right before its commit, where the time of that is known."""
+
+    broker_id: int
+    sequence: int
+    topic: TopicId
+    started_ms: int | None
+    finished_ms: int
+    deleted_ms: int | None
+    size_bytes: int
+    stored_ms: int | None
+
+
+@dataclass
 class CostHistory:
     segments: list[Segment] = field(default_factory=list)
+    archived: list[Archived] = field(default_factory=list)
     records: list[UsageRecord] = field(default_factory=list)
 
     def sources(self, spark: SparkSession, **changes: object) -> CostSources:
@@ -64,9 +79,19 @@ class CostHistory:
             spark.createDataFrame(segments, schemas.SEGMENTS),
             spark.createDataFrame(entries, schemas.ENTRIES),
             spark.createDataFrame([], schemas.TIERED),
+            spark.createDataFrame([_archive_row(one) for one in self.archived], schemas.ARCHIVE_OBJECTS),
             usage_table.counters(spark.createDataFrame(others, schemas.OTHER_RECORDS)),
-            **{"now_ms": NOW_MS, **changes},  # type: ignore[arg-type]
+            **{"now_ms": NOW_MS, "since_ms": FIRST_DAY * DAY_MS, **changes},  # type: ignore[arg-type]
         )
+
+
+def _archive_row(one: Archived) -> tuple[object, ...]:
+    state = 3 if one.deleted_ms else 1
+    return (
+        bytearray(one.topic), 0, 0, 99, one.broker_id, 1, one.sequence, state, one.started_ms, one.finished_ms, None,
+        one.deleted_ms, None, one.size_bytes, 1, [(0, 0, 99)], one.stored_ms is not None, one.size_bytes, one.stored_ms,
+        True,
+    )  # fmt: skip
 
 
 def _entry_rows(segment: Segment) -> Iterator[tuple[object, ...]]:
@@ -90,11 +115,31 @@ def random_history(seed: int, segments: int = 120) -> CostHistory:
         ]
         deleted_ms = finished_ms + life_ms if finished_ms + life_ms < NOW_MS else None
         history.segments.append(Segment(generator.randrange(1, 5), number, finished_ms, deleted_ms, entries))
+    history.archived += _archive(generator)
     for broker_id in (1, 2, 3):
         history.records += _usage(broker_id, generator, history)
     generator.shuffle(history.records)
     history.records.append(history.records[0])  # published twice
     return history
+
+
+def _archive(generator: random.Random) -> Iterator[Archived]:
+    """Half of them older than the time that is counted, as far as metadata tells; some of them deleted."""
+    for number in range(20):
+        is_old = number % 2 == 0
+        finished_ms = FIRST_DAY * DAY_MS + generator.randrange(3 * DAY_MS)
+        stored_ms = finished_ms - (40 * DAY_MS if is_old else 3)
+        deleted_ms = finished_ms + DAY_MS if number % 5 == 0 and finished_ms + DAY_MS < NOW_MS else None
+        yield Archived(
+            generator.randrange(1, 4),
+            number,
+            generator.choice(TOPICS),
+            None if is_old else finished_ms - 10,
+            finished_ms,
+            deleted_ms,
+            generator.randrange(1, 10**6),
+            stored_ms if number % 3 else None,
+        )
 
 
 def _usage(broker_id: int, generator: random.Random, history: CostHistory) -> Iterator[UsageRecord]:
@@ -105,11 +150,12 @@ def _usage(broker_id: int, generator: random.Random, history: CostHistory) -> It
         at_ms = FIRST_DAY * DAY_MS + quarter * DAY_MS // 4
         if quarter % 5 == 0:
             incarnation, sequence = incarnation + 1, 0
-            store = [0] * 7
+            store, archive = [0] * 7, [0] * 7
             peer: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
             topic: defaultdict[tuple[TopicId, int], list[int]] = defaultdict(lambda: [0, 0])
         else:
             store = [amount + generator.randrange(1000) for amount in store]
+            archive = [amount + generator.randrange(500) for amount in archive]
             for follower in followers:
                 linked, inline = generator.randrange(50_000), generator.randrange(5_000)
                 moved = topic[generator.choice(TOPICS), follower]
@@ -119,7 +165,7 @@ def _usage(broker_id: int, generator: random.Random, history: CostHistory) -> It
                 peer[follower][1] += inline + linked + 900
         yield UsageRecord(
             broker_id, incarnation, sequence, at_ms, at_ms, ZONES.get(broker_id),
-            (StoreUsage("s3_express", *store),),
+            (StoreUsage("s3_express", *store), StoreUsage("s3_standard", *archive)),
             tuple(FollowerUsage(follower, *moved) for follower, moved in peer.items()),
             tuple(TopicUsage(topic_id, follower, *moved) for (topic_id, follower), moved in topic.items()),
         )  # fmt: skip
@@ -152,8 +198,26 @@ def plain_costs(history: CostHistory, now_ms: int = NOW_MS) -> PlainCosts:
                 begin, end = max(segment.finished_ms, stored_day * DAY_MS), min(end_ms, (stored_day + 1) * DAY_MS)
                 if end > begin:
                     amounts[topic_id, segment.broker_id, stored_day]["stored_byte_ms"] += size * (end - begin)
+    _add_archive(history, amounts, now_ms)
     days_known = _add_usage(history, amounts)
     return PlainCosts(amounts, days_known)
+
+
+def _add_archive(
+    history: CostHistory, amounts: dict[tuple[TopicId | None, int, int], defaultdict[str, float]], now_ms: int
+) -> None:
+    for one in history.archived:
+        if one.started_ms is not None:
+            made = amounts[one.topic, one.broker_id, one.finished_ms // DAY_MS]
+            made["archive_objects"] += 1
+            made["archive_puts"] += 1
+            made["archive_upload_bytes"] += one.size_bytes
+        first_ms = max(FIRST_DAY * DAY_MS, min(one.stored_ms or one.finished_ms, one.finished_ms))
+        end_ms = one.deleted_ms or now_ms
+        for day in range(first_ms // DAY_MS, end_ms // DAY_MS + 1):
+            begin, end = max(first_ms, day * DAY_MS), min(end_ms, (day + 1) * DAY_MS)
+            if end > begin:
+                amounts[one.topic, one.broker_id, day]["archive_stored_byte_ms"] += one.size_bytes * (end - begin)
 
 
 def _add_usage(
@@ -175,6 +239,13 @@ def _add_usage(
         beside["raw_puts"] += store[0]
         beside["lists"] += store[4]
         beside["raw_put_bytes"] += store[5]
+        archive = [
+            b - a for a, b in zip(before.stores[1][1:] if before else [0] * 7, record.stores[1][1:], strict=True)
+        ]
+        beside["raw_archive_puts"] += archive[0]
+        beside["archive_lists"] += archive[4]
+        beside["raw_archive_bytes"] += archive[5]
+        beside["archive_gets"] += archive[1] + archive[2]
         old_topics = {row[:2]: row for row in before.topics} if before else {}
         for row in record.topics:
             old = old_topics.get(row[:2], (0, 0, 0, 0))
@@ -221,3 +292,7 @@ def _put_the_rest_beside(amounts: dict[tuple[TopicId | None, int, int], defaultd
             of_topics = [r for (t, b, d), r in amounts.items() if t is not None and (b, d) == (broker_id, day)]
             row["puts"] = max(0, row["raw_puts"] - sum(r["puts"] for r in of_topics)) + row["lists"]
             row["upload_bytes"] = max(0, row["raw_put_bytes"] - sum(r["upload_bytes"] for r in of_topics))
+            made = sum(r["archive_puts"] for r in of_topics)
+            row["archive_puts"] = max(0, row["raw_archive_puts"] - made) + row["archive_lists"]
+            written = sum(r["archive_upload_bytes"] for r in of_topics)
+            row["archive_upload_bytes"] = max(0, row["raw_archive_bytes"] - written)

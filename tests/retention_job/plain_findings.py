@@ -9,14 +9,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from plain_archive import ArchiveObject, ArchiveTimes, archive_findings, archived_offsets
+
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic import serde
-from metadata_topic.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate, UnknownRecord
+from metadata_topic import archive_records, serde
+from metadata_topic.archive_records import (
+    ArchiveObjectCommitted,
+    ArchiveObjectDeleted,
+    ArchiveObjectPrepared,
+    ArchiveRecord,
+    UnknownArchiveRecord,
+)
+from metadata_topic.records import (
+    MetadataRecord,
+    PublishedSegment,
+    RemoteWalLogSegmentMetadataUpdate,
+    RemoteWalNodeRegistration,
+    UnknownRecord,
+)
 from perf.report_history import StoredObject
+from plugin.archive_object import ArchiveObjectId
+from plugin.archive_storage import StoredArchiveObject
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 
 Finding = tuple[str, str | None, int | None, str | None]
 Range = tuple[int, int]
+Decoded = MetadataRecord | ArchiveRecord | UnknownArchiveRecord
+Place = tuple[str, int]
+Archived = Mapping[TopicIdPartition, Mapping[int, set[int]]]
+
+FOR_EVER_MS = 2**62
 
 
 @dataclass(frozen=True)
@@ -25,9 +47,11 @@ class Facts:
 
     now_ms: int
     inventory_ms: int
+    archive_inventory_ms: int
     grace_ms: int
     ttl_ms: int
     slack_ms: int
+    archive_grace_ms: int
     topics: Mapping[bytes, tuple[str, int]]
     """Name and local retention by id."""
     log_starts: Mapping[tuple[str, int], int]
@@ -45,27 +69,59 @@ class Segment:
         return max(self.times, default=-1)
 
 
+@dataclass
+class Known:
+    """What all records together say."""
+
+    segments: dict[CombinedSegmentId, Segment] = field(default_factory=lambda: defaultdict(Segment))
+    archive: dict[ArchiveObjectId, ArchiveObject] = field(default_factory=lambda: defaultdict(ArchiveObject))
+    dead: list[RemoteWalLogSegmentMetadataUpdate] = field(default_factory=list)
+    newest: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """The incarnation that is registered for each broker so far. All records about its objects are in one partition."""
+
+    def take(self, record: Decoded) -> None:
+        if isinstance(record, RemoteWalLogSegmentMetadataUpdate):
+            self.dead.append(record)
+        elif isinstance(record, RemoteWalNodeRegistration):
+            self.newest[record.broker_id] = max(self.newest[record.broker_id], record.incarnation)
+        elif isinstance(record, PublishedSegment):
+            writer = record.combined_segment_id
+            if record.state > 1 or writer.incarnation >= self.newest[writer.broker_id]:
+                _take(self.segments[writer], record)
+        elif isinstance(record, ArchiveObjectPrepared | ArchiveObjectCommitted | ArchiveObjectDeleted):
+            is_fenced = record.incarnation < self.newest[record.object_id.writer_id.broker_id]
+            if not is_fenced:
+                self.archive[record.object_id].take(record)
+
+
+def decoded(key: bytes, value: bytes) -> Decoded:
+    """As agents decode it."""
+    if archive_records.is_archive_key(key):
+        return archive_records.decode_or_keep_out(key, value)
+    return serde.decode_or_keep_out(key, value)
+
+
 def plain_findings(
-    records: Mapping[int, Sequence[tuple[bytes, bytes]]], objects: Iterable[StoredObject], facts: Facts
+    records: Mapping[int, Sequence[tuple[bytes, bytes]]],
+    objects: Iterable[StoredObject],
+    archive_objects: Iterable[StoredArchiveObject],
+    facts: Facts,
 ) -> set[Finding]:
-    """The findings about segments and partitions."""
-    segments: dict[CombinedSegmentId, Segment] = defaultdict(Segment)
+    """The findings about objects and partitions."""
+    known = Known()
     found: set[Finding] = set()
-    dead: list[RemoteWalLogSegmentMetadataUpdate] = []
     for partition, log in records.items():
         for key, value in log:
-            record = serde.decode_or_keep_out(key, value)
-            if isinstance(record, UnknownRecord):
+            record = decoded(key, value)
+            if isinstance(record, UnknownRecord | UnknownArchiveRecord):
                 found.add(("records_quarantined", "__remote_wal_log_metadata", partition, None))
-            elif isinstance(record, RemoteWalLogSegmentMetadataUpdate):
-                dead.append(record)
-            elif isinstance(record, PublishedSegment):
-                _take(segments[record.combined_segment_id], record)
-    for update in dead:
+            known.take(record)
+    segments = known.segments
+    for update in known.dead:
         for entry in update.entries:
-            known = segments[update.combined_segment_id].dead_from
+            told = segments[update.combined_segment_id].dead_from
             place = (entry.topic_id_partition, entry.leader_epoch)
-            known[place] = min(entry.first_offset, known.get(place, entry.first_offset))
+            told[place] = min(entry.first_offset, told.get(place, entry.first_offset))
             if segments[update.combined_segment_id].state < 3:
                 topic = facts.topics[entry.topic_id_partition.topic_id][0]
                 found.add(("dead_entries", topic, entry.topic_id_partition.partition, None))
@@ -75,7 +131,9 @@ def plain_findings(
             (kind, None, None, str(segment_id))
             for kind in _of_segment(segments.get(segment_id), stored.get(segment_id), facts)
         }
-    return found | _of_partitions(segments, facts)
+    times = ArchiveTimes(facts.now_ms, facts.archive_inventory_ms, facts.ttl_ms, facts.archive_grace_ms, facts.slack_ms)
+    found |= archive_findings(known.archive, archive_objects, facts.topics, times)
+    return found | _of_partitions(segments, archived_offsets(known.archive), facts)
 
 
 def _take(segment: Segment, record: PublishedSegment) -> None:
@@ -124,13 +182,14 @@ def _of_finished(segment: Segment, stored: StoredObject | None, facts: Facts) ->
         yield "expired_not_deleted"
 
 
-def _of_partitions(segments: Mapping[CombinedSegmentId, Segment], facts: Facts) -> set[Finding]:
+def _of_partitions(segments: Mapping[CombinedSegmentId, Segment], archived: Archived, facts: Facts) -> set[Finding]:
     places: dict[TopicIdPartition, list[tuple[CombinedSegmentId, RemoteLogSegmentMetadataEntry]]] = defaultdict(list)
     for segment_id, segment in segments.items():
         for entry in segment.entries:
             places[entry.topic_id_partition].append((segment_id, entry))
     found: set[Finding] = set()
-    for partition, entries in places.items():
+    for partition in places.keys() | archived.keys():
+        entries = places.get(partition, [])
         topic = facts.topics[partition.topic_id][0]
         where = (topic, partition.partition)
         by_epoch: dict[int, list[Range]] = defaultdict(list)
@@ -142,12 +201,43 @@ def _of_partitions(segments: Mapping[CombinedSegmentId, Segment], facts: Facts) 
             epoch: min((first for later in by_epoch if later > epoch for first, _ in by_epoch[later]), default=2**62)
             for epoch in by_epoch
         }
-        alive = [(first, min(last, ends[epoch] - 1)) for epoch, ranges in by_epoch.items() for first, last in ranges]
-        if any(last >= facts.log_starts.get(where, 0) for _, last in _holes(alive)):
+        in_archive = archived.get(partition, {})
+        if _has_gap(by_epoch, in_archive, facts.log_starts.get(where, 0)):
             found.add(("offset_gap", *where, None))
         for segment_id, entry in entries:
-            found |= _of_entry(segment_id, segments[segment_id], entry, ends[entry.leader_epoch], where, facts)
+            end = ends[entry.leader_epoch]
+            if not _is_in(in_archive, entry, end, facts.log_starts.get(where, 0)):
+                found |= _of_entry(segment_id, segments[segment_id], entry, end, where, facts)
+            else:
+                found |= _of_archived(segment_id, segments[segment_id], entry, end, where)
     return found
+
+
+def _has_gap(by_epoch: Mapping[int, list[Range]], archived: Mapping[int, set[int]], log_start: int) -> bool:
+    """Whether offsets that the log still has are in neither kind of object."""
+    held = {epoch: list(by_epoch.get(epoch, [])) for epoch in by_epoch.keys() | archived.keys()}
+    for epoch, offsets in archived.items():
+        held[epoch] += [(offset, offset) for offset in offsets]
+    ends = {
+        epoch: min((first for later in held if later > epoch for first, _ in held[later]), default=2**62)
+        for epoch in held
+    }
+    alive = [(first, min(last, ends[epoch] - 1)) for epoch, ranges in held.items() for first, last in ranges]
+    return any(last >= log_start for _, last in _holes(alive))
+
+
+def _is_in(archived: Mapping[int, set[int]], entry: RemoteLogSegmentMetadataEntry, end: int, log_start: int) -> bool:
+    wanted = range(max(entry.first_offset, log_start), min(entry.last_offset, end - 1) + 1)
+    return archived.get(entry.leader_epoch, set()).issuperset(wanted)
+
+
+def _of_archived(
+    segment_id: CombinedSegmentId, segment: Segment, entry: RemoteLogSegmentMetadataEntry, end: int, where: Place
+) -> set[Finding]:
+    """An entry that the archive holds may be deleted at any time, and be dead as any other."""
+    told = segment.dead_from.get((entry.topic_id_partition, entry.leader_epoch), 2**62)
+    is_untold = segment.state == 1 and entry.last_offset >= end and told > max(end, entry.first_offset)
+    return {("dead_entries_untold", *where, str(segment_id))} if is_untold else set()
 
 
 def _of_entry(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 
 from metadata_topic.topic import METADATA_TOPIC
+from perf.report_defects import planted
 from perf.report_history import (
     HistorySpec,
     Planted,
@@ -15,9 +16,9 @@ from perf.report_history import (
     bulk_inventory,
     bulk_records,
     cluster_of,
-    planted,
     sequences_of,
 )
+from plugin.archive_storage import StoredArchiveObject
 from retention_job.kafka_cluster import Cluster, Offsets
 from retention_job.kafka_reading import RAW_COLUMNS
 from retention_job.settings import KafkaSource
@@ -65,6 +66,7 @@ class World:
     planted: Planted
     records: Mapping[int, Sequence[Record]]
     objects: Sequence[StoredObject]
+    archive_objects: Sequence[StoredArchiveObject]
 
     def kafka(self) -> RecordedKafka:
         offsets = Offsets({}, dict.fromkeys(self.records, 0))
@@ -85,4 +87,4 @@ def small_world(spec: HistorySpec) -> World:
         objects += bulk_inventory(spec, broker_id, sequences, found)
     for broker_id, record in found.records:
         records[broker_id].append(record)
-    return World(spec, found, records, objects)
+    return World(spec, found, records, objects, found.archive_objects)

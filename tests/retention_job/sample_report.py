@@ -41,7 +41,8 @@ def sample_report(days: int = 8) -> ReportData:
         DayCosts(
             20_400 + day,
             {"put_usd": 11.7, "upload_usd": 6.2 + day / 4, "storage_usd": 0.4, "get_usd": 0.6, "retrieval_usd": 2.3,
-             "read_fee_usd": 0.0, "crossing_usd": 5.1, "archive_usd": 0.2},
+             "read_fee_usd": 0.0, "crossing_usd": 5.1, "archive_put_usd": 0.2, "archive_get_usd": 0.1,
+             "archive_storage_usd": 0.7},
             78.0 + day if day else None,
             3.2,
             is_complete=day > 0,

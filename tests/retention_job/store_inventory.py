@@ -7,20 +7,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from perf.report_history import CLUSTER_ID, StoredObject
+from plugin.archive_storage import StoredArchiveObject
 from plugin.object_keys import ObjectKeyFactory
 
 
-def write_inventory(directory: Path, objects: Sequence[StoredObject], prefix: str = "") -> str:
+def write_inventory(
+    directory: Path, objects: Sequence[StoredObject], archived: Sequence[StoredArchiveObject] = (), prefix: str = ""
+) -> str:
     """One Parquet file with the columns that S3 writes."""
     keys = ObjectKeyFactory.of(prefix, CLUSTER_ID)
     directory.mkdir()
+    stored_objects: list[StoredObject | StoredArchiveObject] = [*objects, *archived]
     table = pa.table(
         {
-            "bucket": ["wal"] * len(objects),
-            "key": [keys.key_of(stored.segment_id) for stored in objects],
-            "size": pa.array([stored.size_bytes for stored in objects], pa.int64()),
-            "last_modified_date": pa.array([stored.last_modified_ms for stored in objects], pa.timestamp("ms", "UTC")),
-            "storage_class": ["EXPRESS_ONEZONE"] * len(objects),
+            "bucket": ["wal"] * len(stored_objects),
+            "key": [keys.key_of(stored.segment_id) for stored in objects] + [stored.key for stored in archived],
+            "size": pa.array([stored.size_bytes for stored in stored_objects], pa.int64()),
+            "last_modified_date": pa.array(
+                [stored.last_modified_ms for stored in stored_objects], pa.timestamp("ms", "UTC")
+            ),
+            "storage_class": ["EXPRESS_ONEZONE"] * len(stored_objects),
         }
     )
     pq.write_table(table, directory / "part-0.parquet")

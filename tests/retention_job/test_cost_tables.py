@@ -11,7 +11,7 @@ from kafka_log.topic_partition import TopicId
 from metadata_topic.usage_record import StoreUsage, UsageRecord
 from plugin.prices import PriceError, Prices
 from retention_job import schemas
-from retention_job.cost_tables import AMOUNTS, DOLLARS, cost_by_topic, tiered_cost
+from retention_job.cost_tables import AMOUNTS, DOLLARS, StoreSections, cost_by_topic, tiered_cost
 from retention_job.price_table import PriceTable
 from retention_job.usage_table import amounts_by_day, latest
 from tests.retention_job.cost_history import (
@@ -67,7 +67,7 @@ def test_amounts_are_those_of_an_independent_computation(found: Rows, plain: Pla
 
 def test_dollars_are_amounts_times_prices(found: Rows, plain: PlainCosts) -> None:
     prices = Prices.load()
-    express, gb_month = prices.s3_express, 1e9 * 720 * 3_600_000
+    express, standard, gb_month = prices.s3_express, prices.s3_standard, 1e9 * 720 * 3_600_000
     unknown = {key for key, row in found.items() if row["remote_wal_usd"] is None}
     assert unknown == {key for key in found if key[1:] not in plain.days_known}
     for key in found.keys() - unknown:
@@ -79,12 +79,41 @@ def test_dollars_are_amounts_times_prices(found: Rows, plain: PlainCosts) -> Non
             + amounts["retrieval_bytes"] / 1e9 * express.retrieval_gb
             + amounts["stored_byte_ms"] / gb_month * express.storage_gb_month
             + (amounts["inline_remote_bytes"] + amounts["protocol_bytes"]) / 1e9 * prices.zone_crossing_gb
+            + amounts["archive_puts"] * standard.put_per_1000 / 1000
+            + amounts["archive_gets"] * standard.get_per_1000 / 1000
+            + amounts["archive_stored_byte_ms"] / gb_month * standard.storage_gb_month
         )
         records = amounts["linked_remote_bytes"] + amounts["inline_remote_bytes"]
         stock = (records + amounts["protocol_stock_bytes"]) / 1e9 * prices.zone_crossing_gb
         assert row["remote_wal_usd"] == pytest.approx(paid, rel=1e-9, abs=1e-15)
         assert row["remote_wal_usd"] == pytest.approx(sum(row[name] for name in DOLLARS))
         assert row["saved_usd"] == pytest.approx(stock - paid, rel=1e-6, abs=1e-12)
+
+
+def test_an_archive_in_the_same_store_is_no_request_beside_the_objects(
+    spark: SparkSession, history: CostHistory, found: Rows
+) -> None:
+    both = StoreSections(archive="s3_express")
+    records = [replace(record, stores=record.stores[:1]) for record in history.records]
+    one_store = CostHistory(history.segments, history.archived, records)
+    priced = rows_of(cost_by_topic(one_store.sources(spark), PRICES, both))
+    prices, gb_month = PRICES.store("s3_express"), 1e9 * 720 * 3_600_000
+    compared = 0
+    for (topic_id, broker_id, day), row in found.items():
+        if topic_id is not None:
+            same = priced[topic_id, broker_id, day]
+            assert same["archive_puts"] == row["archive_puts"]
+            assert same["archive_storage_usd"] == pytest.approx(
+                row["archive_stored_byte_ms"] / gb_month * prices.storage_gb_month
+            )
+            continue
+        made = sum(r["archive_puts"] for (t, b, d), r in found.items() if t is not None and (b, d) == (broker_id, day))
+        beside = priced[None, broker_id, day]
+        assert beside["archive_puts"] == 0
+        if beside["puts"] > made:  # not all that was counted is told of
+            assert beside["puts"] == pytest.approx(row["puts"] - made)
+            compared += made > 0
+    assert compared
 
 
 def test_all_gets_are_shared_out(found: Rows, history: CostHistory) -> None:
@@ -123,6 +152,7 @@ def test_an_incremental_run_counts_what_the_runs_before_it_did_not(
             for s in history.segments
             if s.finished_ms < middle_ms
         ],
+        [],
         [r for r in history.records if r.event_timestamp_ms < middle_ms],
     )
     late = CostHistory(
@@ -131,6 +161,7 @@ def test_an_incremental_run_counts_what_the_runs_before_it_did_not(
             for s in history.segments
             if s.deleted_ms is None or s.deleted_ms >= middle_ms
         ],
+        [],
         [r for r in history.records if r.event_timestamp_ms >= middle_ms],
     )
     carried = latest(early.sources(spark).counters)

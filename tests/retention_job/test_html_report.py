@@ -58,6 +58,15 @@ def test_the_page_has_each_finding_with_what_heals_it_escaped(page: str) -> None
     assert "<b>bold</b>" not in page
 
 
+def test_every_row_of_a_table_has_a_cell_under_each_heading(page: str) -> None:
+    tables = re.findall(r"<table>(.*?)</table>", page, re.DOTALL)
+    assert len(tables) > 5
+    for table in tables:
+        headings = re.findall(r"<th[ >]", table)
+        rows = [row for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL) if "<td" in row]
+        assert [len(re.findall(r"<td[ >]", row)) for row in rows] == [len(headings)] * len(rows)
+
+
 def test_the_page_needs_nothing_from_elsewhere(page: str) -> None:
     parsed = _Page(page)
     assert "script" not in parsed.tags

@@ -10,9 +10,10 @@ from plugin.archive_object import ArchiveObjectId
 from plugin.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from retention_job.errors import SourceError
-from retention_job.inventory import check_store, read_inventory_file
+from retention_job.inventory import check_store, list_archive, read_inventory_file
 from retention_job.settings import InventoryFile, StoreListing
 
+LOCAL = "plugin.local_directory.LocalWalStorageManager"
 KEYS = ObjectKeyFactory.of("team(1)/kafka", "cluster.1")
 SEGMENT = CombinedSegmentId(3, 0xABCDEF012345, 0xFFFFFFFFFFFF)
 ARCHIVED = ArchiveObjectId(
@@ -68,4 +69,24 @@ def test_an_inventory_that_is_not_there_is_one_clear_line(spark: SparkSession, t
 def test_a_store_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="list store") as raised:
         check_store(StoreListing({"endpoint.url": "http://127.0.0.1:1"}, "cluster.1", "plugin.s3.S3WalStorageManager"))
+    assert "\n" not in str(raised.value)
+
+
+def test_the_archives_listing_tells_its_objects_and_no_others(spark: SparkSession, tmp_path: Path) -> None:
+    for number, key in enumerate((KEYS.archive_key_of(ARCHIVED), KEYS.key_of(SEGMENT), *STRANGERS[-1:])):
+        file = tmp_path / key
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"x" * (number + 5))
+    settings = {"directory": str(tmp_path), "prefix": "team(1)/kafka"}
+    [found] = list_archive(spark, StoreListing(settings, "cluster.1", LOCAL, store_class="s3_standard")).collect()
+    assert (found.key, found.size_bytes, found.store_class) == (KEYS.archive_key_of(ARCHIVED), 5, "s3_standard")
+    assert (found.broker_id, found.incarnation, found.sequence) == ARCHIVED.writer_id
+    assert (bytes(found.archive_topic_id), found.archive_partition) == ARCHIVED.topic_id_partition
+    assert (found.archive_first_offset, found.archive_last_offset) == (100, 2**61)
+
+
+def test_an_archive_that_cannot_be_used_is_one_clear_line(spark: SparkSession) -> None:
+    nowhere = StoreListing({"endpoint.url": "http://127.0.0.1:1"}, "cluster.1", "plugin.s3.S3WalStorageManager")
+    with pytest.raises(SourceError, match="list archive") as raised:
+        list_archive(spark, nowhere)
     assert "\n" not in str(raised.value)

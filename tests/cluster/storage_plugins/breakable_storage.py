@@ -1,4 +1,4 @@
-"""A storage manager that breaks at a step of the write or read path when a switch is set.
+"""A storage manager that breaks at a step of the write or read path, or of a deletion, when a switch is set.
 
 Loaded by class name and class path, as an operator's own backend would be. A switch is a file `<broker id>-<name>`
 in the directory that the setting `switches` names; its text is the value. The agent whose broker id it bears acts on
@@ -7,11 +7,15 @@ it:
 - die-before-put, die-mid-put, die-after-put: SIGKILL of the agent at that point of its next upload
 - die-before-get, die-after-get: the same at its next read, so before its broker has the reply
 - die-before-delete, die-after-delete: the same at its next deletion of an object with records
+- die-before-deletion-started: the same when it is about to publish DELETE_SEGMENT_STARTED the next time
+- die-after-deletion-finished: the same once a DELETE_SEGMENT_FINISHED is in the metadata topic
 - stop-before-get: SIGSTOP of the agent at its next read; whoever waits for that resumes it
 - die-after-put-ms: SIGKILL so many milliseconds after an upload is stored, while it is published and links go out
 - put-latency-ms, get-latency-ms: waits that long before each request, while the switch is set
 
 The first kind is taken away by the one thread that acts on it, so the agent survives its next start.
+
+No request to the store stands at the two ends of a deletion, so those two switches sit in the agent's publisher.
 """
 
 import os
@@ -22,9 +26,14 @@ from pathlib import Path
 
 from pydantic import Field
 
+from metadata_topic.publisher import Publishable, RemoteWalMetadataPublisher
+from metadata_topic.states import DELETED, DELETING
 from plugin.backend_settings import ObjectBackendSettings
 from plugin.local_directory import LocalDirectorySettings, LocalWalStorageManager
 from plugin.object_store import ListPage, ObjectHead, ObjectStore
+from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
+
+_POLL_S = 0.005
 
 
 class BreakableSettings(LocalDirectorySettings):
@@ -43,7 +52,9 @@ class BreakableWalStorageManager(LocalWalStorageManager):
         settings.switches.mkdir(parents=True, exist_ok=True)
         prefix = f"{settings.switches}/{self._context.broker_id}-"
         directory = settings.directory.resolve()
-        return BreakableStore(super().open_store(settings), prefix, directory, self._sleep)
+        store = BreakableStore(super().open_store(settings), prefix, directory, self._sleep)
+        _break_publisher(store)
+        return store
 
 
 class BreakableStore:
@@ -57,23 +68,23 @@ class BreakableStore:
 
     def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
         self._wait("put-latency-ms")
-        self._die_if("die-before-put")
-        if self._takes("die-mid-put"):
+        self.die_if("die-before-put")
+        if self.takes("die-mid-put"):
             self._write_half(key, chunks)
             _die()
         self._store.put_if_absent(key, chunks)
-        self._die_if("die-after-put")
+        self.die_if("die-after-put")
         delay_ms = self._take("die-after-put-ms")
         if delay_ms:
             threading.Timer(float(delay_ms) / 1000, _die).start()
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
         self._wait("get-latency-ms")
-        self._die_if("die-before-get")
-        if self._takes("stop-before-get"):
+        self.die_if("die-before-get")
+        if self.takes("stop-before-get"):
             os.kill(os.getpid(), signal.SIGSTOP)
         data = self._store.get_range(key, start, end)
-        self._die_if("die-after-get")
+        self.die_if("die-after-get")
         return data
 
     def head(self, key: str) -> ObjectHead:
@@ -82,10 +93,10 @@ class BreakableStore:
     def delete(self, key: str) -> None:
         holds_records = key.endswith(".rwal")  # not a probe, nor a snapshot
         if holds_records:
-            self._die_if("die-before-delete")
+            self.die_if("die-before-delete")
         self._store.delete(key)
         if holds_records:
-            self._die_if("die-after-delete")
+            self.die_if("die-after-delete")
 
     def list_page(self, prefix: str, page: str | None) -> ListPage:
         return self._store.list_page(prefix, page)
@@ -118,12 +129,37 @@ class BreakableStore:
         taken.unlink()
         return text
 
-    def _takes(self, switch: str) -> bool:
+    def takes(self, switch: str) -> bool:
+        """Whether it is set: to one caller alone."""
         return self._take(switch) is not None
 
-    def _die_if(self, switch: str) -> None:
-        if self._takes(switch):
+    def die_if(self, switch: str) -> None:
+        """SIGKILL when it is set."""
+        if self.takes(switch):
             _die()
+
+
+def _break_publisher(store: BreakableStore) -> None:
+    """Look at the switches of deletions whenever this process publishes."""
+    publish = RemoteWalMetadataPublisher.publish
+
+    def publish_or_die(publisher: RemoteWalMetadataPublisher, record: Publishable) -> None:
+        state = record.state if isinstance(record, RemoteWalCombinedLogSegmentMetadata) else None
+        if state is DELETING:
+            store.die_if("die-before-deletion-started")
+        publish(publisher, record)
+        if state is DELETED and store.takes("die-after-deletion-finished"):
+            threading.Thread(target=_die_once_published, args=(publisher, publisher.counters["queued"])).start()
+
+    RemoteWalMetadataPublisher.publish = publish_or_die  # type: ignore[method-assign,assignment]
+
+
+def _die_once_published(publisher: RemoteWalMetadataPublisher, records: int) -> None:
+    """So many records are acknowledged. In a thread: brokers replicate through the event loop's proxies meanwhile."""
+    pause = threading.Event()
+    while publisher.counters.get("acknowledged", 0) < records:
+        pause.wait(_POLL_S)
+    _die()
 
 
 def _die() -> None:
