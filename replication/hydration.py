@@ -4,9 +4,14 @@ A range that is cached, or on its way, is not fetched again (single flight). Mem
 is under way share one budget; announcements beyond it are let go, as they are only hints. A follower's Fetch that waits
 for a range waits here as in KIP-405's purgatory, with the caller's deadline; the retries are the storage manager's.
 
+What is evicted, too, is ranges, the least recently read object's first: an archive object is as large as many combined
+segments, and one follower reads it from end to end. A caller's range may be spread over several that were read, as
+links end where responses do, and reads where the leader's agent found the end of a run.
+
 Archive objects are in a store of their own, which may fail, or be missing here, while the other answers. So it has a
 circuit breaker of its own, which costs nobody the links to combined segments: while it is open, links to archive
-objects are refused at once, and their bytes come inline.
+objects are refused at once, and their bytes come inline. The leaders' agents are not told of it, as they are of the
+other one.
 
 Used from the event loop alone; the storage manager's calls run in the pool of
 `remote.wal.hydration.thread.pool.size` threads.
@@ -20,12 +25,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import structlog
+
 from plugin.archive_object import ArchiveObjectId, StoredObjectId
 from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError, failure_label
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from replication.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.measures import ReplicationMeasures
 from rlm.measures import StageTimes
+
+log = structlog.get_logger(__name__)
 
 
 class ArchiveReads(Protocol):
@@ -63,6 +72,11 @@ class HydrationRange:
     start: int
     end: int
     data: asyncio.Future[bytes]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the bytes are there."""
+        return self.data.done() and not self.data.cancelled() and self.data.exception() is None
 
 
 @dataclass(slots=True)
@@ -102,7 +116,7 @@ class HydrationCache:
     def announce(self, object_id: StoredObjectId, ranges: tuple[tuple[int, int], ...]) -> None:
         """These ranges will be asked for soon. While storage fails, one of them is the probe."""
         for start, end in ranges:
-            if self._covering(object_id, start, end) is not None:
+            if self.covers(object_id, start, end):
                 continue
             if self._in_flight_bytes + end - start > self._limits.cache_bytes // 2:
                 self._measures.fault("announcement_over_budget")
@@ -117,20 +131,24 @@ class HydrationCache:
 
     def covers(self, object_id: StoredObjectId, start: int, end: int) -> bool:
         """Whether the bytes are cached, on their way, or reserved."""
-        return self._covering(object_id, start, end) is not None
+        return bool(self._covering(object_id, start, end))
 
     async def fetch(self, object_id: StoredObjectId, start: int, end: int) -> memoryview:
         """The bytes [start, end) of an object. Raises HydrationError."""
-        cached = self._covering(object_id, start, end)
-        if cached is None:
+        found = self._covering(object_id, start, end)
+        if not found:
             if not self.may_read(object_id, self._clock()):
                 raise HydrationError("breaker_open", "object storage failed repeatedly and is left alone for a while")
-            cached = self._fetch(object_id, start, end)
-        try:
-            data = await asyncio.shield(cached.data)
-        except Exception as error:  # a backend's defect, too, must not hold up replication
-            raise HydrationError(failure_label(error), str(error) or type(error).__name__) from error
-        return memoryview(data)[start - cached.start : end - cached.start]
+            found = [self._fetch(object_id, start, end)]
+        parts = []
+        for cached in found:
+            try:
+                data = await asyncio.shield(cached.data)
+            except Exception as error:  # a backend's defect, too, must not hold up replication
+                raise HydrationError(failure_label(error), str(error) or type(error).__name__) from error
+            parts.append(memoryview(data)[max(start - cached.start, 0) : end - cached.start])
+            start = cached.end
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
     def discard(self, object_id: StoredObjectId) -> None:
         """Forget an object whose bytes proved wrong, so that the next fetch reads it anew."""
@@ -141,20 +159,26 @@ class HydrationCache:
     def timed_out(self) -> None:
         """A caller gave up waiting: as good as a failure."""
         if self.breaker.failed(self._clock()):
-            self._tell(is_open=True)
+            self._tell(self.breaker, is_open=True)
 
     def close(self) -> None:
         """Fetches under way are abandoned."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _covering(self, object_id: StoredObjectId, start: int, end: int) -> HydrationRange | None:
+    def _covering(self, object_id: StoredObjectId, start: int, end: int) -> list[HydrationRange]:
+        """The fewest ranges that hold these bytes between them, in order; none when some of the bytes are missing."""
         cached = self._objects.get(object_id)
         if cached is None:
-            return None
-        for candidate in cached.ranges:
-            if candidate.start <= start and end <= candidate.end:
-                return candidate
-        return None
+            return []
+        found: list[HydrationRange] = []
+        while start < end:
+            here = (candidate for candidate in cached.ranges if candidate.start <= start < candidate.end)
+            furthest = max(here, key=lambda candidate: min(candidate.end, end), default=None)
+            if furthest is None:
+                return []
+            found.append(furthest)
+            start = furthest.end
+        return found
 
     def _fetch(self, object_id: StoredObjectId, start: int, end: int) -> HydrationRange:
         wanted = self.reserve(object_id, start, end)
@@ -197,7 +221,7 @@ class HydrationCache:
             cached.size_bytes += len(data)
             self._size_bytes += len(data)
             self._objects.move_to_end(object_id)
-            self._evict()
+            self._evict(wanted)
         self._answered(object_id)
 
     def _read(self, object_id: StoredObjectId, start: int, end: int) -> bytes:
@@ -215,8 +239,8 @@ class HydrationCache:
 
     def _answered(self, object_id: StoredObjectId) -> None:
         breaker = self._breaker_of(object_id)
-        if breaker.succeeded() and breaker is self.breaker:
-            self._tell(is_open=False)
+        if breaker.succeeded():
+            self._tell(breaker, is_open=False)
 
     def _failed(self, object_id: StoredObjectId, wanted: HydrationRange, error: BaseException) -> None:
         cached = self._objects.get(object_id)
@@ -232,14 +256,28 @@ class HydrationCache:
             self._answered(object_id)
             return
         breaker = self._breaker_of(object_id)
-        if breaker.failed(self._clock()) and breaker is self.breaker:
-            self._tell(is_open=True)
+        if breaker.failed(self._clock()):
+            self._tell(breaker, is_open=True)
 
-    def _tell(self, is_open: bool) -> None:
+    def _tell(self, breaker: CircuitBreaker, is_open: bool) -> None:
+        if breaker is self.archive_breaker:
+            event = "archive_reads_paused" if is_open else "archive_reads_resumed"
+            self._measures.fault(event)
+            log.warning(event)
+            return
         for callback in list(self.on_breaker_change):
             callback(is_open)
 
-    def _evict(self) -> None:
-        while self._size_bytes > self._limits.cache_bytes and len(self._objects) > 1:
-            _, oldest = self._objects.popitem(last=False)
-            self._size_bytes -= oldest.size_bytes
+    def _evict(self, newest: HydrationRange) -> None:
+        """Forget what was read longest ago, until the rest fits; `newest` stays, as somebody is about to ask for it."""
+        for object_id in list(self._objects) if self._size_bytes > self._limits.cache_bytes else ():
+            cached = self._objects[object_id]
+            for oldest in [each for each in cached.ranges if each.is_read and each is not newest]:
+                if self._size_bytes <= self._limits.cache_bytes:
+                    return
+                cached.ranges.remove(oldest)
+                size = len(oldest.data.result())
+                cached.size_bytes -= size
+                self._size_bytes -= size
+            if not cached.ranges:
+                del self._objects[object_id]
