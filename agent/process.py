@@ -26,7 +26,7 @@ from agent.object_summary import object_summary
 from agent.peering import broker_listener, peer_addresses, peer_tls, replica_listeners
 from agent.settings import AgentSettings
 from agent.tail_uploads import TailAnswers, TailUploads
-from agent.transfer_limits import catch_up_read_limits, log_manager_limits
+from agent.transfer_limits import catch_up_read_limits, leader_limits, log_manager_limits
 from agent.usage import UsageReport, store_counts
 from kafka_log.log_directory import LogDirectory
 from kafka_log.meta_properties import read_meta_properties
@@ -42,7 +42,7 @@ from replication.catch_up_reads import CatchUpReads
 from replication.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
 from replication.hydration import HydrationCache, HydrationLimits
 from replication.leader_proxy import LeaderProxy
-from replication.leader_relay import LeaderContext, LeaderLimits
+from replication.leader_relay import LeaderContext
 from replication.measures import ReplicationMeasures
 from replication.peer_protocol import Hello
 from rlm.archive_tier import ArchiveTier
@@ -270,6 +270,7 @@ class Agent:
             "cluster_id": self._identity.cluster_id,
             "storage_ready": self._storage.is_there,
             "hydration_paused": self._hydration.breaker.is_open,
+            "archive_reads_paused": self._hydration.archive_breaker.is_open,
             "requests": asdict(self._storage.request_counts),
             "metadata_pending": self._publisher.pending,
             "partitions": partitions,
@@ -348,18 +349,11 @@ class Agent:
 
     def _leader_context(self, hello: Hello, prices: Prices) -> LeaderContext:
         settings = self._settings
-        requests = self._store_prices
-        limits = LeaderLimits(
-            settings.remote_wal_link_wait_max_ms / 1000,
-            self._break_even_bytes,
-            range_gap_bytes=round(requests.get_per_1000 / 1000 / max(requests.retrieval_gb, 1e-9) * 1e9),
-            stale_after_s=int(self._broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
-            allow_plain_connections=settings.remote_wal_agent_plain_connections_enable,
-        )
+        limits = leader_limits(self._broker, settings, self._break_even_bytes, self._store_prices)
         context = LeaderContext(
             hello, limits, broker_listener(self._broker), self._manager, self._stage_times, self._measures
         )
-        min_entry_bytes = prices.get_break_even_bytes(requests)
+        min_entry_bytes = prices.get_break_even_bytes(self._store_prices)
         archive = archive_links(settings, self._kafka.archive, prices)
         logs = LedLogs(self._kafka.store, self._manager.stored_log, min_entry_bytes, archive)
         ahead = CatchUpLimits(settings.remote_wal_catch_up_read_ahead_bytes)
