@@ -5,6 +5,7 @@ back then reads from them what it missed.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import LinkPolicy, TopicSettings
 from plugin.archive_storage import DEFAULT_ARCHIVE_IMPL_PREFIX, ObjectArchiveStorage, load_archive_storage
 from plugin.remote_wal_storage_manager import StorageContext
-from tests.cluster.agent_views import FAULTS, AgentCounters, read_metrics
+from tests.cluster.agent_views import FAULTS, AgentCounters, Sample, read_metrics
 from tests.cluster.agent_views import RECORD_BYTES as REPLICATED_BYTES
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.test_lifecycle import HASTY_AGENTS, living, objects
@@ -130,8 +131,14 @@ def _expect_nothing_uploaded_anew(life: Script) -> None:
     def knows_all() -> bool:
         return [led["uploaded_offset"] for led in life.partitions_of_agents()] == [RECORDS]
 
+    def told() -> dict[Sample, float]:
+        with suppress(OSError):  # it takes its time
+            return read_metrics(life.cluster, LEADER)
+        return {}
+
     wait_until(knows_all, "the new agent knows what is archived", PATIENCE_S)
-    assert read_metrics(life.cluster, LEADER)["remote_wal_uploaded_segments_total", ()] == 0
+    counted = wait_until(told, "the new agent tells its counters", PATIENCE_S)
+    assert counted["remote_wal_uploaded_segments_total", ()] == 0
 
 
 def _expect_a_follower_to_be_served_by_the_archive(life: Script) -> None:
