@@ -206,7 +206,7 @@ class TopicFollower:
     def read_to_end(self, timeout_s: float) -> bool:
         """Blocks until `take` was given all that was in the topic when this was called.
 
-        False when time ran out, or the brokers do not tell where the topic ends.
+        False when time ran out, the brokers do not tell where the topic ends, or reading has ended.
         """
         return self._barriers.wait(timeout_s)
 
@@ -232,6 +232,7 @@ class TopicFollower:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
+        self._barriers.close()
 
     def _run(self) -> None:
         from confluent_kafka import KafkaException

@@ -79,3 +79,18 @@ def test_a_request_made_after_the_ends_were_told_has_ends_of_its_own() -> None:
         assert not second.done()
         barriers.serve(lambda: {0: 99}, {0: 7})
         assert second.result(10.0)
+
+
+def test_who_waits_when_reading_ends_is_told_no_and_so_is_who_asks_later() -> None:
+    topic, barriers = FakeTopic(partitions=1), ReadBarriers()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(barriers.wait, 60.0)
+        while not barriers._waiting:
+            threading.Event().wait(0.001)
+        barriers.close()
+        assert asked.result(10.0) is False
+    follower = TopicFollower(KafkaClientConfig("nowhere:1"), "topic", Taking(), QUICK, None, topic.consumer)
+    follower.start()
+    assert follower.wait_until_ready(10.0)
+    follower.close()
+    assert follower.read_to_end(60.0) is False
