@@ -16,14 +16,16 @@ from metadata_topic.fencing import Source
 from metadata_topic.records import MetadataRecord, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic import METADATA_TOPIC
+from recovery.epoch_ends import EpochEnds
 from recovery.log_plan import EpochStart
 
 
 class NotedMetadata:
-    """A store, and where epochs begin. Filled by one thread, then read."""
+    """A store, and where epochs begin and end. Filled by one thread, then read."""
 
     def __init__(self) -> None:
         self.store: RemoteWalMetadataStore = _NotingStore(self._note)
+        self.epoch_ends = EpochEnds()
         self._starts: dict[TopicIdPartition, dict[int, int]] = {}
 
     def epoch_starts(self) -> dict[TopicIdPartition, list[EpochStart]]:
@@ -36,6 +38,7 @@ class NotedMetadata:
     def _note(self, record: MetadataRecord) -> None:
         if not isinstance(record, RemoteWalLogSegmentMetadataUpdate):
             return
+        self.epoch_ends.add(record)
         for entry in record.entries:
             if record.leader_epoch == entry.leader_epoch + 1:
                 starts = self._starts.setdefault(entry.topic_id_partition, {})
