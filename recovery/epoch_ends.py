@@ -1,4 +1,4 @@
-"""Where leaders found that older epochs end: what their declarations say of objects that they do not name. Sans-IO.
+"""Where epochs end and begin, by what leaders declared dead: beyond the objects that they name. Sans-IO.
 
 Theory. A leader that declares an epoch's records dead from an offset on (`rlm.failover`) names a combined segment, and
 that mark goes when the segment does. But what it says is of the log: as of that leader, the older epoch ends there. So
@@ -10,6 +10,14 @@ It holds for what was written until then. An unclean election may bring such rec
 them anew, into objects that are younger than the declaration. Where the declarer's own epoch was declared dead in turn,
 at or before that offset, its log is not the one that went on, and nothing follows from what it said.
 
+Where the newest declarer's own epoch begins follows from them at times, though nothing of it was uploaded: if it says
+that the very epoch before ends at an offset, it is its own that begins there. If epochs lie between, it is not known
+which of them does, and nothing is concluded. They do lie between wherever a partition was without a leader in the
+meantime, as KRaft counts that as an epoch too: so it is with each partition of one replica. Nor is anything concluded
+where it says of a still older epoch that it ends before: then the epoch before may have been cut off as a whole, and
+the offset is merely that of the first of its records. (Of leaders before the newest one nothing need be known: an epoch
+without records has no place in a log that a later one follows.)
+
 Declarations outlive the unpublished objects: the topic keeps its records for longer than any object of it lives.
 Archive objects live longer than that; what follows from a declaration that the topic has forgotten is not known.
 """
@@ -18,6 +26,7 @@ from typing import NamedTuple
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
+from recovery.log_plan import EpochStart
 
 
 class _Declaration(NamedTuple):
@@ -58,6 +67,22 @@ class EpochEnds:
             ),
             default=None,
         )
+
+    def starts(self) -> dict[TopicIdPartition, list[EpochStart]]:
+        """Where epochs begin of which there may be no record."""
+        newest: dict[TopicIdPartition, int] = {}
+        for (partition, _), by_epoch in self._declared.items():
+            newest[partition] = max(newest.get(partition, 0), *by_epoch)
+        told: dict[TopicIdPartition, dict[int, int]] = {}
+        for (partition, leader_epoch), by_epoch in self._declared.items():
+            if newest[partition] in by_epoch:
+                told.setdefault(partition, {})[leader_epoch] = by_epoch[newest[partition]].end_offset
+        return {
+            partition: [EpochStart(leader, ends[leader - 1])]
+            for partition, ends in told.items()
+            for leader in [newest[partition]]
+            if ends.get(leader - 1) == min(ends.values())
+        }
 
     def _is_void(self, partition: TopicIdPartition, declarer: int, declaration: _Declaration) -> bool:
         """Whether the declarer's own records are dead from there on."""

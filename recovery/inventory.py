@@ -97,7 +97,7 @@ def from_metadata(
     progress: Progress = lambda _what, _done: None,
 ) -> Inventory:
     """What the metadata topic tells, held against the listing. Raises RemoteStorageError when the store fails."""
-    inventory = Inventory(known_starts=noted.epoch_starts())
+    inventory = Inventory(known_starts=noted.epoch_ends.starts())
     listed = {stored.combined_segment_id: stored for stored in storage.list_log_segments()}
     inventory.foreign_objects = storage.request_counts.foreign_objects
     image = noted.store.image()

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
 from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.epoch_ends import EpochEnds
+from recovery.log_plan import EpochStart
 from tests.recovery.stored_logs import ORDERS
 
 DECLARED_MS = 1000
@@ -64,6 +65,25 @@ def test_what_only_a_newer_leader_could_know_is_refused() -> None:
     assert _ends(_declared(3, 3, 5)).end_of(ORDERS, 3, BEFORE_MS) is None
 
 
+def test_a_leader_that_ends_the_very_epoch_before_its_own_begins_there() -> None:
+    ends = _ends(_declared(3, 2, 8, sequence=2), _declared(3, 2, 5), _declared(2, 1, 2))
+
+    assert ends.starts() == {ORDERS: [EpochStart(3, 5)]}
+
+
+def test_where_an_epoch_begins_is_not_known_when_others_lie_between() -> None:
+    assert not _ends(_declared(2, 0, 5)).starts()
+
+
+def test_where_an_epoch_begins_is_not_known_when_a_still_older_one_ends_before() -> None:
+    # Restored to offset 3: of epoch 1, which began at 5, nothing is left.
+    assert not _ends(_declared(2, 1, 5), _declared(2, 0, 3)).starts()
+
+
+def test_an_epoch_without_records_is_gone_when_a_later_leader_cut_the_log() -> None:
+    assert not _ends(_declared(1, 0, 5), _declared(4, 0, 3, AFTER_MS)).starts()
+
+
 DECLARATIONS = st.builds(
     _declared, st.integers(0, 4), st.integers(0, 4), st.integers(0, 20), st.integers(0, 5), st.integers(0, 3)
 )
@@ -76,6 +96,7 @@ def test_the_order_and_the_number_of_tellings_do_not_matter(
     shuffled = declared * 2
     random.shuffle(shuffled)  # type: ignore[attr-defined]
 
-    told = _ends(*declared).end_of(ORDERS, leader_epoch, written_ms)
+    told, again = _ends(*declared), _ends(*shuffled)
 
-    assert _ends(*shuffled).end_of(ORDERS, leader_epoch, written_ms) == told
+    assert again.end_of(ORDERS, leader_epoch, written_ms) == told.end_of(ORDERS, leader_epoch, written_ms)
+    assert again.starts() == told.starts()
