@@ -88,7 +88,9 @@ class AgentSettings(BaseModel):
         4096, ge=1, description="Items that remoteSegmentQ holds at most (KIP-1176)."
     )
     remote_wal_log_manager_combiner_queue_bytes: int = Field(
-        64 * 1024 * 1024, ge=1024, description="Bytes that remoteSegmentQ holds at most."
+        64 * 1024 * 1024,
+        ge=1024,
+        description="Bytes that remoteSegmentQ holds at most, besides those that are being uploaded.",
     )
     remote_wal_log_manager_combiner_task_interval_ms: int = Field(
         25,

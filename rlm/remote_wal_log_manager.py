@@ -133,7 +133,10 @@ class RemoteWalLogManager:
     def assign(self, assignments: Iterable[Assignment]) -> None:
         """Take care of exactly these partitions from now on."""
         wanted = {assignment.topic_id_partition: assignment for assignment in assignments}
-        for partition in [known for known in self._partitions if known not in wanted]:
+        released = [known for known in self._partitions if known not in wanted]
+        if released or wanted.keys() - self._partitions.keys():
+            log.info("led_partitions_changed", before=len(self._partitions), released=len(released), now=len(wanted))
+        for partition in released:
             self._release(partition)
         for partition, assignment in wanted.items():
             led = self._partitions.get(partition)

@@ -1,7 +1,8 @@
 """remoteSegmentQ: what RLMWalTasks have read and RLMWalCombineTask has not yet combined (KIP-1176).
 
-Bounded by items and by bytes. When it is full, tasks do not run; nothing is lost, as the log is on disk. The order of a
-partition's items is the order of its log, also when a failed upload puts its items back.
+Bounded by items and by bytes. When it is full, tasks do not run; nothing is lost, as the log is on disk. A failed
+upload puts its items back whatever the room, so memory holds the bounds and what uploads carry. The order of a
+partition's items is the order of its log then, too.
 """
 
 from collections import defaultdict, deque

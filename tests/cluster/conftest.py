@@ -1,6 +1,6 @@
 """Real clusters for the tests marked `cluster`. None outlives the test session."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,8 @@ from tests.cluster.script import Script
 ClusterFactory = Callable[..., LocalCluster]
 
 STORAGE_PLUGINS = Path(__file__).parent / "storage_plugins"
+BASE_DIRECTORY = pytest.StashKey[Path]()
+SHOWN_LOG_LINES = 25
 
 IMPATIENT = {
     # A replica that stands still is out of sync soon, so that tests of it end soon.
@@ -108,3 +110,24 @@ def make_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
 def topic(request: pytest.FixtureRequest) -> str:
     """A topic name of the test's own."""
     return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:200]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _keep_base_directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    request.config.stash[BASE_DIRECTORY] = tmp_path_factory.getbasetemp()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows how the logs end that grew during the test: where it cannot be repeated, nothing else tells."""
+    report = yield
+    base = item.config.stash.get(BASE_DIRECTORY, None)
+    if report.failed and base is not None:
+        for log in sorted(base.glob("*/*/agent-*/agent.log")) + sorted(base.glob("*/*/broker-*/kafka.log")):
+            where = log.relative_to(base)
+            if not (base / where.parts[0]).is_symlink() and log.stat().st_mtime >= call.start:
+                lines = log.read_text(errors="replace").splitlines()[-SHOWN_LOG_LINES:]
+                report.sections.append((str(where), "\n".join(lines)))
+    return report
