@@ -41,7 +41,8 @@ class EpochEnds:
     """Filled by one thread, then read."""
 
     def __init__(self) -> None:
-        self._declared: dict[tuple[TopicIdPartition, int], dict[int, _Declaration]] = {}
+        self._declared: dict[TopicIdPartition, dict[int, dict[int, _Declaration]]] = {}
+        """By the declarer's epoch, then by the one that it says ends."""
 
     def add(self, record: RemoteWalLogSegmentMetadataUpdate) -> None:
         """Take in what a leader declared, in any order. Of its own epoch, or a newer one, it cannot know."""
@@ -49,9 +50,10 @@ class EpochEnds:
             if entry.leader_epoch >= record.leader_epoch:
                 continue
             new = _Declaration(entry.first_offset, record.event_timestamp_ms)
-            by_epoch = self._declared.setdefault((entry.topic_id_partition, entry.leader_epoch), {})
-            known = by_epoch.get(record.leader_epoch, new)
-            by_epoch[record.leader_epoch] = _Declaration(
+            by_declarer = self._declared.setdefault(entry.topic_id_partition, {})
+            ends = by_declarer.setdefault(record.leader_epoch, {})
+            known = ends.get(entry.leader_epoch, new)
+            ends[entry.leader_epoch] = _Declaration(
                 min(known.end_offset, new.end_offset), max(known.declared_ms, new.declared_ms)
             )
 
@@ -61,30 +63,26 @@ class EpochEnds:
         """
         return min(
             (
-                declaration.end_offset
-                for declarer, declaration in self._declared.get((partition, leader_epoch), {}).items()
-                if written_ms <= declaration.declared_ms and not self._is_void(partition, declarer, declaration)
+                ends[leader_epoch].end_offset
+                for declarer, ends in self._declared.get(partition, {}).items()
+                if leader_epoch in ends
+                and written_ms <= ends[leader_epoch].declared_ms
+                and not self._is_void(partition, declarer, ends[leader_epoch].end_offset)
             ),
             default=None,
         )
 
     def starts(self) -> dict[TopicIdPartition, list[EpochStart]]:
         """Where epochs begin of which there may be no record."""
-        newest: dict[TopicIdPartition, int] = {}
-        for (partition, _), by_epoch in self._declared.items():
-            newest[partition] = max(newest.get(partition, 0), *by_epoch)
-        told: dict[TopicIdPartition, dict[int, int]] = {}
-        for (partition, leader_epoch), by_epoch in self._declared.items():
-            if newest[partition] in by_epoch:
-                told.setdefault(partition, {})[leader_epoch] = by_epoch[newest[partition]].end_offset
-        return {
-            partition: [EpochStart(leader, ends[leader - 1])]
-            for partition, ends in told.items()
-            for leader in [newest[partition]]
-            if ends.get(leader - 1) == min(ends.values())
-        }
+        found = {}
+        for partition, by_declarer in self._declared.items():
+            newest = max(by_declarer)
+            before = by_declarer[newest].get(newest - 1)
+            if before is not None and before.end_offset == min(end.end_offset for end in by_declarer[newest].values()):
+                found[partition] = [EpochStart(newest, before.end_offset)]
+        return found
 
-    def _is_void(self, partition: TopicIdPartition, declarer: int, declaration: _Declaration) -> bool:
+    def _is_void(self, partition: TopicIdPartition, declarer: int, end_offset: int) -> bool:
         """Whether the declarer's own records are dead from there on."""
-        own = self._declared.get((partition, declarer), {})
-        return any(later.end_offset <= declaration.end_offset for later in own.values())
+        said = (ends.get(declarer) for ends in self._declared[partition].values())
+        return any(own is not None and own.end_offset <= end_offset for own in said)
