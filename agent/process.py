@@ -271,6 +271,7 @@ class Agent:
             "hydration_paused": self._hydration.breaker.is_open,
             "requests": asdict(self._storage.request_counts),
             "metadata_pending": self._publisher.pending,
+            "enabled_topics": self._kafka.enabled_topics,
             "partitions": partitions,
         }
 

@@ -30,14 +30,17 @@ class ReadBarriers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[_Barrier] = []
+        self._is_over = False
 
     def wait(self, timeout_s: float) -> bool:
         """Blocks until all that was in the topic when this was called has been taken in.
 
-        False when time ran out, for instance because nobody told where the topic ends.
+        False when time ran out, for instance because nobody told where the topic ends, or when reading has ended.
         """
         barrier = _Barrier()
         with self._lock:
+            if self._is_over:
+                return False
             self._waiting.append(barrier)
         barrier.is_settled.wait(timeout_s)
         with self._lock:
@@ -60,3 +63,10 @@ class ReadBarriers:
                 positions.get(partition, 0) >= goal for partition, goal in barrier.goals.items()
             ):
                 barrier.pass_()
+
+    def give_up(self) -> None:
+        """Reading has ended: nobody needs to wait any more, or the process could not end before they had."""
+        with self._lock:
+            self._is_over = True
+            for barrier in self._waiting:
+                barrier.is_settled.set()
