@@ -148,6 +148,11 @@ class KafkaSide:
         """Whether the stores hold all that was in the metadata topic at the start."""
         return self._consumer.ready
 
+    @property
+    def enabled_topics(self) -> list[str]:
+        """The topics that have the feature on, as far as the agent has read, sorted; any thread may ask."""
+        return sorted(name for name, topic in self.topic_settings.topics.items() if topic.enable)
+
     def look_again(self) -> None:
         """Leadership may have changed. May be called often."""
         self._changed.set()

@@ -273,6 +273,7 @@ class Agent:
             "archive_reads_paused": self._hydration.archive_breaker.is_open,
             "requests": asdict(self._storage.request_counts),
             "metadata_pending": self._publisher.pending,
+            "enabled_topics": self._kafka.enabled_topics,
             "partitions": partitions,
         }
 

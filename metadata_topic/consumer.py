@@ -29,14 +29,8 @@ from metadata_topic.serde import decode_or_keep_out
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.store_image import StoreImage
 from metadata_topic.topic import METADATA_TOPIC
-from metadata_topic.topic_follower import (
-    DEFAULT_SETTINGS,
-    ConsumerFactory,
-    FollowSettings,
-    TopicFollower,
-    TopicRecord,
-    confluent_reader,
-)
+from metadata_topic.topic_consumer import ConsumerFactory, confluent_reader
+from metadata_topic.topic_follower import DEFAULT_SETTINGS, FollowSettings, TopicFollower, TopicRecord
 from metadata_topic.usage_record import is_usage_key
 
 log = structlog.get_logger(__name__)

@@ -6,8 +6,6 @@ end offsets asked for after the request was made, so what was acknowledged to an
 them. The goals are asked for, and compared with the positions, by the thread that reads: progress and content are one
 unit there.
 
-Once nobody reads any more, nobody is kept waiting: who waits in a thread would hold up the end of the process.
-
 `wait` is for any thread but the reader's; `serve` is for the reader's alone.
 """
 
@@ -32,29 +30,22 @@ class ReadBarriers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[_Barrier] = []
-        self._is_closed = False
+        self._is_over = False
 
     def wait(self, timeout_s: float) -> bool:
         """Blocks until all that was in the topic when this was called has been taken in.
 
-        False when time ran out, for instance because nobody told where the topic ends, and when reading has ended.
+        False when time ran out, for instance because nobody told where the topic ends, or when reading has ended.
         """
         barrier = _Barrier()
         with self._lock:
-            if self._is_closed:
+            if self._is_over:
                 return False
             self._waiting.append(barrier)
         barrier.is_settled.wait(timeout_s)
         with self._lock:
             self._waiting.remove(barrier)
         return barrier.is_passed
-
-    def close(self) -> None:
-        """Reading has ended: who waits is told no. Any thread; idempotent."""
-        with self._lock:
-            self._is_closed = True
-            for barrier in self._waiting:
-                barrier.is_settled.set()
 
     def serve(self, end_offsets: Callable[[], Mapping[int, int] | None], positions: Mapping[int, int]) -> None:
         """Settle those whose goals are reached. `end_offsets`, per partition, are None when they are not known.
@@ -72,3 +63,10 @@ class ReadBarriers:
                 positions.get(partition, 0) >= goal for partition, goal in barrier.goals.items()
             ):
                 barrier.pass_()
+
+    def give_up(self) -> None:
+        """Reading has ended: nobody needs to wait any more, or the process could not end before they had."""
+        with self._lock:
+            self._is_over = True
+            for barrier in self._waiting:
+                barrier.is_settled.set()

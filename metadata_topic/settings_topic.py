@@ -25,13 +25,8 @@ from metadata_topic.tail_upload import (
     stored_key,
 )
 from metadata_topic.topic import SETTINGS_TOPIC
-from metadata_topic.topic_follower import (
-    ConsumerFactory,
-    FollowSettings,
-    TopicFollower,
-    TopicRecord,
-    confluent_reader,
-)
+from metadata_topic.topic_consumer import ConsumerFactory, confluent_reader
+from metadata_topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from metadata_topic.topic_settings import (
     AgentRegistration,
     MalformedSettingError,

@@ -11,13 +11,8 @@ from collections.abc import Sequence
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.kip405 import REMOTE_LOG_METADATA_TOPIC, decode
 from metadata_topic.tiered_offsets import TieredOffsets
-from metadata_topic.topic_follower import (
-    ConsumerFactory,
-    FollowSettings,
-    TopicFollower,
-    TopicRecord,
-    confluent_reader,
-)
+from metadata_topic.topic_consumer import ConsumerFactory, confluent_reader
+from metadata_topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 
 TIER_SETTINGS = FollowSettings(absence_check_ms=30_000, retry_pause_ms=10_000)
 """Nothing waits for this topic, and a principal without rights to it is refused each time: no haste."""

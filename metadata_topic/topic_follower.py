@@ -5,7 +5,8 @@ are handed to `take`, in order per partition, and the positions move when `take`
 fails it is made anew and goes on from there. It is caught up when every partition has reached the end that it
 had when the follower began.
 
-Caught up once is not up to date now: `read_to_end` waits for the latter (`metadata_topic.read_barrier`).
+Caught up once is not up to date now: `read_to_end` waits for the latter (`metadata_topic.read_barrier`). A
+consumer that reads nothing more, though there is more, is made anew (`metadata_topic.stall_watch`).
 
 Where it was told to begin may be gone: retention has cut the topic beyond it, which is a gap (counted, and
 logged with its size), or the topic ends before it, so that it is another topic, made anew. Then whoever reads
@@ -17,16 +18,19 @@ gathered for as long. What is read is therefore up to about two seconds old.
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import NamedTuple
 
 import structlog
 
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, ConfluentValue, KafkaClientConfig
 from metadata_topic.errors import MetadataTopicError
 from metadata_topic.read_barrier import ReadBarriers
+from metadata_topic.stall_watch import StallWatch
+from metadata_topic.topic_consumer import ConsumerFactory, ConsumerLike, MessageLike, confluent_reader
 
 log = structlog.get_logger(__name__)
 
@@ -40,37 +44,6 @@ class TopicRecord(NamedTuple):
     value: bytes | None
 
 
-class MessageLike(Protocol):
-    """What is used of confluent_kafka.Message."""
-
-    def error(self) -> Any: ...
-    def partition(self) -> int: ...
-    def offset(self) -> int: ...
-    def key(self) -> bytes | None: ...
-    def value(self) -> bytes | None: ...
-
-
-class ConsumerLike(Protocol):
-    """What is used of a consumer; `confluent_reader` adapts confluent_kafka.Consumer to it."""
-
-    def partition_count(self, topic: str, timeout_s: float) -> int:
-        """0 when the topic does not exist, and only then."""
-
-    def begin_offset(self, topic: str, partition: int, timeout_s: float) -> int: ...
-
-    def end_offset(self, topic: str, partition: int, timeout_s: float) -> int: ...
-
-    def assign(self, topic: str, positions: dict[int, int]) -> None:
-        """Read these partitions from these offsets on."""
-
-    def consume(self, num_messages: int, timeout: float) -> list[MessageLike]: ...
-
-    def close(self) -> None: ...
-
-
-ConsumerFactory = Callable[[dict[str, ConfluentValue | logging.Logger]], ConsumerLike]
-
-
 @dataclass(frozen=True, slots=True)
 class FollowSettings:
     """How eagerly to read."""
@@ -81,62 +54,17 @@ class FollowSettings:
     fetch_min_bytes: int = 64 * 1024
     retry_pause_ms: int = 1000
     request_timeout_ms: int = 10_000
+    end_offset_timeout_ms: int = 3000
+    """For questions while reading goes on: a partition whose broker just died has no leader for seconds, and all others
+    are not read meanwhile."""
     new_partitions_check_ms: int = 60_000
+    stall_check_ms: int = 20_000
+    """A consumer that stands still between two looks, short of where the topic ended at the first, is made anew."""
     absence_check_ms: int | None = None
     """For a topic that need not exist: how often to look whether it does. None: its absence is a fault."""
 
 
 DEFAULT_SETTINGS = FollowSettings()
-
-
-class _ConfluentReader:
-    """confluent_kafka.Consumer, assigned by hand."""
-
-    def __init__(self, config: dict[str, ConfluentValue | logging.Logger]) -> None:
-        from confluent_kafka import Consumer
-
-        self._consumer = Consumer(config)
-
-    def partition_count(self, topic: str, timeout_s: float) -> int:
-        from confluent_kafka import KafkaError, KafkaException
-
-        metadata = self._consumer.list_topics(topic, timeout=timeout_s).topics.get(topic)
-        if metadata is None or (
-            metadata.error is not None and metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-        ):
-            return 0
-        if metadata.error is not None:
-            raise KafkaException(metadata.error)
-        return len(metadata.partitions)
-
-    def begin_offset(self, topic: str, partition: int, timeout_s: float) -> int:
-        from confluent_kafka import TopicPartition
-
-        low, _high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
-        return int(low)
-
-    def end_offset(self, topic: str, partition: int, timeout_s: float) -> int:
-        from confluent_kafka import TopicPartition
-
-        # Transaction markers and compaction leave holes, but never at the end offset's own place.
-        _low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
-        return int(high)
-
-    def assign(self, topic: str, positions: dict[int, int]) -> None:
-        from confluent_kafka import TopicPartition
-
-        self._consumer.assign([TopicPartition(topic, *position) for position in positions.items()])
-
-    def consume(self, num_messages: int, timeout: float) -> list[MessageLike]:
-        return cast(list[MessageLike], self._consumer.consume(num_messages, timeout))
-
-    def close(self) -> None:
-        self._consumer.close()
-
-
-def confluent_reader(config: dict[str, ConfluentValue | logging.Logger]) -> ConsumerLike:
-    """The real consumer."""
-    return _ConfluentReader(config)
 
 
 class TopicFollower:
@@ -150,6 +78,7 @@ class TopicFollower:
         settings: FollowSettings = DEFAULT_SETTINGS,
         rack: str | None = None,
         consumer_factory: ConsumerFactory = confluent_reader,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`take` runs on the follower's thread and must not raise. `rack` lets it read from a broker in its
         zone.
@@ -160,6 +89,7 @@ class TopicFollower:
         self._settings = settings
         self._rack = rack
         self._consumer_factory = consumer_factory
+        self._clock = clock
 
         self._stop = threading.Event()
         self._caught_up = False
@@ -206,7 +136,7 @@ class TopicFollower:
     def read_to_end(self, timeout_s: float) -> bool:
         """Blocks until `take` was given all that was in the topic when this was called.
 
-        False when time ran out, the brokers do not tell where the topic ends, or reading has ended.
+        False when time ran out, or the brokers do not tell where the topic ends.
         """
         return self._barriers.wait(timeout_s)
 
@@ -222,7 +152,7 @@ class TopicFollower:
 
     @property
     def counters(self) -> dict[str, int]:
-        """`records`, `batches`, `errors`, `consumer_restarts`; `gaps` and `gap_records` that retention cut
+        """`records`, `batches`, `errors`, `consumer_restarts`, `stalls`; `gaps` and `gap_records` that retention cut
         away unread, `started_over` when the topic was another one.
         """
         return dict(self._counters)
@@ -232,7 +162,6 @@ class TopicFollower:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
-        self._barriers.close()
 
     def _run(self) -> None:
         from confluent_kafka import KafkaException
@@ -251,6 +180,8 @@ class TopicFollower:
             self._failure = failure
             self._settled.set()
             log.exception("metadata_topic_follower_died", topic=self._topic)
+        finally:
+            self._barriers.give_up()
 
     def _follow(self) -> None:
         """Read until stopped, or until more partitions may be there."""
@@ -261,10 +192,14 @@ class TopicFollower:
             self._take_up(consumer)
             checks = max(1, self._settings.new_partitions_check_ms // self._settings.batch_wait_ms)
             idle = 0
+            stall_watch = StallWatch(self._settings.stall_check_ms / 1000, self._clock())
             while not self._stop.is_set():
                 messages = consumer.consume(self._settings.batch_records, self._batch_wait_s)
                 self._hand_over(messages)
                 self._barriers.serve(lambda: self._end_offsets_if_told(consumer), self._positions)
+                # A full batch says that more was waiting: then a partition may have to wait for its turn.
+                if len(messages) < self._settings.batch_records and stall_watch.is_due(now_s := self._clock()):
+                    self._look_for_stalls(consumer, stall_watch, now_s)
                 idle += 1
                 if idle >= checks:
                     idle = 0
@@ -272,6 +207,15 @@ class TopicFollower:
                         self._take_up(consumer)
         finally:
             consumer.close()
+
+    def _look_for_stalls(self, consumer: ConsumerLike, watch: StallWatch, now_s: float) -> None:
+        """Raises MetadataTopicError when the consumer is to be made anew."""
+        stalled = watch.stalled(self._positions, self._end_offsets_if_told(consumer) or {}, now_s)
+        if stalled is not None:
+            self._counters["stalls"] += 1
+            raise MetadataTopicError(
+                "follow", f"{self._topic}-{stalled}", f"nothing was read beyond offset {self._positions[stalled]}"
+            )
 
     def _find_topic(self, consumer: ConsumerLike) -> bool:
         """Wait for the topic if it need not be there; False when stopped meanwhile. Raises MetadataTopicError."""
@@ -294,35 +238,36 @@ class TopicFollower:
         """Assign every partition there is, each from where we stand."""
         count = consumer.partition_count(self._topic, self._timeout_s)
         if self._goals is None:
-            self._goals = self._end_offsets(consumer)
+            self._goals = self._end_offsets(consumer, self._timeout_s)
         for partition in range(count):
             self._positions.setdefault(partition, 0)
         self._check_positions(consumer, count)
         consumer.assign(self._topic, self._positions)
         self._check_caught_up()
 
-    def _end_offsets(self, consumer: ConsumerLike) -> dict[int, int]:
+    def _end_offsets(self, consumer: ConsumerLike, timeout_s: float) -> dict[int, int]:
         """Of every partition there is now, by what the brokers say now."""
-        count = consumer.partition_count(self._topic, self._timeout_s)
+        count = consumer.partition_count(self._topic, timeout_s)
         if count == 0:
             raise MetadataTopicError("follow", self._topic, "the topic is gone", "an agent makes it when it starts")
-        return {p: consumer.end_offset(self._topic, p, self._timeout_s) for p in range(count)}
+        return consumer.end_offsets(self._topic, range(count), timeout_s)
 
     def _end_offsets_if_told(self, consumer: ConsumerLike) -> dict[int, int] | None:
         from confluent_kafka import KafkaException
 
         try:
-            return self._end_offsets(consumer)
+            return self._end_offsets(consumer, self._settings.end_offset_timeout_ms / 1000)
         except (KafkaException, MetadataTopicError) as error:
             log.info("metadata_topic_end_not_told", topic=self._topic, error=str(error))
             return None
 
     def _check_positions(self, consumer: ConsumerLike, count: int) -> None:
         """Whether the topic still has, or ever had, the offsets where reading is to go on."""
-        for partition, position in self._positions.items():
-            if position == 0:
-                continue
-            end = consumer.end_offset(self._topic, partition, self._timeout_s) if partition < count else 0
+        read = [partition for partition, position in self._positions.items() if position]
+        still_there = [partition for partition in read if partition < count]
+        ends = consumer.end_offsets(self._topic, still_there, self._timeout_s)
+        for partition in read:
+            position, end = self._positions[partition], ends.get(partition, 0)
             if position > end:
                 log.error("metadata_topic_is_another_one", topic=self._topic, partition=partition,
                           position=position, end_offset=end)  # fmt: skip
@@ -331,8 +276,8 @@ class TopicFollower:
                     self._start_over()
                 self._positions = dict.fromkeys(range(count), 0)
                 return
-        for partition, position in self._positions.items():
-            begin = consumer.begin_offset(self._topic, partition, self._timeout_s) if position else 0
+        for partition, begin in consumer.begin_offsets(self._topic, read, self._timeout_s).items():
+            position = self._positions[partition]
             if begin > position:
                 log.error(
                     "metadata_topic_gap", topic=self._topic, partition=partition, position=position, begin_offset=begin,

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from perf.catchup import catchup
 from perf.expiration import expiration
 from perf.idle import idle
-from perf.ladder import RUNGS, Ladder, Measured, object_store
+from perf.ladder import RUNGS, Ladder, Length, Measured, object_store
 from perf.metadata import metadata
 from perf.reassign import reassign
 from perf.rebuild import rebuild
@@ -34,6 +35,8 @@ def ladder(
     rung: Annotated[list[str] | None, typer.Option(help="Only these rungs, beside stock.")] = None,
     rounds: Annotated[int, typer.Option(min=1)] = 3,
     scale: Annotated[float, typer.Option(min=0.01, help="Shorter or longer loads.")] = 1.0,
+    warm_up: Annotated[float, typer.Option(min=0, help="How much of a load runs before the first round.")] = 0.5,
+    partitions: Annotated[int | None, typer.Option(min=1, help="Of each load's topic, in place of its own.")] = None,
     latency_ms: Annotated[int, typer.Option(min=0, help="The store's latency for PUT and for GET.")] = 5,
     tools_as_shipped: Annotated[
         bool,
@@ -48,6 +51,8 @@ def ladder(
 
     console = Console()
     workloads = [one for one in WORKLOADS if workload is None or one.name in workload]
+    if partitions is not None:
+        workloads = [replace(one, partitions=partitions) for one in workloads]
     rungs = [one for one in RUNGS if rung is None or one.name in rung]
     if not workloads or not rungs:
         names = ", ".join(one.name for one in (*WORKLOADS, *RUNGS))
@@ -59,12 +64,15 @@ def ladder(
             about = {
                 "rounds": rounds,
                 "scale": scale,
+                "warm_up": warm_up,
+                "partitions": {one.name: one.partitions for one in workloads},
                 "latency_ms": latency_ms,
                 "tools_as_shipped": tools_as_shipped,
             }
             write_json(results / "ladder.json", workloads, measured, **about)
 
-        climbing = Ladder(Path(directory), workloads, rounds, scale, line.update, keep, tools_as_shipped)
+        length = Length(rounds, scale, warm_up)
+        climbing = Ladder(Path(directory), workloads, length, line.update, keep, tools_as_shipped)
         for kind in dict.fromkeys(one.store for one in rungs):
             with object_store(kind, latency_ms) as store:
                 climbing.climb(store, [one for one in rungs if one.store == kind])

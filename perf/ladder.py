@@ -59,14 +59,24 @@ class Measured:
     agents: AgentFigures | None
 
 
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How much is run."""
+
+    rounds: int
+    scale: float
+    """Of each load's own size."""
+    warm_up: float
+    """Loads of this scale that run before the first round."""
+
+
 @dataclass(slots=True)
 class Ladder:
     """Runs rungs of one store beside stock."""
 
     directory: Path
     workloads: Sequence[Workload]
-    rounds: int
-    scale: float
+    length: Length
     tell: Tell
     keep: Callable[[Sequence[Measured]], None]
     """Called with all that was measured so far, after each load, so that a run that is cut short leaves its part."""
@@ -81,16 +91,17 @@ class Ladder:
         with self._cluster("stock", None) as stock, self._cluster("agents", AgentsMode(store)) as agents:
             for workload in self.workloads:
                 topics = self._topics(workload, stock, agents, rungs)
-                self._warm_up(workload, stock, topics[STOCK])
-                self._warm_up(workload, agents, topics[rungs[0].name])
-                for number in range(self.rounds):
+                if self.length.warm_up:
+                    self._warm_up(workload, stock, topics[STOCK])
+                    self._warm_up(workload, agents, topics[rungs[0].name])
+                for number in range(self.length.rounds):
                     self._measure(workload, STOCK, number, stock, topics[STOCK])
                     for rung in rungs:
                         self._measure(workload, rung.name, number, agents, topics[rung.name])
 
     def _warm_up(self, workload: Workload, cluster: LocalCluster, topic: str) -> None:
         self.tell(f"{workload.title}: warming up, so that no round pays for the brokers' compilers")
-        workload.run(self._tools(cluster), topic, self.scale / 2)
+        workload.run(self._tools(cluster), topic, self.length.scale * self.length.warm_up)
 
     def _tools(self, cluster: LocalCluster) -> KafkaTools:
         return cluster.tools_as_shipped if self.tools_as_shipped else cluster.tools
@@ -110,10 +121,10 @@ class Ladder:
         return topics
 
     def _measure(self, workload: Workload, rung: str, number: int, cluster: LocalCluster, topic: str) -> None:
-        self.tell(f"{workload.title}: {rung}, round {number + 1} of {self.rounds}")
+        self.tell(f"{workload.title}: {rung}, round {number + 1} of {self.length.rounds}")
         before = None if rung == STOCK else read_agents(cluster)
         started = time.monotonic()
-        figures = workload.run(self._tools(cluster), topic, self.scale)
+        figures = workload.run(self._tools(cluster), topic, self.length.scale)
         seconds = time.monotonic() - started
         counted = None if before is None else read_agents(cluster) - before
         self.measured.append(Measured(workload.name, self._store, rung, number, figures, seconds, counted))

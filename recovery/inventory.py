@@ -5,6 +5,10 @@ entries tell is kept, as they say how far the logs went. An object that is liste
 agent died between upload and publication) is whole, as an upload is all or nothing; its own footer tells what is in
 it. What the metadata tells of as deleted, or as to be deleted, counts for nothing.
 
+What a leader declared dead is dead in the segment that it named. A finished segment is always named by itself, so no
+more is taken from it. Of objects that nobody could name, unpublished and archived ones, what an epoch holds beyond its
+declared end is dead too (`recovery.epoch_ends`).
+
 Without metadata, every object's footer is read: a request for each. An object whose footer cannot be read is named.
 """
 
@@ -21,6 +25,7 @@ from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from recovery.epoch_ends import EpochEnds
 from recovery.log_plan import EpochStart, LogRuns, StoredObject, StoredRun
 from recovery.metadata_notes import NotedMetadata
 
@@ -31,6 +36,9 @@ Progress = Callable[[str, int], None]
 """Told what is being done, and how many objects of it are done."""
 
 DeadTails = Mapping[tuple[CombinedSegmentId, TopicIdPartition, int], int]
+
+DeadFrom = Callable[[RemoteLogSegmentMetadataEntry], int | None]
+"""The offset from which on an object's entry is dead; None: it lives whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +83,8 @@ def from_objects(
     _add_footers(inventory, storage, storage.list_log_segments(), progress)
     if archive is not None:
         for record in records_from_objects(archive):
-            _add_archived(
-                inventory, StoredObject(record.object_id, record.size_bytes, record.event_timestamp_ms), record.runs
-            )
+            stored = StoredObject(record.object_id, record.size_bytes, record.event_timestamp_ms)
+            _add_entries(inventory, stored, record.runs)
     inventory.foreign_objects = storage.request_counts.foreign_objects
     return inventory
 
@@ -90,7 +97,7 @@ def from_metadata(
     progress: Progress = lambda _what, _done: None,
 ) -> Inventory:
     """What the metadata topic tells, held against the listing. Raises RemoteStorageError when the store fails."""
-    inventory = Inventory(known_starts=noted.epoch_starts())
+    inventory = Inventory(known_starts=noted.epoch_ends.starts())
     listed = {stored.combined_segment_id: stored for stored in storage.list_log_segments()}
     inventory.foreign_objects = storage.request_counts.foreign_objects
     image = noted.store.image()
@@ -106,7 +113,7 @@ def from_metadata(
             is_there = listed.pop(segment.combined_segment_id, None) is not None
             if not is_there:
                 inventory.lost_objects.append(str(segment.combined_segment_id))
-            _add_entries(inventory, stored, segment.metadata.entries, dead, is_lost=not is_there)
+            _add_entries(inventory, stored, segment.metadata.entries, _named_dead(stored, dead), is_lost=not is_there)
         elif segment.state is STARTED:
             if (found := listed.pop(segment.combined_segment_id, None)) is not None:
                 unpublished.append(found)
@@ -116,22 +123,24 @@ def from_metadata(
             progress("metadata", done)
     unpublished += [stored for segment_id, stored in listed.items() if noted.store.state_of(segment_id) is None]
     inventory.unpublished_objects = len(unpublished)
-    _add_footers(inventory, storage, unpublished, progress, dead)
-    _add_archive(inventory, archived, archive)
+    _add_footers(inventory, storage, unpublished, progress, noted.epoch_ends)
+    _add_archive(inventory, archived, archive, noted.epoch_ends)
     return inventory
 
 
-def _add_archive(inventory: Inventory, archived: ArchiveStore, archive: ArchiveStorage | None) -> None:
-    there = {stored.object_id for stored in archive.list()} if archive is not None else set()
+def _add_archive(inventory: Inventory, archived: ArchiveStore, archive: ArchiveStorage | None, ends: EpochEnds) -> None:
+    there = {stored.object_id: stored for stored in archive.list()} if archive is not None else {}
     for object_id, _ in archived.objects(FINISHED):
         record = archived.committed(object_id)
         if record is None:
             continue
         stored = StoredObject(object_id, record.size_bytes, record.event_timestamp_ms)
-        is_lost = object_id not in there
-        if is_lost:
+        listed = there.get(object_id)
+        if listed is None:
             inventory.lost_objects.append(str(object_id))
-        _add_archived(inventory, stored, record.runs, is_lost=is_lost)
+        # The record is published again from time to time, so its time stamp alone may be much too young.
+        written_ms = min(stored.written_ms, listed.last_modified_ms) if listed is not None else stored.written_ms
+        _add_entries(inventory, stored, record.runs, _beyond_its_end(ends, written_ms), is_lost=listed is None)
 
 
 def _add_footers(
@@ -139,7 +148,7 @@ def _add_footers(
     storage: RemoteWalStorageManager,
     listed: Iterable[StoredSegment],
     progress: Progress,
-    dead: DeadTails | None = None,
+    ends: EpochEnds | None = None,
 ) -> None:
     """Read the objects' footers, many at a time."""
 
@@ -160,7 +169,8 @@ def _add_footers(
                 if isinstance(result, UnreadableObject):
                     inventory.unreadable.append(result)
                 else:
-                    _add_entries(inventory, *result, dead or {})
+                    found, entries = result
+                    _add_entries(inventory, found, entries, _beyond_its_end(ends or EpochEnds(), found.written_ms))
             progress("footers", done)
 
 
@@ -169,34 +179,36 @@ def _in_parts(listed: Iterator[StoredSegment]) -> Iterator[list[StoredSegment]]:
         yield part
 
 
+def _nothing_dead(_entry: RemoteLogSegmentMetadataEntry) -> int | None:
+    return None
+
+
+def _named_dead(stored: StoredObject, dead: DeadTails) -> DeadFrom:
+    """Of a segment that declarations name."""
+    if not dead:
+        return _nothing_dead
+    return lambda entry: dead.get((stored.object_id, entry.topic_id_partition, entry.leader_epoch))  # type: ignore[arg-type]
+
+
+def _beyond_its_end(ends: EpochEnds, written_ms: int) -> DeadFrom:
+    """Of an object that declarations do not name."""
+    return lambda entry: ends.end_of(entry.topic_id_partition, entry.leader_epoch, written_ms)
+
+
 def _add_entries(
     inventory: Inventory,
     stored: StoredObject,
     entries: Iterable[RemoteLogSegmentMetadataEntry],
-    dead: DeadTails,
+    dead_from: DeadFrom = _nothing_dead,
     *,
     is_lost: bool = False,
 ) -> None:
     inventory.objects += not is_lost
     into = inventory.lost if is_lost else inventory.runs
     for entry in entries:
-        partition = entry.topic_id_partition
-        dead_from = dead.get((stored.object_id, partition, entry.leader_epoch)) if dead else None  # type: ignore[arg-type]
-        run = _run(stored, entry, entry.last_offset if dead_from is None else min(entry.last_offset, dead_from - 1))
-        into.setdefault(partition, []).append(run)
-
-
-def _add_archived(
-    inventory: Inventory,
-    stored: StoredObject,
-    runs: Iterable[RemoteLogSegmentMetadataEntry],
-    *,
-    is_lost: bool = False,
-) -> None:
-    inventory.objects += not is_lost
-    into = inventory.lost if is_lost else inventory.runs
-    for run in runs:
-        into.setdefault(run.topic_id_partition, []).append(_run(stored, run, run.last_offset))
+        first_dead = dead_from(entry)
+        living_last = entry.last_offset if first_dead is None else min(entry.last_offset, first_dead - 1)
+        into.setdefault(entry.topic_id_partition, []).append(_run(stored, entry, living_last))
 
 
 def _run(stored: StoredObject, entry: RemoteLogSegmentMetadataEntry, living_last_offset: int) -> StoredRun:

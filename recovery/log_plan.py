@@ -10,7 +10,9 @@ own end was overwritten as a whole. A stale leader's runs fall to the same rule.
 Two more facts come from the metadata topic where there is one: which runs are dead from some offset on, and where an
 epoch began of which no record was uploaded (KIP-1176's failover: B2 leads with a log end offset of 5, and declares
 what B1 uploaded from there on dead). Without them, the end of an old leader's runs that a newer one truncated is taken
-for the log's as long as the newer one has uploaded nothing; no object can tell otherwise.
+for the log's as long as the newer one has uploaded nothing; no object can tell otherwise. Where an epoch began counts
+only while no living record of an older one stands there or behind: where one does, an unclean election has brought it
+back since, as whoever led then uploaded it anew.
 
 Within an epoch any run that covers an offset will do, as one leader writes an offset once; the one reaching furthest
 is taken. Runs that are known and cannot be read (their object is gone) take part in finding the epochs and the log's
@@ -150,8 +152,11 @@ class LogRuns:
                 epoch = run.leader_epoch
                 starts[epoch] = min(run.first_offset, starts.get(epoch, run.first_offset))
                 ends[epoch] = max(run.living_last_offset + 1, ends.get(epoch, 0))
+        self.lineage = _lineage(starts)
+        held = [(epoch, min(ends[epoch], end)) for (epoch, _), end in self._epoch_ranges()]
         for epoch, start in known_starts:
-            starts[epoch] = min(start, starts.get(epoch, start))
+            if not any(older < epoch and end > start for older, end in held):
+                starts[epoch] = min(start, starts.get(epoch, start))
         self.lineage = _lineage(starts)
         self._known_end = max(
             (min(max(ends.get(epoch, start), start), end) for (epoch, start), end in self._epoch_ranges()), default=0

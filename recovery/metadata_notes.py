@@ -1,13 +1,10 @@
 """The metadata topic, read once to its end, with what the store does not keep: who declared records dead.
 
-A leader that declares an older epoch's records dead from an offset on (KIP-1176's DELETE events after a failover) says
-that its log has another epoch there. If its own epoch is the very next one, its epoch is that one, though it may have
-no record yet. If epochs lie between, it is not known which of them begins there, and nothing is concluded.
+The store forgets that with the segments that were named, and nobody else asks; here it tells of the logs.
 """
 
 from collections.abc import Callable, Iterable
 
-from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.consumer import RemoteWalMetadataConsumer
@@ -16,32 +13,19 @@ from metadata_topic.fencing import Source
 from metadata_topic.records import MetadataRecord, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic import METADATA_TOPIC
-from recovery.log_plan import EpochStart
+from recovery.epoch_ends import EpochEnds
 
 
 class NotedMetadata:
-    """A store, and where epochs begin. Filled by one thread, then read."""
+    """A store, and where epochs end. Filled by one thread, then read."""
 
     def __init__(self) -> None:
         self.store: RemoteWalMetadataStore = _NotingStore(self._note)
-        self._starts: dict[TopicIdPartition, dict[int, int]] = {}
-
-    def epoch_starts(self) -> dict[TopicIdPartition, list[EpochStart]]:
-        """Where epochs begin of which there may be no record."""
-        return {
-            partition: [EpochStart(epoch, start) for epoch, start in sorted(starts.items())]
-            for partition, starts in self._starts.items()
-        }
+        self.epoch_ends = EpochEnds()
 
     def _note(self, record: MetadataRecord) -> None:
-        if not isinstance(record, RemoteWalLogSegmentMetadataUpdate):
-            return
-        for entry in record.entries:
-            if record.leader_epoch == entry.leader_epoch + 1:
-                starts = self._starts.setdefault(entry.topic_id_partition, {})
-                starts[record.leader_epoch] = min(
-                    entry.first_offset, starts.get(record.leader_epoch, entry.first_offset)
-                )
+        if isinstance(record, RemoteWalLogSegmentMetadataUpdate):
+            self.epoch_ends.add(record)
 
 
 class _NotingStore(RemoteWalMetadataStore):

@@ -78,6 +78,13 @@ class Script:
         leaders = [state.leader for state in self.cluster.admin.partitions(self.topic)]
         wanted = sum(self.cluster.agent(leader).is_alive() for leader in leaders)
         wait_until(lambda: len(self.partitions_of_agents()) == wanted, "the agents lead the topic", PATIENCE_S)
+        # Those that do not lead it may come to, and some tests have them stand still meanwhile.
+        running = [one for one in self.cluster.broker_ids if self.cluster.agent(one).is_alive()]
+        wait_until(
+            lambda: all(self.topic in describe(self.cluster, one)["enabled_topics"] for one in running),
+            "all agents that run know that the topic is linked",
+            PATIENCE_S,
+        )
 
     def recreate_topic(self, *, assignment: Sequence[Sequence[int]]) -> None:
         """Delete the topic, and make another one of the same name."""

@@ -15,11 +15,14 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.meta_properties import MetaProperties, read_meta_properties
+from kafka_log.partition_metadata import read_partition_metadata
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.settings_topic import SettingsWriter
+from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import LinkPolicy, TopicSettings
 from recovery.log_directory_target import STAGING
 from recovery.log_writer import JOURNAL
@@ -199,7 +202,34 @@ def test_two_disks_come_back_as_of_a_point_in_time_though_the_recovery_was_kille
         assert numbers == list(range(partition, 4 * len(numbers), 4)), "from the first record on, none left out"
         # The log ends with a whole batch, at most one batch before the time.
         assert RECORDS // 2 - 4 * BATCH_RECORDS <= numbers[-1] <= RECORDS // 2
-    cluster.admin.delete_topic(topic)  # what is stored of it beyond that time would be found by the next recovery
+
+    # Lost again before anything is written: what was cut off stays so, though some of it is stored and, as broker and
+    # agent were killed right after the uploads, may be unpublished.
+    ends = {name: log["end_offset"] for name, log in logs.items()}
+    _expect_declared_dead(cluster, topic, ends)
+    _lose(cluster, 3)
+    told = _recover(cluster, 3)
+    again = {log["log"]: (log["status"], log["end_offset"]) for log in told["logs"] if log["log"] in ends}
+    assert again == {name: ("whole", end) for name, end in ends.items()}
+
+
+def _expect_declared_dead(cluster: LocalCluster, topic: str, ends: dict[str, int]) -> None:
+    """Of each log, from its end on."""
+    store = RemoteWalMetadataStore()
+    reader = RemoteWalMetadataConsumer(KafkaClientConfig(cluster.bootstrap_servers), store)
+    reader.start()
+    try:
+        directory = cluster.partition_directory(3, topic, 0)
+        assert directory is not None
+        topic_id = read_partition_metadata(directory)
+
+        def declared() -> set[tuple[str, int]]:
+            tails = [tail for tail in store.image().dead if tail.topic_id_partition.topic_id == topic_id]
+            return {(f"{topic}-{tail.topic_id_partition.partition}", tail.first_offset) for tail in tails}
+
+        wait_until(lambda: set(ends.items()) <= declared(), f"what {topic} lost is declared dead", PATIENCE_S)
+    finally:
+        reader.close()
 
 
 def _kill_recovery_in_the_middle(cluster: LocalCluster, broker_id: int, *options: str) -> None:

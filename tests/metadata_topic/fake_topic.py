@@ -1,6 +1,7 @@
-"""A topic in memory, read as `topic_follower.ConsumerLike` reads."""
+"""A topic in memory, read as `topic_consumer.ConsumerLike` reads."""
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
@@ -37,6 +38,8 @@ class FakeTopic:
         self.log_starts: dict[int, int] = {}
         self.fail_next = 0
         self.ends_are_told = True
+        self.stalled: set[int] = set()
+        """Partitions of which the consumers that there are read nothing more; one made later does."""
         self.consumers = 0
         self.reads: list[tuple[int, int]] = []
 
@@ -59,13 +62,13 @@ class FakeConsumer:
     def partition_count(self, topic: str, timeout_s: float) -> int:
         return len(self._topic.partitions)
 
-    def begin_offset(self, topic: str, partition: int, timeout_s: float) -> int:
-        return self._topic.log_starts.get(partition, 0)
+    def begin_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
+        return {partition: self._topic.log_starts.get(partition, 0) for partition in partitions}
 
-    def end_offset(self, topic: str, partition: int, timeout_s: float) -> int:
+    def end_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
         if not self._topic.ends_are_told:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-        return len(self._topic.partitions[partition])
+        return {partition: len(self._topic.partitions[partition]) for partition in partitions}
 
     def assign(self, topic: str, positions: dict[int, int]) -> None:
         self._positions = dict(positions)
@@ -80,6 +83,7 @@ class FakeConsumer:
 
     def close(self) -> None:
         self._positions = {}
+        self._topic.stalled.clear()
 
     def _read(self, num_messages: int) -> list[FakeMessage]:
         if self._topic.fail_next:
@@ -87,6 +91,8 @@ class FakeConsumer:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         messages = []
         for partition, position in self._positions.items():
+            if partition in self._topic.stalled:
+                continue
             records = self._topic.partitions[partition]
             position = max(position, self._topic.log_starts.get(partition, 0))
             for offset in range(position, min(len(records), position + num_messages)):

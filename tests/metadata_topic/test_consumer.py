@@ -17,7 +17,8 @@ from metadata_topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.records import MetadataRecord
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.store_image import StoreImage
-from metadata_topic.topic_follower import FollowSettings, TopicFollower, confluent_reader
+from metadata_topic.topic_consumer import confluent_reader
+from metadata_topic.topic_follower import FollowSettings, TopicFollower
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 
 QUICK = FollowSettings(batch_records=10, batch_wait_ms=10, retry_pause_ms=1, new_partitions_check_ms=10)

@@ -1,14 +1,18 @@
 """What is stored: by the metadata topic and by the objects alone, in a real store."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.archive_records import ArchiveObjectCommitted
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.states import FINISHED
+from plugin.archive_object import ArchiveObjectId, OpenArchiveObject
 from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.segment_metadata import (
@@ -22,9 +26,11 @@ from recovery.inventory import from_metadata, from_objects
 from recovery.log_plan import EpochStart, Gap, PlanRules
 from recovery.metadata_notes import NotedMetadata
 from tests.recovery.stored_objects import Records, records
+from tests.rlm.archive_rig import MemoryArchive
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
 CLASS = "plugin.local_directory.LocalWalStorageManager"
+Published = RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate
 
 
 @pytest.fixture
@@ -37,10 +43,11 @@ def storage(tmp_path: Path) -> Iterator[RemoteWalStorageManager]:
 class Leader:
     """Uploads, and publishes to a store."""
 
-    def __init__(self, storage: RemoteWalStorageManager, broker_id: int) -> None:
+    def __init__(self, storage: RemoteWalStorageManager, broker_id: int, since_ms: int = 0) -> None:
+        """The nth object is written n milliseconds after `since_ms`."""
         self._storage = storage
         self._broker_id = broker_id
-        self._sequence = 0
+        self._sequence = since_ms
 
     def upload(self, *parts: Records) -> RemoteWalCombinedLogSegmentMetadata:
         """The object's metadata, as it would be published."""
@@ -61,7 +68,7 @@ class Leader:
         )
 
 
-def _noted(*published: RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate) -> NotedMetadata:
+def _noted(*published: Published) -> NotedMetadata:
     noted = NotedMetadata()
     noted.store.apply_all(
         (PublishedSegment.of(one) if isinstance(one, RemoteWalCombinedLogSegmentMetadata) else one, (0, number))
@@ -130,6 +137,121 @@ def test_records_declared_dead_are_left_out_and_the_next_epoch_begins_there(
     plan = inventory.log_runs(ORDERS).plan(PlanRules())
     assert (plan.end_offset, plan.gap) == (5, None)
     assert plan.leader_epochs == epochs
+
+
+def _declared_dead(
+    upload: RemoteWalCombinedLogSegmentMetadata, dead_from: int, by_epoch: int, declared_ms: int = 10
+) -> RemoteWalLogSegmentMetadataUpdate:
+    [entry] = upload.entries
+    return RemoteWalLogSegmentMetadataUpdate(
+        upload.combined_segment_id, (replace(entry, first_offset=dead_from),), 2, by_epoch, declared_ms
+    )
+
+
+def _deletion(
+    storage: RemoteWalStorageManager, upload: RemoteWalCombinedLogSegmentMetadata
+) -> RemoteWalCombinedLogSegmentMetadata:
+    storage.delete_log_segment_data(upload.combined_segment_id)
+    return RemoteWalCombinedLogSegmentMetadata(
+        upload.combined_segment_id, (), RemoteLogSegmentState.DELETE_SEGMENT_FINISHED, 20
+    )
+
+
+@pytest.fixture
+def restored_to_8(storage: RemoteWalStorageManager) -> list[Published]:
+    """What is told after a recovery to a point in time, whose log ends at 8, by the leader of epoch 2: between losing
+    its leader and having one again the partition had none, in epoch 1. The broker had died before it told of an upload
+    of offsets 15 to 19; what is dead as a whole is deleted.
+    """
+    leader = Leader(storage, 1)
+    kept, dead = leader.upload(records(ORDERS, 0, 0, 9)), leader.upload(records(ORDERS, 0, 10, 14))
+    leader.upload(records(ORDERS, 0, 15, 19))
+    return [kept, dead, _declared_dead(kept, 8, 2), _declared_dead(dead, 10, 2), _deletion(storage, dead)]
+
+
+def test_an_unpublished_upload_behind_a_restored_logs_end_is_no_gap(
+    storage: RemoteWalStorageManager, restored_to_8: list[Published]
+) -> None:
+    inventory = from_metadata(_noted(*restored_to_8), ArchiveStore(), storage, None)
+
+    plan = inventory.log_runs(ORDERS).plan(PlanRules())
+    assert (plan.start_offset, plan.end_offset, plan.gap) == (0, 8, None)
+    assert inventory.unpublished_objects == 1
+
+
+def test_an_unpublished_upload_does_not_bring_back_what_follows_a_restored_logs_end(
+    storage: RemoteWalStorageManager,
+) -> None:
+    leader = Leader(storage, 1)
+    kept = leader.upload(records(ORDERS, 0, 0, 9))
+    leader.upload(records(ORDERS, 0, 5, 19))
+
+    inventory = from_metadata(_noted(kept, _declared_dead(kept, 8, 2)), ArchiveStore(), storage, None)
+
+    assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 8
+
+
+def test_what_is_written_behind_a_restored_logs_end_is_the_log(
+    storage: RemoteWalStorageManager, restored_to_8: list[Published]
+) -> None:
+    later = Leader(storage, 1, since_ms=30)
+    published = later.upload(records(ORDERS, 2, 8, 16))
+    later.upload(records(ORDERS, 2, 17, 18))
+
+    inventory = from_metadata(_noted(*restored_to_8, published), ArchiveStore(), storage, None)
+
+    plan = inventory.log_runs(ORDERS).plan(PlanRules())
+    assert (plan.end_offset, plan.gap) == (19, None)
+    assert plan.leader_epochs == (EpochStart(0, 0), EpochStart(2, 8))
+
+
+def test_a_second_point_in_time_before_the_first_one_counts(
+    storage: RemoteWalStorageManager, restored_to_8: list[Published]
+) -> None:
+    kept = restored_to_8[0]
+    assert isinstance(kept, RemoteWalCombinedLogSegmentMetadata)
+    between = Leader(storage, 1, since_ms=30).upload(records(ORDERS, 2, 8, 16))
+    again = [_declared_dead(kept, 3, 4, 50), _declared_dead(between, 8, 4, 50)]
+
+    inventory = from_metadata(_noted(*restored_to_8, between, *again), ArchiveStore(), storage, None)
+
+    plan = inventory.log_runs(ORDERS).plan(PlanRules())
+    assert (plan.end_offset, plan.gap, plan.leader_epochs) == (3, None, (EpochStart(0, 0),))
+
+
+def test_what_an_unclean_election_brought_back_and_was_uploaded_anew_is_the_log(
+    storage: RemoteWalStorageManager,
+) -> None:
+    old = Leader(storage, 1).upload(records(ORDERS, 0, 0, 9))
+    declared = _declared_dead(old, 5, by_epoch=1)
+    brought_back = Leader(storage, 3, since_ms=30)
+    anew = brought_back.upload(records(ORDERS, 0, 5, 7))
+    brought_back.upload(records(ORDERS, 0, 8, 9))  # not published
+
+    inventory = from_metadata(_noted(old, declared, anew), ArchiveStore(), storage, None)
+
+    plan = inventory.log_runs(ORDERS).plan(PlanRules())
+    assert (plan.end_offset, plan.gap, plan.leader_epochs) == (10, None, (EpochStart(0, 0),))
+
+
+@pytest.mark.parametrize("published_again_ms", [5, 60])
+def test_an_archive_object_does_not_bring_back_what_follows_a_restored_logs_end(
+    storage: RemoteWalStorageManager, restored_to_8: list[Published], published_again_ms: int
+) -> None:
+    archive, archived = MemoryArchive(), ArchiveStore()
+    archive.now_ms = 5  # when it was written
+    data = records(ORDERS, 0, 0, 14)[3]
+    opened = OpenArchiveObject("cluster-1", ArchiveObjectId(ORDERS, 0, 14, CombinedSegmentId(2, 1, 1)), 5, 10**6)
+    opened.append(0, 14, memoryview(data), scan_batches(data, 0, len(data)))
+    sealed = opened.seal()
+    object_id = ArchiveObjectId(ORDERS, 0, 14, CombinedSegmentId(2, 1, 1))
+    archive.write(object_id, sealed)
+    archived.apply(ArchiveObjectCommitted(object_id, 1, sealed.entries, sealed.size_bytes, (), published_again_ms))
+
+    inventory = from_metadata(_noted(*restored_to_8), archived, storage, archive)
+
+    assert len(inventory.runs[ORDERS]) == 3
+    assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 8
 
 
 def test_damaged_and_foreign_objects_are_told_and_passed_over(storage: RemoteWalStorageManager, tmp_path: Path) -> None:

@@ -64,6 +64,16 @@ def test_the_kips_failover_cuts_what_the_old_leader_uploaded_beyond_the_new_ones
     assert plan.leader_epochs == (EpochStart(0, 0), EpochStart(1, 5)), "the new leader wrote nothing yet"
 
 
+def test_an_epoch_without_records_is_none_of_the_logs_where_an_older_one_was_brought_back() -> None:
+    # Epoch 1 was declared to begin at 5; the leader of epoch 2, unclean, had more of epoch 0 and uploaded it anew.
+    brought_back = [run(0, 0, 9, 1, dead_from=5), run(0, 5, 9, 2), run(2, 10, 14, 3)]
+
+    plan = LogRuns(brought_back, known_starts=[EpochStart(1, 5)]).plan(NO_RULES)
+
+    assert (plan.end_offset, plan.gap) == (15, None)
+    assert plan.leader_epochs == (EpochStart(0, 0), EpochStart(2, 10))
+
+
 def test_without_the_metadata_topic_the_new_leaders_first_upload_cuts_the_old_ones() -> None:
     plan = LogRuns([run(0, 0, 10, 1), run(1, 5, 7, 2)]).plan(NO_RULES)
 

@@ -1,0 +1,165 @@
+"""What is told after any elections, unclean ones too, is enough to have the last leader's log back."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.records import PublishedSegment
+from metadata_topic.states import FINISHED
+from plugin.remote_wal_storage_manager import StoredSegment
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
+    RemoteWalCombinedLogSegmentMetadata,
+)
+from recovery.inventory import from_metadata
+from recovery.log_plan import LogPlan, PlanRules
+from recovery.metadata_notes import NotedMetadata
+from rlm.failover import FailoverPlanner
+from tests.recovery.stored_logs import ORDERS
+from tests.rlm.memory_storage import MemoryStorage
+
+
+class Footers(MemoryStorage):
+    """Objects of which nothing but the footers is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uploaded: dict[CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata] = {}
+
+    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
+        for segment_id, found in self.uploaded.items():
+            yield StoredSegment(segment_id, str(segment_id), found.size_bytes, found.event_timestamp_ms)
+
+    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+        return self.uploaded[stored.combined_segment_id]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What a leader does until it dies."""
+
+    log_of: int
+    """It has the log that this leader before it died with, counted back from the last one,"""
+    lost: int
+    """less so many records at the end."""
+    skipped_epochs: int
+    """Times without any leader, before."""
+    written: int
+    object_records: int
+    """Records in each object."""
+    uploads: int
+    published: int
+    """Of the uploads; then it dies."""
+
+
+TERMS = st.builds(
+    Term,
+    st.integers(0, 2), st.integers(0, 6), st.integers(0, 1), st.integers(0, 6), st.integers(1, 4), st.integers(0, 4),
+    st.integers(0, 4),
+)  # fmt: skip
+EVERYTHING = 1000
+
+
+@dataclass(slots=True)
+class Partition:
+    """Its leaders' logs, and what their agents uploaded and told, by the parts that the agents are made of."""
+
+    storage: Footers = field(default_factory=Footers)
+    noted: NotedMetadata = field(default_factory=NotedMetadata)
+    logs: list[tuple[tuple[int, ...], LeaderEpochs]] = field(default_factory=lambda: [((), LeaderEpochs())])
+    """By leader: the epoch that wrote each offset, and the checkpoint."""
+    now_ms: int = 0
+    epoch: int = -1
+
+    def lead(self, term: Term) -> None:
+        log, epochs = self.logs[-1 - min(term.log_of, len(self.logs) - 1)]
+        log = log[: max(0, len(log) - term.lost)]
+        self.epoch += 1 + term.skipped_epochs
+        kept = [(epoch, start) for epoch, start in epochs.entries if start < len(log)]
+        epochs = LeaderEpochs([*kept, (self.epoch, len(log))])
+        log += (self.epoch,) * term.written
+        self.logs.append((log, epochs))
+        self.now_ms += 1
+        for declared in FailoverPlanner(1, self.noted.store).plan(ORDERS, epochs, self.now_ms):
+            self.noted.store.apply_all([(declared, (0, 0))])
+        stored = self._upload(log, epochs, term)
+        for metadata in stored[: term.published]:
+            self.noted.store.apply_all([(PublishedSegment.of(metadata), (0, 0))])
+
+    def _upload(
+        self, log: tuple[int, ...], epochs: LeaderEpochs, term: Term
+    ) -> list[RemoteWalCombinedLogSegmentMetadata]:
+        """From where the store ends on, as agents do, an object for each few records of one epoch."""
+        begin = self.noted.store.last_uploaded_offset(ORDERS, epochs) + 1
+        parts = [
+            offsets[start : start + term.object_records]
+            for _, of_epoch in groupby(range(begin, len(log)), key=log.__getitem__)
+            for offsets in [list(of_epoch)]
+            for start in range(0, len(offsets), term.object_records)
+        ]
+        found = []
+        for part in parts[: term.uploads]:
+            self.now_ms += 1
+            segment_id = CombinedSegmentId(1, 1, self.now_ms)
+            entry = RemoteLogSegmentMetadataEntry(ORDERS, log[part[0]], part[0], part[-1], 112, 113, 0)
+            found.append(RemoteWalCombinedLogSegmentMetadata(segment_id, (entry,), FINISHED, self.now_ms, 200))
+            self.storage.uploaded[segment_id] = found[-1]
+        return found
+
+    def plan(self) -> LogPlan:
+        inventory = from_metadata(self.noted, ArchiveStore(), self.storage, None)
+        return inventory.log_runs(ORDERS).plan(PlanRules(start_offset=0))
+
+
+def _epochs_of(plan: LogPlan) -> list[int]:
+    """The epoch that wrote each offset."""
+    return [
+        extent.run.leader_epoch for extent in plan.extents for _ in range(extent.first_offset, extent.last_offset + 1)
+    ]
+
+
+@given(st.lists(TERMS, max_size=5), TERMS)
+def test_when_all_uploads_were_published_the_last_leaders_log_is_planned_though_it_wrote_nothing(
+    before: list[Term], last: Term
+) -> None:
+    partition = Partition()
+    for term in before:
+        partition.lead(replace(term, published=EVERYTHING))
+    partition.lead(replace(last, written=0, uploads=EVERYTHING, published=EVERYTHING))
+
+    plan = partition.plan()
+    assert (tuple(_epochs_of(plan)), plan.gap) == (partition.logs[-1][0], None)
+
+
+@given(st.lists(TERMS, max_size=5), TERMS)
+def test_nothing_but_the_last_leaders_log_is_planned_once_it_has_written_whatever_was_not_published(
+    before: list[Term], last: Term
+) -> None:
+    partition = Partition()
+    for term in before:
+        partition.lead(replace(term, log_of=0))
+    partition.lead(replace(last, log_of=0, written=last.written + 1, uploads=EVERYTHING))
+
+    plan = partition.plan()
+    assert (tuple(_epochs_of(plan)), plan.gap) == (partition.logs[-1][0], None)
+
+
+@given(st.integers(1, 30), st.integers(1, 4), st.integers(0, 3), st.integers(1, 30))
+def test_a_log_cut_off_below_what_was_published_ends_there_whatever_else_was_uploaded(
+    written: int, object_records: int, unpublished: int, cut_off: int
+) -> None:
+    partition = Partition()
+    uploads = -(-written // object_records)
+    partition.lead(Term(0, 0, 0, written, object_records, EVERYTHING, max(1, uploads - unpublished)))
+    published = partition.noted.store.last_uploaded_offset(ORDERS, partition.logs[-1][1]) + 1
+    end = max(0, published - cut_off)
+    partition.lead(Term(0, written - end, 1, 0, 1, 0, 0))
+
+    plan = partition.plan()
+    assert (plan.end_offset, plan.gap) == (end, None)
