@@ -20,6 +20,7 @@ from metadata_topic.store import RemoteWalMetadataStore
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.errors import RemoteStorageError
 from plugin.loading import settings_under_prefix
+from plugin.prices import Prices
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.archive_care import ArchiveCare, CareLimits, KnownLogs
@@ -30,6 +31,7 @@ from rlm.led_partition import Assignment
 from rlm.measures import ArchiveMeasures
 from rlm.orphans import MetadataBehindError, skipped_because
 from rlm.partition_schedule import ScheduleIntervals
+from rlm.stored_runs import ArchiveLinks
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +63,17 @@ class CareDuties:
     """Broker id to the incarnation that is registered for its objects, where this agent is the caretaker; empty as
     long as the metadata topic was not read beyond that registration."""
     logs: KnownLogs
+
+
+def archive_links(settings: AgentSettings, archive: ArchiveStore, prices: Prices) -> ArchiveLinks | None:
+    """What links to archive objects are found by; None when the agent's own archive is off.
+
+    Then it still knows of objects, but its peers may not be able to read them either.
+    """
+    if not settings.remote_wal_archive_enable:
+        return None
+    requests = prices.of_storage_manager(settings.remote_wal_archive_storage_manager_class_name)
+    return ArchiveLinks(archive, prices.get_break_even_bytes(requests))
 
 
 class ArchiveSide:

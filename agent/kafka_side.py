@@ -288,7 +288,7 @@ class KafkaSide:
 
     def resume_offset(self, partition: TopicIdPartition, directory: Path) -> int | None:
         """Where the upload of this log goes on, as far as the metadata topic has been read."""
-        return resume_offset(self.store, partition, directory)
+        return resume_offset(self.store, self.archive, partition, directory)
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
         return await self._loop.run_in_executor(self._pool, function, *args)

@@ -7,6 +7,7 @@ from pathlib import Path
 from kafka_log.leader_epoch_checkpoint import MalformedFileError, read_leader_epochs
 from kafka_log.log_directory import PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.store import UNKNOWN_OFFSET, RemoteWalMetadataStore
@@ -66,14 +67,26 @@ def assignments(
     return found
 
 
-def resume_offset(store: RemoteWalMetadataStore, partition: TopicIdPartition, directory: Path) -> int | None:
+def resume_offset(
+    store: RemoteWalMetadataStore, archive: ArchiveStore, partition: TopicIdPartition, directory: Path
+) -> int | None:
     """Where the upload of this log goes on, as the metadata topic and the log's leader epochs tell together.
 
-    None when nothing of it was uploaded, or the checkpoint cannot be read.
+    What was uploaded is in combined segments, or, once these were released, in archive objects alone. None when nothing
+    of it was uploaded, or the checkpoint cannot be read.
     """
     try:
         epochs = read_leader_epochs(directory)
     except (OSError, MalformedFileError):
         return None
-    last = store.last_uploaded_offset(partition, LeaderEpochChain(epochs.entries))
+    chain = LeaderEpochChain(epochs.entries)
+    last = max(store.last_uploaded_offset(partition, chain), _last_archived_offset(archive, partition, chain))
     return None if last == UNKNOWN_OFFSET else last + 1
+
+
+def _last_archived_offset(archive: ArchiveStore, partition: TopicIdPartition, epochs: LeaderEpochChain) -> int:
+    """The highest offset of this log in a committed object; UNKNOWN_OFFSET when there is none."""
+    last = UNKNOWN_OFFSET
+    while (found := archive.archived_range(partition, epochs, last + 1)) is not None:
+        _, last = found
+    return last

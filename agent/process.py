@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from agent.archive_knowledge import ArchiveKnowledge
-from agent.archive_side import ArchiveParts, ArchiveSide
+from agent.archive_side import ArchiveParts, ArchiveSide, archive_links
 from agent.http_endpoint import HttpEndpoint
 from agent.identity import AgentLock
 from agent.kafka_client import client_config
@@ -26,7 +26,7 @@ from agent.object_summary import object_summary
 from agent.peering import broker_listener, peer_addresses, peer_tls, replica_listeners
 from agent.settings import AgentSettings
 from agent.tail_uploads import TailAnswers, TailUploads
-from agent.transfer_limits import catch_up_read_limits, log_manager_limits
+from agent.transfer_limits import catch_up_read_limits, leader_limits, log_manager_limits
 from agent.usage import UsageReport, store_counts
 from kafka_log.log_directory import LogDirectory
 from kafka_log.meta_properties import read_meta_properties
@@ -42,7 +42,7 @@ from replication.catch_up_reads import CatchUpReads
 from replication.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
 from replication.hydration import HydrationCache, HydrationLimits
 from replication.leader_proxy import LeaderProxy
-from replication.leader_relay import LeaderContext, LeaderLimits
+from replication.leader_relay import LeaderContext
 from replication.measures import ReplicationMeasures
 from replication.peer_protocol import Hello
 from rlm.archive_tier import ArchiveTier
@@ -114,7 +114,7 @@ class Agent:
             self._storage,
         )
         hello = Hello(self._identity.cluster_id, broker.node_id, self._identity.incarnation)
-        self._leader = LeaderProxy(self._leader_context(hello, prices.get_break_even_bytes(self._store_prices)))
+        self._leader = LeaderProxy(self._leader_context(hello, prices))
         self._manager.add_listener(self._leader)
         self._manager.replication_is_pending = lambda: self._leader.replication_is_pending
         self._hydration = HydrationCache(
@@ -122,6 +122,7 @@ class Agent:
             HydrationLimits(settings.remote_wal_hydration_thread_pool_size, settings.remote_wal_hydration_cache_bytes),
             self._stage_times,
             self._measures,
+            archive=lambda: self._archive.storage if self._archive is not None else None,
         )
         self._catch_up_reads = CatchUpReads(self._hydration, catch_up_read_limits(settings), self._measures)
         self._follower = FollowerProxy(self._follower_context(hello), peer_addresses(broker, settings))
@@ -269,6 +270,7 @@ class Agent:
             "cluster_id": self._identity.cluster_id,
             "storage_ready": self._storage.is_there,
             "hydration_paused": self._hydration.breaker.is_open,
+            "archive_reads_paused": self._hydration.archive_breaker.is_open,
             "requests": asdict(self._storage.request_counts),
             "metadata_pending": self._publisher.pending,
             "enabled_topics": self._kafka.enabled_topics,
@@ -346,20 +348,15 @@ class Agent:
         if self._archive is not None and self._kafka.metadata_is_read:
             self._archive.assign(assignments)
 
-    def _leader_context(self, hello: Hello, get_break_even_bytes: int) -> LeaderContext:
+    def _leader_context(self, hello: Hello, prices: Prices) -> LeaderContext:
         settings = self._settings
-        prices = self._store_prices
-        limits = LeaderLimits(
-            settings.remote_wal_link_wait_max_ms / 1000,
-            self._break_even_bytes,
-            range_gap_bytes=round(prices.get_per_1000 / 1000 / max(prices.retrieval_gb, 1e-9) * 1e9),
-            stale_after_s=int(self._broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
-            allow_plain_connections=settings.remote_wal_agent_plain_connections_enable,
-        )
+        limits = leader_limits(self._broker, settings, self._break_even_bytes, self._store_prices)
         context = LeaderContext(
             hello, limits, broker_listener(self._broker), self._manager, self._stage_times, self._measures
         )
-        logs = LedLogs(self._kafka.store, self._manager.stored_log, get_break_even_bytes)
+        min_entry_bytes = prices.get_break_even_bytes(self._store_prices)
+        archive = archive_links(settings, self._kafka.archive, prices)
+        logs = LedLogs(self._kafka.store, self._manager.stored_log, min_entry_bytes, archive)
         ahead = CatchUpLimits(settings.remote_wal_catch_up_read_ahead_bytes)
         return replace(context, catch_up=CatchUp(context.index, logs, ahead, self._measures))
 

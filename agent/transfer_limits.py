@@ -1,7 +1,10 @@
-"""The limits of uploads and of catch-up reads, from the settings."""
+"""The limits of uploads, of links and of catch-up reads, from the settings."""
 
 from agent.settings import AgentSettings
+from kafka_log.server_properties import BrokerProperties
+from plugin.prices import StorePrices
 from replication.catch_up_reads import CatchUpReadLimits
+from replication.leader_relay import LeaderLimits
 from rlm.log_manager_limits import LogManagerLimits
 from rlm.partition_schedule import ScheduleIntervals
 from rlm.upload_pacer import PacerLimits
@@ -41,4 +44,17 @@ def catch_up_read_limits(settings: AgentSettings) -> CatchUpReadLimits:
         settings.remote_wal_catch_up_fetch_max_bytes_per_second,
         settings.remote_wal_hydration_cache_bytes // 4,
         settings.remote_wal_hydration_timeout_ms / 1000 / 2,
+    )
+
+
+def leader_limits(
+    broker: BrokerProperties, settings: AgentSettings, break_even_bytes: int, store: StorePrices
+) -> LeaderLimits:
+    """Gaps are read along where that is cheaper than another request; stale is what followers gave up waiting for."""
+    return LeaderLimits(
+        settings.remote_wal_link_wait_max_ms / 1000,
+        break_even_bytes,
+        range_gap_bytes=round(store.get_per_1000 / 1000 / max(store.retrieval_gb, 1e-9) * 1e9),
+        stale_after_s=int(broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
+        allow_plain_connections=settings.remote_wal_agent_plain_connections_enable,
     )

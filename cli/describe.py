@@ -112,13 +112,19 @@ def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
         agents.add_row(
             str(broker_id),
             "ready" if answer["storage_ready"] else "does not answer",
-            "paused" if answer["hydration_paused"] else "on",
+            _hydration(answer),
             *(f"{answer['requests'][key]:,}" for key in ("put", "get")),
             f"{answer['metadata_pending']:,}",
         )
     for broker_id, reason in silent.items():
         agents.add_row(str(broker_id), f"no answer: {reason}", "", "", "", "")
     console.print(agents)
+
+
+def _hydration(answer: dict[str, Any]) -> str:
+    if answer["hydration_paused"]:
+        return "paused"
+    return "WAL only" if answer.get("archive_reads_paused") else "on"
 
 
 def _seconds(ms: int) -> str:

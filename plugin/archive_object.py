@@ -60,6 +60,10 @@ class ArchiveObjectId(NamedTuple):
         return f"{self.topic_id_partition}:{self.first_offset}-{self.last_offset}:{self.writer_id}"
 
 
+StoredObjectId = CombinedSegmentId | ArchiveObjectId
+"""Names an object that holds record batches; its type says which of the two stores has it."""
+
+
 class OpenArchiveObject:
     """Takes one partition's batches in offset order and cuts them into runs. Not for several threads.
 

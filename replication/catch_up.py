@@ -29,6 +29,7 @@ import structlog
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from kafka_log.topic_partition import TopicIdPartition
+from plugin.archive_object import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.link import SegmentLink
 from replication.link_index import LinkIndex, StoredBatch
@@ -45,7 +46,7 @@ _NEWEST_OBJECTS = 40
 _THREADS = 1
 """The log is read from the page cache, where the broker's own read has just put it, or from one disk."""
 
-Announce = Callable[[CombinedSegmentId, list[tuple[int, int]]], None]
+Announce = Callable[[StoredObjectId, list[tuple[int, int]]], None]
 """Tell the follower's agent that it will be given links to these ranges."""
 
 
@@ -55,10 +56,10 @@ class StoredLogs(Protocol):
     def stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
         """None when the partition is not led here, or not known yet."""
 
-    def runs(self, log: StoredLog, offset: int, max_bytes: int) -> list[StoredRun]:
-        """See `rlm.stored_runs`. Called in a thread."""
+    def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> list[StoredRun]:
+        """See `rlm.stored_runs`; `archive` is whether archive objects will do. Called in a thread."""
 
-    def is_living(self, segment_id: CombinedSegmentId) -> bool:
+    def is_living(self, object_id: StoredObjectId) -> bool:
         """Whether the object is finished and its deletion was not started, as far as metadata tells."""
 
 
@@ -92,17 +93,19 @@ class CatchUp:
         self._clock = clock
         self._found = LinkIndex(limits.max_batches)
         self._newest: CombinedSegmentId | None = None
-        self._looked_at: tuple[CombinedSegmentId, float] | None = None
+        self._looked_at: tuple[StoredObjectId, float] | None = None
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="catch-up")
 
     def uploaded(self, segment: CombinedSegmentId) -> None:
         """This agent has stored an object."""
         self._newest = segment
 
-    def is_new(self, segment: CombinedSegmentId) -> bool:
-        """Whether it is among the newest objects of this agent."""
+    def is_new(self, object_id: StoredObjectId) -> bool:
+        """Whether it is among the newest objects of this agent; archive objects never are."""
         newest = self._newest
-        return newest is not None and segment[:2] == newest[:2] and newest.sequence - segment.sequence < _NEWEST_OBJECTS
+        if newest is None or isinstance(object_id, ArchiveObjectId) or object_id[:2] != newest[:2]:
+            return False
+        return newest.sequence - object_id.sequence < _NEWEST_OBJECTS
 
     def behind(self, partition: TopicIdPartition, offset: int) -> StoredLog | None:
         """The log, if what it has at `offset` was uploaded, and not just now."""
@@ -110,31 +113,36 @@ class CatchUp:
         if known is None or offset >= known.uploaded_offset:
             return None
         listed = self.index.find(partition, offset)
-        return None if listed is not None and self.is_new(listed.combined_segment_id) else known
+        return None if listed is not None and self.is_new(listed.object_id) else known
 
     def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
         """The batch that begins at this offset, in an object that is not to be deleted; compare its header prefix."""
         stored = self._found.find(partition, base_offset)
         if stored is None:
             return None
-        segment, now_s = stored.combined_segment_id, self._clock()
-        if self._looked_at is None or self._looked_at[0] != segment or now_s - self._looked_at[1] >= _LIVING_FOR_S:
-            if not self._logs.is_living(segment):
-                self.drop_segment(segment)
+        object_id, now_s = stored.object_id, self._clock()
+        if self._looked_at is None or self._looked_at[0] != object_id or now_s - self._looked_at[1] >= _LIVING_FOR_S:
+            if not self._logs.is_living(object_id):
+                self.drop_object(object_id)
                 return None
-            self._looked_at = (segment, now_s)
+            self._looked_at = (object_id, now_s)
         return stored
 
-    async def read(self, wanted: StoredLog, offset: int) -> list[StoredRun]:
-        """The runs from `offset` on, whose batches can be found from now on. Raises as `rlm.stored_runs`."""
+    async def read(self, wanted: StoredLog, offset: int, archive: bool) -> list[StoredRun]:
+        """The runs from `offset` on, whose batches can be found from now on. Raises as `rlm.stored_runs`.
+
+        `archive`: whether runs of archive objects will do.
+        """
         loop = asyncio.get_running_loop()
-        runs, batches = await loop.run_in_executor(self._pool, self._read, wanted, offset)
+        runs, batches = await loop.run_in_executor(self._pool, self._read, wanted, offset, archive)
         for found in batches:
             self._found.add(wanted.topic_id_partition, found)
         return runs
 
-    def _read(self, wanted: StoredLog, offset: int) -> tuple[list[StoredRun], list[list[tuple[int, StoredBatch]]]]:
-        runs = self._logs.runs(wanted, offset, self.limits.read_bytes)
+    def _read(
+        self, wanted: StoredLog, offset: int, archive: bool
+    ) -> tuple[list[StoredRun], list[list[tuple[int, StoredBatch]]]]:
+        runs = self._logs.runs(wanted, offset, self.limits.read_bytes, archive)
         return runs, [_batches_of(run) for run in runs]
 
     def drop_from(self, partition: TopicIdPartition, offset: int) -> None:
@@ -145,9 +153,9 @@ class CatchUp:
         """The partition is not led here any more."""
         self._found.drop(partition)
 
-    def drop_segment(self, segment_id: CombinedSegmentId) -> None:
+    def drop_object(self, object_id: StoredObjectId) -> None:
         """The object's deletion was started."""
-        self._found.drop_segment(segment_id)
+        self._found.drop_object(object_id)
         self._looked_at = None
 
     def close(self) -> None:
@@ -193,16 +201,24 @@ class _Window:
 class FollowerCatchUp:
     """One follower's connection: what it will be given next, partition by partition."""
 
-    def __init__(self, shared: CatchUp, announce: Announce, notify: Callable[[], None]) -> None:
-        """`notify` has waiting responses look again."""
+    def __init__(
+        self, shared: CatchUp, announce: Announce, notify: Callable[[], None], links_archive: bool = True
+    ) -> None:
+        """`notify` has waiting responses look again. `links_archive`: the follower's agent understands links to archive
+        objects.
+        """
         self._shared = shared
         self._announce = announce
         self._notify = notify
+        self._links_archive = links_archive
         self._windows: dict[TopicIdPartition, _Window] = {}
 
     def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
-        """See CatchUp."""
-        return self._shared.find(partition, base_offset)
+        """See CatchUp. What was found for another follower may be what this one's agent does not understand."""
+        stored = self._shared.find(partition, base_offset)
+        if stored is not None and isinstance(stored.object_id, ArchiveObjectId) and not self._links_archive:
+            return None
+        return stored
 
     def expected(self, partition: TopicIdPartition, offset: int) -> bool:
         """Whether the batch at this offset, which nobody has found yet, is being looked for; begins to look for it."""
@@ -222,7 +238,7 @@ class FollowerCatchUp:
         """A linked response was sent; whether the follower is far behind, so that it is to be read with restraint."""
         parts = sent.response.cuts[0].parts if sent.response.cuts else ()
         link = parts[0] if parts else None
-        is_old = isinstance(link, SegmentLink) and not self._shared.is_new(link.combined_segment_id)
+        is_old = isinstance(link, SegmentLink) and not self._shared.is_new(link.object_id)
         if not is_old and not self._windows:
             return False
         is_behind = is_old
@@ -264,7 +280,7 @@ class FollowerCatchUp:
         partition = wanted.topic_id_partition
         runs: list[StoredRun] = []
         try:
-            runs = await self._shared.read(wanted, window.end)
+            runs = await self._shared.read(wanted, window.end, self._links_archive)
         except (LogDirectoryError, MalformedFileError) as error:
             self._shared.measures.fault("catch_up_log_unreadable")
             log.warning("catch_up_log_unreadable", partition=str(partition), error=str(error))
@@ -279,18 +295,18 @@ class FollowerCatchUp:
 
     def _took(self, window: _Window, runs: list[StoredRun]) -> None:
         """Announce what all partitions together may have announced; the rest is linked without that."""
-        ranges: dict[CombinedSegmentId, list[tuple[int, int]]] = {}
+        ranges: dict[StoredObjectId, list[tuple[int, int]]] = {}
         free_bytes = self._shared.limits.ahead_bytes - sum(each.announced_bytes for each in self._windows.values())
         for run in runs:
             start, end = window.links_to(run)
             is_announced = free_bytes > 0
             if is_announced:
-                ranges.setdefault(run.combined_segment_id, []).append((start, end))
+                ranges.setdefault(run.object_id, []).append((start, end))
                 free_bytes -= end - start
             window.took(run, end - start, end - start if is_announced else 0)
             self._shared.measures.catch_up_found_bytes.inc(end - start)
-        for segment, wanted in ranges.items():
-            self._announce(segment, wanted)
+        for object_id, wanted in ranges.items():
+            self._announce(object_id, wanted)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (defect := task.exception()) is not None:
@@ -305,7 +321,7 @@ def _batches_of(run: StoredRun) -> list[tuple[int, StoredBatch]]:
             batch.base_offset,
             StoredBatch(
                 bytes(records[batch.start : batch.start + HEADER_PREFIX_BYTES]),
-                run.combined_segment_id,
+                run.object_id,
                 start + batch.start,
                 start + batch.end,
             ),

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from plugin.segment_metadata import CombinedSegmentId
+from plugin.archive_object import StoredObjectId
 from replication.hydration import HydrationCache, HydrationError, HydrationRange
 from replication.link import SegmentLink
 from replication.measures import ReplicationMeasures
@@ -55,32 +55,32 @@ class CatchUpReads:
         self._closed = False
         self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="catch-up-read")
 
-    def read_ahead(self, segment: CombinedSegmentId, ranges: tuple[tuple[int, int], ...]) -> None:
+    def read_ahead(self, object_id: StoredObjectId, ranges: tuple[tuple[int, int], ...]) -> None:
         """These ranges will be asked for soon. A hint, let go where it does not fit."""
         for start, end in ranges:
-            if self._cache.covers(segment, start, end):
+            if self._cache.covers(object_id, start, end):
                 continue
             if self._under_way_bytes + end - start > self._limits.under_way_bytes:
                 self._measures.fault("catch_up_over_budget")
                 return
-            refusal = self._plan(segment, start, end)
+            refusal = self._plan(object_id, start, end)
             if refusal is not None:
                 self._measures.fault(f"catch_up_{refusal}")
                 return
 
     async def fetch_all(self, links: Sequence[SegmentLink]) -> list[memoryview]:
         """The links' bytes. Raises HydrationError."""
-        missing: defaultdict[CombinedSegmentId, list[tuple[int, int]]] = defaultdict(list)
+        missing: defaultdict[StoredObjectId, list[tuple[int, int]]] = defaultdict(list)
         for link in links:
-            if not self._cache.covers(link.combined_segment_id, link.start_position, link.end_position):
-                missing[link.combined_segment_id].append((link.start_position, link.end_position))
-        for segment, wanted in missing.items():
+            if not self._cache.covers(link.object_id, link.start_position, link.end_position):
+                missing[link.object_id].append((link.start_position, link.end_position))
+        for object_id, wanted in missing.items():
             for start, end in coalesce_ranges(wanted, max_gap_bytes=0):
-                refusal = self._plan(segment, start, end)
+                refusal = self._plan(object_id, start, end)
                 if refusal is not None:
                     raise HydrationError(refusal, "the bytes are not read now")
         return await asyncio.gather(
-            *(self._cache.fetch(link.combined_segment_id, link.start_position, link.end_position) for link in links)
+            *(self._cache.fetch(link.object_id, link.start_position, link.end_position) for link in links)
         )
 
     def close(self) -> None:
@@ -88,31 +88,31 @@ class CatchUpReads:
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _plan(self, segment: CombinedSegmentId, start: int, end: int) -> str | None:
+    def _plan(self, object_id: StoredObjectId, start: int, end: int) -> str | None:
         """Have the range read when the quota lets it; or why not."""
         now_s = self._clock()
         if self._quota.wait_s(now_s) > self._limits.wait_max_s:
             return "over_quota"
-        if not self._cache.breaker.allows(now_s):
+        if not self._cache.may_read(object_id, now_s):
             return "breaker_open"
         size = end - start
         wait_s = self._quota.take(size, now_s)
         self._under_way_bytes += size
-        reserved = self._cache.reserve(segment, start, end)
+        reserved = self._cache.reserve(object_id, start, end)
         reserved.data.add_done_callback(lambda _: self._ended(size))
         self._measures.catch_up_read_bytes.inc(size)
         self._measures.catch_up_wait_seconds.inc(wait_s)
         if wait_s > 0:
-            asyncio.get_running_loop().call_later(wait_s, self._begin, segment, reserved)
+            asyncio.get_running_loop().call_later(wait_s, self._begin, object_id, reserved)
         else:
-            self._begin(segment, reserved)
+            self._begin(object_id, reserved)
         return None
 
-    def _begin(self, segment: CombinedSegmentId, reserved: HydrationRange) -> None:
+    def _begin(self, object_id: StoredObjectId, reserved: HydrationRange) -> None:
         if self._closed:
             reserved.data.cancel()
         else:
-            self._cache.begin(segment, reserved, self._pool)
+            self._cache.begin(object_id, reserved, self._pool)
 
     def _ended(self, size: int) -> None:
         self._under_way_bytes -= size

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from plugin.segment_metadata import CombinedSegmentId
+from plugin.archive_object import StoredObjectId
 from replication.catch_up_reads import CatchUpReads
 from replication.fetch_frame import Buffer, MalformedFrameError
 from replication.framed_connection import DEFAULT_MAX_FRAME_BYTES, FramedConnection
@@ -40,6 +40,7 @@ log = structlog.get_logger(__name__)
 
 _RESPONSES_AHEAD = 8
 _LINKED_KINDS = (MessageKind.LINKED, MessageKind.LINKED_OLD)
+_READ_AHEAD_KINDS = (MessageKind.READ_AHEAD, MessageKind.READ_ARCHIVE_AHEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +182,11 @@ class _FollowerRelay:
             kind, body = message
             if kind is MessageKind.ANNOUNCE:
                 announcement = Announcement.decode(body)
-                self._context.hydration.announce(announcement.combined_segment_id, announcement.ranges)
-            elif kind is MessageKind.READ_AHEAD:
-                announcement = Announcement.decode(body)
-                self._context.catch_up.read_ahead(announcement.combined_segment_id, announcement.ranges)
+                self._context.hydration.announce(announcement.object_id, announcement.ranges)
+            elif kind in _READ_AHEAD_KINDS:
+                decode = Announcement.decode if kind is MessageKind.READ_AHEAD else Announcement.decode_archive
+                announcement = decode(body)
+                self._context.catch_up.read_ahead(announcement.object_id, announcement.ranges)
             else:
                 await self._responses.put(message)
         await self._responses.put(None)
@@ -209,8 +211,8 @@ class _FollowerRelay:
             await self._ask_inline(response, error.reason, str(error))
             return
         except SpliceError as error:
-            self._context.hydration.discard(error.link.combined_segment_id)
-            log.error("splice_refused", segment=str(error.link.combined_segment_id), reason=error.reason)
+            self._context.hydration.discard(error.link.object_id)
+            log.error("splice_refused", segment=str(error.link.object_id), reason=error.reason)
             await self._ask_inline(response, "corrupt", str(error))
             return
         self._broker.write_frame(*spliced)
@@ -232,7 +234,7 @@ class _FollowerRelay:
                     return splice(response, data)
                 except SpliceError as error:
                     self._context.measures.fault("splice_refetch")
-                    self._context.hydration.discard(error.link.combined_segment_id)
+                    self._context.hydration.discard(error.link.object_id)
                     return splice(response, await fetch_all(response.links))
         except TimeoutError as error:
             if not is_old:  # large reads that take their time are no sign of a store that fails
@@ -240,21 +242,20 @@ class _FollowerRelay:
             raise HydrationError("timeout", "object storage did not answer in time") from error
 
     async def _fetch_all(self, links: list[SegmentLink]) -> list[memoryview]:
-        """The links' bytes; of each segment, one range that covers all of its links here is read."""
+        """The links' bytes; of each object, one range that covers all of its links here is read."""
         hydration = self._context.hydration
-        covering: dict[CombinedSegmentId, tuple[int, int]] = {}
+        covering: dict[StoredObjectId, tuple[int, int]] = {}
         for link in links:
-            start, end = covering.get(link.combined_segment_id, (link.start_position, link.end_position))
-            covering[link.combined_segment_id] = (
+            start, end = covering.get(link.object_id, (link.start_position, link.end_position))
+            covering[link.object_id] = (
                 min(start, link.start_position),
                 max(end, link.end_position),
             )
-        ranges = await asyncio.gather(*(hydration.fetch(segment, *span) for segment, span in covering.items()))
+        ranges = await asyncio.gather(*(hydration.fetch(object_id, *span) for object_id, span in covering.items()))
         fetched = dict(zip(covering, ranges, strict=True))
         return [
-            fetched[link.combined_segment_id][
-                link.start_position - covering[link.combined_segment_id][0] : link.end_position
-                - covering[link.combined_segment_id][0]
+            fetched[link.object_id][
+                link.start_position - covering[link.object_id][0] : link.end_position - covering[link.object_id][0]
             ]
             for link in links
         ]

@@ -117,9 +117,9 @@ class LeaderProxy:
 
     def segment_deletion_started(self, segment_id: CombinedSegmentId) -> None:
         """Give no link to this object any more."""
-        self._context.index.drop_segment(segment_id)
+        self._context.index.drop_object(segment_id)
         if self._context.catch_up is not None:
-            self._context.catch_up.drop_segment(segment_id)
+            self._context.catch_up.drop_object(segment_id)
 
     @property
     def replication_is_pending(self) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.segment_metadata import CombinedSegmentId
+from plugin.archive_object import ArchiveObjectId, StoredObjectId
 from replication.catch_up import CatchUp, FollowerCatchUp
 from replication.fetch_frame import (
     CONSUMER_REPLICA_ID,
@@ -38,6 +38,7 @@ from replication.measures import PeerByteCount, ReplicationMeasures
 from replication.peer_channel import PeerChannel
 from replication.peer_connection import Address
 from replication.peer_protocol import (
+    ARCHIVE_LINK_VERSION,
     CATCH_UP_LINK_VERSION,
     Announcement,
     Hello,
@@ -124,7 +125,8 @@ class LeaderRelay:
         limits = context.limits
         self._catch_up: FollowerCatchUp | None = None
         if context.catch_up is not None and self._may_link:
-            self._catch_up = FollowerCatchUp(context.catch_up, self._read_ahead, context.uploads.notify)
+            links_archive = (link_version or 0) >= ARCHIVE_LINK_VERSION
+            self._catch_up = FollowerCatchUp(context.catch_up, self._read_ahead, context.uploads.notify, links_archive)
         self._tells_catch_up = (link_version or 0) >= CATCH_UP_LINK_VERSION
         self._planner = LinkPlanner(
             context.index,
@@ -180,11 +182,13 @@ class LeaderRelay:
             self._peer_bytes.update(self._follower_id)
             self._context.measures.announcements.inc()
 
-    def _read_ahead(self, segment: CombinedSegmentId, ranges: list[tuple[int, int]]) -> None:
+    def _read_ahead(self, object_id: StoredObjectId, ranges: list[tuple[int, int]]) -> None:
         """Tell the agent of a follower that is far behind what it will be given links to."""
         if self._tells_catch_up and self._peer.is_writable:
             joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
-            self._channel.send(MessageKind.READ_AHEAD, Announcement(segment, joined).encode())
+            is_archived = isinstance(object_id, ArchiveObjectId)
+            kind = MessageKind.READ_ARCHIVE_AHEAD if is_archived else MessageKind.READ_AHEAD
+            self._channel.send(kind, Announcement(object_id, joined).encode())
             self._peer_bytes.update()
             self._context.measures.announcements.inc()
 

@@ -1,11 +1,12 @@
 """The linked response: a Fetch response whose records were replaced by where they are in object storage.
 
 A linked response travels only between two agents. It carries the original frame with some records fields cut out (the
-skeleton), and for each cut what belongs there: runs of bytes of a combined segment (`SegmentLink`), or bytes as they
-are (`InlineBytes`), in order. The reader puts the fields together and never has to understand the Fetch frame itself.
+skeleton), and for each cut what belongs there: runs of bytes of an object (`SegmentLink`), or bytes as they are
+(`InlineBytes`), in order. The reader puts the fields together and never has to understand the Fetch frame itself.
 
-A link names a combined segment by its writer's broker id, incarnation and sequence. It cannot name a bucket, a key or a
-URL: the reader builds the key itself, within its own store and cluster.
+A link names a combined segment by its writer's broker id, incarnation and sequence, or an archive object by partition,
+offsets and writer. It cannot name a bucket, a key or a URL: the reader builds the key itself, within its own store and
+cluster. Links to archive objects are of link version 3; they are long and few, so each has its object's whole id.
 
 Layout (integers big endian, `varint` is Kafka's unsigned varint):
 
@@ -17,13 +18,15 @@ Layout (integers big endian, `varint` is Kafka's unsigned varint):
       part count                                        varint
         kind 0: segment index varint, start position varint, length varint, CRC32C uint32
         kind 1: length varint, bytes
+        kind 2: archive object id (52 bytes), start position varint, length varint, CRC32C uint32
     skeleton              the rest
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from plugin.archive_object import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import Buffer, MalformedFrameError, encode_unsigned_varint
 
@@ -31,14 +34,15 @@ _FRAME_SIZE = struct.Struct(">I")
 _CRC32C = struct.Struct(">I")
 _SEGMENT_LINK = 0
 _INLINE_BYTES = 1
+_ARCHIVE_LINK = 2
 _MAX_VARINT_BYTES = 9
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentLink:
-    """Whole record batches: the bytes [start_position, start_position + length) of a combined segment."""
+    """Whole record batches: the bytes [start_position, start_position + length) of an object."""
 
-    combined_segment_id: CombinedSegmentId
+    object_id: StoredObjectId
     start_position: int
     length: int
     crc32c: int
@@ -92,7 +96,8 @@ def encode_linked_response(response: LinkedResponse) -> list[Buffer]:
     """The response as buffers to be written one after the other; record bytes are not copied."""
     segments: dict[CombinedSegmentId, int] = {}
     for link in response.links:
-        segments.setdefault(link.combined_segment_id, len(segments))
+        if not isinstance(link.object_id, ArchiveObjectId):
+            segments.setdefault(link.object_id, len(segments))
     head = bytearray(_FRAME_SIZE.pack(response.original_frame_bytes))
     head += encode_unsigned_varint(len(segments))
     for segment in segments:
@@ -107,17 +112,24 @@ def encode_linked_response(response: LinkedResponse) -> list[Buffer]:
         previous = cut.skeleton_position
         for part in cut.parts:
             if isinstance(part, SegmentLink):
-                head.append(_SEGMENT_LINK)
-                head += encode_unsigned_varint(segments[part.combined_segment_id])
-                head += encode_unsigned_varint(part.start_position)
-                head += encode_unsigned_varint(part.length)
-                head += _CRC32C.pack(part.crc32c)
+                head += _encode_link(part, segments)
             else:
                 head.append(_INLINE_BYTES)
                 head += encode_unsigned_varint(part.length)
                 buffers += [head, part.data]
                 head = bytearray()
     return [*buffers, head, *response.skeleton]
+
+
+def _encode_link(link: SegmentLink, segments: Mapping[CombinedSegmentId, int]) -> bytes:
+    if isinstance(link.object_id, ArchiveObjectId):
+        named = bytes((_ARCHIVE_LINK,)) + link.object_id.to_bytes()
+    else:
+        named = bytes((_SEGMENT_LINK,)) + encode_unsigned_varint(segments[link.object_id])
+    return b"".join(
+        (named, encode_unsigned_varint(link.start_position), encode_unsigned_varint(link.length),
+         _CRC32C.pack(link.crc32c))
+    )  # fmt: skip
 
 
 def decode_linked_response(payload: Buffer, max_frame_bytes: int) -> LinkedResponse:
@@ -157,15 +169,26 @@ def _decode_part(reader: "_Reader", segments: Sequence[CombinedSegmentId]) -> Pa
     kind = reader.take(1)[0]
     if kind == _INLINE_BYTES:
         return InlineBytes(reader.take(reader.varint()))
-    if kind != _SEGMENT_LINK:
+    object_id: StoredObjectId
+    if kind == _SEGMENT_LINK:
+        segment_index = reader.varint()
+        if segment_index >= len(segments):
+            raise MalformedFrameError(reader.position, f"segment {segment_index} of {len(segments)}")
+        object_id = segments[segment_index]
+    elif kind == _ARCHIVE_LINK:
+        object_id = _decode_archive_object(reader)
+    else:
         raise MalformedFrameError(reader.position, f"unknown kind of part {kind}")
-    segment_index = reader.varint()
-    if segment_index >= len(segments):
-        raise MalformedFrameError(reader.position, f"segment {segment_index} of {len(segments)}")
     start_position, length = reader.varint(), reader.varint()
-    return SegmentLink(
-        segments[segment_index], start_position, length, int.from_bytes(reader.take(_CRC32C.size), "big")
-    )
+    return SegmentLink(object_id, start_position, length, int.from_bytes(reader.take(_CRC32C.size), "big"))
+
+
+def _decode_archive_object(reader: "_Reader") -> ArchiveObjectId:
+    start = reader.position
+    try:
+        return ArchiveObjectId.from_bytes(bytes(reader.take(ARCHIVE_OBJECT_ID_BYTES)))
+    except ValueError as error:
+        raise MalformedFrameError(start, str(error)) from error
 
 
 class _Reader:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.segment_metadata import CombinedSegmentId
+from plugin.archive_object import StoredObjectId
 
 DEFAULT_MAX_BATCHES = 250_000
 """Some 60 MiB: ten minutes of 16 KiB batches at 6 MB/s."""
@@ -24,7 +24,7 @@ class StoredBatch(NamedTuple):
 
     header_prefix: bytes
     """The batch header's first 21 bytes (kafka_log.record_batch.HEADER_PREFIX_BYTES)."""
-    combined_segment_id: CombinedSegmentId
+    object_id: StoredObjectId
     start_position: int
     end_position: int
 
@@ -35,8 +35,8 @@ class LinkIndex:
     def __init__(self, max_batches: int = DEFAULT_MAX_BATCHES) -> None:
         self._max_batches = max_batches
         self._partitions: dict[TopicIdPartition, dict[int, StoredBatch]] = {}
-        self._oldest_first: deque[tuple[TopicIdPartition, CombinedSegmentId, Sequence[int]]] = deque()
-        self._listed_of: dict[CombinedSegmentId, list[tuple[TopicIdPartition, Sequence[int]]]] = {}
+        self._oldest_first: deque[tuple[TopicIdPartition, StoredObjectId, Sequence[int]]] = deque()
+        self._listed_of: dict[StoredObjectId, list[tuple[TopicIdPartition, Sequence[int]]]] = {}
         self._listed_batches = 0
 
     def __len__(self) -> int:
@@ -48,11 +48,11 @@ class LinkIndex:
         by_base_offset = dict(batches)
         if not by_base_offset:
             return
-        segment = next(iter(by_base_offset.values())).combined_segment_id
+        object_id = next(iter(by_base_offset.values())).object_id
         self._partitions.setdefault(partition, {}).update(by_base_offset)
         base_offsets = tuple(by_base_offset)
-        self._oldest_first.append((partition, segment, base_offsets))
-        self._listed_of.setdefault(segment, []).append((partition, base_offsets))
+        self._oldest_first.append((partition, object_id, base_offsets))
+        self._listed_of.setdefault(object_id, []).append((partition, base_offsets))
         self._listed_batches += len(by_base_offset)
         while self._listed_batches > self._max_batches:
             self._forget_oldest()
@@ -72,28 +72,28 @@ class LinkIndex:
         for base_offset in [base for base in batches if base >= offset]:
             del batches[base_offset]
 
-    def drop_segment(self, segment_id: CombinedSegmentId) -> None:
+    def drop_object(self, object_id: StoredObjectId) -> None:
         """Forget an object's batches, as when its deletion was started."""
-        for partition, base_offsets in self._listed_of.pop(segment_id, ()):
-            self._forget(partition, segment_id, base_offsets)
+        for partition, base_offsets in self._listed_of.pop(object_id, ()):
+            self._forget(partition, object_id, base_offsets)
 
     def _forget_oldest(self) -> None:
-        partition, segment, base_offsets = self._oldest_first.popleft()
+        partition, object_id, base_offsets = self._oldest_first.popleft()
         self._listed_batches -= len(base_offsets)
-        listed = self._listed_of.get(segment)
+        listed = self._listed_of.get(object_id)
         if listed:  # this is its oldest part
             del listed[0]
             if not listed:
-                del self._listed_of[segment]
-        self._forget(partition, segment, base_offsets)
+                del self._listed_of[object_id]
+        self._forget(partition, object_id, base_offsets)
 
-    def _forget(self, partition: TopicIdPartition, segment: CombinedSegmentId, base_offsets: Sequence[int]) -> None:
+    def _forget(self, partition: TopicIdPartition, object_id: StoredObjectId, base_offsets: Sequence[int]) -> None:
         batches = self._partitions.get(partition)
         if batches is None:
             return
         for base_offset in base_offsets:
             listed = batches.get(base_offset)
-            if listed is not None and listed.combined_segment_id == segment:  # not one that was stored again since
+            if listed is not None and listed.object_id == object_id:  # not one that was stored again since
                 del batches[base_offset]
         if not batches:
             del self._partitions[partition]

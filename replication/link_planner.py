@@ -241,10 +241,10 @@ class LinkPlanner:
                 continue
             run = frame[planned.batches[first].start : planned.batches[index - 1].end]
             start = planned.stored[first]
-            parts.append(SegmentLink(start.combined_segment_id, start.start_position, len(run), crc32c(run)))
+            parts.append(SegmentLink(start.object_id, start.start_position, len(run), crc32c(run)))
             first = index
         return parts
 
 
 def _adjoin(left: StoredBatch, right: StoredBatch) -> bool:
-    return left.combined_segment_id == right.combined_segment_id and left.end_position == right.start_position
+    return left.object_id == right.object_id and left.end_position == right.start_position

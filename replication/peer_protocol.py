@@ -16,8 +16,10 @@ the rest is packed, see `replication.peer_channel`):
     READ_AHEAD      ranges of an object that this connection, which is far     leader to follower
                     behind, will be given links to; as ANNOUNCE
     LINKED_OLD      as LINKED, to a follower that is far behind                leader to follower
+    READ_ARCHIVE_AHEAD  as READ_AHEAD, of an archive object                    leader to follower
 
-The last two are of link version 2; both are read within the quota for such reads.
+READ_AHEAD and LINKED_OLD are of link version 2; what they name is read within the quota for such reads.
+READ_ARCHIVE_AHEAD and links to archive objects are of version 3.
 
 One peer connection stands for one connection of a broker's replica fetcher, so order and closing carry over.
 """
@@ -26,20 +28,23 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
+from plugin.archive_object import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import Buffer, MalformedFrameError
 
 HELLO_MAGIC = b"RWAL"
-LINK_VERSION = 2
+LINK_VERSION = 3
 """The highest version of links and messages spoken here; the lower of two peers' versions is used."""
 MIN_LINK_VERSION = 1
 CATCH_UP_LINK_VERSION = 2
 """From here on a follower is told that it is far behind."""
+ARCHIVE_LINK_VERSION = 3
+"""From here on links to archive objects are understood."""
 MAX_HELLO_BYTES = 512
 MAX_ANNOUNCED_RANGES = 256
 
 _HELLO = struct.Struct(">4sHHiQH")  # magic, minimum and maximum version, broker id, incarnation, cluster id's length
-_SEGMENT = struct.Struct(">16sB")
+_SEGMENT_ID_BYTES = 16
 _RANGE = struct.Struct(">II")
 _CORRELATION = struct.Struct(">i")
 
@@ -55,6 +60,7 @@ class MessageKind(IntEnum):
     LINKS_RESUMED = 5
     READ_AHEAD = 6
     LINKED_OLD = 7
+    READ_ARCHIVE_AHEAD = 8
 
 
 class PeerRefusedError(Exception):
@@ -116,33 +122,49 @@ def agree(own: Hello, peer: Hello) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A combined segment that is stored now, and the ranges of it that the follower will be given links to."""
+    """An object that is stored, and the ranges of it that the follower will be given links to."""
 
-    combined_segment_id: CombinedSegmentId
+    object_id: StoredObjectId
     ranges: tuple[tuple[int, int], ...]
     """[start, end) positions in bytes, ascending and apart."""
 
     def encode(self) -> bytes:
-        """The message's body."""
+        """The message's body; the message's kind tells which kind of object it names."""
         return b"".join(
             (
-                _SEGMENT.pack(self.combined_segment_id.to_bytes(), len(self.ranges) - 1),
+                self.object_id.to_bytes(),
+                bytes((len(self.ranges) - 1,)),
                 *(_RANGE.pack(start, end) for start, end in self.ranges),
             )
         )
 
     @classmethod
     def decode(cls, body: Buffer) -> "Announcement":
-        """From a message's body. Raises MalformedFrameError."""
-        if len(body) < _SEGMENT.size:
-            raise MalformedFrameError(0, f"an announcement of {len(body)} bytes")
-        segment, last_range = _SEGMENT.unpack_from(body, 0)
-        if len(body) != _SEGMENT.size + (last_range + 1) * _RANGE.size:
-            raise MalformedFrameError(_SEGMENT.size, f"{last_range + 1} ranges in {len(body)} bytes")
-        ranges = tuple(_RANGE.unpack_from(body, _SEGMENT.size + index * _RANGE.size) for index in range(last_range + 1))
-        if any(start >= end for start, end in ranges):
-            raise MalformedFrameError(_SEGMENT.size, "an empty range")
-        return cls(CombinedSegmentId.from_bytes(segment), ranges)
+        """Of a combined segment, from a message's body. Raises MalformedFrameError."""
+        ranges = _decode_ranges(body, _SEGMENT_ID_BYTES)
+        return cls(CombinedSegmentId.from_bytes(bytes(body[:_SEGMENT_ID_BYTES])), ranges)
+
+    @classmethod
+    def decode_archive(cls, body: Buffer) -> "Announcement":
+        """Of an archive object, from a message's body. Raises MalformedFrameError."""
+        ranges = _decode_ranges(body, ARCHIVE_OBJECT_ID_BYTES)
+        try:
+            return cls(ArchiveObjectId.from_bytes(bytes(body[:ARCHIVE_OBJECT_ID_BYTES])), ranges)
+        except ValueError as error:
+            raise MalformedFrameError(0, str(error)) from error
+
+
+def _decode_ranges(body: Buffer, id_bytes: int) -> tuple[tuple[int, int], ...]:
+    first = id_bytes + 1
+    if len(body) < first:
+        raise MalformedFrameError(0, f"an announcement of {len(body)} bytes")
+    count = body[id_bytes] + 1
+    if len(body) != first + count * _RANGE.size:
+        raise MalformedFrameError(first, f"{count} ranges in {len(body)} bytes")
+    ranges = tuple(_RANGE.unpack_from(body, first + index * _RANGE.size) for index in range(count))
+    if any(start >= end for start, end in ranges):
+        raise MalformedFrameError(first, "an empty range")
+    return ranges
 
 
 def encode_inline_request(correlation_id: int) -> bytes:

@@ -17,7 +17,7 @@ class SpliceError(Exception):
     def __init__(self, link: SegmentLink, reason: str) -> None:
         self.link = link
         self.reason = reason
-        super().__init__(f"segment {link.combined_segment_id} [{link.start_position}, {link.end_position}): {reason}")
+        super().__init__(f"object {link.object_id} [{link.start_position}, {link.end_position}): {reason}")
 
 
 def verify_hydrated(link: SegmentLink, hydrated: Buffer) -> None:

@@ -7,6 +7,11 @@ entry's offsets are read from the leader's own log. If these bytes have the entr
 object's, and the positions of all its batches follow. A response may then begin and end at any batch inside of an
 entry.
 
+An archived topic's combined segments are deleted; then the archive's runs say where the same offsets are. They are
+asked second, as in `rlm.segment_lookup`: the archive object is committed before its sources are released, so who finds
+no source any more finds the archive object. A run is proved as an entry is, by its length and CRC32C. (One that begins
+in a hole of a compacted log is not: it is told of by an offset that no batch begins with.)
+
 Entries whose bytes the log does not have any more (compacted, cut off by the log's start, dead since an election) prove
 nothing, and are left out: such bytes go inline. So do those of entries that no finished object holds; an object whose
 deletion was started is not in the store's index.
@@ -14,7 +19,7 @@ deletion was started is not in the store's index.
 For a thread: it reads files and takes the store's lock, for some microseconds an entry.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -26,8 +31,10 @@ from kafka_log.open_files import OpenFiles
 from kafka_log.record_batch import BatchSpan, scan_batches
 from kafka_log.segment_tail import SegmentTail
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.archive_store import ArchivedRun
 from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.topic_settings import LinkPolicy
+from plugin.archive_object import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
@@ -49,11 +56,53 @@ class StoredEntries(Protocol):
     ) -> list[RemoteWalLogSegmentMetadata]: ...
 
 
+class ArchivedRuns(Protocol):
+    """What is asked of the archive's store."""
+
+    def runs_covering(
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
+    ) -> list[ArchivedRun]: ...
+
+
+class Places:
+    """Where an offset of a log is in object storage, as far as metadata tells: the faster store first."""
+
+    def __init__(
+        self,
+        segments: StoredEntries,
+        min_entry_bytes: int,
+        archive: ArchivedRuns | None = None,
+        min_run_bytes: int = 0,
+    ) -> None:
+        """A read of less than `min_entry_bytes` of a combined segment, or of less than `min_run_bytes` of an archive
+        object, is not worth its price.
+        """
+        self._segments = segments
+        self._min_entry_bytes = min_entry_bytes
+        self._archive = archive
+        self._min_run_bytes = min_run_bytes
+
+    def at(
+        self, partition: TopicIdPartition, offset: int, epochs: LeaderEpochChain
+    ) -> Iterator[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry]]:
+        """Entries that hold `offset`, and then runs, which are only looked for when no entry will do."""
+        for found in self._segments.entries_covering(partition, offset, epochs):
+            if _size_of(found.entry) >= self._min_entry_bytes:
+                yield found.combined_segment_id, found.entry
+        for archived in self._archive.runs_covering(partition, offset, epochs) if self._archive is not None else ():
+            if _size_of(archived.run) >= self._min_run_bytes:
+                yield archived.object_id, archived.run
+
+
+def _size_of(entry: RemoteLogSegmentMetadataEntry) -> int:
+    return entry.end_file_position - entry.start_file_position
+
+
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """An entry whose bytes are those of the log."""
+    """An entry of a combined segment, or a run of an archive object, whose bytes are those of the log."""
 
-    combined_segment_id: CombinedSegmentId
+    object_id: StoredObjectId
     entry: RemoteLogSegmentMetadataEntry
     records: memoryview
     batches: tuple[BatchSpan, ...]
@@ -61,17 +110,12 @@ class StoredRun:
 
 
 def stored_runs(
-    store: StoredEntries,
-    partition: TopicIdPartition,
-    directory: Path,
-    offset: int,
-    max_bytes: int,
-    min_entry_bytes: int,
+    places: Places, partition: TopicIdPartition, directory: Path, offset: int, max_bytes: int
 ) -> list[StoredRun]:
     """The log's batches from `offset` on that are in finished objects, without a gap, until they are `max_bytes`.
 
-    The first run holds `offset`, and may begin before it. Ends where the objects do, at an entry that the log does not
-    prove, and at one of less than `min_entry_bytes`. Raises LogDirectoryError or MalformedFileError.
+    The first run holds `offset`, and may begin before it. Ends where the objects do, at one that the log does not
+    prove, and at one that is not worth a read. Raises LogDirectoryError or MalformedFileError.
     """
     try:
         epochs = read_leader_epochs(directory)
@@ -82,7 +126,7 @@ def stored_runs(
     size = 0
     try:
         while size < max_bytes:
-            run = next(_proved(store.entries_covering(partition, offset, epochs), log, min_entry_bytes), None)
+            run = next(_proved(places.at(partition, offset, epochs), log), None)
             if run is None:
                 break
             runs.append(run)
@@ -93,16 +137,12 @@ def stored_runs(
     return runs
 
 
-def _proved(found: list[RemoteWalLogSegmentMetadata], log: "_Log", min_entry_bytes: int) -> Iterator[StoredRun]:
-    for candidate in found:
-        entry = candidate.entry
-        size = entry.end_file_position - entry.start_file_position
-        if size < min_entry_bytes:
-            continue
+def _proved(found: Iterable[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry]], log: "_Log") -> Iterator[StoredRun]:
+    for object_id, entry in found:
+        size = _size_of(entry)
         records = log.read(entry.first_offset, size)
         if len(records) == size and crc32c(records) == entry.crc32c:
-            batches = scan_batches(records, 0, size)
-            yield StoredRun(candidate.combined_segment_id, entry, memoryview(records), tuple(batches))
+            yield StoredRun(object_id, entry, memoryview(records), tuple(scan_batches(records, 0, size)))
 
 
 class _Log:
@@ -140,24 +180,54 @@ class MetadataStore(StoredEntries, Protocol):
     def state_of(self, combined_segment_id: CombinedSegmentId, /) -> RemoteLogSegmentState | None: ...
 
 
+class ArchiveMetadata(ArchivedRuns, Protocol):
+    """What is asked of the archive's store, by object too."""
+
+    def state_of(self, object_id: ArchiveObjectId, /) -> RemoteLogSegmentState | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLinks:
+    """The archive's objects as a source of links."""
+
+    store: ArchiveMetadata
+    min_run_bytes: int
+    """As LedLogs' `min_entry_bytes`, by the prices of the archive's store."""
+
+
 class LedLogs:
     """The led partitions' logs beside what metadata tells of their objects."""
 
     def __init__(
-        self, store: MetadataStore, stored_log: Callable[[TopicIdPartition], StoredLog | None], min_entry_bytes: int
+        self,
+        store: MetadataStore,
+        stored_log: Callable[[TopicIdPartition], StoredLog | None],
+        min_entry_bytes: int,
+        archive: ArchiveLinks | None = None,
     ) -> None:
         """`stored_log` is RemoteWalLogManager's. A read of fewer than `min_entry_bytes` costs more than these bytes at
         the border; topics with the policy `always` have them linked all the same.
         """
         self._store = store
         self._min_entry_bytes = min_entry_bytes
+        self._archive = archive
         self.stored_log = stored_log
 
-    def runs(self, log: StoredLog, offset: int, max_bytes: int) -> list[StoredRun]:
-        """See `stored_runs`."""
-        min_bytes = 0 if log.link_policy is LinkPolicy.ALWAYS else self._min_entry_bytes
-        return stored_runs(self._store, log.topic_id_partition, log.directory, offset, max_bytes, min_bytes)
+    def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool = True) -> list[StoredRun]:
+        """See `stored_runs`. Without `archive`, combined segments alone are looked at."""
+        is_always = log.link_policy is LinkPolicy.ALWAYS
+        min_entry_bytes = 0 if is_always else self._min_entry_bytes
+        if archive and self._archive is not None:
+            min_run_bytes = 0 if is_always else self._archive.min_run_bytes
+            places = Places(self._store, min_entry_bytes, self._archive.store, min_run_bytes)
+        else:
+            places = Places(self._store, min_entry_bytes)
+        return stored_runs(places, log.topic_id_partition, log.directory, offset, max_bytes)
 
-    def is_living(self, segment_id: CombinedSegmentId) -> bool:
+    def is_living(self, object_id: StoredObjectId) -> bool:
         """Whether the object is finished and its deletion was not started, as far as metadata tells."""
-        return self._store.state_of(segment_id) is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        if isinstance(object_id, ArchiveObjectId):
+            state = self._archive.store.state_of(object_id) if self._archive is not None else None
+        else:
+            state = self._store.state_of(object_id)
+        return state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED

@@ -5,8 +5,11 @@ from pathlib import Path
 from agent.leadership import assignments, resume_offset
 from kafka_log.log_directory import PartitionDirectory
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
+from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from plugin.archive_object import ArchiveObjectId
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
@@ -61,11 +64,11 @@ def test_the_upload_goes_on_behind_the_last_offset_of_the_logs_own_epochs(tmp_pa
     log.append(10, leader_epoch=1)
     log.append(10, leader_epoch=3)
     store = RemoteWalMetadataStore()
-    assert resume_offset(store, PARTITION, log.path) is None
+    assert resume_offset(store, ArchiveStore(), PARTITION, log.path) is None
     uploaded(store, 0, epoch=1, first=0, last=9)
-    assert resume_offset(store, PARTITION, log.path) == 10
+    assert resume_offset(store, ArchiveStore(), PARTITION, log.path) == 10
     uploaded(store, 1, epoch=3, first=10, last=14)
-    assert resume_offset(store, PARTITION, log.path) == 15
+    assert resume_offset(store, ArchiveStore(), PARTITION, log.path) == 15
 
 
 def test_what_a_deposed_leader_uploaded_beyond_its_epochs_end_does_not_count(tmp_path: Path) -> None:
@@ -74,7 +77,7 @@ def test_what_a_deposed_leader_uploaded_beyond_its_epochs_end_does_not_count(tmp
     log.append(5, leader_epoch=3)
     store = RemoteWalMetadataStore()
     uploaded(store, 0, epoch=1, first=0, last=29)
-    assert resume_offset(store, PARTITION, log.path) == 10
+    assert resume_offset(store, ArchiveStore(), PARTITION, log.path) == 10
 
 
 def test_without_a_readable_checkpoint_the_upload_begins_with_the_active_segment(tmp_path: Path) -> None:
@@ -83,6 +86,39 @@ def test_without_a_readable_checkpoint_the_upload_begins_with_the_active_segment
     store = RemoteWalMetadataStore()
     uploaded(store, 0, epoch=1, first=0, last=9)
     (log.path / "leader-epoch-checkpoint").write_text("nonsense")
-    assert resume_offset(store, PARTITION, log.path) is None
+    assert resume_offset(store, ArchiveStore(), PARTITION, log.path) is None
     (log.path / "leader-epoch-checkpoint").unlink()
-    assert resume_offset(store, PARTITION, log.path) is None
+    assert resume_offset(store, ArchiveStore(), PARTITION, log.path) is None
+
+
+def archived(sequence: int, *runs: tuple[int, int, int]) -> ArchiveObjectCommitted:
+    """The record of an object with these runs: leader epoch, first and last offset."""
+    entries = tuple(RemoteLogSegmentMetadataEntry(PARTITION, *run, 112, 200, 0) for run in runs)
+    named = ArchiveObjectId(PARTITION, runs[0][1], runs[-1][2], CombinedSegmentId(1, 1, sequence))
+    return ArchiveObjectCommitted(named, 1, entries, 300, (), 0)
+
+
+def test_the_upload_goes_on_behind_what_archive_objects_alone_still_hold(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "t-0")
+    log.append(10, leader_epoch=1)
+    log.append(10, leader_epoch=3)
+    store, archive = RemoteWalMetadataStore(), ArchiveStore()
+    archive.apply(archived(0, (1, 0, 4)))
+    assert resume_offset(store, archive, PARTITION, log.path) == 5
+    archive.apply(archived(1, (1, 7, 9), (3, 10, 11)))  # what retention removed before it was archived lies between
+    assert resume_offset(store, archive, PARTITION, log.path) == 12
+    uploaded(store, 0, epoch=3, first=10, last=14)  # not archived yet
+    assert resume_offset(store, archive, PARTITION, log.path) == 15
+
+
+def test_archive_objects_of_what_the_log_has_lost_or_that_are_deleted_do_not_count(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "t-0")
+    log.append(10, leader_epoch=1)
+    log.append(5, leader_epoch=3)
+    store, archive = RemoteWalMetadataStore(), ArchiveStore()
+    archive.apply(archived(0, (1, 0, 29)))
+    assert resume_offset(store, archive, PARTITION, log.path) == 10
+    going = archived(1, (3, 10, 14))
+    archive.apply(going)
+    archive.apply(ArchiveObjectDeleted(going.object_id, 1, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, 1))
+    assert resume_offset(store, archive, PARTITION, log.path) == 10

@@ -19,13 +19,14 @@ def test_partitions_and_agents_lose_no_figure(
         "inline_bytes": 98_700_000,
     }  # fmt: skip
     agent = {
-        "partitions": [partition], "storage_ready": True, "hydration_paused": False,
+        "partitions": [partition], "storage_ready": True, "hydration_paused": False, "archive_reads_paused": True,
         "requests": {"put": 12345678, "get": 23456789}, "metadata_pending": 1234,
     }  # fmt: skip
     describe._print({101: agent}, {102: "host-102:19095: refused"})
     shown = capsys.readouterr().out
     for figure in ("128", "101", "123456789", "123456700", "12.3 MB", "123 s", "987.6 GB", "98.7 MB", "12,345,678"):
         assert figure in shown
+    assert "WAL only" in shown
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= int(columns)
 

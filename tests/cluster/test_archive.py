@@ -1,6 +1,11 @@
-"""The archive, over the S3 protocol: its objects hold the log's bytes, what they were made of goes, and so do they."""
+"""The archive, over the S3 protocol: its objects hold the log's bytes, what they were made of goes, and so do they.
+
+In between they alone hold what was uploaded: an agent that starts then uploads nothing anew, and a broker that comes
+back then reads from them what it missed.
+"""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +18,8 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.object_store_front import ObjectStoreFront
 from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
-from local_cluster.polling import wait_until
+from local_cluster.polling import WaitTimeoutError, wait_until
+from local_cluster.replica_comparison import compare_replicas
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.consumer import RemoteWalMetadataConsumer
@@ -22,12 +28,20 @@ from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import LinkPolicy, TopicSettings
 from plugin.archive_storage import DEFAULT_ARCHIVE_IMPL_PREFIX, ObjectArchiveStorage, load_archive_storage
 from plugin.remote_wal_storage_manager import StorageContext
+from tests.cluster.agent_views import FAULTS, AgentCounters, Sample, read_metrics
+from tests.cluster.agent_views import RECORD_BYTES as REPLICATED_BYTES
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.test_lifecycle import HASTY_AGENTS, living, objects
 
 ARCHIVE_CLASS = "plugin.s3.S3WalStorageManager"
-RECORDS = 3000
+LEADER, OTHER, FOLLOWER = 1, 2, 3
+RECORDS, RECORD_BYTES = 3000, 1000
 LAST_OFFSET = RECORDS - 1
+PATIENT_AGENTS = {
+    # A slow machine, which may take its time here as in the store, is no reason to send bytes inline.
+    "remote.wal.link.wait.max.ms": "10000",
+    "remote.wal.hydration.timeout.ms": "10000",
+}
 
 
 @pytest.fixture
@@ -60,7 +74,7 @@ def cluster(tmp_path: Path, archive_settings: dict[str, str]) -> Iterator[LocalC
         "remote.wal.archive.care.interval.ms": "500",
         "remote.wal.log.metadata.snapshot.interval.ms": "1000",
     }
-    settings = ClusterSettings(AgentsMode(overrides={**HASTY_AGENTS, **archive}))
+    settings = ClusterSettings(AgentsMode(overrides={**HASTY_AGENTS, **PATIENT_AGENTS, **archive}))
     with LocalCluster.create(tmp_path / "cluster", settings=settings) as cluster:
         cluster.start()
         yield cluster
@@ -73,12 +87,16 @@ def life(cluster: LocalCluster, topic: str) -> Iterator[Script]:
 
 
 @pytest.mark.timeout(280)
-def test_an_archived_log_is_in_the_archive_byte_for_byte_until_its_topic_is_deleted(
+def test_an_archived_log_is_in_the_archive_byte_for_byte_and_read_from_there_until_its_topic_is_deleted(
     life: Script, archive_settings: dict[str, str]
 ) -> None:
-    life.create_topic(1)
+    # broker 3 is away -> 3 MB are produced, uploaded, archived; the combined segments go -> the leader's agent starts
+    # anew -> broker 3 comes back and reads what it missed from the archive -> the topic is deleted, all goes
+    life.create_topic(assignment=[[LEADER, OTHER, FOLLOWER]])
     _archive_topic(life)
     partition = _partition(life)
+    life.cluster.stop_broker(FOLLOWER)
+    life.cluster.admin.wait_for_isr(life.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
     store, archive = RemoteWalMetadataStore(), ArchiveStore()
     reader = RemoteWalMetadataConsumer(KafkaClientConfig(life.cluster.bootstrap_servers), store, archive=archive)
     reader.start()
@@ -92,10 +110,12 @@ def test_an_archived_log_is_in_the_archive_byte_for_byte_until_its_topic_is_dele
         _expect_the_logs_bytes(life, storage)
 
         life.expect_growth("remote_wal_metadata_snapshots_total", outcome="saved")
-        leader = life.cluster.admin.wait_for_leader(life.topic)
-        life.kill_agent(leader)
-        life.start_agent(leader)
+        life.kill_agent(LEADER)
+        life.start_agent(LEADER)
         life.expect_growth("remote_wal_metadata_snapshots_total", outcome="loaded")
+        _expect_nothing_uploaded_anew(life)
+
+        _expect_a_follower_to_be_served_by_the_archive(life)
 
         life.cluster.admin.delete_topic(life.topic)
         wait_until(lambda: not list(storage.list()), "the archive is empty", PATIENCE_S)
@@ -103,6 +123,49 @@ def test_an_archived_log_is_in_the_archive_byte_for_byte_until_its_topic_is_dele
     finally:
         reader.close()
         storage.close()
+
+
+def _expect_nothing_uploaded_anew(life: Script) -> None:
+    """The leader's new agent knows that all is stored, and has stored nothing."""
+
+    def knows_all() -> bool:
+        return [led["uploaded_offset"] for led in life.partitions_of_agents()] == [RECORDS]
+
+    def told() -> dict[Sample, float]:
+        with suppress(OSError):  # it takes its time
+            return read_metrics(life.cluster, LEADER)
+        return {}
+
+    wait_until(knows_all, "the new agent knows what is archived", PATIENCE_S)
+    counted = wait_until(told, "the new agent tells its counters", PATIENCE_S)
+    assert counted["remote_wal_uploaded_segments_total", ()] == 0
+
+
+def _expect_a_follower_to_be_served_by_the_archive(life: Script) -> None:
+    """It comes back, and gets by links, not across the border, what the archive alone holds."""
+    counters, leader = AgentCounters(life.cluster), AgentCounters(life.cluster, [LEADER])
+    life.cluster.start_broker(FOLLOWER)
+    life.cluster.admin.wait_for_full_isr(life.topic, timeout_s=PATIENCE_S)
+    comparison = compare_replicas(life.cluster, life.topic, PATIENCE_S)
+    assert comparison.identical, str(comparison)
+    missed_bytes = comparison.compared_bytes
+    assert missed_bytes >= RECORDS * RECORD_BYTES
+    _expect_about(missed_bytes, leader, REPLICATED_BYTES, path="linked")
+    _expect_about(missed_bytes, leader, "remote_wal_catch_up_found_bytes_total")
+    _expect_about(missed_bytes, counters, "remote_wal_catch_up_read_bytes_total")
+    # What else crosses: metadata that it missed, and answers without records, however long it takes.
+    crossed = leader.growth("remote_wal_peer_bytes_total", role="leader", direction="sent")
+    assert crossed <= 0.1 * missed_bytes
+
+
+def _expect_about(missed_bytes: int, counters: AgentCounters, name: str, **labels: str) -> None:
+    """This counter has grown by at least nine tenths of the bytes, and by no byte twice, but for a few."""
+    try:
+        wait_until(lambda: counters.growth(name, **labels) >= 0.9 * missed_bytes, f"{name} {labels}", PATIENCE_S)
+    except WaitTimeoutError as error:
+        grown, faults = counters.growth(name, **labels), counters.grown_labels(FAULTS, "reason")
+        raise WaitTimeoutError(f"{error}: {grown} of {missed_bytes}; faults meanwhile: {faults}") from None
+    assert counters.growth(name, **labels) <= 1.1 * missed_bytes
 
 
 def _archive_topic(life: Script) -> None:
@@ -122,7 +185,7 @@ def _partition(life: Script) -> TopicIdPartition:
 def _produce(life: Script) -> None:
     producer = Producer({"bootstrap.servers": life.cluster.bootstrap_servers, "batch.num.messages": "20"})
     for number in range(RECORDS):
-        producer.produce(life.topic, f"{number:0100}".encode(), partition=0)
+        producer.produce(life.topic, f"{number:0{RECORD_BYTES}}".encode(), partition=0)
         if number % 100 == 0:
             producer.flush(PATIENCE_S)
     assert producer.flush(PATIENCE_S) == 0

@@ -215,7 +215,7 @@ class Simulation:
         return b"".join(log)[: max(MAX_FETCH_BYTES, len(log[0]))] if log else b""
 
     def hydrate(self, linked: LinkedResponse, original: bytes) -> str:
-        data = [self.fetched(link.combined_segment_id, link.start_position, link.end_position) for link in linked.links]
+        data = [self.fetched(link.object_id, link.start_position, link.end_position) for link in linked.links]
         try:
             frame = b"".join(map(bytes, splice(linked, [part for part in data if part is not None])))
         except (SpliceError, ValueError):  # ValueError: an object was gone

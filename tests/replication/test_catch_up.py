@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from kafka_log.record_batch import HEADER_PREFIX_BYTES
+from plugin.archive_object import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp, _Window
 from replication.fetch_frame import scan_fetch_response
@@ -35,7 +36,7 @@ class Rig:
         self.index = LinkIndex()
         limits = CatchUpLimits(ahead_bytes, read_bytes)
         self.shared = CatchUp(self.index, self.log.logs(), limits, self.measures, clock=lambda: self.now_s)
-        self.announced: list[tuple[CombinedSegmentId, list[tuple[int, int]]]] = []
+        self.announced: list[tuple[StoredObjectId, list[tuple[int, int]]]] = []
         self.told = asyncio.Event()
         self.catch_up = FollowerCatchUp(self.shared, lambda *what: self.announced.append(what), self.told.set)
         self.planner = LinkPlanner(self.index, FakeLed(expected=False), PlannerLimits(0.5, 1), self.catch_up)
@@ -75,9 +76,17 @@ class Rig:
 
     def linked_bytes(self, sent: SendLinked) -> bytes:
         return b"".join(
-            self.log.storage.objects[link.combined_segment_id][link.start_position : link.end_position]
-            for link in sent.response.links
+            self.content(link.object_id)[link.start_position : link.end_position] for link in sent.response.links
         )
+
+    @property
+    def announced_sequences(self) -> list[int]:
+        return [named.sequence for named, _ in self.announced if isinstance(named, CombinedSegmentId)]
+
+    def content(self, object_id: StoredObjectId) -> bytes:
+        if isinstance(object_id, ArchiveObjectId):
+            return self.log.archive.objects[object_id]
+        return self.log.storage.objects[object_id]
 
     @property
     def announced_bytes(self) -> int:
@@ -113,13 +122,13 @@ async def test_what_will_come_next_is_announced_before_it_is_asked_for_up_to_the
     await rig.links(filled[0])
     await rig.has_read()
     assert 10_000 <= rig.announced_bytes - size < 10_000 + size
-    announced = [segment.sequence for segment, _ in rig.announced]
+    announced = rig.announced_sequences
     assert announced == list(range(len(announced)))
     for written in filled[1:]:
         sent = await rig.links(written)
         assert rig.linked_bytes(sent) == b"".join(each.raw for each in written)
         await rig.has_read()
-    announced = [segment.sequence for segment, _ in rig.announced]
+    announced = rig.announced_sequences
     assert announced == sorted(set(announced))
     assert len(announced) >= 25
 
@@ -181,7 +190,7 @@ async def test_bytes_that_differ_from_the_responses_are_not_linked(rig: Rig) -> 
 
 async def test_batches_of_a_log_that_was_truncated_or_released_are_forgotten(rig: Rig) -> None:
     rig.fill(2)
-    await rig.shared.read(rig.log.stored_log(partition(0)), 0)  # type: ignore[arg-type]
+    await rig.shared.read(rig.log.stored_log(partition(0)), 0, archive=True)  # type: ignore[arg-type]
     assert rig.shared.find(partition(0), 8) is not None
     rig.shared.drop_from(partition(0), 8)
     assert rig.shared.find(partition(0), 8) is None
@@ -223,7 +232,7 @@ async def test_a_follower_with_its_links_in_old_objects_of_the_index_is_read_ahe
     assert isinstance(verdict, SendLinked)
     assert rig.catch_up.sent(verdict)
     await rig.has_read()
-    assert [segment.sequence for segment, _ in rig.announced] == [1, 2, 3, 4, 5]
+    assert rig.announced_sequences == [1, 2, 3, 4, 5]
 
 
 async def test_with_links_to_the_newest_objects_nothing_is_read_ahead(rig: Rig) -> None:
@@ -246,7 +255,7 @@ async def test_when_the_follower_has_come_to_the_newest_objects_reading_ahead_en
     await rig.links(first)
     await rig.has_read()
     assert not rig.catch_up._windows
-    assert [segment.sequence for segment, _ in rig.announced] == [0, 1]
+    assert rig.announced_sequences == [0, 1]
 
 
 async def test_partitions_share_what_may_be_read_ahead(rig: Rig) -> None:
@@ -273,5 +282,56 @@ async def test_what_is_found_is_what_the_header_says(rig: Rig) -> None:
     found = rig.shared.find(partition(0), 4)
     assert found is not None
     assert found.header_prefix == written[2].raw[:HEADER_PREFIX_BYTES]
-    content = rig.log.storage.objects[found.combined_segment_id]
+    content = rig.content(found.object_id)
     assert content[found.start_position : found.end_position] == written[2].raw
+
+
+async def test_what_is_in_archive_objects_alone_is_linked_byte_for_byte_and_announced(rig: Rig) -> None:
+    filled = rig.fill(6)
+    archived = rig.log.archive_all(rig.log.writer.batches)
+    sent = await rig.links(filled[0])  # what one read finds
+    assert rig.linked_bytes(sent) == b"".join(written.raw for written in filled[0])
+    assert {link.object_id for link in sent.response.links} == {archived}
+    assert len(sent.response.links) == 1  # the runs adjoin
+    await rig.has_read()
+    assert {named for named, _ in rig.announced} == {archived}
+    assert isinstance(rig.begin(filled[1]), SendLinked)
+
+
+async def test_a_follower_with_links_to_archive_objects_is_far_behind_and_reads_with_restraint(rig: Rig) -> None:
+    filled = rig.fill(2)
+    rig.log.archive_all(rig.log.writer.batches)
+    rig.shared.uploaded(OWN)
+    verdict = rig.begin(filled[0])
+    assert isinstance(verdict, WaitForUploads)
+    await rig.has_read()
+    verdict = rig.planner.decide(rig.now_s)
+    assert isinstance(verdict, SendLinked)
+    assert rig.catch_up.sent(verdict)
+
+
+async def test_a_deletion_of_the_archive_object_is_seen_after_a_second(rig: Rig) -> None:
+    (written,) = rig.fill(1, batches_each=6)
+    archived = rig.log.archive_all(written, run_bytes=100_000)
+    await rig.links(written[:3])
+    rig.log.start_archive_deletion(archived)
+    rig.now_s += 1.0
+    assert isinstance(rig.begin(written[3:]), PassThrough)
+    assert rig.shared.find(partition(0), 0) is None
+
+
+async def test_an_agent_of_the_link_version_before_is_never_told_of_archive_objects(rig: Rig) -> None:
+    filled = rig.fill(2)
+    rig.log.archive_all(rig.log.writer.batches)
+    await rig.links(filled[0])  # a newer agent's connection found them
+    await rig.has_read()
+    rig.announced.clear()
+    older = FollowerCatchUp(rig.shared, lambda *what: rig.announced.append(what), rig.told.set, links_archive=False)
+    planner = LinkPlanner(rig.index, FakeLed(expected=False), PlannerLimits(0.5, 1), older)
+    frame = response({0: b"".join(written.raw for written in filled[0])})
+    planner.begin(frame, scan_fetch_response(frame, 17), 3)
+    assert isinstance(planner.decide(rig.now_s), WaitForUploads)  # combined segments are looked for
+    await rig.has_read()
+    assert isinstance(planner.decide(rig.now_s), PassThrough)
+    assert rig.announced == []
+    older.close()

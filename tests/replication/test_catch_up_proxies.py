@@ -1,10 +1,13 @@
 """Over real sockets: a follower that missed much, behind a leader's agent that has just started."""
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from plugin.archive_object import ArchiveObjectId
+from plugin.errors import RemoteStorageTimeoutError
 from replication.catch_up import CatchUp, CatchUpLimits
 from replication.peer_protocol import Hello
 from tests.replication.fetch_frames import partition
@@ -117,3 +120,84 @@ async def test_a_follower_that_goes_away_ends_what_is_read_ahead_of_it(tmp_path:
         follower.writer.close()
         await missed.agents.until(lambda: not missed.agents.leader._relays)
         assert not relay._catch_up._windows
+
+
+def archive_all(missed: Missed, follower_has_archive: bool = True) -> None:
+    """What was uploaded is in an archive object alone."""
+    missed.log.archive_all(missed.log.writer.batches)
+    missed.agents.archive = missed.log.archive if follower_has_archive else None
+
+
+async def test_all_of_it_comes_from_archive_objects_within_the_quota_for_such_reads(tmp_path: Path) -> None:
+    async with missed_much(tmp_path) as missed:
+        archive_all(missed)
+        assert await caught_up(missed) == missed.agents.broker.logs[0]
+        leader = missed.agents.leader_measures
+        linked = leader.record_bytes.labels("linked")._value.get()
+        assert linked == len(missed.agents.broker.logs[0])
+        assert leader.record_bytes.labels("inline")._value.get() == 0
+        assert missed.agents.follower_measures.catch_up_read_bytes._value.get() == linked  # each byte once
+        assert missed.agents.storage.fetches == []
+
+
+async def test_an_agent_of_link_version_2_gets_inline_what_is_in_archive_objects_alone(tmp_path: Path) -> None:
+    old = replace(Agents().follower_hello, max_link_version=2)
+    async with missed_much(tmp_path, old) as missed:
+        archive_all(missed)
+        assert await caught_up(missed) == missed.agents.broker.logs[0]
+        assert missed.agents.linked_responses == 0
+
+
+async def test_a_follower_without_an_archive_gets_inline_what_it_cannot_read_and_keeps_its_other_links(
+    tmp_path: Path,
+) -> None:
+    async with missed_much(tmp_path) as missed:
+        archive_all(missed, follower_has_archive=False)
+        assert await caught_up(missed) == missed.agents.broker.logs[0]
+        assert missed.agents.follower_faults("inline_requested_no_archive") > 0
+        assert not missed.agents.hydration.breaker.is_open
+        assert missed.agents.leader_faults("links_paused") == 0
+
+
+async def test_when_the_archive_object_is_gone_after_all_the_bytes_come_inline(tmp_path: Path) -> None:
+    async with missed_much(tmp_path) as missed:
+        archive_all(missed)
+        missed.log.archive.objects.clear()
+        assert await caught_up(missed) == missed.agents.broker.logs[0]
+        assert missed.agents.follower_faults("inline_requested_not_found") > 0
+        assert not missed.agents.hydration.archive_breaker.is_open
+
+
+async def test_wrong_bytes_from_the_archive_never_reach_the_broker(tmp_path: Path) -> None:
+    async with missed_much(tmp_path) as missed:
+        archive_all(missed)
+        for named, raw in missed.log.archive.objects.items():
+            missed.log.archive.objects[named] = bytes(byte ^ 1 for byte in raw)
+        assert await caught_up(missed) == missed.agents.broker.logs[0]
+        assert missed.agents.follower_faults("inline_requested_corrupt") > 0
+
+
+class StuckArchive:
+    """Answers when it is let go."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+
+    def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
+        assert self.gate.wait(10)
+        raise RemoteStorageTimeoutError("get", str(object_id), "planted")
+
+
+async def test_an_archive_that_does_not_answer_in_time_leads_to_inline_bytes(tmp_path: Path) -> None:
+    async with missed_much(tmp_path) as missed:
+        archive_all(missed)
+        missed.agents.archive = stuck = StuckArchive()
+        missed.agents.follower_limits = replace(missed.agents.follower_limits, hydration_timeout_s=0.05)
+        await missed.agents.follower.stop()
+        await missed.agents.start_follower(missed.agents.leader_address)
+        try:
+            assert await caught_up(missed) == missed.agents.broker.logs[0]
+        finally:
+            stuck.gate.set()
+        assert missed.agents.follower_faults("inline_requested_timeout") > 0
+        assert not missed.agents.hydration.breaker.is_open

@@ -8,6 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.archive_object import ArchiveObjectId
+from plugin.errors import RemoteStorageTimeoutError
 from plugin.segment_metadata import CombinedSegmentId
 from replication.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.hydration import HydrationCache, HydrationError, HydrationLimits
@@ -16,6 +19,21 @@ from rlm.measures import StageTimes
 from tests.rlm.memory_storage import MemoryStorage
 
 BREAKER = BreakerLimits(failures_to_open=3, open_s=1.0, open_max_s=4.0)
+
+
+ARCHIVED = ArchiveObjectId(TopicIdPartition(TopicId(b"t" * 16), 0), 0, 9, CombinedSegmentId(1, 1, 0))
+
+
+class ArchiveRig:
+    """The archive's store."""
+
+    def __init__(self) -> None:
+        self.fails = False
+
+    def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
+        if self.fails:
+            raise RemoteStorageTimeoutError("get", str(object_id), "planted")
+        return bytes(range(start_position, end_position))
 
 
 def segment(number: int) -> CombinedSegmentId:
@@ -29,12 +47,14 @@ class Rig:
             self.storage.objects[segment(number)] = bytes(range(200))
         registry = CollectorRegistry()
         self.measures = ReplicationMeasures(registry)
+        self.archive: ArchiveRig | None = ArchiveRig()
         self.cache = HydrationCache(
             self.storage,
             HydrationLimits(2, cache_bytes, BREAKER),
             StageTimes(registry),
             self.measures,
             clock=lambda: self.now_s,
+            archive=lambda: self.archive,
         )
         self.told: list[bool] = []
         self.cache.on_breaker_change.append(self.told.append)
@@ -46,6 +66,14 @@ class Rig:
         with pytest.raises(HydrationError) as caught:
             await self.fetch(number)
         return caught.value.reason
+
+    async def archive_refused(self) -> str:
+        with pytest.raises(HydrationError) as caught:
+            await asyncio.wait_for(self.cache.fetch(ARCHIVED, 0, 100), 10)
+        return caught.value.reason
+
+    def faults(self, reason: str) -> float:
+        return float(self.measures.faults.labels(reason)._value.get())
 
 
 @pytest.fixture
@@ -69,6 +97,45 @@ async def test_what_is_cached_or_on_its_way_is_not_read_again(rig: Rig) -> None:
     assert len(rig.storage.fetches) == 2
 
 
+async def test_bytes_that_several_reads_brought_are_put_together_and_not_read_again(rig: Rig) -> None:
+    rig.storage.fetch_gate.clear()
+    rig.cache.announce(segment(0), ((0, 60), (60, 130), (130, 140)))
+    rig.cache.announce(segment(0), ((150, 200),))
+    waiting = asyncio.create_task(rig.fetch(0, 20, 135))
+    await asyncio.sleep(0)
+    rig.storage.fetch_gate.set()
+    assert await waiting == bytes(range(20, 135))
+    assert await rig.fetch(0, 60, 130) == bytes(range(60, 130))
+    assert len(rig.storage.fetches) == 4
+    assert await rig.fetch(0, 120, 160) == bytes(range(120, 160))  # 140 to 150 was not read
+    assert rig.storage.fetches[-1] == (segment(0), 120, 160)
+
+
+async def test_of_bytes_that_are_put_together_one_read_that_fails_fails_all(rig: Rig) -> None:
+    await rig.fetch(0, 0, 60)
+    rig.storage.fetches_fail = True
+    rig.storage.fetch_gate.clear()
+    rig.cache.announce(segment(0), ((60, 130),))
+    waiting = asyncio.create_task(rig.refused(0))
+    await asyncio.sleep(0)
+    rig.storage.fetch_gate.set()
+    assert await waiting == "timeout"
+    assert await rig.fetch(0, 10, 50) == bytes(range(10, 50))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 199), st.integers(1, 200)).map(lambda at: (at[0], min(at[0] + at[1], 200)))))
+def test_whatever_was_read_before_a_range_has_the_objects_bytes(reads: list[tuple[int, int]]) -> None:
+    async def read_all() -> None:
+        rig = Rig(cache_bytes=250)
+        for start, end in reads:
+            assert await rig.fetch(0, start, end) == bytes(range(start, end))
+            assert rig.cache._size_bytes <= 250
+        rig.cache.close()
+
+    asyncio.run(read_all())
+
+
 async def test_one_caller_that_gives_up_does_not_take_the_read_from_the_others(rig: Rig) -> None:
     rig.storage.fetch_gate.clear()
     impatient, patient = asyncio.create_task(rig.fetch(0)), asyncio.create_task(rig.fetch(0))
@@ -89,6 +156,15 @@ async def test_the_cache_is_bounded_and_the_oldest_segments_go_first(rig: Rig) -
     assert len(rig.storage.fetches) == count
     await rig.fetch(0, 0, 200)
     assert len(rig.storage.fetches) == count + 1
+
+
+async def test_one_large_object_stays_within_the_bounds_its_oldest_ranges_go_first(rig: Rig) -> None:
+    rig.storage.objects[segment(0)] = bytes(200) * 20
+    for start in range(0, 4000, 200):
+        await rig.fetch(0, start, start + 200)
+    assert rig.cache._size_bytes == 1000
+    assert rig.cache.covers(segment(0), 3000, 4000)
+    assert not rig.cache.covers(segment(0), 2999, 3001)
 
 
 async def test_announcements_beyond_the_budget_are_let_go(rig: Rig) -> None:
@@ -135,6 +211,36 @@ async def test_a_store_that_keeps_failing_is_left_alone_and_probed_now_and_then(
             await asyncio.sleep(0)
     assert len(rig.storage.fetches) == 5
     assert await rig.fetch(5) == bytes(range(100))
+
+
+async def test_an_archive_that_keeps_failing_is_left_alone_and_told_of_and_combined_segments_are_read_all_the_same(
+    rig: Rig,
+) -> None:
+    assert rig.archive is not None
+    rig.archive.fails = True
+    assert [await rig.archive_refused() for _ in range(4)] == ["timeout"] * 3 + ["breaker_open"]
+    assert rig.faults("archive_reads_paused") == 1
+    assert await rig.fetch(0) == bytes(range(100))
+    assert await rig.archive_refused() == "breaker_open"
+    rig.archive.fails = False
+    rig.now_s += 1.0
+    assert bytes(await rig.cache.fetch(ARCHIVED, 3, 7)) == bytes(range(3, 7))
+    assert rig.faults("archive_reads_resumed") == 1
+    assert rig.told == []
+
+
+async def test_without_an_archive_its_objects_are_refused_and_soon_not_asked_for(rig: Rig) -> None:
+    rig.archive = None
+    assert [await rig.archive_refused() for _ in range(4)] == ["no_archive"] * 3 + ["breaker_open"]
+
+
+async def test_a_store_that_keeps_failing_costs_no_archive_read(rig: Rig) -> None:
+    rig.storage.fetches_fail = True
+    for number in range(3):
+        await rig.refused(number)
+    assert rig.told == [True]
+    assert bytes(await rig.cache.fetch(ARCHIVED, 3, 7)) == bytes(range(3, 7))
+    assert rig.told == [True]
 
 
 async def test_objects_that_are_gone_are_no_sign_of_a_store_that_fails(rig: Rig) -> None:

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import scan_batches
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.archive_object import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import MalformedFrameError, encode_unsigned_varint, scan_fetch_response
 from replication.link import (
@@ -29,7 +31,18 @@ SEGMENT = CombinedSegmentId(3, 2**40 + 1, 9)
 segment_ids = st.builds(
     CombinedSegmentId, st.integers(0, 2**31 - 1), st.integers(0, 2**48 - 1), st.integers(0, 2**48 - 1)
 )
-links = st.builds(SegmentLink, segment_ids, st.integers(0, 2**40), st.integers(0, 5000), st.integers(0, 2**32 - 1))
+archive_object_ids = st.builds(
+    lambda topic_id, partition, first, count, writer: ArchiveObjectId(
+        TopicIdPartition(TopicId(topic_id), partition), first, first + count, writer
+    ),
+    st.binary(min_size=16, max_size=16),
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 2**61),
+    st.integers(0, 2**40),
+    segment_ids,
+)
+object_ids = segment_ids | archive_object_ids
+links = st.builds(SegmentLink, object_ids, st.integers(0, 2**40), st.integers(0, 5000), st.integers(0, 2**32 - 1))
 inline = st.builds(InlineBytes, st.binary(max_size=300))
 
 
@@ -88,10 +101,26 @@ def test_hostile_payloads_are_refused_or_read_within_bounds(linked: LinkedRespon
         b"\0\0\0\1" + b"\x00\x01\x00" + b"\xff\xff\xff\xff\x0f",
         b"\0\0\0\1" + b"\x00\x01\x00\x01\x01" + b"\xff\xff\xff\xff\x0f",
         b"\0\0\0\1" + b"\x00\x01\x00\x01\x00\x05\x00\x00\0\0\0\0",
-        b"\0\0\0\1" + b"\x00\x01\x00\x01\x02\x00",
+        b"\0\0\0\1" + b"\x00\x01\x00\x01\x03\x00",
+        b"\0\0\0\1" + b"\x00\x01\x00\x01\x02" + b"\0" * 51,
+        b"\0\0\0\1" + b"\x00\x01\x00\x01\x02" + b"\0" * 16 + b"\xff" * 4 + b"\0" * 60,
+        b"\0\0\0\1" + b"\x00\x01\x00\x01\x02" + b"\0" * 27 + b"\x01" + b"\0" * 60,
         b"\0\0\0\1" + b"\x00\x01\x09\x00" + b"skel",
     ],
-    ids=["empty", "frame", "segments", "cuts", "parts", "inline", "no such segment", "kind", "outside"],
+    ids=[
+        "empty",
+        "frame",
+        "segments",
+        "cuts",
+        "parts",
+        "inline",
+        "no such segment",
+        "kind",
+        "archive id",
+        "partition",
+        "offsets",
+        "outside",
+    ],
 )
 def test_absurd_payloads_are_refused_before_anything_is_allocated(payload: bytes) -> None:
     tracemalloc.start()
@@ -107,6 +136,15 @@ def test_more_linked_bytes_than_a_frame_may_have_are_refused() -> None:
     link = SegmentLink(SEGMENT, 0, MAX // 2 + 1, 0)
     with pytest.raises(MalformedFrameError, match="linked bytes exceed"):
         decode_linked_response(encoded(LinkedResponse(10, (Cut(0, (link, link)),), (b"",))), MAX)
+
+
+def test_without_archive_objects_the_payload_is_that_of_the_versions_before() -> None:
+    """Agents of an older link version refuse kind 2, and are sent none."""
+    link = SegmentLink(SEGMENT, 7, 300, 0x01020304)
+    table = b"\x01\x03" + (2**40 + 1).to_bytes(6, "big") + (9).to_bytes(6, "big")
+    part = b"\x00\x00\x07\xac\x02\x01\x02\x03\x04"
+    expected = b"\0\0\0\x09" + table + b"\x01\x02\x01" + part + b"skeleton"
+    assert encoded(LinkedResponse(9, (Cut(2, (link,)),), (b"skeleton",))) == expected
 
 
 class LinkedFrame:

@@ -77,7 +77,7 @@ def test_an_object_whose_deletion_was_started_is_forgotten_in_all_of_its_partiti
     index.add(partition(0), [(0, stored(0, 0)), (5, stored(0, 5))])
     index.add(partition(1), [(0, stored(0, 0))])
     index.add(partition(1), [(7, stored(1, 7))])
-    index.drop_segment(stored(0, 0).combined_segment_id)
+    index.drop_object(stored(0, 0).object_id)
     assert [index.find(partition(0), 0), index.find(partition(0), 5), index.find(partition(1), 0)] == [None] * 3
     assert index.find(partition(1), 7) == stored(1, 7)
 
@@ -87,7 +87,7 @@ def test_a_batch_that_was_stored_again_outlives_the_first_object() -> None:
     index.add(partition(0), [(0, stored(0, 0))])
     index.add(partition(0), [(0, stored(1, 0))])
     for _ in range(2):
-        index.drop_segment(stored(0, 0).combined_segment_id)
+        index.drop_object(stored(0, 0).object_id)
     assert index.find(partition(0), 0) == stored(1, 0)
 
 
@@ -96,6 +96,6 @@ def test_the_bound_holds_with_dropped_objects_among_the_others() -> None:
     for number in range(10):
         index.add(partition(0), [(number, stored(number, number))])
         if number % 2:
-            index.drop_segment(stored(number, number).combined_segment_id)
+            index.drop_object(stored(number, number).object_id)
     assert len(index) == 3
     assert [number for number in range(10) if index.find(partition(0), number)] == [8]

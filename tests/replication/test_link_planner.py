@@ -45,7 +45,7 @@ def links_of(verdict: Verdict) -> list[SegmentLink]:
 def received(verdict: Verdict, store_bytes: dict[tuple[CombinedSegmentId, int], bytes]) -> dict[int, bytes]:
     """The records that the follower's broker gets, by partition."""
     assert isinstance(verdict, SendLinked)
-    hydrated = [store_bytes[link.combined_segment_id, link.start_position][: link.length] for link in links_of(verdict)]
+    hydrated = [store_bytes[link.object_id, link.start_position][: link.length] for link in links_of(verdict)]
     frame = b"".join(map(bytes, splice(verdict.response, hydrated)))
     return {p.partition_index: bytes(p.records or b"") for p in decode(frame, 17).responses[0].partitions}
 
@@ -66,9 +66,7 @@ def test_runs_in_two_objects_or_with_something_between_become_two_links() -> Non
     store(rig.index, partition(0), first, SEGMENT, start=100)
     store(rig.index, partition(0), second, SEGMENT, start=5000)
     store(rig.index, partition(0), third, OTHER, start=5000 + len(second))
-    assert [
-        (link.combined_segment_id, link.start_position) for link in links_of(rig.plan({0: first + second + third}))
-    ] == [
+    assert [(link.object_id, link.start_position) for link in links_of(rig.plan({0: first + second + third}))] == [
         (SEGMENT, 100),
         (SEGMENT, 5000),
         (OTHER, 5000 + len(second)),

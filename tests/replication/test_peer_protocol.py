@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.archive_object import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import MalformedFrameError
 from replication.peer_protocol import (
@@ -101,6 +103,25 @@ def test_more_ranges_than_an_announcement_holds_are_covered_by_its_last() -> Non
     assert joined[-1] == (1000 * (MAX_ANNOUNCED_RANGES - 1), 999_001)
     announcement = Announcement(CombinedSegmentId(1, 2, 3), joined)
     assert Announcement.decode(announcement.encode()) == announcement
+
+
+ARCHIVED = ArchiveObjectId(TopicIdPartition(TopicId(b"t" * 16), 4), 10, 99, CombinedSegmentId(1, 2, 3))
+
+
+@settings(max_examples=50)
+@given(ranges)
+def test_an_announcement_of_an_archive_object_comes_out_as_it_went_in(wanted: list[tuple[int, int]]) -> None:
+    announcement = Announcement(ARCHIVED, coalesce_ranges(wanted, 0))
+    assert Announcement.decode_archive(announcement.encode()) == announcement
+
+
+def test_hostile_announcements_of_archive_objects_are_refused() -> None:
+    good = Announcement(ARCHIVED, ((1, 5), (9, 12))).encode()
+    empty_range = Announcement(ARCHIVED, ((5, 5),)).encode()
+    backwards = Announcement(ARCHIVED._replace(first_offset=100), ((1, 5),)).encode()
+    for bad in (good[:-1], good + b"x", b"", good[:52] + b"\xff" + good[53:], empty_range, backwards):
+        with pytest.raises(MalformedFrameError):
+            Announcement.decode_archive(bad)
 
 
 def test_hostile_announcements_are_refused() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from plugin.segment_metadata import CombinedSegmentId
 from replication.framed_connection import FramedConnection
 from replication.peer_channel import PeerChannel
 from replication.peer_connection import Address, connect_framed, exchange_hellos
@@ -330,7 +331,7 @@ async def test_an_agent_without_a_common_link_version_gets_everything_inline() -
         for _ in range(3):
             agents.hydration.timed_out()
         await agents.until(lambda: agents.leader_faults("links_paused") == 1)
-        agents.hydration._answered()
+        agents.hydration._answered(CombinedSegmentId(1, 11, 0))
         await agents.until(lambda: agents.leader_faults("links_resumed") == 1)
         assert await follower.fetch({0: 2}) == follower.expected({0: batches(1, 2)})
         assert agents.linked_responses == 0

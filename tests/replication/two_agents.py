@@ -25,7 +25,7 @@ from replication.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.circuit_breaker import BreakerLimits
 from replication.fetch_frame import FETCH_API_KEY, parse_request_header, scan_fetch_request
 from replication.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
-from replication.hydration import HydrationCache, HydrationLimits
+from replication.hydration import ArchiveReads, HydrationCache, HydrationLimits
 from replication.leader_proxy import LeaderProxy
 from replication.leader_relay import LeaderContext, LeaderLimits
 from replication.link_index import LinkIndex
@@ -144,7 +144,10 @@ class Agents:
             self.stage_times,
             self.follower_measures,
             clock=lambda: self.now_s,
+            archive=lambda: self.archive,
         )
+        self.archive: ArchiveReads | None = None
+        """The follower's."""
         self.catch_up_reads = CatchUpReads(
             self.hydration,
             CatchUpReadLimits(threads=2, bytes_per_s=10_000_000, under_way_bytes=1_000_000, wait_max_s=0.5),

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_all_batches_of_the_entries_from_an_offset_on_are_found_in_order(log: Up
     batches = [log.writer.append(3, payload=b"p" * 100) for _ in range(9)]
     segments = [log.upload(batches[at : at + 3]) for at in (0, 3, 6)]
     runs = log.runs(4)  # inside of the first entry's second batch
-    assert [run.combined_segment_id for run in runs] == segments
+    assert [run.object_id for run in runs] == segments
     assert [raw for run in runs for raw in log.stored_bytes(run)] == [written.raw for written in batches]
 
 
@@ -80,9 +81,9 @@ def test_a_copy_that_is_not_the_logs_gives_way_to_one_that_is(log: UploadedLog) 
     batches = [log.writer.append(1), log.writer.append(1)]
     other = log.upload([batches[0]])
     right = log.upload(batches)
-    assert [run.combined_segment_id for run in log.runs(0)] == [right]
+    assert [run.object_id for run in log.runs(0)] == [right]
     log.start_deletion(right)
-    assert [run.combined_segment_id for run in log.runs(0)] == [other]
+    assert [run.object_id for run in log.runs(0)] == [other]
 
 
 def test_what_compaction_or_the_logs_start_took_away_proves_nothing(log: UploadedLog) -> None:
@@ -116,10 +117,90 @@ def test_a_log_that_cannot_be_read_is_an_error(log: UploadedLog) -> None:
         log.runs(0)
 
 
+def test_until_the_archives_commit_combined_segments_are_named_and_archive_objects_when_they_are_gone(
+    log: UploadedLog,
+) -> None:
+    batches = [log.writer.append(2, payload=b"p" * 100) for _ in range(6)]
+    segments = [log.upload(batches[at : at + 3]) for at in (0, 3)]
+    committed = log.write_archive(batches)
+    assert [run.object_id for run in log.runs(0)] == segments  # prepared
+    log.archived.apply(committed)
+    assert [run.object_id for run in log.runs(0)] == segments  # committed, the sources are there
+    log.start_deletion(segments[0])
+    found = [run.object_id for run in log.runs(0)]
+    assert found[0] == committed.object_id
+    assert found[-1] == segments[1]
+    log.start_deletion(segments[1])
+    runs = log.runs(0)
+    assert {run.object_id for run in runs} == {committed.object_id}
+    assert [raw for run in runs for raw in log.stored_bytes(run)] == [written.raw for written in batches]
+
+
+def test_what_is_prepared_and_not_committed_is_not_named(log: UploadedLog) -> None:
+    batches = [log.writer.append(2)]
+    segment = log.upload(batches)
+    committed = log.write_archive(batches)
+    log.start_deletion(segment)
+    assert log.runs(0) == []
+    assert not log.logs().is_living(committed.object_id)
+
+
+def test_a_run_is_found_from_any_of_its_offsets(log: UploadedLog) -> None:
+    batches = [log.writer.append(3, payload=b"p" * 100) for _ in range(9)]
+    log.upload(batches)
+    log.archive_all(batches, run_bytes=1000)
+    for offset in range(27):
+        runs = log.runs(offset)
+        assert runs[0].entry.first_offset <= offset <= runs[0].entry.last_offset
+        assert runs[-1].entry.last_offset == 26
+
+
+def test_an_archive_object_whose_deletion_was_started_is_not_named(log: UploadedLog) -> None:
+    batches = [log.writer.append(2)]
+    log.upload(batches)
+    archived = log.archive_all(batches)
+    assert log.logs().is_living(archived)
+    log.start_archive_deletion(archived)
+    assert log.runs(0) == []
+    assert not log.logs().is_living(archived)
+
+
+def test_what_an_election_threw_away_is_not_named_by_the_archive(log: UploadedLog) -> None:
+    dead = [log.writer.append(2, leader_epoch=1, payload=b"dead")]
+    log.upload(dead)
+    log.archive_all(dead)
+    log.writer.truncate_to(0)
+    log.writer.append(2, leader_epoch=2, payload=b"kept")
+    assert log.runs(0) == []
+
+
+def test_an_archive_object_that_differs_from_the_log_proves_nothing(log: UploadedLog) -> None:
+    batches = [log.writer.append(2), log.writer.append(2)]
+    committed = log.write_archive(batches, run_bytes=10_000)
+    wrong = tuple(replace(run, crc32c=run.crc32c ^ 1) for run in committed.runs)
+    log.archived.apply(replace(committed, runs=wrong))
+    assert log.runs(0) == []
+
+
+def test_archive_objects_are_left_out_for_who_does_not_understand_them_and_where_a_read_does_not_pay(
+    log: UploadedLog,
+) -> None:
+    batches = [log.writer.append(1, payload=b"p" * 500)]
+    log.upload(batches)
+    log.archive_all(batches)
+    known = log.stored_log(PARTITION, LinkPolicy.COST)
+    assert known is not None
+    assert log.logs().runs(known, 0, 1000, archive=False) == []
+    assert log.logs(min_run_bytes=1000).runs(known, 0, 1000) == []
+    assert len(log.logs(min_entry_bytes=1000).runs(known, 0, 1000)) == 1
+    assert len(log.logs(min_run_bytes=1000).runs(replace(known, link_policy=LinkPolicy.ALWAYS), 0, 1000)) == 1
+    assert LedLogs(log.store, log.stored_log, 0).runs(known, 0, 1000) == []
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["append", "append", "append", "upload", "upload", "roll", "elect", "compact", "delete", "cut"]
+            ["append", "append", "append", "upload", "upload", "archive", "roll", "elect", "compact", "delete", "cut"]
         ),
         st.integers(0, 5),
     ),
@@ -156,6 +237,9 @@ def happen(log: UploadedLog, steps: list[tuple[str, int]]) -> None:
         elif what == "upload" and writer.batches:
             last = max(len(writer.batches) - number, 1)
             segments.append(log.upload(writer.batches[max(last - 3, 0) : last]))
+        elif what == "archive" and writer.batches:
+            last = max(len(writer.batches) - number, 1)
+            log.archived.apply(log.write_archive(writer.batches[max(last - 3, 0) : last], run_bytes=100))
         elif what == "roll":
             writer.roll()
         elif what == "elect":

@@ -5,9 +5,13 @@ from itertools import groupby
 from pathlib import Path
 
 from kafka_log.crc32c import crc32c
+from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted, ArchiveObjectPrepared
+from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import LinkPolicy
+from plugin.archive_object import ArchiveObjectId, OpenArchiveObject
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
@@ -15,8 +19,9 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.led_views import StoredLog
-from rlm.stored_runs import LedLogs, StoredRun
+from rlm.stored_runs import ArchiveLinks, LedLogs, StoredRun
 from tests.kafka_log.log_writer import LogWriter, WrittenBatch
+from tests.rlm.archive_rig import MemoryArchive
 from tests.rlm.memory_storage import MemoryStorage
 
 EARLIER_BROKER, EARLIER_INCARNATION = 7, 3
@@ -30,6 +35,9 @@ class UploadedLog:
         self.writer = LogWriter(directory)
         self.storage = storage if storage is not None else MemoryStorage()
         self.store = RemoteWalMetadataStore()
+        self.archive = MemoryArchive()
+        self.archived = ArchiveStore()
+        self._archived = 0
         self.uploaded_offset = 0
         self._sequence = 0
 
@@ -61,6 +69,33 @@ class UploadedLog:
     def start_deletion(self, segment: CombinedSegmentId) -> None:
         self._publish(segment, (), RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
 
+    def write_archive(self, batches: Sequence[WrittenBatch], run_bytes: int = 400) -> ArchiveObjectCommitted:
+        """An archive object with these batches, stored and prepared; the record would commit it."""
+        writer_id = CombinedSegmentId(EARLIER_BROKER, EARLIER_INCARNATION, self._archived)
+        self._archived += 1
+        named = ArchiveObjectId(self.partition, batches[0].base_offset, batches[-1].last_offset, writer_id)
+        opened = OpenArchiveObject("cluster", named, 1000, run_bytes)
+        for written in batches:
+            raw = written.raw
+            opened.append(written.leader_epoch, written.last_offset, memoryview(raw), scan_batches(raw, 0, len(raw)))
+        self.archived.apply(ArchiveObjectPrepared(named, EARLIER_INCARNATION, 10_000, 1000))
+        sealed = opened.seal()
+        self.archive.write(named, sealed)
+        return ArchiveObjectCommitted(named, EARLIER_INCARNATION, sealed.entries, sealed.size_bytes, (), 1000)
+
+    def archive_all(self, batches: Sequence[WrittenBatch], run_bytes: int = 400) -> ArchiveObjectId:
+        """An archive object with these batches, committed; the combined segments are all released and gone."""
+        committed = self.write_archive(batches, run_bytes)
+        self.archived.apply(committed)
+        for segment in list(self.storage.objects):
+            self.start_deletion(segment)
+            del self.storage.objects[segment]
+        return committed.object_id
+
+    def start_archive_deletion(self, object_id: ArchiveObjectId) -> None:
+        state = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+        self.archived.apply(ArchiveObjectDeleted(object_id, EARLIER_INCARNATION, state, 2000))
+
     def _publish(
         self,
         segment: CombinedSegmentId,
@@ -75,8 +110,8 @@ class UploadedLog:
             return None
         return StoredLog(partition, self.writer.path, self.uploaded_offset, policy)
 
-    def logs(self, min_entry_bytes: int = 0) -> LedLogs:
-        return LedLogs(self.store, self.stored_log, min_entry_bytes)
+    def logs(self, min_entry_bytes: int = 0, min_run_bytes: int = 0) -> LedLogs:
+        return LedLogs(self.store, self.stored_log, min_entry_bytes, ArchiveLinks(self.archived, min_run_bytes))
 
     def runs(
         self, offset: int, max_bytes: int = 10**9, policy: LinkPolicy = LinkPolicy.ALWAYS, min_entry_bytes: int = 0
@@ -88,5 +123,6 @@ class UploadedLog:
     def stored_bytes(self, run: StoredRun) -> list[bytes]:
         """What the object holds where the run says that its batches are."""
         start = run.entry.start_file_position
-        content = self.storage.objects[run.combined_segment_id]
+        named = run.object_id
+        content = self.archive.objects[named] if isinstance(named, ArchiveObjectId) else self.storage.objects[named]
         return [content[start + batch.start : start + batch.end] for batch in run.batches]
