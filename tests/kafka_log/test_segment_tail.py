@@ -1,4 +1,3 @@
-import errno
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -8,29 +7,21 @@ from typing import Any
 import pytest
 
 from kafka_log.errors import MalformedFileError
-from kafka_log.open_files import FileReplacedError, LogFile, OpenFiles
 from kafka_log.segment_tail import (
     UNKNOWN_OFFSET,
     Gap,
-    LogDeleted,
-    LogDirectoryError,
     Rolled,
     SegmentTail,
     TornTail,
     Truncated,
 )
 from tests.kafka_log.log_writer import LogWriter
-
-MANY = 1 << 20
+from tests.kafka_log.tail_reads import MANY, raw_of, tail_span
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> LogWriter:
     return LogWriter(tmp_path / "topic-0")
-
-
-def raw_of(log: LogWriter, first_offset: int = 0) -> bytes:
-    return b"".join(b.raw for b in log.batches if b.last_offset >= first_offset)
 
 
 def test_without_a_start_offset_the_active_segment_is_read_from_its_beginning(log: LogWriter) -> None:
@@ -129,11 +120,6 @@ def test_what_was_appended_just_before_a_roll_is_not_skipped(log: LogWriter, mon
     monkeypatch.setattr(tail, "_nothing_whole", append_and_roll_first)
     assert tail.read(MANY).records == log.batches[1].raw
     assert tail.read(MANY) == (log.batches[2].raw, [(2, 2, 0, *tail_span(log, 2))], (Rolled(2),))
-
-
-def tail_span(log: LogWriter, index: int) -> tuple[int, int, int]:
-    raw = log.batches[index].raw
-    return int.from_bytes(raw[17:21], "big"), 0, len(raw)
 
 
 def test_a_read_is_bounded_but_grows_to_hold_one_batch(log: LogWriter) -> None:
@@ -272,104 +258,6 @@ def test_a_broken_checkpoint_is_named(log: LogWriter) -> None:
         SegmentTail(log.path, 0).read(MANY)
 
 
-@pytest.mark.parametrize("unlink", [True, False])
-def test_a_deleted_segment_is_read_to_its_end_while_it_is_open(log: LogWriter, unlink: bool) -> None:
-    log.append(1)
-    log.append(1)
-    tail = SegmentTail(log.path, 0)
-    first, second = (b.raw for b in log.batches)
-    assert tail.read(len(first)).records == first
-    log.roll()
-    log.append(1)
-    log.remove_oldest(unlink=unlink)
-    assert tail.read(MANY).records == second
-    result = tail.read(MANY)
-    assert result.events == (Rolled(2),)
-    assert result.records == raw_of(log)
-
-
-def test_a_deleted_segment_that_was_closed_is_a_gap(log: LogWriter) -> None:
-    log.append(1)
-    log.append(1)
-    tail = SegmentTail(log.path, 0)
-    tail.read(len(log.batches[0].raw))
-    log.roll()
-    log.append(1)
-    log.remove_oldest()
-    tail.close()
-    result = tail.read(MANY)
-    assert result.events == (Gap(1, 2),)
-    assert result.records == raw_of(log)
-
-
-@pytest.mark.parametrize("evicted", [True, False])
-def test_compaction_below_the_tail_leaves_only_what_was_or_what_is(log: LogWriter, evicted: bool) -> None:
-    for _ in range(6):
-        log.append(1)
-    log.roll()
-    log.append(1)
-    original = [b.raw for b in log.batches]
-    tail = SegmentTail(log.path, 0)
-    tail.read(len(original[0]))
-    log.compact(0)
-    if evicted:
-        tail.close()
-    result = tail.read(MANY)
-    assert result.records == b"".join(raw_of_closed(log) if evicted else original[1:6])
-    assert not any(isinstance(event, Truncated | Gap) for event in result.events)
-    assert tail.read(MANY) == (original[6], [(6, 6, 0, *tail_span(log, -1))], (Rolled(6),))
-
-
-def raw_of_closed(log: LogWriter) -> list[bytes]:
-    return [b.raw for b in log.segments[0].batches]
-
-
-def test_a_hole_that_compaction_left_before_a_segment_is_no_gap(log: LogWriter) -> None:
-    for _ in range(3):
-        log.append(1)
-    log.roll()
-    log.append(1)
-    log.compact(0)  # offset 2 is gone, the next segment begins with 3
-    result = SegmentTail(log.path, 2).read(MANY)
-    assert result.events == (Rolled(3),)
-    assert result.records == raw_of(log, 3)
-
-
-@pytest.mark.parametrize("made_anew", [True, False])
-def test_a_deleted_directory_is_reported(log: LogWriter, made_anew: bool) -> None:
-    log.append(1)
-    tail = SegmentTail(log.path, 0)
-    tail.read(MANY)
-    log.path.rename(log.path.with_name("topic-0.0123-delete"))
-    if made_anew:
-        LogWriter(log.path).append(5)
-    assert tail.read(MANY).events == (LogDeleted(),)
-    assert tail.read(MANY) == (b"", [], (LogDeleted(),))
-
-
-def test_a_directory_that_never_was_is_reported(tmp_path: Path) -> None:
-    assert SegmentTail(tmp_path / "none-0", 5).read(MANY) == (b"", [], (LogDeleted(),))
-
-
-def test_a_disk_error_names_the_directory_and_loses_no_event(log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    log.append(3)
-    log.roll()
-    log.append(1)
-    log.remove_oldest()
-    tail = SegmentTail(log.path, 0)
-    aligned = tail._align
-
-    def fail_after_aligning(target: int) -> bool:
-        aligned(target)
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(tail, "_align", fail_after_aligning)
-    with pytest.raises(LogDirectoryError, match=r"topic-0.*Input/output error"):
-        tail.read(MANY)
-    monkeypatch.undo()
-    assert tail.read(MANY).events == (Gap(0, 3),)
-
-
 def count_calls(monkeypatch: pytest.MonkeyPatch, name: str, calls: Counter[str]) -> None:
     original: Callable[..., Any] = getattr(os, name)
 
@@ -415,47 +303,3 @@ def test_backlog_counts_what_is_behind_the_position_in_all_segments(log: LogWrit
     for _ in range(3):
         tail.read(MANY)
     assert tail.backlog_bytes() == 0
-
-
-def test_many_tails_share_few_descriptors(tmp_path: Path) -> None:
-    files = OpenFiles(limit=3)
-    logs = [LogWriter(tmp_path / f"t-{index}") for index in range(10)]
-    tails = [SegmentTail(log.path, 0, files) for log in logs]
-    for round_number in range(3):
-        for index, (log, tail) in enumerate(zip(logs, tails, strict=True)):
-            written = log.append(1, payload=b"%d" % (index * 10 + round_number))
-            assert tail.read(MANY).records == written.raw
-            assert files.open_count <= 3
-    for tail in tails:
-        tail.close()
-    assert files.open_count == 0
-
-
-def test_a_pinned_file_is_not_closed_for_another(tmp_path: Path) -> None:
-    files = OpenFiles(limit=1)
-    for name in ("a", "b"):
-        (tmp_path / name).write_text(name)
-    first, second = LogFile(tmp_path / "a"), LogFile(tmp_path / "b")
-    fd = files.pin(first)
-    assert os.pread(files.pin(second), 1, 0) == b"b"
-    assert os.pread(fd, 1, 0) == b"a"
-    files.unpin(first)
-    files.unpin(second)
-    assert files.open_count == 1
-
-
-def test_a_replaced_file_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
-    files = OpenFiles()
-    path = tmp_path / "a"
-    path.write_text("old")
-    file = LogFile(path)
-    files.pin(file)
-    files.unpin(file)
-    files.close(file)
-    path.rename(tmp_path / "b")
-    path.write_text("new")
-    with pytest.raises(FileReplacedError):
-        files.pin(file)
-    with pytest.raises(FileReplacedError):
-        files.status(file)
-    assert files.open_count == 0

@@ -2,19 +2,15 @@
 
 import asyncio
 import struct
-from collections.abc import Callable
 
 import pytest
 
-from plugin.segment_metadata import CombinedSegmentId
-from replication.framed_connection import FramedConnection
-from replication.peer_channel import PeerChannel
-from replication.peer_connection import Address, connect_framed, exchange_hellos
-from replication.peer_protocol import Hello, MessageKind, PeerRefusedError, encode_inline_request
+from replication.peer_connection import Address
+from replication.peer_protocol import Hello, MessageKind
 from rlm.link_policy import LinkMode
 from tests.kafka_log.batches import batches
 from tests.replication.fetch_frames import request, response
-from tests.replication.two_agents import Agents, framed, read_frame, two_agents
+from tests.replication.two_agents import framed, read_frame, two_agents
 
 
 async def test_a_fetch_goes_the_whole_way_by_links_and_arrives_as_the_leader_sent_it() -> None:
@@ -202,207 +198,7 @@ async def test_a_request_that_gets_no_answer_does_not_shift_those_behind_it() ->
 # Object storage fails.
 
 
-async def fetched_inline(agents: Agents, reason: str) -> None:
-    """One fetch whose links cannot be hydrated, answered by the leader's original all the same."""
-    raw = batches(2, 0, payload=b"i" * 700)
-    agents.append({0: raw})
-    follower = await agents.connect()
-    assert await follower.fetch({0: 0}) == follower.expected({0: raw})
-    assert agents.leader_faults("inline_requested_by_follower") == 1
-    assert agents.follower_faults(f"inline_requested_{reason}") == 1
-    assert await follower.fetch({0: 2}) == follower.expected({0: b""})
-
-
-async def test_when_object_storage_fails_the_original_comes_inline() -> None:
-    async with two_agents() as agents:
-        agents.storage.fetches_fail = True
-        await fetched_inline(agents, "timeout")
-
-
-async def test_when_the_object_is_gone_the_original_comes_inline() -> None:
-    async with two_agents() as agents:
-        agents.storage.fetch_log_segment = _gone  # type: ignore[method-assign]
-        await fetched_inline(agents, "defect")
-
-
-async def test_corrupt_bytes_are_read_anew_once_and_then_asked_for_inline() -> None:
-    async with two_agents() as agents:
-        agents.storage.corrupt = lambda data: data[:-1] + bytes((data[-1] ^ 1,))
-        await fetched_inline(agents, "corrupt")
-        assert len(agents.storage.fetches) == 2
-
-
-async def test_a_short_read_is_as_good_as_a_corrupt_one() -> None:
-    async with two_agents() as agents:
-        agents.storage.corrupt = lambda data: data[:-1]
-        await fetched_inline(agents, "corrupt")
-
-
-async def test_bytes_that_are_right_the_second_time_are_spliced() -> None:
-    async with two_agents() as agents:
-        agents.storage.corrupt = _one_after_the_other(lambda data: b"\0" * len(data), lambda data: data)
-        raw = batches(2, 0)
-        agents.append({0: raw})
-        follower = await agents.connect()
-        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
-        assert agents.leader_faults("inline_requested_by_follower") == 0
-        assert agents.follower_faults("splice_refetch") == 1
-
-
-async def test_a_store_that_hangs_costs_one_timeout_then_links_pause_until_it_answers_again() -> None:
-    async with two_agents(hydration_timeout_s=0.05) as agents:
-        agents.storage.fetch_gate.clear()
-        follower = await agents.connect()
-        for step in range(3):
-            raw = batches(1, step, payload=b"%d" % step * 100)
-            agents.append({0: raw})
-            assert await follower.fetch({0: step}) == follower.expected({0: raw})
-        assert agents.follower_faults("inline_requested_timeout") == 3
-        await agents.until(lambda: agents.leader_faults("links_paused") == 1)
-        linked = agents.linked_responses
-        raw = batches(1, 3, payload=b"while paused")
-        agents.append({0: raw})
-        assert await follower.fetch({0: 3}) == follower.expected({0: raw})
-        assert agents.linked_responses == linked
-        assert agents.follower_faults("inline_requested_breaker_open") == 0
-
-        agents.storage.fetch_gate.set()
-        await agents.until(lambda: agents.leader_faults("links_resumed") == 1)
-        raw = batches(1, 4, payload=b"afterwards")
-        agents.append({0: raw})
-        assert await follower.fetch({0: 4}) == follower.expected({0: raw})
-        assert agents.linked_responses == linked + 1
-
-
-async def test_a_pause_ends_the_wait_of_a_response_for_its_links() -> None:
-    async with two_agents() as agents:
-        raw = batches(1, 0)
-        agents.append({0: raw}, stored=False)
-        follower = await agents.connect()
-        follower.send({0: 0})
-        await agents.until(lambda: bool(agents.led.wanted))
-        for _ in range(3):
-            agents.hydration.timed_out()
-        assert await follower.receive() == follower.expected({0: raw})
-
-
-async def test_a_connection_made_while_the_breaker_is_open_begins_paused() -> None:
-    async with two_agents() as agents:
-        for _ in range(3):
-            agents.hydration.timed_out()
-        raw = batches(1, 0)
-        agents.append({0: raw})
-        follower = await agents.connect()
-        assert await follower.fetch({0: 5}) == follower.expected({0: b""})
-        await agents.until(lambda: agents.leader_faults("links_paused") == 1)
-        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
-        assert agents.storage.fetches == []
-
-
 # Peers that are not as they should be.
-
-
-async def test_a_peer_without_a_hello_gets_everything_inline() -> None:
-    async with two_agents() as agents:
-        raw = batches(2, 0)
-        agents.append({0: raw})
-        plain = await agents.connect(agents.leader_address)
-        assert await plain.fetch({0: 0}) == plain.expected({0: raw})
-        agents.append({0: batches(1, 2)})  # no announcement comes between
-        assert await plain.fetch({0: 2}) == plain.expected({0: batches(1, 2)})
-        assert agents.linked_responses == 0
-
-
-async def test_a_peer_without_a_hello_is_refused_where_only_agents_may_connect() -> None:
-    async with two_agents(allow_plain_connections=False) as agents:
-        plain = await agents.connect(agents.leader_address)
-        assert await plain.fetch({0: 0}) is None
-        assert agents.broker.requests == []
-        assert agents.leader_faults("peer_refused") == 1
-
-
-async def test_an_agent_without_a_common_link_version_gets_everything_inline() -> None:
-    async with two_agents(follower_hello=Hello("cluster", 2, 22, 7, 9)) as agents:
-        raw = batches(2, 0)
-        agents.append({0: raw})
-        follower = await agents.connect()
-        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
-        agents.append({0: batches(1, 2)})
-        for _ in range(3):
-            agents.hydration.timed_out()
-        await agents.until(lambda: agents.leader_faults("links_paused") == 1)
-        agents.hydration._answered(CombinedSegmentId(1, 11, 0))
-        await agents.until(lambda: agents.leader_faults("links_resumed") == 1)
-        assert await follower.fetch({0: 2}) == follower.expected({0: batches(1, 2)})
-        assert agents.linked_responses == 0
-        assert agents.storage.fetches == []
-
-
-async def test_another_clusters_agent_is_refused() -> None:
-    async with two_agents(follower_hello=Hello("other", 2, 22)) as agents:
-        follower = await agents.connect()
-        assert await follower.fetch({0: 0}) is None
-        assert agents.broker.requests == []
-        assert agents.leader_faults("peer_refused") == 1
-
-
-async def test_an_agent_of_another_broker_than_dialled_is_refused() -> None:
-    async with two_agents(leader_hello=Hello("cluster", 3, 11)) as agents:
-        follower = await agents.connect()
-        assert await follower.fetch({0: 0}) is None
-        assert agents.follower_faults("peer_refused") == 1
-
-
-async def agent_connection(agents: Agents) -> tuple[FramedConnection, PeerChannel]:
-    connection = await connect_framed(agents.leader_address, FramedConnection())
-    await exchange_hellos(connection, Hello("cluster", 2, 22), expected_broker_id=1)
-    return connection, PeerChannel(connection)
-
-
-@pytest.mark.parametrize(
-    ("kind", "body"),
-    [
-        (MessageKind.INLINE_REQUEST, encode_inline_request(55)),
-        (MessageKind.INLINE_REQUEST, b"xy"),
-        (MessageKind.LINKED, b"from a follower"),
-        (MessageKind.ANNOUNCE, b"from a follower"),
-        (MessageKind.KAFKA, b"no header"),
-    ],
-)
-async def test_messages_that_no_honest_follower_sends_close_its_connection_alone(
-    kind: MessageKind, body: bytes
-) -> None:
-    async with two_agents() as agents:
-        connection, channel = await agent_connection(agents)
-        channel.send(kind, body)
-        assert await asyncio.wait_for(channel.receive(), 10) is None
-        connection.close()
-        assert agents.leader_faults("peer_refused") == 1
-        raw = batches(1, 0)
-        agents.append({0: raw})
-        follower = await agents.connect()
-        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
-
-
-async def test_a_frame_of_an_impossible_size_is_counted_with_its_reason() -> None:
-    async with two_agents() as agents:
-        connection, _ = await agent_connection(agents)
-        assert connection._transport is not None
-        connection._transport.write(struct.pack(">i", -5))
-        assert await asyncio.wait_for(connection.read_frame(), 10) is None
-        await agents.until(lambda: agents.leader_faults("peer_frame_negative") == 1)
-
-
-async def test_more_connections_than_the_limit_are_not_served() -> None:
-    async with two_agents(max_connections=1) as agents:
-        raw = batches(1, 0)
-        agents.append({0: raw})
-        follower = await agents.connect()
-        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
-        second = await agents.connect(agents.leader_address)
-        assert await second.fetch({0: 0}) is None
-        assert agents.leader_faults("too_many_connections") == 1
-        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
 
 
 # Things end.
@@ -452,35 +248,6 @@ async def test_an_agent_that_dies_in_the_middle_of_a_message_gives_the_follower_
     server.close()
 
 
-async def test_an_object_that_was_tampered_with_never_reaches_the_broker() -> None:
-    """Whole batches with right checksums of their own, but of another leader epoch."""
-    async with two_agents() as agents:
-        raw = batches(1, 0)
-        agents.append({0: raw})
-        honest = agents.storage.objects.copy()
-        for segment, data in honest.items():
-            agents.storage.objects[segment] = data.replace(raw, batches(1, 0, leader_epoch=9))
-        follower = await agents.connect()
-        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
-        assert agents.follower_faults("inline_requested_corrupt") == 1
-
-
-async def test_when_the_leaders_agent_is_away_the_followers_connection_ends_and_later_ones_work() -> None:
-    async with two_agents() as agents:
-        raw = batches(1, 0)
-        follower = await agents.connect()
-        await follower.fetch({0: 0})
-        await agents.leader.stop()
-        assert await follower.fetch({0: 0}) is None
-        again = await agents.connect()
-        assert await again.fetch({0: 0}) is None
-        assert agents.follower_faults("peer_unreachable") == 1
-        await agents.leader.start(agents.leader_address, None)
-        agents.append({0: raw})
-        third = await agents.connect()
-        assert await third.fetch({0: 0}) == third.expected({0: raw})
-
-
 async def test_an_upload_that_ends_just_when_a_follower_leaves_is_told_to_the_others() -> None:
     async with two_agents() as agents:
         agents.append({0: batches(1, 0)})
@@ -517,24 +284,3 @@ async def test_what_was_stored_above_a_truncation_is_not_linked_any_more() -> No
         follower = await agents.connect()
         assert await follower.fetch({0: 1}) == follower.expected({0: batches(1, 1, leader_epoch=1)})
         assert agents.linked_responses == 0
-
-
-def _one_after_the_other(*answers: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    left = iter(answers)
-
-    def answer(data: bytes) -> bytes:
-        return next(left)(data)
-
-    return answer
-
-
-def _gone(*_: object) -> bytes:
-    raise KeyError("a defect of the backend")
-
-
-async def test_refusals_name_what_is_wrong() -> None:
-    async with two_agents() as agents:
-        connection = await connect_framed(agents.leader_address, FramedConnection())
-        with pytest.raises(PeerRefusedError, match="broker 1's agent answers where broker 9's should"):
-            await exchange_hellos(connection, Hello("cluster", 2, 22), expected_broker_id=9)
-        connection.close()

@@ -1,0 +1,129 @@
+"""Where object storage fails a follower, the leader's original comes inline, and nothing else."""
+
+from collections.abc import Callable
+
+from tests.kafka_log.batches import batches
+from tests.replication.two_agents import Agents, two_agents
+
+
+async def fetched_inline(agents: Agents, reason: str) -> None:
+    """One fetch whose links cannot be hydrated, answered by the leader's original all the same."""
+    raw = batches(2, 0, payload=b"i" * 700)
+    agents.append({0: raw})
+    follower = await agents.connect()
+    assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+    assert agents.leader_faults("inline_requested_by_follower") == 1
+    assert agents.follower_faults(f"inline_requested_{reason}") == 1
+    assert await follower.fetch({0: 2}) == follower.expected({0: b""})
+
+
+async def test_when_object_storage_fails_the_original_comes_inline() -> None:
+    async with two_agents() as agents:
+        agents.storage.fetches_fail = True
+        await fetched_inline(agents, "timeout")
+
+
+async def test_when_the_object_is_gone_the_original_comes_inline() -> None:
+    async with two_agents() as agents:
+        agents.storage.fetch_log_segment = _gone  # type: ignore[method-assign]
+        await fetched_inline(agents, "defect")
+
+
+async def test_corrupt_bytes_are_read_anew_once_and_then_asked_for_inline() -> None:
+    async with two_agents() as agents:
+        agents.storage.corrupt = lambda data: data[:-1] + bytes((data[-1] ^ 1,))
+        await fetched_inline(agents, "corrupt")
+        assert len(agents.storage.fetches) == 2
+
+
+async def test_a_short_read_is_as_good_as_a_corrupt_one() -> None:
+    async with two_agents() as agents:
+        agents.storage.corrupt = lambda data: data[:-1]
+        await fetched_inline(agents, "corrupt")
+
+
+async def test_bytes_that_are_right_the_second_time_are_spliced() -> None:
+    async with two_agents() as agents:
+        agents.storage.corrupt = _one_after_the_other(lambda data: b"\0" * len(data), lambda data: data)
+        raw = batches(2, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert agents.leader_faults("inline_requested_by_follower") == 0
+        assert agents.follower_faults("splice_refetch") == 1
+
+
+async def test_a_store_that_hangs_costs_one_timeout_then_links_pause_until_it_answers_again() -> None:
+    async with two_agents(hydration_timeout_s=0.05) as agents:
+        agents.storage.fetch_gate.clear()
+        follower = await agents.connect()
+        for step in range(3):
+            raw = batches(1, step, payload=b"%d" % step * 100)
+            agents.append({0: raw})
+            assert await follower.fetch({0: step}) == follower.expected({0: raw})
+        assert agents.follower_faults("inline_requested_timeout") == 3
+        await agents.until(lambda: agents.leader_faults("links_paused") == 1)
+        linked = agents.linked_responses
+        raw = batches(1, 3, payload=b"while paused")
+        agents.append({0: raw})
+        assert await follower.fetch({0: 3}) == follower.expected({0: raw})
+        assert agents.linked_responses == linked
+        assert agents.follower_faults("inline_requested_breaker_open") == 0
+
+        agents.storage.fetch_gate.set()
+        await agents.until(lambda: agents.leader_faults("links_resumed") == 1)
+        raw = batches(1, 4, payload=b"afterwards")
+        agents.append({0: raw})
+        assert await follower.fetch({0: 4}) == follower.expected({0: raw})
+        assert agents.linked_responses == linked + 1
+
+
+async def test_a_pause_ends_the_wait_of_a_response_for_its_links() -> None:
+    async with two_agents() as agents:
+        raw = batches(1, 0)
+        agents.append({0: raw}, stored=False)
+        follower = await agents.connect()
+        follower.send({0: 0})
+        await agents.until(lambda: bool(agents.led.wanted))
+        for _ in range(3):
+            agents.hydration.timed_out()
+        assert await follower.receive() == follower.expected({0: raw})
+
+
+async def test_a_connection_made_while_the_breaker_is_open_begins_paused() -> None:
+    async with two_agents() as agents:
+        for _ in range(3):
+            agents.hydration.timed_out()
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        assert await follower.fetch({0: 5}) == follower.expected({0: b""})
+        await agents.until(lambda: agents.leader_faults("links_paused") == 1)
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert agents.storage.fetches == []
+
+
+async def test_an_object_that_was_tampered_with_never_reaches_the_broker() -> None:
+    """Whole batches with right checksums of their own, but of another leader epoch."""
+    async with two_agents() as agents:
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        honest = agents.storage.objects.copy()
+        for segment, data in honest.items():
+            agents.storage.objects[segment] = data.replace(raw, batches(1, 0, leader_epoch=9))
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert agents.follower_faults("inline_requested_corrupt") == 1
+
+
+def _one_after_the_other(*answers: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    left = iter(answers)
+
+    def answer(data: bytes) -> bytes:
+        return next(left)(data)
+
+    return answer
+
+
+def _gone(*_: object) -> bytes:
+    raise KeyError("a defect of the backend")
