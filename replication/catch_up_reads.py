@@ -6,8 +6,8 @@ leaders (as KIP-956 has for reads from KIP-405's tier). A read begins when the q
 `wait_max_s`; if it is not, it is not made: what was announced is let go, what a response needs is asked for inline. So
 the quota shifts a catch-up from object storage to the border, and never slows it down by more than that wait.
 
-What is read stands in the `HydrationCache` as any other range, from the moment on in which it is planned, so nothing is
-read twice. Used from the event loop alone.
+What is read stands in the `HydrationCache` as any other range, from the moment on in which it is planned, and only what
+is missing there is planned, so nothing is read twice. Used from the event loop alone.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 
 from plugin.archive_object import StoredObjectId
 from replication.hydration import HydrationCache, HydrationError, HydrationRange
@@ -57,9 +58,7 @@ class CatchUpReads:
 
     def read_ahead(self, object_id: StoredObjectId, ranges: tuple[tuple[int, int], ...]) -> None:
         """These ranges will be asked for soon. A hint, let go where it does not fit."""
-        for start, end in ranges:
-            if self._cache.covers(object_id, start, end):
-                continue
+        for start, end in chain.from_iterable(self._cache.missing(object_id, *wanted) for wanted in ranges):
             if self._under_way_bytes + end - start > self._limits.under_way_bytes:
                 self._measures.fault("catch_up_over_budget")
                 return
@@ -72,8 +71,7 @@ class CatchUpReads:
         """The links' bytes. Raises HydrationError."""
         missing: defaultdict[StoredObjectId, list[tuple[int, int]]] = defaultdict(list)
         for link in links:
-            if not self._cache.covers(link.object_id, link.start_position, link.end_position):
-                missing[link.object_id].append((link.start_position, link.end_position))
+            missing[link.object_id] += self._cache.missing(link.object_id, link.start_position, link.end_position)
         for object_id, wanted in missing.items():
             for start, end in coalesce_ranges(wanted, max_gap_bytes=0):
                 refusal = self._plan(object_id, start, end)

@@ -133,6 +133,18 @@ class HydrationCache:
         """Whether the bytes are cached, on their way, or reserved."""
         return bool(self._covering(object_id, start, end))
 
+    def missing(self, object_id: StoredObjectId, start: int, end: int) -> list[tuple[int, int]]:
+        """The parts of [start, end) that are neither cached nor on their way nor reserved, in order."""
+        cached = self._objects.get(object_id)
+        parts: list[tuple[int, int]] = []
+        for known in sorted(cached.ranges if cached else (), key=lambda known: known.start):
+            if known.start >= end:
+                break
+            if known.start > start:
+                parts.append((start, known.start))
+            start = max(start, known.end)
+        return [*parts, (start, end)] if start < end else parts
+
     async def fetch(self, object_id: StoredObjectId, start: int, end: int) -> memoryview:
         """The bytes [start, end) of an object. Raises HydrationError."""
         found = self._covering(object_id, start, end)

@@ -79,6 +79,17 @@ async def test_what_was_not_announced_is_read_when_it_is_needed_adjoining_ranges
     assert sorted(rig.storage.fetches) == [(segment(1), 0, 300), (segment(2), 5, 6)]
 
 
+async def test_a_link_across_the_ends_of_what_was_read_has_only_the_rest_read(rig: Rig) -> None:
+    rig.reads.read_ahead(segment(3), ((100, 200), (300, 400)))
+    assert await rig.fetch(link(3, 50, 450)) == [CONTENT[50:450]]
+    rig.reads.read_ahead(segment(3), ((0, 500),))
+    assert await rig.fetch(link(3, 0, 500)) == [CONTENT[:500]]
+    assert sorted(rig.storage.fetches) == [
+        (segment(3), *read) for read in [(0, 50), (50, 100), (100, 200), (200, 300), (300, 400), (400, 450), (450, 500)]
+    ]
+    assert rig.measures.catch_up_read_bytes._value.get() == 500
+
+
 async def test_reads_wait_for_the_quota_and_beyond_the_wait_are_not_made(rig: Rig) -> None:
     for number in range(3):  # the first fills the bucket's burst, the others wait 0.25 and 0.5 s
         rig.reads.read_ahead(segment(number), ((0, 1000),))
