@@ -38,12 +38,16 @@ def describe(cluster: LocalCluster, broker_id: int) -> dict[str, Any]:
 
 
 class AgentCounters:
-    """Counters of all agents since this was made. As in Prometheus, a restarted agent's begin anew at zero."""
+    """Counters of all agents since this was made. As in Prometheus, a restarted agent's begin anew at zero.
+
+    Those of an agent that runs and does not answer when this is made count from its first answer on.
+    """
 
     def __init__(self, cluster: LocalCluster, broker_ids: Iterable[int] | None = None) -> None:
         self._cluster = cluster
         self._broker_ids = tuple(broker_ids or cluster.broker_ids)
         self._last = {broker_id: self._read(broker_id) for broker_id in self._broker_ids}
+        self._silent = {one for one in self._broker_ids if not self._last[one] and cluster.agent(one).is_alive()}
         self._grown: dict[Sample, float] = {}
 
     def growth(self, name: str, **labels: str) -> float:
@@ -67,7 +71,8 @@ class AgentCounters:
             now = self._read(broker_id)
             if not now:
                 continue  # it does not run: its counters stand where they were last seen
-            last = self._last[broker_id]
+            last = now if broker_id in self._silent else self._last[broker_id]
+            self._silent.discard(broker_id)
             for sample, value in now.items():
                 before = last.get(sample, 0.0)
                 self._grown[sample] = self._grown.get(sample, 0.0) + (value - before if value >= before else value)

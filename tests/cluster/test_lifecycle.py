@@ -95,7 +95,7 @@ def test_when_all_topics_are_deleted_the_bucket_is_empty_and_so_is_the_metadata(
     life.expect_records_to_flow()
     life.expect_promises()
     assert objects(life.cluster) > 0
-    assert living(store)
+    wait_until(lambda: living(store), "what was uploaded is told of in the metadata", PATIENCE_S)
     life.cluster.admin.delete_topic(life.topic)
     expect_nothing_left(life.cluster, store)
 
