@@ -7,7 +7,7 @@ it. What the metadata tells of as deleted, or as to be deleted, counts for nothi
 
 What a leader declared dead is dead in the segment that it named. A finished segment is always named by itself, so no
 more is taken from it. Of objects that nobody could name, unpublished and archived ones, what an epoch holds beyond its
-declared end is dead too (`recovery.epoch_ends`).
+declared end is dead too, where nothing speaks against it (`recovery.epoch_ends`).
 
 Without metadata, every object's footer is read: a request for each. An object whose footer cannot be read is named.
 """
@@ -110,10 +110,11 @@ def from_metadata(
             stored = StoredObject(
                 segment.combined_segment_id, segment.size_bytes, segment.event_timestamp_ms, segment.custom_metadata
             )
+            dead_from = _named_dead(segment.combined_segment_id, dead)
             is_there = listed.pop(segment.combined_segment_id, None) is not None
             if not is_there:
                 inventory.lost_objects.append(str(segment.combined_segment_id))
-            _add_entries(inventory, stored, segment.metadata.entries, _named_dead(stored, dead), is_lost=not is_there)
+            _add_entries(inventory, stored, segment.metadata.entries, dead_from, is_lost=not is_there)
         elif segment.state is STARTED:
             if (found := listed.pop(segment.combined_segment_id, None)) is not None:
                 unpublished.append(found)
@@ -203,11 +204,11 @@ def _nothing_dead(_entry: RemoteLogSegmentMetadataEntry) -> int | None:
     return None
 
 
-def _named_dead(stored: StoredObject, dead: DeadTails) -> DeadFrom:
+def _named_dead(segment_id: CombinedSegmentId, dead: DeadTails) -> DeadFrom:
     """Of a segment that declarations name."""
     if not dead:
         return _nothing_dead
-    return lambda entry: dead.get((stored.object_id, entry.topic_id_partition, entry.leader_epoch))  # type: ignore[arg-type]
+    return lambda entry: dead.get((segment_id, entry.topic_id_partition, entry.leader_epoch))
 
 
 def _add_entries(
