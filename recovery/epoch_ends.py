@@ -34,8 +34,9 @@ Archive objects live longer than that; what follows from a declaration that the 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
+from plugin.entry_columns import decode_columns
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from recovery.log_plan import EpochStart, StoredRun
 
@@ -115,13 +116,24 @@ class EpochEnds:
                 min(known, new, key=_tightest).is_exact,
             )
 
-    def uploaded(self, entries: Iterable[RemoteLogSegmentMetadataEntry], written_ms: int) -> None:
-        """Take in what a finished segment holds, in any order."""
-        for entry in entries:
-            new = _Reach(written_ms, entry.last_offset)
-            known = self._uploaded.setdefault((entry.topic_id_partition, entry.leader_epoch), [])
-            if not any(one.written_ms >= written_ms and one.last_offset >= new.last_offset for one in known):
-                known[:] = [one for one in known if one.written_ms > written_ms or one.last_offset > new.last_offset]
+    def uploaded(self, entry_block: bytes, written_ms: int) -> None:
+        """Take in what a finished segment holds, in any order; the entries as `plugin.entry_columns` encodes them.
+
+        The topic tells of many more segments than there are, so whole entries are not made of them.
+        """
+        if not entry_block:
+            return
+        columns = decode_columns(entry_block)
+        topics = [TopicId(topic_id.tobytes()) for topic_id in columns["topic_ids"]]
+        names = ("topic_index", "partition", "leader_epoch", "last_offset")
+        for topic, partition, epoch, last in zip(*(columns[name].tolist() for name in names), strict=True):
+            new = _Reach(written_ms, last)
+            key = (TopicIdPartition(topics[topic], partition), epoch)
+            known = self._uploaded.get(key)
+            if known is None:
+                self._uploaded[key] = [new]
+            elif not any(one.written_ms >= written_ms and one.last_offset >= last for one in known):
+                known[:] = [one for one in known if one.written_ms > written_ms or one.last_offset > last]
                 known.append(new)
 
     def partitions(self) -> list[TopicIdPartition]:

@@ -32,7 +32,7 @@ class NotedMetadata:
             self.epoch_ends.add(record, named.entries if named is not None else ())
         elif isinstance(record, PublishedSegment) and record.state is FINISHED:
             # One of a fenced agent may be among them: in doubt more is kept.
-            self.epoch_ends.uploaded(record.metadata.entries, record.event_timestamp_ms)
+            self.epoch_ends.uploaded(record.entry_block, record.event_timestamp_ms)
 
 
 class _NotingStore(RemoteWalMetadataStore):

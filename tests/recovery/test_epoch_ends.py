@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
+from plugin.entry_columns import encode
 from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.epoch_ends import EpochEnds
 from recovery.log_plan import EpochStart
@@ -114,11 +115,11 @@ def test_nothing_is_known_of_where_an_epoch_begins_when_the_named_segment_is_not
 def test_a_finished_segment_of_the_epoch_that_is_younger_than_the_declaration_says_that_it_went_on() -> None:
     ends = _ends(_declared(1, 0, 5))
     [entry] = _declared(1, 0, 5).entries
-    ends.uploaded([replace(entry, first_offset=0, last_offset=4)], AFTER_MS)
-    ends.uploaded([entry], DECLARED_MS)
+    ends.uploaded(encode([replace(entry, first_offset=0, last_offset=4)]), AFTER_MS)
+    ends.uploaded(encode([entry]), DECLARED_MS)
     assert ends.standing(ORDERS).end_of(0, BEFORE_MS) == 5, "one does not reach that far, the other was there before"
 
-    ends.uploaded([entry], AFTER_MS)
+    ends.uploaded(encode([entry]), AFTER_MS)
 
     assert ends.standing(ORDERS).end_of(0, BEFORE_MS) is None
 
