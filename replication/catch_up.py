@@ -10,10 +10,11 @@ is looked at again each time another object is linked, at the latest after a sec
 was started. (An object stays for a grace time after that, far longer than a second.) Bounded: batches by
 `max_batches`, the oldest forgotten first; what is read ahead by bytes for each connection.
 
-A follower is far behind as well while the link index still has its batches, in objects that are not among the newest.
-Then nothing must be found again, but is read ahead in the same way.
+A follower is far behind as well when its batches need not be found again: the link index still has them, in objects
+that are not among the newest, or they were found for another follower. One link to such an object, wherever it stands
+in a response, is enough; then the rest of that partition is read ahead in the same way.
 
-Used from the event loop alone. In a steady state one look at the first link of a response is all that is done here.
+Used from the event loop alone. In a steady state one look at each link of a response is all that is done here.
 """
 
 import asyncio
@@ -31,7 +32,6 @@ from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_object import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from replication.link import SegmentLink
 from replication.link_index import LinkIndex, StoredBatch
 from replication.link_planner import SendLinked
 from replication.measures import ReplicationMeasures
@@ -236,9 +236,7 @@ class FollowerCatchUp:
 
     def sent(self, sent: SendLinked) -> bool:
         """A linked response was sent; whether the follower is far behind, so that it is to be read with restraint."""
-        parts = sent.response.cuts[0].parts if sent.response.cuts else ()
-        link = parts[0] if parts else None
-        is_old = isinstance(link, SegmentLink) and not self._shared.is_new(link.object_id)
+        is_old = any(not self._shared.is_new(link.object_id) for link in sent.response.links)
         if not is_old and not self._windows:
             return False
         is_behind = is_old

@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from plugin.archive_object import ArchiveObjectId
 from plugin.errors import RemoteStorageTimeoutError
-from replication.catch_up import CatchUp, CatchUpLimits
+from replication.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
 from replication.peer_protocol import Hello
 from tests.replication.fetch_frames import partition
 from tests.replication.two_agents import Agents
@@ -188,16 +190,38 @@ class StuckArchive:
         raise RemoteStorageTimeoutError("get", str(object_id), "planted")
 
 
-async def test_an_archive_that_does_not_answer_in_time_leads_to_inline_bytes(tmp_path: Path) -> None:
-    async with missed_much(tmp_path) as missed:
+@asynccontextmanager
+async def stuck_archive(directory: Path) -> AsyncIterator[Missed]:
+    """What was missed is in an archive object alone, in a store that does not answer."""
+    async with missed_much(directory) as missed:
         archive_all(missed)
         missed.agents.archive = stuck = StuckArchive()
         missed.agents.follower_limits = replace(missed.agents.follower_limits, hydration_timeout_s=0.05)
         await missed.agents.follower.stop()
         await missed.agents.start_follower(missed.agents.leader_address)
         try:
-            assert await caught_up(missed) == missed.agents.broker.logs[0]
+            yield missed
         finally:
             stuck.gate.set()
+
+
+async def test_an_archive_that_does_not_answer_in_time_leads_to_inline_bytes(tmp_path: Path) -> None:
+    async with stuck_archive(tmp_path) as missed:
+        assert await caught_up(missed) == missed.agents.broker.logs[0]
         assert missed.agents.follower_faults("inline_requested_timeout") > 0
         assert not missed.agents.hydration.breaker.is_open
+
+
+async def test_time_outs_of_a_response_that_names_archive_objects_never_pause_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do they when the leader's agent, of a release before, calls it LINKED."""
+    monkeypatch.setattr(FollowerCatchUp, "sent", lambda *_: False)
+    async with stuck_archive(tmp_path) as missed:
+        follower = await missed.agents.connect()
+        for _ in range(4):
+            assert await follower.fetch({0: 0}) == follower.expected({0: missed.agents.broker.logs[0]})
+        assert missed.agents.follower_faults("inline_requested_timeout") == 4
+        assert not missed.agents.hydration.breaker.is_open
+        assert missed.agents.leader_faults("links_paused") == 0
+        assert missed.agents.hydration._in_flight_bytes == 0  # the threads for what is new are free
