@@ -12,8 +12,9 @@ from plugin.archive_object import ArchiveObjectId
 from plugin.errors import RemoteStorageTimeoutError
 from replication.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
 from replication.peer_protocol import Hello
+from tests.kafka_log.batches import batches
 from tests.replication.fetch_frames import partition
-from tests.replication.two_agents import Agents
+from tests.replication.two_agents import Agents, Follower
 from tests.rlm.uploaded_log import UploadedLog
 
 OBJECTS, OBJECT_BATCHES = 12, 5
@@ -150,15 +151,47 @@ async def test_an_agent_of_link_version_2_gets_inline_what_is_in_archive_objects
         assert missed.agents.linked_responses == 0
 
 
-async def test_a_follower_without_an_archive_gets_inline_what_it_cannot_read_and_keeps_its_other_links(
+async def both_kinds(missed: Missed) -> tuple[Follower, dict[int, bytes | None]]:
+    """A follower's connection that fetches partition 0, whose objects are in the archive, and 1, stored just now."""
+    newest = batches(3, payload=b"n" * 100)
+    missed.agents.append({1: newest})
+    return await missed.agents.connect(), {0: missed.agents.broker.logs[0], 1: newest}
+
+
+async def test_an_agent_of_link_version_2_keeps_the_links_to_combined_segments_in_a_response_with_both_kinds(
+    tmp_path: Path,
+) -> None:
+    async with missed_much(tmp_path, replace(Agents().follower_hello, max_link_version=2)) as missed:
+        archive_all(missed, follower_has_archive=False)
+        follower, records = await both_kinds(missed)
+        answer = await follower.fetch({0: 0, 1: 0})
+        if answer == follower.expected({0: b"", 1: records[1]}):  # partition 0 is still being looked for
+            answer = await follower.fetch({0: 0, 1: 0})
+        assert answer == follower.expected(records)
+        await missed.agents.until(lambda: missed.agents.linked_responses > 0)
+        leader = missed.agents.leader_measures.record_bytes
+        assert leader.labels("linked")._value.get() == missed.agents.linked_responses * len(records[1] or b"")
+        assert leader.labels("inline")._value.get() == len(missed.agents.broker.logs[0])
+        assert missed.agents.leader_faults("inline_requested_by_follower") == 0
+
+
+async def test_while_the_archive_is_away_a_response_that_names_it_comes_inline_whole_and_all_others_keep_their_links(
     tmp_path: Path,
 ) -> None:
     async with missed_much(tmp_path) as missed:
         archive_all(missed, follower_has_archive=False)
-        assert await caught_up(missed) == missed.agents.broker.logs[0]
+        follower, records = await both_kinds(missed)
+        for _ in range(6):
+            answer = await follower.fetch({0: 0, 1: 0})
+            assert answer in (follower.expected({0: b"", 1: records[1]}), follower.expected(records))
+        assert missed.agents.hydration.archive_breaker.is_open
         assert missed.agents.follower_faults("inline_requested_no_archive") > 0
+        assert missed.agents.follower_faults("inline_requested_breaker_open") > 0
+        came_inline = missed.agents.leader_faults("inline_requested_by_follower")
+        assert await follower.fetch({1: 0}) == follower.expected({1: records[1]})
         assert not missed.agents.hydration.breaker.is_open
         assert missed.agents.leader_faults("links_paused") == 0
+        assert missed.agents.leader_faults("inline_requested_by_follower") == came_inline
 
 
 async def test_when_the_archive_object_is_gone_after_all_the_bytes_come_inline(tmp_path: Path) -> None:
