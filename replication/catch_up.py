@@ -36,7 +36,7 @@ from replication.link_index import LinkIndex, StoredBatch
 from replication.link_planner import SendLinked
 from replication.measures import ReplicationMeasures
 from rlm.led_views import StoredLog
-from rlm.stored_runs import StoredRun
+from rlm.stored_runs import FoundRuns, StoredRun
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +56,7 @@ class StoredLogs(Protocol):
     def stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
         """None when the partition is not led here, or not known yet."""
 
-    def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> list[StoredRun]:
+    def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> FoundRuns:
         """See `rlm.stored_runs`; `archive` is whether archive objects will do. Called in a thread."""
 
     def is_living(self, object_id: StoredObjectId) -> bool:
@@ -128,22 +128,22 @@ class CatchUp:
             self._looked_at = (object_id, now_s)
         return stored
 
-    async def read(self, wanted: StoredLog, offset: int, archive: bool) -> list[StoredRun]:
+    async def read(self, wanted: StoredLog, offset: int, archive: bool) -> FoundRuns:
         """The runs from `offset` on, whose batches can be found from now on. Raises as `rlm.stored_runs`.
 
         `archive`: whether runs of archive objects will do.
         """
         loop = asyncio.get_running_loop()
-        runs, batches = await loop.run_in_executor(self._pool, self._read, wanted, offset, archive)
-        for found in batches:
-            self._found.add(wanted.topic_id_partition, found)
-        return runs
+        found, batches = await loop.run_in_executor(self._pool, self._read, wanted, offset, archive)
+        for of_run in batches:
+            self._found.add(wanted.topic_id_partition, of_run)
+        return found
 
     def _read(
         self, wanted: StoredLog, offset: int, archive: bool
-    ) -> tuple[list[StoredRun], list[list[tuple[int, StoredBatch]]]]:
-        runs = self._logs.runs(wanted, offset, self.limits.read_bytes, archive)
-        return runs, [_batches_of(run) for run in runs]
+    ) -> tuple[FoundRuns, list[list[tuple[int, StoredBatch]]]]:
+        found = self._logs.runs(wanted, offset, self.limits.read_bytes, archive)
+        return found, [_batches_of(run) for run in found.runs]
 
     def drop_from(self, partition: TopicIdPartition, offset: int) -> None:
         """The log was truncated there."""
@@ -175,8 +175,8 @@ class _Window:
     ahead_bytes: int = 0
     announced_bytes: int = 0
     reading: "asyncio.Task[None] | None" = None
-    nothing_at: int | None = None
-    """No object holds this offset, or none that can be proved."""
+    nothing_to: int = 0
+    """Exclusive. No object holds the offsets from `end` up to here, or none that can be proved."""
 
     def linked_up_to(self, next_offset: int) -> None:
         while self.ahead and self.ahead[0][0] < next_offset:
@@ -226,7 +226,7 @@ class FollowerCatchUp:
         if window is not None:
             if window.reading is not None:
                 return offset >= window.end
-            if window.nothing_at == offset or window.start <= offset < window.end:
+            if window.start <= offset < max(window.end, window.nothing_to):
                 return False
         elif self._shared.behind(partition, offset) is None:
             return False
@@ -267,7 +267,7 @@ class FollowerCatchUp:
         """Read the next runs, unless enough was read ahead, or all."""
         limits = self._shared.limits
         share_bytes = max(limits.ahead_bytes // len(self._windows), limits.read_bytes)
-        if window.reading is not None or window.nothing_at == window.end or window.ahead_bytes >= share_bytes:
+        if window.reading is not None or window.end < window.nothing_to or window.ahead_bytes >= share_bytes:
             return
         wanted = self._shared.behind(partition, window.end)
         if wanted is not None:
@@ -275,18 +275,17 @@ class FollowerCatchUp:
             window.reading.add_done_callback(self._ended)
 
     async def _read(self, wanted: StoredLog, window: _Window) -> None:
-        partition = wanted.topic_id_partition
-        runs: list[StoredRun] = []
+        partition, offset = wanted.topic_id_partition, window.end
+        found = FoundRuns([])
         try:
-            runs = await self._shared.read(wanted, window.end, self._links_archive)
+            found = await self._shared.read(wanted, offset, self._links_archive)
         except (LogDirectoryError, MalformedFileError) as error:
             self._shared.measures.fault("catch_up_log_unreadable")
             log.warning("catch_up_log_unreadable", partition=str(partition), error=str(error))
         finally:  # also after a defect: who waits must go on without
             window.reading = None
-            if not runs:
-                window.nothing_at = window.end
-            self._took(window, runs)
+            window.nothing_to = found.refused_to if found.runs else max(found.refused_to, offset + 1)
+            self._took(window, found.runs)
             self._notify()
         if self._windows.get(partition) is window:
             self._read_on(partition, window)

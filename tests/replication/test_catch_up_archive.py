@@ -1,11 +1,16 @@
 """A follower that is far behind, where archive objects play a part beside combined segments."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from replication.link_planner import SendLinked
+from kafka_log.topic_partition import TopicIdPartition
+from plugin.archive_object import StoredObjectId
+from replication.link_planner import PassThrough, SendLinked
+from rlm.led_views import StoredLog
+from rlm.stored_runs import FoundRuns, LedLogs
 from tests.kafka_log.batches import batches
 from tests.replication.catch_up_rig import OWN, Rig, joined
 from tests.replication.fake_led import store
@@ -43,3 +48,54 @@ async def test_a_response_with_one_old_link_is_one_to_a_follower_far_behind_wher
     assert list(follower._windows) == [partition(0)]
     assert {named for named, _ in rig.announced} == {archived}
     follower.close()
+
+
+class CountedLogs:
+    """Counts how often, and from where on, the log is looked through."""
+
+    def __init__(self, logs: LedLogs) -> None:
+        self._logs = logs
+        self.offsets: list[int] = []
+
+    def stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
+        return self._logs.stored_log(partition)
+
+    def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> FoundRuns:
+        self.offsets.append(offset)
+        return self._logs.runs(log, offset, max_bytes, archive)
+
+    def is_living(self, object_id: StoredObjectId) -> bool:
+        return self._logs.is_living(object_id)
+
+
+async def test_a_run_that_the_log_does_not_prove_is_read_once_and_what_lies_behind_it_is_linked(rig: Rig) -> None:
+    written = [batch for filled in rig.fill(4) for batch in filled]  # 16 batches
+    committed = rig.log.write_archive(written, run_bytes=8 * len(written[0].raw))
+    refused, proved = committed.runs
+    rig.log.archived.apply(replace(committed, runs=(replace(refused, crc32c=refused.crc32c ^ 1), proved)))
+    for segment in list(rig.log.storage.objects):
+        rig.log.start_deletion(segment)
+    rig.shared._logs = counted = CountedLogs(rig.log.logs())
+
+    for batch in written[:8]:
+        assert isinstance(await rig.answer({0: batch.raw}, rig.planner), PassThrough)
+    assert counted.offsets == [0]
+    sent = await rig.links(written[8:])
+    assert rig.linked_bytes(sent) == joined(written[8:])
+    assert counted.offsets == [0, written[8].base_offset]
+
+
+async def test_a_run_that_the_log_does_not_prove_is_not_read_again_when_it_was_met_while_reading_ahead(
+    rig: Rig,
+) -> None:
+    first = rig.fill(1)[0]
+    second = [rig.log.writer.append(2, payload=b"2" * 200) for _ in range(4)]
+    rig.log.upload([replace(second[0], raw=second[1].raw), *second[1:]])
+    third = rig.fill(1)[0]
+    rig.shared._logs = counted = CountedLogs(rig.log.logs())
+    await rig.links(first)
+    await rig.has_read()
+    for batch in second:
+        assert isinstance(await rig.answer({0: batch.raw}, rig.planner), PassThrough)
+    assert counted.offsets == [0]
+    assert rig.linked_bytes(await rig.links(third)) == joined(third)
