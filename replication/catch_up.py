@@ -136,7 +136,7 @@ class CatchUp:
         loop = asyncio.get_running_loop()
         found, batches = await loop.run_in_executor(self._pool, self._read, wanted, offset, archive)
         for of_run in batches:
-            self._found.add(wanted.topic_id_partition, of_run)
+            self._list(wanted.topic_id_partition, of_run)
         return found
 
     def _read(
@@ -144,6 +144,19 @@ class CatchUp:
     ) -> tuple[FoundRuns, list[list[tuple[int, StoredBatch]]]]:
         found = self._logs.runs(wanted, offset, self.limits.read_bytes, archive)
         return found, [_batches_of(run) for run in found.runs]
+
+    def _list(self, partition: TopicIdPartition, batches: list[tuple[int, StoredBatch]]) -> None:
+        """What is in a living combined segment too stays listed as that, which each follower's agent understands."""
+        self._found.add(partition, [each for each in batches if not self._is_in_segment(partition, *each)])
+
+    def _is_in_segment(self, partition: TopicIdPartition, base_offset: int, stored: StoredBatch) -> bool:
+        """Whether the batch, of an archive object, was found in a combined segment before."""
+        if not isinstance(stored.object_id, ArchiveObjectId):
+            return False
+        listed = self.find(partition, base_offset)
+        if listed is None or isinstance(listed.object_id, ArchiveObjectId):
+            return False
+        return listed.header_prefix == stored.header_prefix
 
     def drop_from(self, partition: TopicIdPartition, offset: int) -> None:
         """The log was truncated there."""

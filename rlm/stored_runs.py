@@ -13,9 +13,9 @@ no source any more finds the archive object. A run is proved as an entry is, by 
 in a hole of a compacted log is not: it is told of by an offset that no batch begins with.)
 
 Entries whose bytes the log does not have any more (compacted, cut off by the log's start, dead since an election) prove
-nothing, and are left out: such bytes go inline. They do up to the refused entry's end, so that nobody reads it again for each
-of its batches; an overlapping one that begins inside of it is passed over as far. So do those of entries that no finished
-object holds; an object whose deletion was started is not in the store's index.
+nothing, and are left out: such bytes go inline. They do up to the refused entry's end, so that nobody reads it again
+for each of its batches; an overlapping one that begins inside of it is passed over as far. So do those of entries that
+no finished object holds; an object whose deletion was started is not in the store's index.
 
 For a thread: it reads files and takes the store's lock, for some microseconds an entry.
 """

@@ -8,7 +8,8 @@ import pytest
 
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_object import StoredObjectId
-from replication.link_planner import PassThrough, SendLinked
+from replication.catch_up import FollowerCatchUp
+from replication.link_planner import LinkPlanner, PassThrough, SendLinked
 from rlm.led_views import StoredLog
 from rlm.stored_runs import FoundRuns, LedLogs
 from tests.kafka_log.batches import batches
@@ -99,3 +100,45 @@ async def test_a_run_that_the_log_does_not_prove_is_not_read_again_when_it_was_m
         assert isinstance(await rig.answer({0: batch.raw}, rig.planner), PassThrough)
     assert counted.offsets == [0]
     assert rig.linked_bytes(await rig.links(third)) == joined(third)
+
+
+async def answer_object_ids(rig: Rig, to: tuple[FollowerCatchUp, LinkPlanner], records: bytes) -> set[StoredObjectId]:
+    """What the links of a response with these records name; nothing when it goes inline."""
+    verdict = await rig.answer({0: records}, to[1])
+    if isinstance(verdict, SendLinked):
+        to[0].sent(verdict)
+    await rig.has_read()
+    return {link.object_id for link in verdict.response.links} if isinstance(verdict, SendLinked) else set()
+
+
+async def test_what_is_in_both_stores_stays_linked_for_who_understands_combined_segments_alone(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "t-0", read_bytes=100_000)
+    first, second, third = rig.fill(3)
+    segments = list(rig.log.storage.objects)
+    committed = rig.log.write_archive(rig.log.writer.batches, run_bytes=100_000)
+    rig.log.archived.apply(committed)
+    rig.log.start_deletion(segments[0])
+    older, newer = rig.follower(links_archive=False), (rig.catch_up, rig.planner)
+    assert await answer_object_ids(rig, older, joined(second)) == {segments[1]}
+    assert await answer_object_ids(rig, newer, joined(first)) == {committed.object_id}  # a run over all three
+    assert await answer_object_ids(rig, older, joined(third)) == {segments[2]}
+    assert await answer_object_ids(rig, newer, joined(third)) == {segments[2]}
+    older[0].close()
+    newer[0].close()
+    rig.shared.close()
+
+
+async def test_a_combined_segment_that_is_to_be_deleted_does_not_stand_before_the_archive_object(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path / "t-0", read_bytes=100_000)
+    first, second, third = rig.fill(3)
+    older, newer = rig.follower(links_archive=False), rig.follower()
+    assert len(await answer_object_ids(rig, older, joined(second))) == 1
+    archived = rig.log.archive_all(rig.log.writer.batches, run_bytes=100_000)
+    rig.now_s += 1
+    assert await answer_object_ids(rig, newer, joined(first)) == {archived}
+    assert await answer_object_ids(rig, newer, joined(third)) == {archived}
+    older[0].close()
+    newer[0].close()
+    rig.shared.close()
