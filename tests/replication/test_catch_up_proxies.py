@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object import ArchiveObjectId, StoredObjectId
 from plugin.errors import RemoteStorageTimeoutError
 from replication.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
+from replication.catch_up_reads import CatchUpReads
 from replication.peer_protocol import Hello
 from tests.kafka_log.batches import batches
+from tests.replication.catch_up_rig import OWN
 from tests.replication.fetch_frames import partition
 from tests.replication.two_agents import PATIENCE_S, Agents, Follower
 from tests.rlm.uploaded_log import UploadedLog
@@ -142,6 +144,25 @@ async def test_all_of_it_comes_from_archive_objects_within_the_quota_for_such_re
         assert leader.record_bytes.labels("inline")._value.get() == 0
         assert missed.agents.follower_measures.catch_up_read_bytes._value.get() == linked  # each byte once
         assert missed.agents.storage.fetches == []
+
+
+async def test_gaps_are_read_along_by_the_combined_segments_prices_and_never_in_archive_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[StoredObjectId, tuple[tuple[int, int], ...]]] = []
+    monkeypatch.setattr(CatchUpReads, "read_ahead", lambda _, *what: told.append(what))
+    async with missed_much(tmp_path) as missed:
+        archived = missed.log.archive_all(missed.log.writer.batches)
+        follower = await missed.agents.connect()
+        await follower.fetch({1: 0})
+        (relay,) = missed.agents.leader._relays
+        counted = missed.agents.leader_measures.by_follower[2].peer_bytes
+        ranges = [(0, 10), (20, 30), (30, 40), (2000, 2010)]
+        relay._read_ahead(OWN, ranges)
+        relay._read_ahead(archived, ranges)
+        await missed.agents.until(lambda: len(told) == 2)
+        assert told == [(OWN, ((0, 40), (2000, 2010))), (archived, ((0, 10), (20, 40), (2000, 2010)))]
+        assert missed.agents.leader_measures.by_follower[2].peer_bytes > counted
 
 
 async def test_an_agent_of_link_version_2_gets_inline_what_is_in_archive_objects_alone(tmp_path: Path) -> None:
