@@ -5,6 +5,7 @@ nothing is archived, and everything else goes on.
 """
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from metadata_topic.store import RemoteWalMetadataStore
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.errors import RemoteStorageError
 from plugin.loading import settings_under_prefix
-from plugin.prices import Prices
+from plugin.prices import PriceError, Prices
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.archive_care import ArchiveCare, CareLimits, KnownLogs
@@ -68,12 +69,18 @@ class CareDuties:
 def archive_links(settings: AgentSettings, archive: ArchiveStore, prices: Prices) -> ArchiveLinks | None:
     """What links to archive objects are found by; None when the agent's own archive is off.
 
-    Then it still knows of objects, but its peers may not be able to read them either.
+    Then it still knows of objects, but its peers may not be able to read them either. Where reading from the archive
+    never pays, topics with the policy `always` alone are given such links.
     """
     if not settings.remote_wal_archive_enable:
         return None
     requests = prices.of_storage_manager(settings.remote_wal_archive_storage_manager_class_name)
-    return ArchiveLinks(archive, prices.get_break_even_bytes(requests))
+    try:
+        min_run_bytes = prices.get_break_even_bytes(requests)
+    except PriceError as error:
+        log.warning("archive_links_never_pay", reason=str(error))
+        min_run_bytes = sys.maxsize
+    return ArchiveLinks(archive, min_run_bytes)
 
 
 class ArchiveSide:
@@ -127,8 +134,9 @@ class ArchiveSide:
     def _leave(self) -> None:
         if self._task is not None:
             self._task.close()
-        if self.storage is not None:
-            self.storage.close()
+        storage, self.storage = self.storage, None  # nobody begins to read from what is being closed
+        if storage is not None:
+            storage.close()
 
     async def _run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         while (storage := await asyncio.to_thread(self._load)) is None:

@@ -202,11 +202,11 @@ class Agent:
         timeout_s = self._settings.remote_wal_agent_shutdown_timeout_ms / 1000
         log.info("agent_stopping", broker=self._identity.broker_id)
         await self._lifecycle.stop()
-        if self._archive is not None:
-            await self._archive.stop()
         await self._manager.stop(timeout_s)
         await self._leader.stop()
         await self._follower.stop()
+        if self._archive is not None:  # the follower's side reads from its store
+            await self._archive.stop()
         await self._kafka.stop()
         await self._usage.stop()
         await asyncio.to_thread(self._tail_answers.close)

@@ -185,7 +185,13 @@ class ArchiveStore:
     # Lookups by object
 
     def state_of(self, object_id: ArchiveObjectId) -> RemoteLogSegmentState | None:
-        """None when nothing is known of it."""
+        """None when nothing is known of it.
+
+        Of an object that is there, it takes no lock: an event loop asks, and looks over all objects hold the lock long.
+        """
+        known = self._objects.get(object_id)
+        if known is not None:
+            return known.state
         with self._lock:
             if object_id.writer_id.sequence in self._deleted.get(object_id.writer_id[:2], ()):
                 return DELETED
@@ -201,11 +207,12 @@ class ArchiveStore:
     def objects(self, state: RemoteLogSegmentState, broker_id: int | None = None) -> list[tuple[ArchiveObjectId, int]]:
         """Those in a state (that their broker wrote), each with the time stamp of the event; by id."""
         with self._lock:
-            return sorted(
+            found = [
                 (object_id, known.event_timestamp_ms)
                 for object_id, known in self._objects.items()
                 if known.state is state and broker_id in (None, object_id.writer_id.broker_id)
-            )
+            ]
+        return sorted(found)
 
     # What is to be done
 

@@ -65,7 +65,10 @@ class ReadBarriers:
                 barrier.pass_()
 
     def give_up(self) -> None:
-        """Reading has ended: nobody needs to wait any more, or the process could not end before they had."""
+        """Reading has ended: nobody needs to wait any more.
+
+        At its end the interpreter joins the threads of pools, so one that waited here would keep the process alive.
+        """
         with self._lock:
             self._is_over = True
             for barrier in self._waiting:

@@ -1,8 +1,9 @@
 """Notices a consumer that stands still though there is more to read.
 
-Theory. librdkafka's issue tracker tells of consumers that read nothing more of a partition after its leader had moved,
-without any error, until they were made anew. Two looks tell: nothing has been read in between, and the partition ended
-beyond that at the first look already. A slow reader moves; one that is up to date stands at the end.
+Theory. Consumers have been reported to read nothing more of a partition after its leader had moved, without any error,
+until they were made anew (librdkafka issues 843, 2363 and 2625). Two looks tell: nothing has been read in between, and
+the partition ended beyond that at the first look already. A slow reader moves; one that is up to date stands at the
+end. Ends are asked for of all partitions at once: while one has no leader they are not told, and nothing is concluded.
 """
 
 from collections.abc import Mapping

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.archive_side import ArchiveParts, ArchiveSide, CareDuties
+from agent.archive_side import ArchiveParts, ArchiveSide, CareDuties, archive_links
 from agent.settings import AgentSettings
 from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import log_file_name
@@ -21,6 +21,7 @@ from metadata_topic.topic_settings import LinkPolicy
 from plugin.archive_object import ArchiveObjectId, OpenArchiveObject
 from plugin.archive_storage import load_archive_storage
 from plugin.local_directory import LocalWalStorageManager
+from plugin.prices import Prices
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -177,3 +178,20 @@ async def test_orphans_are_healed_unless_it_is_the_metadata_that_seems_lost(
     assert len(topic.archive.objects(DELETING)) == (objects if healed else 0)
     archive_storage.close()
     wal_storage.close()
+
+
+def test_where_reading_from_the_archive_never_pays_only_topics_with_links_always_get_its_links() -> None:
+    settings = _settings(
+        **{
+            "remote.wal.archive.enable": "true",
+            "remote.wal.archive.storage.manager.class.name": "plugin.s3.S3WalStorageManager",
+        }
+    )
+    prices = Prices.load()
+    usual = archive_links(settings, ArchiveStore(), prices)
+    dear = replace(prices, s3_standard=replace(prices.s3_standard, retrieval_gb=0.03))
+    never = archive_links(settings, ArchiveStore(), dear)
+    assert usual is not None
+    assert never is not None
+    assert usual.min_run_bytes < 1 << 20 < 1 << 40 < never.min_run_bytes
+    assert archive_links(_settings(), ArchiveStore(), dear) is None

@@ -1,6 +1,7 @@
 """What is archived: any order of records gives the same answers, and the answers are a plain search's."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 from archive_strategies import T0, committed, deleted, deleting, object_id, prepared
 from hypothesis import given, settings
@@ -38,6 +39,12 @@ def test_only_a_committed_object_is_found() -> None:
         seen.append((found(store, 5), store.covers(ORDERS, 0, 0, 9), store.state_of(named)))
     assert seen == [([], False, STARTED), ([1], True, FINISHED), ([], False, DELETING), ([], False, DELETED)]
     assert store.topic_id_partitions() == []
+
+
+def test_the_state_of_a_known_object_is_told_while_another_thread_looks_over_all_of_them() -> None:
+    store = store_of(committed(object_id(1, 0, 9)))
+    with store._lock, ThreadPoolExecutor(1) as pool:
+        assert pool.submit(store.state_of, object_id(1, 0, 9)).result(10.0) is FINISHED
 
 
 def test_a_late_commit_never_revives_what_is_being_deleted() -> None:
