@@ -1,8 +1,10 @@
-"""Where this agent, its broker and the other agents are found, out of the settings."""
+"""Where this agent, its broker and the other agents are found, and how it names itself, out of the settings."""
 
+from agent.kafka_side import AgentIdentity
 from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
 from replication.peer_connection import Address, PeerTls
+from replication.peer_protocol import ARCHIVE_LINK_VERSION, LINK_VERSION, Hello
 
 
 def peer_tls(settings: AgentSettings) -> PeerTls | None:
@@ -32,3 +34,12 @@ def broker_listener(broker: BrokerProperties) -> Address:
     """The local broker's own inter-broker listener."""
     listener = broker.listeners[broker.inter_broker_listener_name]
     return Address(listener.host or "127.0.0.1", listener.port)
+
+
+def own_hello(identity: AgentIdentity, settings: AgentSettings) -> Hello:
+    """Without an archive of its own it speaks no version with links to archive objects, as it could not read one.
+
+    A leader's agent that gave it such a link would have to send the whole response once more, inline.
+    """
+    highest = LINK_VERSION if settings.remote_wal_archive_enable else ARCHIVE_LINK_VERSION - 1
+    return Hello(identity.cluster_id, identity.broker_id, identity.incarnation, max_link_version=highest)

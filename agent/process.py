@@ -23,7 +23,7 @@ from agent.late_storage import LateStorageManager
 from agent.lifecycle import Lifecycle, LifecycleParts
 from agent.metrics import StateCollector
 from agent.object_summary import object_summary
-from agent.peering import broker_listener, peer_addresses, peer_tls, replica_listeners
+from agent.peering import broker_listener, own_hello, peer_addresses, peer_tls, replica_listeners
 from agent.settings import AgentSettings
 from agent.tail_uploads import TailAnswers, TailUploads
 from agent.transfer_limits import catch_up_read_limits, leader_limits, log_manager_limits
@@ -113,7 +113,7 @@ class Agent:
             self._assigned,
             self._storage,
         )
-        hello = Hello(self._identity.cluster_id, broker.node_id, self._identity.incarnation)
+        hello = own_hello(self._identity, settings)
         self._leader = LeaderProxy(self._leader_context(hello, prices))
         self._manager.add_listener(self._leader)
         self._manager.replication_is_pending = lambda: self._leader.replication_is_pending

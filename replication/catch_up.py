@@ -10,10 +10,11 @@ is looked at again each time another object is linked, at the latest after a sec
 was started. (An object stays for a grace time after that, far longer than a second.) Bounded: batches by
 `max_batches`, the oldest forgotten first; what is read ahead by bytes for each connection.
 
-A follower is far behind as well while the link index still has its batches, in objects that are not among the newest.
-Then nothing must be found again, but is read ahead in the same way.
+A follower is far behind as well when its batches need not be found again: the link index still has them, in objects
+that are not among the newest, or they were found for another follower. One link to such an object, wherever it stands
+in a response, is enough; then the rest of that partition is read ahead in the same way.
 
-Used from the event loop alone. In a steady state one look at the first link of a response is all that is done here.
+Used from the event loop alone. In a steady state one look at each link of a response is all that is done here.
 """
 
 import asyncio
@@ -31,12 +32,11 @@ from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_object import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from replication.link import SegmentLink
 from replication.link_index import LinkIndex, StoredBatch
 from replication.link_planner import SendLinked
 from replication.measures import ReplicationMeasures
 from rlm.led_views import StoredLog
-from rlm.stored_runs import StoredRun
+from rlm.stored_runs import FoundRuns, StoredRun
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +56,7 @@ class StoredLogs(Protocol):
     def stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
         """None when the partition is not led here, or not known yet."""
 
-    def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> list[StoredRun]:
+    def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> FoundRuns:
         """See `rlm.stored_runs`; `archive` is whether archive objects will do. Called in a thread."""
 
     def is_living(self, object_id: StoredObjectId) -> bool:
@@ -128,22 +128,35 @@ class CatchUp:
             self._looked_at = (object_id, now_s)
         return stored
 
-    async def read(self, wanted: StoredLog, offset: int, archive: bool) -> list[StoredRun]:
+    async def read(self, wanted: StoredLog, offset: int, archive: bool) -> FoundRuns:
         """The runs from `offset` on, whose batches can be found from now on. Raises as `rlm.stored_runs`.
 
         `archive`: whether runs of archive objects will do.
         """
         loop = asyncio.get_running_loop()
-        runs, batches = await loop.run_in_executor(self._pool, self._read, wanted, offset, archive)
-        for found in batches:
-            self._found.add(wanted.topic_id_partition, found)
-        return runs
+        found, batches = await loop.run_in_executor(self._pool, self._read, wanted, offset, archive)
+        for of_run in batches:
+            self._list(wanted.topic_id_partition, of_run)
+        return found
 
     def _read(
         self, wanted: StoredLog, offset: int, archive: bool
-    ) -> tuple[list[StoredRun], list[list[tuple[int, StoredBatch]]]]:
-        runs = self._logs.runs(wanted, offset, self.limits.read_bytes, archive)
-        return runs, [_batches_of(run) for run in runs]
+    ) -> tuple[FoundRuns, list[list[tuple[int, StoredBatch]]]]:
+        found = self._logs.runs(wanted, offset, self.limits.read_bytes, archive)
+        return found, [_batches_of(run) for run in found.runs]
+
+    def _list(self, partition: TopicIdPartition, batches: list[tuple[int, StoredBatch]]) -> None:
+        """What is in a living combined segment too stays listed as that, which each follower's agent understands."""
+        self._found.add(partition, [each for each in batches if not self._is_in_segment(partition, *each)])
+
+    def _is_in_segment(self, partition: TopicIdPartition, base_offset: int, stored: StoredBatch) -> bool:
+        """Whether the batch, of an archive object, was found in a combined segment before."""
+        if not isinstance(stored.object_id, ArchiveObjectId):
+            return False
+        listed = self.find(partition, base_offset)
+        if listed is None or isinstance(listed.object_id, ArchiveObjectId):
+            return False
+        return listed.header_prefix == stored.header_prefix
 
     def drop_from(self, partition: TopicIdPartition, offset: int) -> None:
         """The log was truncated there."""
@@ -175,8 +188,8 @@ class _Window:
     ahead_bytes: int = 0
     announced_bytes: int = 0
     reading: "asyncio.Task[None] | None" = None
-    nothing_at: int | None = None
-    """No object holds this offset, or none that can be proved."""
+    nothing_to: int = 0
+    """Exclusive. No object holds the offsets from `end` up to here, or none that can be proved."""
 
     def linked_up_to(self, next_offset: int) -> None:
         while self.ahead and self.ahead[0][0] < next_offset:
@@ -226,7 +239,7 @@ class FollowerCatchUp:
         if window is not None:
             if window.reading is not None:
                 return offset >= window.end
-            if window.nothing_at == offset or window.start <= offset < window.end:
+            if window.start <= offset < max(window.end, window.nothing_to):
                 return False
         elif self._shared.behind(partition, offset) is None:
             return False
@@ -236,9 +249,7 @@ class FollowerCatchUp:
 
     def sent(self, sent: SendLinked) -> bool:
         """A linked response was sent; whether the follower is far behind, so that it is to be read with restraint."""
-        parts = sent.response.cuts[0].parts if sent.response.cuts else ()
-        link = parts[0] if parts else None
-        is_old = isinstance(link, SegmentLink) and not self._shared.is_new(link.object_id)
+        is_old = any(not self._shared.is_new(link.object_id) for link in sent.response.links)
         if not is_old and not self._windows:
             return False
         is_behind = is_old
@@ -269,7 +280,7 @@ class FollowerCatchUp:
         """Read the next runs, unless enough was read ahead, or all."""
         limits = self._shared.limits
         share_bytes = max(limits.ahead_bytes // len(self._windows), limits.read_bytes)
-        if window.reading is not None or window.nothing_at == window.end or window.ahead_bytes >= share_bytes:
+        if window.reading is not None or window.end < window.nothing_to or window.ahead_bytes >= share_bytes:
             return
         wanted = self._shared.behind(partition, window.end)
         if wanted is not None:
@@ -277,18 +288,17 @@ class FollowerCatchUp:
             window.reading.add_done_callback(self._ended)
 
     async def _read(self, wanted: StoredLog, window: _Window) -> None:
-        partition = wanted.topic_id_partition
-        runs: list[StoredRun] = []
+        partition, offset = wanted.topic_id_partition, window.end
+        found = FoundRuns([])
         try:
-            runs = await self._shared.read(wanted, window.end, self._links_archive)
+            found = await self._shared.read(wanted, offset, self._links_archive)
         except (LogDirectoryError, MalformedFileError) as error:
             self._shared.measures.fault("catch_up_log_unreadable")
             log.warning("catch_up_log_unreadable", partition=str(partition), error=str(error))
         finally:  # also after a defect: who waits must go on without
             window.reading = None
-            if not runs:
-                window.nothing_at = window.end
-            self._took(window, runs)
+            window.nothing_to = found.refused_to if found.runs else max(found.refused_to, offset + 1)
+            self._took(window, found.runs)
             self._notify()
         if self._windows.get(partition) is window:
             self._read_on(partition, window)

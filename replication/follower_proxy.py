@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from plugin.archive_object import StoredObjectId
+from plugin.archive_object import ArchiveObjectId, StoredObjectId
 from replication.catch_up_reads import CatchUpReads
 from replication.fetch_frame import Buffer, MalformedFrameError
 from replication.framed_connection import DEFAULT_MAX_FRAME_BYTES, FramedConnection
@@ -222,20 +222,23 @@ class _FollowerRelay:
     async def _hydrated(self, response: LinkedResponse, is_old: bool) -> list[Buffer]:
         """The response spliced. A range that proves wrong is read once more, past the cache.
 
-        `is_old`: the local broker is far behind, so the reads keep to their quota.
+        `is_old`: the local broker is far behind, so the reads keep to their quota. What names an archive object is old,
+        whatever the leader's agent called it.
         """
+        links = response.links
+        is_old = is_old or any(isinstance(link.object_id, ArchiveObjectId) for link in links)
         fetch_all = self._context.catch_up.fetch_all if is_old else self._fetch_all
         started_s = self._context.clock()
         try:
             async with asyncio.timeout(self._context.limits.hydration_timeout_s):
-                data = await fetch_all(response.links)
+                data = await fetch_all(links)
                 self._context.stage_times.observe("hydrated", self._context.clock() - started_s)
                 try:
                     return splice(response, data)
                 except SpliceError as error:
                     self._context.measures.fault("splice_refetch")
                     self._context.hydration.discard(error.link.object_id)
-                    return splice(response, await fetch_all(response.links))
+                    return splice(response, await fetch_all(links))
         except TimeoutError as error:
             if not is_old:  # large reads that take their time are no sign of a store that fails
                 self._context.hydration.timed_out()

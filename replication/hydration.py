@@ -4,14 +4,15 @@ A range that is cached, or on its way, is not fetched again (single flight). Mem
 is under way share one budget; announcements beyond it are let go, as they are only hints. A follower's Fetch that waits
 for a range waits here as in KIP-405's purgatory, with the caller's deadline; the retries are the storage manager's.
 
-What is evicted, too, is ranges, the least recently read object's first: an archive object is as large as many combined
-segments, and one follower reads it from end to end. A caller's range may be spread over several that were read, as
-links end where responses do, and reads where the leader's agent found the end of a run.
+What is evicted, too, is ranges, first those of the object that was read from the store the longest ago: a range that is
+found in the cache makes its object no younger, as the one broker that all is read for seldom asks twice. An archive
+object is as large as many combined segments, and one follower reads it from end to end. A caller's range may be spread
+over several that were read, as links end where responses do, and reads where the leader's agent found the end of a run.
 
 Archive objects are in a store of their own, which may fail, or be missing here, while the other answers. So it has a
-circuit breaker of its own, which costs nobody the links to combined segments: while it is open, links to archive
-objects are refused at once, and their bytes come inline. The leaders' agents are not told of it, as they are of the
-other one.
+circuit breaker of its own: while it is open, links to archive objects are refused at once, and a response that names
+one comes inline, whole; responses that name combined segments alone are read as ever. The leaders' agents are not told
+of it, as they are of the other one.
 
 Used from the event loop alone; the storage manager's calls run in the pool of
 `remote.wal.hydration.thread.pool.size` threads.
@@ -281,7 +282,9 @@ class HydrationCache:
             callback(is_open)
 
     def _evict(self, newest: HydrationRange) -> None:
-        """Forget what was read longest ago, until the rest fits; `newest` stays, as somebody is about to ask for it."""
+        """Forget what was read from the store longest ago, until the rest fits; `newest` stays: it is about to be asked
+        for.
+        """
         for object_id in list(self._objects) if self._size_bytes > self._limits.cache_bytes else ():
             cached = self._objects[object_id]
             for oldest in [each for each in cached.ranges if each.is_read and each is not newest]:

@@ -64,7 +64,7 @@ class LeaderLimits:
     link_wait_max_s: float
     break_even_bytes: int
     range_gap_bytes: int
-    """Ranges of an announcement that are closer than this are read as one."""
+    """Ranges of a combined segment's announcement that are closer than this are read as one."""
     stale_after_s: float = 30.0
     """A response later than this is of no use: the follower's broker has given up (replica.socket.timeout.ms)."""
     allow_plain_connections: bool = True
@@ -177,20 +177,22 @@ class LeaderRelay:
             and self._context.led.mode_of(entry.topic_id_partition, 0) is LinkMode.LINK
         ]
         if ranges:
-            joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
-            self._channel.send(MessageKind.ANNOUNCE, Announcement(segment.combined_segment_id, joined).encode())
-            self._peer_bytes.update(self._follower_id)
-            self._context.measures.announcements.inc()
+            self._tell_ranges(MessageKind.ANNOUNCE, segment.combined_segment_id, ranges)
 
     def _read_ahead(self, object_id: StoredObjectId, ranges: list[tuple[int, int]]) -> None:
         """Tell the agent of a follower that is far behind what it will be given links to."""
         if self._tells_catch_up and self._peer.is_writable:
-            joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
             is_archived = isinstance(object_id, ArchiveObjectId)
             kind = MessageKind.READ_ARCHIVE_AHEAD if is_archived else MessageKind.READ_AHEAD
-            self._channel.send(kind, Announcement(object_id, joined).encode())
-            self._peer_bytes.update()
-            self._context.measures.announcements.inc()
+            self._tell_ranges(kind, object_id, ranges)
+
+    def _tell_ranges(self, kind: MessageKind, object_id: StoredObjectId, ranges: list[tuple[int, int]]) -> None:
+        """Gaps are priced by the combined segments' store; in the archive, what adjoins is joined, and no more."""
+        is_archived = kind is MessageKind.READ_ARCHIVE_AHEAD
+        joined = coalesce_ranges(ranges, 0 if is_archived else self._context.limits.range_gap_bytes)
+        self._channel.send(kind, Announcement(object_id, joined).encode())
+        self._peer_bytes.update(self._follower_id)
+        self._context.measures.announcements.inc()
 
     def forget(self, partition: TopicIdPartition) -> None:
         """The partition is not led here any more; nothing of it will be linked."""

@@ -13,8 +13,9 @@ no source any more finds the archive object. A run is proved as an entry is, by 
 in a hole of a compacted log is not: it is told of by an offset that no batch begins with.)
 
 Entries whose bytes the log does not have any more (compacted, cut off by the log's start, dead since an election) prove
-nothing, and are left out: such bytes go inline. So do those of entries that no finished object holds; an object whose
-deletion was started is not in the store's index.
+nothing, and are left out: such bytes go inline. They do up to the refused entry's end, so that nobody reads it again
+for each of its batches; an overlapping one that begins inside of it is passed over as far. So do those of entries that
+no finished object holds; an object whose deletion was started is not in the store's index.
 
 For a thread: it reads files and takes the store's lock, for some microseconds an entry.
 """
@@ -109,9 +110,17 @@ class StoredRun:
     """Positions are relative to `records`; in the object, they are that much behind `entry.start_file_position`."""
 
 
-def stored_runs(
-    places: Places, partition: TopicIdPartition, directory: Path, offset: int, max_bytes: int
-) -> list[StoredRun]:
+@dataclass(frozen=True, slots=True)
+class FoundRuns:
+    """Where a log's batches are from an offset on."""
+
+    runs: list[StoredRun]
+    refused_to: int = 0
+    """Exclusive. Above 0, the runs end at one that the log does not prove, and that reaches up to here: nothing is
+    gained by another look before."""
+
+
+def stored_runs(places: Places, partition: TopicIdPartition, directory: Path, offset: int, max_bytes: int) -> FoundRuns:
     """The log's batches from `offset` on that are in finished objects, without a gap, until they are `max_bytes`.
 
     The first run holds `offset`, and may begin before it. Ends where the objects do, at one that the log does not
@@ -123,10 +132,10 @@ def stored_runs(
         raise LogDirectoryError(directory, str(error)) from error
     log = _Log(directory)
     runs: list[StoredRun] = []
-    size = 0
+    size = refused_to = 0
     try:
         while size < max_bytes:
-            run = next(_proved(places.at(partition, offset, epochs), log), None)
+            run, refused_to = _first_proved(places.at(partition, offset, epochs), log)
             if run is None:
                 break
             runs.append(run)
@@ -134,15 +143,22 @@ def stored_runs(
             offset = run.entry.last_offset + 1
     finally:
         log.close()
-    return runs
+    epoch_end = epochs.end_offset_for(epochs.epoch_for(offset))  # another epoch's entries begin there
+    return FoundRuns(runs, refused_to if epoch_end is None else min(refused_to, epoch_end))
 
 
-def _proved(found: Iterable[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry]], log: "_Log") -> Iterator[StoredRun]:
+def _first_proved(
+    found: Iterable[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry]], log: "_Log"
+) -> tuple[StoredRun | None, int]:
+    """The first entry that the log proves; or None, and the offset behind those that it does not."""
+    refused_to = 0
     for object_id, entry in found:
         size = _size_of(entry)
         records = log.read(entry.first_offset, size)
         if len(records) == size and crc32c(records) == entry.crc32c:
-            yield StoredRun(object_id, entry, memoryview(records), tuple(scan_batches(records, 0, size)))
+            return StoredRun(object_id, entry, memoryview(records), tuple(scan_batches(records, 0, size))), 0
+        refused_to = max(refused_to, entry.last_offset + 1)
+    return None, refused_to
 
 
 class _Log:
@@ -213,7 +229,7 @@ class LedLogs:
         self._archive = archive
         self.stored_log = stored_log
 
-    def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool = True) -> list[StoredRun]:
+    def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool = True) -> FoundRuns:
         """See `stored_runs`. Without `archive`, combined segments alone are looked at."""
         is_always = log.link_policy is LinkPolicy.ALWAYS
         min_entry_bytes = 0 if is_always else self._min_entry_bytes

@@ -1,17 +1,23 @@
 """Over real sockets: a follower that missed much, behind a leader's agent that has just started."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from plugin.archive_object import ArchiveObjectId
+import pytest
+
+from plugin.archive_object import ArchiveObjectId, StoredObjectId
 from plugin.errors import RemoteStorageTimeoutError
-from replication.catch_up import CatchUp, CatchUpLimits
+from replication.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
+from replication.catch_up_reads import CatchUpReads
 from replication.peer_protocol import Hello
+from tests.kafka_log.batches import batches
+from tests.replication.catch_up_rig import OWN
 from tests.replication.fetch_frames import partition
-from tests.replication.two_agents import Agents
+from tests.replication.two_agents import PATIENCE_S, Agents, Follower
 from tests.rlm.uploaded_log import UploadedLog
 
 OBJECTS, OBJECT_BATCHES = 12, 5
@@ -140,6 +146,25 @@ async def test_all_of_it_comes_from_archive_objects_within_the_quota_for_such_re
         assert missed.agents.storage.fetches == []
 
 
+async def test_gaps_are_read_along_by_the_combined_segments_prices_and_never_in_archive_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[StoredObjectId, tuple[tuple[int, int], ...]]] = []
+    monkeypatch.setattr(CatchUpReads, "read_ahead", lambda _, *what: told.append(what))
+    async with missed_much(tmp_path) as missed:
+        archived = missed.log.archive_all(missed.log.writer.batches)
+        follower = await missed.agents.connect()
+        await follower.fetch({1: 0})
+        (relay,) = missed.agents.leader._relays
+        counted = missed.agents.leader_measures.by_follower[2].peer_bytes
+        ranges = [(0, 10), (20, 30), (30, 40), (2000, 2010)]
+        relay._read_ahead(OWN, ranges)
+        relay._read_ahead(archived, ranges)
+        await missed.agents.until(lambda: len(told) == 2)
+        assert told == [(OWN, ((0, 40), (2000, 2010))), (archived, ((0, 10), (20, 40), (2000, 2010)))]
+        assert missed.agents.leader_measures.by_follower[2].peer_bytes > counted
+
+
 async def test_an_agent_of_link_version_2_gets_inline_what_is_in_archive_objects_alone(tmp_path: Path) -> None:
     old = replace(Agents().follower_hello, max_link_version=2)
     async with missed_much(tmp_path, old) as missed:
@@ -148,15 +173,47 @@ async def test_an_agent_of_link_version_2_gets_inline_what_is_in_archive_objects
         assert missed.agents.linked_responses == 0
 
 
-async def test_a_follower_without_an_archive_gets_inline_what_it_cannot_read_and_keeps_its_other_links(
+async def both_kinds(missed: Missed) -> tuple[Follower, dict[int, bytes | None]]:
+    """A follower's connection that fetches partition 0, whose objects are in the archive, and 1, stored just now."""
+    newest = batches(3, payload=b"n" * 100)
+    missed.agents.append({1: newest})
+    return await missed.agents.connect(), {0: missed.agents.broker.logs[0], 1: newest}
+
+
+async def test_an_agent_of_link_version_2_keeps_the_links_to_combined_segments_in_a_response_with_both_kinds(
+    tmp_path: Path,
+) -> None:
+    async with missed_much(tmp_path, replace(Agents().follower_hello, max_link_version=2)) as missed:
+        archive_all(missed, follower_has_archive=False)
+        follower, records = await both_kinds(missed)
+        answer = await follower.fetch({0: 0, 1: 0})
+        async with asyncio.timeout(PATIENCE_S):
+            while answer == follower.expected({0: b"", 1: records[1]}):  # partition 0 is still being looked for
+                answer = await follower.fetch({0: 0, 1: 0})
+        assert answer == follower.expected(records)
+        await missed.agents.until(lambda: missed.agents.linked_responses > 0)
+        leader = missed.agents.leader_measures.record_bytes
+        assert leader.labels("linked")._value.get() == missed.agents.linked_responses * len(records[1] or b"")
+        assert leader.labels("inline")._value.get() == len(missed.agents.broker.logs[0])
+        assert missed.agents.leader_faults("inline_requested_by_follower") == 0
+
+
+async def test_while_the_archive_is_away_a_response_that_names_it_comes_inline_whole_and_all_others_keep_their_links(
     tmp_path: Path,
 ) -> None:
     async with missed_much(tmp_path) as missed:
         archive_all(missed, follower_has_archive=False)
-        assert await caught_up(missed) == missed.agents.broker.logs[0]
-        assert missed.agents.follower_faults("inline_requested_no_archive") > 0
+        follower, records = await both_kinds(missed)
+        async with asyncio.timeout(PATIENCE_S):
+            while missed.agents.follower_faults("inline_requested_breaker_open") == 0:
+                answer = await follower.fetch({0: 0, 1: 0})
+                assert answer in (follower.expected({0: b"", 1: records[1]}), follower.expected(records))
+        assert missed.agents.hydration.archive_breaker.is_open
+        came_inline = missed.agents.leader_faults("inline_requested_by_follower")
+        assert await follower.fetch({1: 0}) == follower.expected({1: records[1]})
         assert not missed.agents.hydration.breaker.is_open
         assert missed.agents.leader_faults("links_paused") == 0
+        assert missed.agents.leader_faults("inline_requested_by_follower") == came_inline
 
 
 async def test_when_the_archive_object_is_gone_after_all_the_bytes_come_inline(tmp_path: Path) -> None:
@@ -188,16 +245,38 @@ class StuckArchive:
         raise RemoteStorageTimeoutError("get", str(object_id), "planted")
 
 
-async def test_an_archive_that_does_not_answer_in_time_leads_to_inline_bytes(tmp_path: Path) -> None:
-    async with missed_much(tmp_path) as missed:
+@asynccontextmanager
+async def stuck_archive(directory: Path) -> AsyncIterator[Missed]:
+    """What was missed is in an archive object alone, in a store that does not answer."""
+    async with missed_much(directory) as missed:
         archive_all(missed)
         missed.agents.archive = stuck = StuckArchive()
         missed.agents.follower_limits = replace(missed.agents.follower_limits, hydration_timeout_s=0.05)
         await missed.agents.follower.stop()
         await missed.agents.start_follower(missed.agents.leader_address)
         try:
-            assert await caught_up(missed) == missed.agents.broker.logs[0]
+            yield missed
         finally:
             stuck.gate.set()
+
+
+async def test_an_archive_that_does_not_answer_in_time_leads_to_inline_bytes(tmp_path: Path) -> None:
+    async with stuck_archive(tmp_path) as missed:
+        assert await caught_up(missed) == missed.agents.broker.logs[0]
         assert missed.agents.follower_faults("inline_requested_timeout") > 0
         assert not missed.agents.hydration.breaker.is_open
+
+
+async def test_time_outs_of_a_response_that_names_archive_objects_never_pause_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do they when the leader's agent, of a release before, calls it LINKED."""
+    monkeypatch.setattr(FollowerCatchUp, "sent", lambda *_: False)
+    async with stuck_archive(tmp_path) as missed:
+        follower = await missed.agents.connect()
+        for _ in range(4):
+            assert await follower.fetch({0: 0}) == follower.expected({0: missed.agents.broker.logs[0]})
+        assert missed.agents.follower_faults("inline_requested_timeout") == 4
+        assert not missed.agents.hydration.breaker.is_open
+        assert missed.agents.leader_faults("links_paused") == 0
+        assert missed.agents.hydration._in_flight_bytes == 0  # the threads for what is new are free

@@ -99,6 +99,30 @@ def test_what_compaction_or_the_logs_start_took_away_proves_nothing(log: Uploade
     assert [run.entry.last_offset for run in log.runs(3)] == [4]
 
 
+def test_where_the_runs_end_at_one_that_is_not_proved_its_end_is_told(log: UploadedLog) -> None:
+    first, second, third = ([log.writer.append(1), log.writer.append(1)] for _ in range(3))
+    log.upload(first)
+    log.upload([replace(second[0], raw=third[0].raw), second[1]])
+    log.upload(third)
+    found = log.found(0)
+    assert [run.entry.last_offset for run in found.runs] == [1]
+    assert found.refused_to == 4
+    assert log.found(3).refused_to == 4
+    assert log.found(0, max_bytes=1).refused_to == 0  # not looked at
+    assert log.found(4).refused_to == 0  # proved
+    assert log.found(6).refused_to == 0  # in no object
+
+
+def test_a_run_that_is_not_proved_is_refused_only_up_to_where_the_next_leader_epoch_begins(log: UploadedLog) -> None:
+    old = [log.writer.append(1, leader_epoch=1) for _ in range(4)]
+    log.upload(old)
+    log.writer.truncate_to(2)
+    new = [log.writer.append(1, leader_epoch=2) for _ in range(2)]
+    log.upload(new)
+    assert log.found(0).refused_to == 2
+    assert [run.entry.first_offset for run in log.runs(2)] == [2]
+
+
 def test_entries_that_are_not_worth_a_read_are_left_out_unless_links_are_wanted_always(log: UploadedLog) -> None:
     log.upload([log.writer.append(1, payload=b"p" * 500)])
     assert log.runs(0, policy=LinkPolicy.COST, min_entry_bytes=1000) == []
@@ -190,11 +214,11 @@ def test_archive_objects_are_left_out_for_who_does_not_understand_them_and_where
     log.archive_all(batches)
     known = log.stored_log(PARTITION, LinkPolicy.COST)
     assert known is not None
-    assert log.logs().runs(known, 0, 1000, archive=False) == []
-    assert log.logs(min_run_bytes=1000).runs(known, 0, 1000) == []
-    assert len(log.logs(min_entry_bytes=1000).runs(known, 0, 1000)) == 1
-    assert len(log.logs(min_run_bytes=1000).runs(replace(known, link_policy=LinkPolicy.ALWAYS), 0, 1000)) == 1
-    assert LedLogs(log.store, log.stored_log, 0).runs(known, 0, 1000) == []
+    assert log.logs().runs(known, 0, 1000, archive=False).runs == []
+    assert log.logs(min_run_bytes=1000).runs(known, 0, 1000).runs == []
+    assert len(log.logs(min_entry_bytes=1000).runs(known, 0, 1000).runs) == 1
+    assert len(log.logs(min_run_bytes=1000).runs(replace(known, link_policy=LinkPolicy.ALWAYS), 0, 1000).runs) == 1
+    assert LedLogs(log.store, log.stored_log, 0).runs(known, 0, 1000).runs == []
 
 
 STEPS = st.lists(

@@ -19,7 +19,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.led_views import StoredLog
-from rlm.stored_runs import ArchiveLinks, LedLogs, StoredRun
+from rlm.stored_runs import ArchiveLinks, FoundRuns, LedLogs, StoredRun
 from tests.kafka_log.log_writer import LogWriter, WrittenBatch
 from tests.rlm.archive_rig import MemoryArchive
 from tests.rlm.memory_storage import MemoryStorage
@@ -116,6 +116,11 @@ class UploadedLog:
     def runs(
         self, offset: int, max_bytes: int = 10**9, policy: LinkPolicy = LinkPolicy.ALWAYS, min_entry_bytes: int = 0
     ) -> list[StoredRun]:
+        return self.found(offset, max_bytes, policy, min_entry_bytes).runs
+
+    def found(
+        self, offset: int, max_bytes: int = 10**9, policy: LinkPolicy = LinkPolicy.ALWAYS, min_entry_bytes: int = 0
+    ) -> FoundRuns:
         log = self.stored_log(self.partition, policy)
         assert log is not None
         return self.logs(min_entry_bytes).runs(log, offset, max_bytes)

@@ -1,0 +1,37 @@
+"""How the agent names itself to others."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.kafka_side import AgentIdentity
+from agent.peering import own_hello
+from agent.settings_file import agent_settings
+from kafka_log.server_properties import parse_broker_properties
+from replication.peer_protocol import ARCHIVE_LINK_VERSION, LINK_VERSION, Hello, agree
+
+IDENTITY = AgentIdentity("cluster", 2, 22, None, 0)
+FILE = Path("/etc/kafka/server.properties")
+
+
+def hello(archive: str) -> Hello:
+    raw = {
+        "node.id": "2",
+        "process.roles": "broker",
+        "log.dirs": "/data/kafka",
+        "listeners": "PLAINTEXT://:9092",
+        "remote.wal.archive.enable": archive,
+    }
+    return own_hello(IDENTITY, agent_settings(parse_broker_properties(raw, FILE), FILE))
+
+
+def test_an_agent_with_an_archive_speaks_the_newest_link_version() -> None:
+    assert hello("true") == Hello("cluster", 2, 22, max_link_version=LINK_VERSION)
+
+
+@pytest.mark.parametrize(("leader", "follower"), [("true", "false"), ("false", "true"), ("false", "false")])
+def test_links_to_archive_objects_are_agreed_upon_only_where_both_agents_have_the_archive_on(
+    leader: str, follower: str
+) -> None:
+    assert agree(hello("true"), hello("true")) >= ARCHIVE_LINK_VERSION
+    assert 0 < agree(hello(leader), hello(follower)) < ARCHIVE_LINK_VERSION

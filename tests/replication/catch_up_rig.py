@@ -1,0 +1,104 @@
+"""A leader's agent whose follower is far behind, sans-IO but for the log on disk."""
+
+import asyncio
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from plugin.archive_object import ArchiveObjectId, StoredObjectId
+from plugin.segment_metadata import CombinedSegmentId
+from replication.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
+from replication.fetch_frame import scan_fetch_response
+from replication.link_index import LinkIndex
+from replication.link_planner import LinkPlanner, PlannerLimits, SendLinked, Verdict, WaitForUploads
+from replication.measures import ReplicationMeasures
+from tests.kafka_log.log_writer import WrittenBatch
+from tests.replication.fake_led import FakeLed
+from tests.replication.fetch_frames import partition, response
+from tests.rlm.uploaded_log import UploadedLog
+
+OWN = CombinedSegmentId(1, 11, 500)
+PATIENCE_S = 10
+
+
+def joined(written: list[WrittenBatch]) -> bytes:
+    return b"".join(each.raw for each in written)
+
+
+class Rig:
+    """A leader's agent that has just started: its index is empty, its uploads are all of an agent before."""
+
+    def __init__(self, directory: Path, ahead_bytes: int = 10_000, read_bytes: int = 2000) -> None:
+        self.log = UploadedLog(directory, partition(0))
+        self.now_s = 100.0
+        self.measures = ReplicationMeasures(CollectorRegistry())
+        self.index = LinkIndex()
+        limits = CatchUpLimits(ahead_bytes, read_bytes)
+        self.shared = CatchUp(self.index, self.log.logs(), limits, self.measures, clock=lambda: self.now_s)
+        self.announced: list[tuple[StoredObjectId, list[tuple[int, int]]]] = []
+        self.told = asyncio.Event()
+        self.catch_up, self.planner = self.follower()
+
+    def follower(self, links_archive: bool = True) -> tuple[FollowerCatchUp, LinkPlanner]:
+        """One follower's connection."""
+        catch_up = FollowerCatchUp(self.shared, lambda *what: self.announced.append(what), self.told.set, links_archive)
+        return catch_up, LinkPlanner(self.index, FakeLed(expected=False), PlannerLimits(0.5, 1), catch_up)
+
+    def fill(self, objects: int, batches_each: int = 4, payload_bytes: int = 200) -> list[list[WrittenBatch]]:
+        """Append and upload."""
+        filled = []
+        for number in range(objects):
+            payload = bytes([65 + number % 26]) * payload_bytes
+            filled.append([self.log.writer.append(2, payload=payload) for _ in range(batches_each)])
+            self.log.upload(filled[-1])
+        return filled
+
+    def begin(self, written: list[WrittenBatch], cut_off: bytes = b"") -> Verdict:
+        return self.begin_with({0: joined(written) + cut_off}, self.planner)
+
+    def begin_with(self, records: dict[int, bytes], planner: LinkPlanner) -> Verdict:
+        frame = response(dict(records))
+        planner.begin(frame, scan_fetch_response(frame, 17), 3)
+        return planner.decide(self.now_s)
+
+    async def answer(self, records: dict[int, bytes], planner: LinkPlanner) -> Verdict:
+        """What becomes of a response with these records by partition, with what it takes to find them."""
+        verdict = self.begin_with(records, planner)
+        async with asyncio.timeout(PATIENCE_S):
+            while isinstance(verdict, WaitForUploads):
+                self.told.clear()
+                await self.told.wait()
+                verdict = planner.decide(self.now_s)
+        return verdict
+
+    async def links(self, written: list[WrittenBatch], cut_off: bytes = b"") -> SendLinked:
+        """The response that these batches become, with what it takes to find them."""
+        verdict = await self.answer({0: joined(written) + cut_off}, self.planner)
+        assert isinstance(verdict, SendLinked)
+        self.catch_up.sent(verdict)
+        return verdict
+
+    async def has_read(self) -> None:
+        """All reads that were begun have ended."""
+        async with asyncio.timeout(PATIENCE_S):
+            while tasks := [task for task in asyncio.all_tasks() if task.get_name() == "catch-up"]:
+                await asyncio.wait(tasks)
+        await asyncio.sleep(0)  # their callbacks
+
+    def linked_bytes(self, sent: SendLinked) -> bytes:
+        return b"".join(
+            self.content(link.object_id)[link.start_position : link.end_position] for link in sent.response.links
+        )
+
+    @property
+    def announced_sequences(self) -> list[int]:
+        return [named.sequence for named, _ in self.announced if isinstance(named, CombinedSegmentId)]
+
+    def content(self, object_id: StoredObjectId) -> bytes:
+        if isinstance(object_id, ArchiveObjectId):
+            return self.log.archive.objects[object_id]
+        return self.log.storage.objects[object_id]
+
+    @property
+    def announced_bytes(self) -> int:
+        return sum(end - start for _, ranges in self.announced for start, end in ranges)
