@@ -70,17 +70,27 @@ def assignments(
 def resume_offset(
     store: RemoteWalMetadataStore, archive: ArchiveStore, partition: TopicIdPartition, directory: Path
 ) -> int | None:
-    """Where the upload of this log goes on, as the metadata topic and the log's leader epochs tell together.
-
-    What was uploaded is in combined segments, or, once these were released, in archive objects alone. None when nothing
-    of it was uploaded, or the checkpoint cannot be read.
-    """
+    """`offset_to_resume` of the log as its directory has it; None too when the checkpoint cannot be read."""
     try:
         epochs = read_leader_epochs(directory)
     except (OSError, MalformedFileError):
         return None
-    chain = LeaderEpochChain(epochs.entries)
-    last = max(store.last_uploaded_offset(partition, chain), _last_archived_offset(archive, partition, chain))
+    return offset_to_resume(store, archive, partition, LeaderEpochChain(epochs.entries))
+
+
+def offset_to_resume(
+    store: RemoteWalMetadataStore, archive: ArchiveStore, partition: TopicIdPartition, epochs: LeaderEpochChain
+) -> int | None:
+    """Where the upload of this log goes on, as the metadata topic and the log's leader epochs tell together.
+
+    What was uploaded is in combined segments, or, once these were released, in archive objects alone. Of these nothing
+    counts from the first offset on that was declared dead and is the log's again: it is uploaded anew, as nothing
+    else tells a recovery that it is (`recovery.epoch_ends`). None when nothing of the log was uploaded.
+    """
+    archived = _last_archived_offset(archive, partition, epochs)
+    if archived != UNKNOWN_OFFSET and (dead := store.first_dead_offset(partition, epochs)) is not None:
+        archived = min(archived, dead - 1)
+    last = max(store.last_uploaded_offset(partition, epochs), archived)
     return None if last == UNKNOWN_OFFSET else last + 1
 
 

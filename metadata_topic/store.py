@@ -189,6 +189,21 @@ class RemoteWalMetadataStore:
                         found.append((_view(run, key), dead_from))
             return found
 
+    def first_dead_offset(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain) -> int | None:
+        """The first offset of this log that is declared dead in a segment, in the very epoch that wrote it; None when
+        there is none.
+
+        A log has such offsets when an unclean election brought it back, or a recovery that did not know better.
+        """
+        with self._lock:
+            dead = [
+                (offset, epoch)
+                for tails in self._state.dead_from.values()
+                for (partition, epoch), offset in tails.items()
+                if partition == topic_id_partition
+            ]
+        return min((offset for offset, epoch in dead if leader_epochs.epoch_at(offset) == epoch), default=None)
+
     def topic_id_partitions(self) -> list[TopicIdPartition]:
         """The partitions that have finished segments."""
         with self._lock:

@@ -7,12 +7,12 @@ it. What the metadata tells of as deleted, or as to be deleted, counts for nothi
 
 What a leader declared dead is dead in the segment that it named. A finished segment is always named by itself, so no
 more is taken from it. Of objects that nobody could name, unpublished and archived ones, what an epoch holds beyond its
-declared end is dead too (`recovery.epoch_ends`).
+declared end is dead too, where nothing speaks against it (`recovery.epoch_ends`).
 
 Without metadata, every object's footer is read: a request for each. An object whose footer cannot be read is named.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -110,10 +110,11 @@ def from_metadata(
             stored = StoredObject(
                 segment.combined_segment_id, segment.size_bytes, segment.event_timestamp_ms, segment.custom_metadata
             )
+            dead_from = _named_dead(segment.combined_segment_id, dead)
             is_there = listed.pop(segment.combined_segment_id, None) is not None
             if not is_there:
                 inventory.lost_objects.append(str(segment.combined_segment_id))
-            _add_entries(inventory, stored, segment.metadata.entries, _named_dead(stored, dead), is_lost=not is_there)
+            _add_entries(inventory, stored, segment.metadata.entries, dead_from, is_lost=not is_there)
         elif segment.state is STARTED:
             if (found := listed.pop(segment.combined_segment_id, None)) is not None:
                 unpublished.append(found)
@@ -123,24 +124,45 @@ def from_metadata(
             progress("metadata", done)
     unpublished += [stored for segment_id, stored in listed.items() if noted.store.state_of(segment_id) is None]
     inventory.unpublished_objects = len(unpublished)
-    _add_footers(inventory, storage, unpublished, progress, noted.epoch_ends)
-    _add_archive(inventory, archived, archive, noted.epoch_ends)
+    _add_footers(inventory, storage, unpublished, progress)
+    _add_archive(inventory, archived, archive)
+    _end_epochs(inventory, noted.epoch_ends, {found.combined_segment_id for found in unpublished})
     return inventory
 
 
-def _add_archive(inventory: Inventory, archived: ArchiveStore, archive: ArchiveStorage | None, ends: EpochEnds) -> None:
+def _end_epochs(inventory: Inventory, ends: EpochEnds, unpublished: Container[CombinedSegmentId]) -> None:
+    """Leave out what is dead of objects that declarations do not name."""
+
+    def is_named(run: StoredRun) -> bool:
+        object_id = run.stored_in.object_id
+        return isinstance(object_id, CombinedSegmentId) and object_id not in unpublished
+
+    for partition in ends.partitions():
+        into = [
+            of_partition[partition] for of_partition in (inventory.runs, inventory.lost) if partition in of_partition
+        ]
+        runs = [run for of_state in into for run in of_state]
+        standing = ends.standing(
+            partition, [run for run in runs if is_named(run)], [run for run in runs if not is_named(run)]
+        )
+        for of_state in into:
+            of_state[:] = [run if is_named(run) else standing.cut(run) for run in of_state]
+
+
+def _add_archive(inventory: Inventory, archived: ArchiveStore, archive: ArchiveStorage | None) -> None:
     there = {stored.object_id: stored for stored in archive.list()} if archive is not None else {}
     for object_id, _ in archived.objects(FINISHED):
         record = archived.committed(object_id)
         if record is None:
             continue
-        stored = StoredObject(object_id, record.size_bytes, record.event_timestamp_ms)
         listed = there.get(object_id)
         if listed is None:
             inventory.lost_objects.append(str(object_id))
         # The record is published again from time to time, so its time stamp alone may be much too young.
-        written_ms = min(stored.written_ms, listed.last_modified_ms) if listed is not None else stored.written_ms
-        _add_entries(inventory, stored, record.runs, _beyond_its_end(ends, written_ms), is_lost=listed is None)
+        published_ms = record.event_timestamp_ms
+        written_ms = min(published_ms, listed.last_modified_ms) if listed is not None else published_ms
+        stored = StoredObject(object_id, record.size_bytes, written_ms)
+        _add_entries(inventory, stored, record.runs, is_lost=listed is None)
 
 
 def _add_footers(
@@ -148,7 +170,6 @@ def _add_footers(
     storage: RemoteWalStorageManager,
     listed: Iterable[StoredSegment],
     progress: Progress,
-    ends: EpochEnds | None = None,
 ) -> None:
     """Read the objects' footers, many at a time."""
 
@@ -170,7 +191,7 @@ def _add_footers(
                     inventory.unreadable.append(result)
                 else:
                     found, entries = result
-                    _add_entries(inventory, found, entries, _beyond_its_end(ends or EpochEnds(), found.written_ms))
+                    _add_entries(inventory, found, entries)
             progress("footers", done)
 
 
@@ -183,16 +204,11 @@ def _nothing_dead(_entry: RemoteLogSegmentMetadataEntry) -> int | None:
     return None
 
 
-def _named_dead(stored: StoredObject, dead: DeadTails) -> DeadFrom:
+def _named_dead(segment_id: CombinedSegmentId, dead: DeadTails) -> DeadFrom:
     """Of a segment that declarations name."""
     if not dead:
         return _nothing_dead
-    return lambda entry: dead.get((stored.object_id, entry.topic_id_partition, entry.leader_epoch))  # type: ignore[arg-type]
-
-
-def _beyond_its_end(ends: EpochEnds, written_ms: int) -> DeadFrom:
-    """Of an object that declarations do not name."""
-    return lambda entry: ends.end_of(entry.topic_id_partition, entry.leader_epoch, written_ms)
+    return lambda entry: dead.get((segment_id, entry.topic_id_partition, entry.leader_epoch))
 
 
 def _add_entries(

@@ -11,8 +11,9 @@ Two more facts come from the metadata topic where there is one: which runs are d
 epoch began of which no record was uploaded (KIP-1176's failover: B2 leads with a log end offset of 5, and declares
 what B1 uploaded from there on dead). Without them, the end of an old leader's runs that a newer one truncated is taken
 for the log's as long as the newer one has uploaded nothing; no object can tell otherwise. Where an epoch began counts
-only while no living record of an older one stands there or behind: where one does, an unclean election has brought it
-back since, as whoever led then uploaded it anew.
+only while the living records of older ones end there. Where they go on, an unclean election has brought them back
+since, as whoever led then uploaded them anew; where they end before, the log was cut off once more, and the rest is
+deleted.
 
 Within an epoch any run that covers an offset will do, as one leader writes an offset once; the one reaching furthest
 is taken. Runs that are known and cannot be read (their object is gone) take part in finding the epochs and the log's
@@ -27,15 +28,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from plugin.archive_object import ArchiveObjectId
-from plugin.segment_metadata import CombinedSegmentId
+from plugin.archive_object import ArchiveObjectId, StoredObjectId
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
     """An object that holds runs; a combined segment, or an archive object."""
 
-    object_id: CombinedSegmentId | ArchiveObjectId
+    object_id: StoredObjectId
     size_bytes: int
     written_ms: int
     """By its writer's clock, milliseconds since 1970."""
@@ -155,7 +155,8 @@ class LogRuns:
         self.lineage = _lineage(starts)
         held = [(epoch, min(ends[epoch], end)) for (epoch, _), end in self._epoch_ranges()]
         for epoch, start in known_starts:
-            if not any(older < epoch and end > start for older, end in held):
+            reached = max((end for older, end in held if older < epoch), default=start)
+            if reached == start:
                 starts[epoch] = min(start, starts.get(epoch, start))
         self.lineage = _lineage(starts)
         self._known_end = max(

@@ -1,6 +1,7 @@
-"""The metadata topic, read once to its end, with what the store does not keep: who declared records dead.
+"""The metadata topic, read once to its end, with what the store does not keep: who declared records dead, and which
+epochs were uploaded how far, and when.
 
-The store forgets that with the segments that were named, and nobody else asks; here it tells of the logs.
+The store forgets that with the segments, and nobody else asks; here it tells of the logs.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,7 +11,8 @@ from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.errors import MetadataTopicError
 from metadata_topic.fencing import Source
-from metadata_topic.records import MetadataRecord, RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.records import MetadataRecord, PublishedSegment, RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.states import FINISHED
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic import METADATA_TOPIC
 from recovery.epoch_ends import EpochEnds
@@ -24,8 +26,13 @@ class NotedMetadata:
         self.epoch_ends = EpochEnds()
 
     def _note(self, record: MetadataRecord) -> None:
+        """Before the store takes it in: a declaration names a segment that is known by then, unless it is deleted."""
         if isinstance(record, RemoteWalLogSegmentMetadataUpdate):
-            self.epoch_ends.add(record)
+            named = self.store.segment(record.combined_segment_id)
+            self.epoch_ends.add(record, named.entries if named is not None else ())
+        elif isinstance(record, PublishedSegment) and record.state is FINISHED:
+            # One of a fenced agent may be among them: in doubt more is kept.
+            self.epoch_ends.uploaded(record.entry_block, record.event_timestamp_ms)
 
 
 class _NotingStore(RemoteWalMetadataStore):
@@ -37,11 +44,10 @@ class _NotingStore(RemoteWalMetadataStore):
 
     def apply_all(self, records: Iterable[tuple[MetadataRecord | None, Source]]) -> None:
         """As the store's."""
-        taken = list(records)
-        for record, _ in taken:
+        for record, source in records:
             if record is not None:
                 self._show(record)
-        super().apply_all(taken)
+            super().apply_all([(record, source)])
 
 
 def read_metadata(client: KafkaClientConfig, timeout_s: float) -> tuple[NotedMetadata, ArchiveStore]:

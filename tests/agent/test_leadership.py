@@ -7,6 +7,7 @@ from kafka_log.log_directory import PartitionDirectory
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
 from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import LinkPolicy, TopicSettings
 from plugin.archive_object import ArchiveObjectId
@@ -91,6 +92,13 @@ def test_without_a_readable_checkpoint_the_upload_begins_with_the_active_segment
     assert resume_offset(store, ArchiveStore(), PARTITION, log.path) is None
 
 
+def declared_dead(
+    store: RemoteWalMetadataStore, sequence: int, epoch: int, first: int, last: int, by_epoch: int
+) -> None:
+    entry = RemoteLogSegmentMetadataEntry(PARTITION, epoch, first, last, 112, 200, 0)
+    store.apply(RemoteWalLogSegmentMetadataUpdate(CombinedSegmentId(1, 1, sequence), (entry,), 1, by_epoch, 1))
+
+
 def archived(sequence: int, *runs: tuple[int, int, int]) -> ArchiveObjectCommitted:
     """The record of an object with these runs: leader epoch, first and last offset."""
     entries = tuple(RemoteLogSegmentMetadataEntry(PARTITION, *run, 112, 200, 0) for run in runs)
@@ -122,3 +130,29 @@ def test_archive_objects_of_what_the_log_has_lost_or_that_are_deleted_do_not_cou
     archive.apply(going)
     archive.apply(ArchiveObjectDeleted(going.object_id, 1, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, 1))
     assert resume_offset(store, archive, PARTITION, log.path) == 10
+
+
+def test_what_was_declared_dead_and_is_the_logs_again_is_uploaded_anew_though_it_is_archived(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "t-0")
+    log.append(10, leader_epoch=1)
+    log.append(5, leader_epoch=4)
+    store, archive = RemoteWalMetadataStore(), ArchiveStore()
+    archive.apply(archived(0, (1, 0, 9)))
+    uploaded(store, 0, epoch=1, first=0, last=11)
+    declared_dead(store, 0, epoch=1, first=5, last=11, by_epoch=3)
+    assert resume_offset(store, archive, PARTITION, log.path) == 5
+    uploaded(store, 1, epoch=1, first=5, last=9)
+    assert resume_offset(store, archive, PARTITION, log.path) == 10
+
+
+def test_what_was_declared_dead_and_is_not_the_logs_does_not_hold_the_upload_back(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "t-0")
+    log.append(10, leader_epoch=1)
+    log.append(5, leader_epoch=4)
+    store, archive = RemoteWalMetadataStore(), ArchiveStore()
+    archive.apply(archived(0, (1, 0, 9), (4, 10, 12)))
+    uploaded(store, 0, epoch=1, first=8, last=11)
+    declared_dead(store, 0, epoch=1, first=10, last=11, by_epoch=4)
+    uploaded(store, 1, epoch=2, first=9, last=11)
+    declared_dead(store, 1, epoch=2, first=9, last=11, by_epoch=4)
+    assert resume_offset(store, archive, PARTITION, log.path) == 13

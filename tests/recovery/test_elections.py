@@ -2,15 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, takewhile
 
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from agent.leadership import offset_to_resume
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs
-from metadata_topic.archive_store import ArchiveStore
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
+from metadata_topic.archive_store import ArchiveStore, LogBounds
 from metadata_topic.records import PublishedSegment
-from metadata_topic.states import FINISHED
+from metadata_topic.states import DELETED, FINISHED
+from plugin.archive_object import ArchiveObjectId
+from plugin.archive_storage import StoredArchiveObject
 from plugin.remote_wal_storage_manager import StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -20,8 +25,10 @@ from plugin.segment_metadata import (
 from recovery.inventory import from_metadata
 from recovery.log_plan import LogPlan, PlanRules
 from recovery.metadata_notes import NotedMetadata
+from rlm.archive_tier import ArchiveTier
 from rlm.failover import FailoverPlanner
 from tests.recovery.stored_logs import ORDERS
+from tests.rlm.archive_rig import MemoryArchive
 from tests.rlm.memory_storage import MemoryStorage
 
 
@@ -40,6 +47,17 @@ class Footers(MemoryStorage):
         return self.uploaded[stored.combined_segment_id]
 
 
+class Listed(MemoryArchive):
+    """Archive objects of which nothing but the listing is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: dict[ArchiveObjectId, StoredArchiveObject] = {}
+
+    def list(self, topic_id_partition: TopicIdPartition | None = None) -> Iterator[StoredArchiveObject]:
+        yield from self.written.values()
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     """What a leader does until it dies."""
@@ -55,7 +73,11 @@ class Term:
     """Records in each object."""
     uploads: int
     published: int
-    """Of the uploads; then it dies."""
+    """Of the uploads;"""
+    archived: int = 0
+    """Then it archives so many of the published records,"""
+    releases: bool = False
+    """and releases what is archived; then it dies."""
 
 
 TERMS = st.builds(
@@ -63,6 +85,7 @@ TERMS = st.builds(
     st.integers(0, 2), st.integers(0, 6), st.integers(0, 1), st.integers(0, 6), st.integers(1, 4), st.integers(0, 4),
     st.integers(0, 4),
 )  # fmt: skip
+ARCHIVING_TERMS = st.builds(replace, TERMS, archived=st.integers(0, 8), releases=st.booleans())
 EVERYTHING = 1000
 
 
@@ -72,6 +95,8 @@ class Partition:
 
     storage: Footers = field(default_factory=Footers)
     noted: NotedMetadata = field(default_factory=NotedMetadata)
+    archive: Listed = field(default_factory=Listed)
+    archived: ArchiveStore = field(default_factory=ArchiveStore)
     logs: list[tuple[tuple[int, ...], LeaderEpochs]] = field(default_factory=lambda: [((), LeaderEpochs())])
     """By leader: the epoch that wrote each offset, and the checkpoint."""
     now_ms: int = 0
@@ -91,12 +116,18 @@ class Partition:
         stored = self._upload(log, epochs, term)
         for metadata in stored[: term.published]:
             self.noted.store.apply_all([(PublishedSegment.of(metadata), (0, 0))])
+        self._archive(log, epochs, term.archived)
+        if term.releases:
+            self._release(epochs)
+        for object_id in self.archived.unneeded({ORDERS: LogBounds(0, epochs)}, ()):
+            self.archived.apply(ArchiveObjectDeleted(object_id, 1, DELETED, self.now_ms))
+            del self.archive.written[object_id]
 
     def _upload(
         self, log: tuple[int, ...], epochs: LeaderEpochs, term: Term
     ) -> list[RemoteWalCombinedLogSegmentMetadata]:
-        """From where the store ends on, as agents do, an object for each few records of one epoch."""
-        begin = self.noted.store.last_uploaded_offset(ORDERS, epochs) + 1
+        """From where agents go on, an object for each few records of one epoch."""
+        begin = offset_to_resume(self.noted.store, self.archived, ORDERS, epochs) or 0
         parts = [
             offsets[start : start + term.object_records]
             for _, of_epoch in groupby(range(begin, len(log)), key=log.__getitem__)
@@ -112,8 +143,30 @@ class Partition:
             self.storage.uploaded[segment_id] = found[-1]
         return found
 
+    def _archive(self, log: tuple[int, ...], epochs: LeaderEpochs, records: int) -> None:
+        """The living uploads behind what is archived, as far as they go on: an object for each epoch."""
+        begin = self.archived.archived_up_to(ORDERS, epochs) + 1
+        held = list(takewhile(lambda at: self.noted.store.entries_covering(ORDERS, at, epochs), range(begin, len(log))))
+        for epoch, of_epoch in groupby(held[:records], key=log.__getitem__):
+            offsets = list(of_epoch)
+            self.now_ms += 1
+            object_id = ArchiveObjectId(ORDERS, offsets[0], offsets[-1], CombinedSegmentId(1, 1, self.now_ms))
+            run = RemoteLogSegmentMetadataEntry(ORDERS, epoch, offsets[0], offsets[-1], 112, 113, 0)
+            self.archived.apply(ArchiveObjectCommitted(object_id, 1, (run,), 200, (), self.now_ms))
+            self.archive.written[object_id] = StoredArchiveObject(object_id, str(object_id), 200, self.now_ms)
+
+    def _release(self, epochs: LeaderEpochs) -> None:
+        """What is archived, or dead as a whole."""
+        store, tier = self.noted.store, ArchiveTier(self.archived, lambda _topic: True, lambda _partition: epochs)
+        for segment in list(store.segments(FINISHED)):
+            segment_id = segment.combined_segment_id
+            if all(map(tier.holds, store.living_entries(segment_id))):
+                deleted = RemoteWalCombinedLogSegmentMetadata(segment_id, (), DELETED, self.now_ms)
+                store.apply_all([(PublishedSegment.of(deleted), (0, 0))])
+                del self.storage.uploaded[segment_id]
+
     def plan(self) -> LogPlan:
-        inventory = from_metadata(self.noted, ArchiveStore(), self.storage, None)
+        inventory = from_metadata(self.noted, self.archived, self.storage, self.archive)
         return inventory.log_runs(ORDERS).plan(PlanRules(start_offset=0))
 
 
@@ -135,6 +188,37 @@ def test_when_all_uploads_were_published_the_last_leaders_log_is_planned_though_
 
     plan = partition.plan()
     assert (tuple(_epochs_of(plan)), plan.gap) == (partition.logs[-1][0], None)
+
+
+@example([Term(0, 0, 0, 10, 10, 1, 1, archived=10), Term(0, 5, 1, 0, 1, 0, 0)], Term(1, 0, 1, 4, 5, 1, 1))
+@given(st.lists(ARCHIVING_TERMS, max_size=5), ARCHIVING_TERMS)
+def test_a_log_that_is_written_on_is_planned_whole_when_its_older_records_are_in_the_archive_alone(
+    before: list[Term], last: Term
+) -> None:
+    partition = Partition()
+    for term in before:
+        partition.lead(replace(term, uploads=EVERYTHING, published=EVERYTHING))
+    partition.lead(replace(last, written=last.written + 1, uploads=EVERYTHING, published=EVERYTHING))
+
+    plan = partition.plan()
+    assert (tuple(_epochs_of(plan)), plan.gap) == (partition.logs[-1][0], None)
+
+
+@example([Term(0, 0, 0, 15, 10, 2, 2, archived=10, releases=True)], Term(0, 7, 0, 0, 1, 0, 0))
+@given(st.lists(ARCHIVING_TERMS, max_size=5), ARCHIVING_TERMS)
+def test_nothing_of_the_last_leaders_log_is_left_out_though_it_wrote_nothing_while_segments_tell_of_its_end(
+    before: list[Term], last: Term
+) -> None:
+    partition = Partition()
+    for term in before:
+        partition.lead(replace(term, log_of=0, uploads=EVERYTHING, published=EVERYTHING))
+    partition.lead(replace(last, log_of=0, written=0, uploads=EVERYTHING, published=EVERYTHING))
+
+    plan, (log, _) = partition.plan(), partition.logs[-1]
+    assume(log)  # of an empty one nothing need be left, not even what tells that it is empty
+    assert (tuple(_epochs_of(plan)[: len(log)]), plan.gap) == (log, None)
+    began = {start for _, epochs in partition.logs for start in epochs.entries}
+    assert set(plan.leader_epochs) <= began, "an epoch begins where it began, and one without records only there"
 
 
 @given(st.lists(TERMS, max_size=5), TERMS)

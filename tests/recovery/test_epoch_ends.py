@@ -1,13 +1,16 @@
 """What declarations say of objects that they do not name."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
+from plugin.entry_columns import encode
 from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.epoch_ends import EpochEnds
 from recovery.log_plan import EpochStart
-from tests.recovery.stored_logs import ORDERS
+from tests.recovery.stored_logs import ORDERS, run
 
 DECLARED_MS = 1000
 BEFORE_MS, AFTER_MS = 999, 1001
@@ -23,46 +26,47 @@ def _declared(
 
 
 def _ends(*declared: RemoteWalLogSegmentMetadataUpdate) -> EpochEnds:
+    """Each names a segment of its own, with records of the epoch that lie both before the end and behind it."""
     ends = EpochEnds()
     for one in declared:
-        ends.add(one)
+        ends.add(one, [replace(entry, first_offset=entry.first_offset - 1) for entry in one.entries])
     return ends
 
 
 def test_an_epoch_ends_in_all_objects_where_it_was_declared_to_end_in_one() -> None:
     ends = _ends(_declared(2, 0, 1750, sequence=2), _declared(2, 0, 1000, sequence=1))
 
-    assert ends.end_of(ORDERS, 0, BEFORE_MS) == 1000
-    assert ends.end_of(ORDERS, 1, BEFORE_MS) is None, "of another epoch nobody said anything"
+    assert ends.standing(ORDERS).end_of(0, BEFORE_MS) == 1000
+    assert ends.standing(ORDERS).end_of(1, BEFORE_MS) is None, "of another epoch nobody said anything"
 
 
 def test_what_was_written_after_the_declaration_is_not_meant_by_it() -> None:
-    assert _ends(_declared(1, 0, 5)).end_of(ORDERS, 0, AFTER_MS) is None
+    assert _ends(_declared(1, 0, 5)).standing(ORDERS).end_of(0, AFTER_MS) is None
 
 
 def test_a_leader_that_says_it_again_says_it_of_what_was_written_until_then() -> None:
     ends = _ends(_declared(1, 0, 5), _declared(1, 0, 8, AFTER_MS, sequence=2))
 
-    assert ends.end_of(ORDERS, 0, AFTER_MS) == 5, "its own log ends the older epoch at 5 as long as it leads"
+    assert ends.standing(ORDERS).end_of(0, AFTER_MS) == 5, "its own log ends the older epoch at 5 as long as it leads"
 
 
 def test_a_second_recovery_to_an_earlier_point_ends_the_epoch_earlier() -> None:
-    assert _ends(_declared(2, 0, 1000), _declared(4, 0, 300, AFTER_MS)).end_of(ORDERS, 0, BEFORE_MS) == 300
+    assert _ends(_declared(2, 0, 1000), _declared(4, 0, 300, AFTER_MS)).standing(ORDERS).end_of(0, BEFORE_MS) == 300
 
 
 def test_nothing_follows_from_a_leader_whose_own_records_were_declared_dead() -> None:
     # An unclean election: epoch 2's leader had what epoch 1's leader had not, and nothing of epoch 1.
     ends = _ends(_declared(1, 0, 5), _declared(2, 1, 5, AFTER_MS))
 
-    assert ends.end_of(ORDERS, 0, BEFORE_MS) is None
+    assert ends.standing(ORDERS).end_of(0, BEFORE_MS) is None
 
 
 def test_a_leader_that_was_itself_cut_off_later_on_has_said_the_truth() -> None:
-    assert _ends(_declared(1, 0, 5), _declared(2, 1, 8, AFTER_MS)).end_of(ORDERS, 0, BEFORE_MS) == 5
+    assert _ends(_declared(1, 0, 5), _declared(2, 1, 8, AFTER_MS)).standing(ORDERS).end_of(0, BEFORE_MS) == 5
 
 
 def test_what_only_a_newer_leader_could_know_is_refused() -> None:
-    assert _ends(_declared(3, 3, 5)).end_of(ORDERS, 3, BEFORE_MS) is None
+    assert _ends(_declared(3, 3, 5)).standing(ORDERS).end_of(3, BEFORE_MS) is None
 
 
 def test_a_leader_that_ends_the_very_epoch_before_its_own_begins_there() -> None:
@@ -77,7 +81,71 @@ def test_where_an_epoch_begins_is_not_known_when_others_lie_between() -> None:
 
 def test_where_an_epoch_begins_is_not_known_when_a_still_older_one_ends_before() -> None:
     # Restored to offset 3: of epoch 1, which began at 5, nothing is left.
-    assert not _ends(_declared(2, 1, 5), _declared(2, 0, 3)).starts()
+    ends = EpochEnds()
+    for declared in (_declared(2, 1, 5), _declared(2, 0, 3, sequence=2)):
+        ends.add(declared, declared.entries)
+
+    assert not ends.starts()
+
+
+def test_where_an_epoch_begins_is_not_known_when_the_end_of_the_one_before_is_where_a_segment_begins() -> None:
+    # What lies before it is in the archive alone: the epoch may end there already.
+    ends, declared = EpochEnds(), _declared(1, 0, 10)
+    ends.add(declared, declared.entries)
+
+    assert not ends.starts()
+    assert ends.standing(ORDERS).end_of(0, BEFORE_MS) == 10
+
+
+def test_a_segment_that_holds_the_last_record_before_the_end_tells_it_exactly() -> None:
+    ends, declared = EpochEnds(), _declared(1, 0, 10)
+    [behind] = declared.entries
+    ends.add(declared, [replace(behind, first_offset=0, last_offset=9), behind])
+
+    assert ends.starts() == {ORDERS: [EpochStart(1, 10)]}
+
+
+def test_nothing_is_known_of_where_an_epoch_begins_when_the_named_segment_is_not_known() -> None:
+    ends = EpochEnds()
+    ends.add(_declared(1, 0, 5))
+
+    assert not ends.starts()
+
+
+def test_a_finished_segment_of_the_epoch_that_is_younger_than_the_declaration_says_that_it_went_on() -> None:
+    ends = _ends(_declared(1, 0, 5))
+    [entry] = _declared(1, 0, 5).entries
+    ends.uploaded(encode([replace(entry, first_offset=0, last_offset=4)]), AFTER_MS)
+    ends.uploaded(encode([entry]), DECLARED_MS)
+    assert ends.standing(ORDERS).end_of(0, BEFORE_MS) == 5, "one does not reach that far, the other was there before"
+
+    ends.uploaded(encode([entry]), AFTER_MS)
+
+    assert ends.standing(ORDERS).end_of(0, BEFORE_MS) is None
+
+
+def test_an_epoch_is_not_cut_off_where_a_newer_leader_has_written_on_behind_it() -> None:
+    ends = _ends(_declared(1, 0, 5))
+    archived, went_on = run(0, 0, 9, written_ms=BEFORE_MS), run(2, 10, 14, written_ms=AFTER_MS)
+
+    assert ends.standing(ORDERS, [went_on], [archived]).cut(archived) == archived
+
+
+def test_an_epoch_is_cut_off_where_what_a_newer_leader_wrote_does_not_follow_its_records() -> None:
+    ends = _ends(_declared(1, 0, 5))
+    archived, elsewhere = run(0, 0, 9, written_ms=BEFORE_MS), run(2, 12, 14, written_ms=AFTER_MS)
+
+    assert ends.standing(ORDERS, [elsewhere], [archived]).cut(archived).living_last_offset == 4
+
+
+def test_a_newer_leaders_records_that_are_dead_themselves_bring_nothing_back() -> None:
+    # Epoch 1's leader cut the log at 5; epoch 2's had the whole log again, and epoch 3's only what epoch 1's had.
+    ends = _ends(_declared(1, 0, 5), _declared(3, 2, 10, AFTER_MS, sequence=2))
+    archived = [run(0, 0, 9, written_ms=BEFORE_MS), run(2, 10, 14, written_ms=AFTER_MS)]
+
+    standing = ends.standing(ORDERS, [], archived)
+
+    assert [standing.cut(one).living_last_offset for one in archived] == [4, 9]
 
 
 def test_an_epoch_without_records_is_gone_when_a_later_leader_cut_the_log() -> None:
@@ -98,5 +166,7 @@ def test_the_order_and_the_number_of_tellings_do_not_matter(
 
     told, again = _ends(*declared), _ends(*shuffled)
 
-    assert again.end_of(ORDERS, leader_epoch, written_ms) == told.end_of(ORDERS, leader_epoch, written_ms)
+    assert again.standing(ORDERS).end_of(leader_epoch, written_ms) == told.standing(ORDERS).end_of(
+        leader_epoch, written_ms
+    )
     assert again.starts() == told.starts()
