@@ -132,7 +132,7 @@ class HydrationCache:
 
     def covers(self, object_id: StoredObjectId, start: int, end: int) -> bool:
         """Whether the bytes are cached, on their way, or reserved."""
-        return bool(self._covering(object_id, start, end))
+        return not self.missing(object_id, start, end)
 
     def missing(self, object_id: StoredObjectId, start: int, end: int) -> list[tuple[int, int]]:
         """The parts of [start, end) that are neither cached nor on their way nor reserved, in order."""
