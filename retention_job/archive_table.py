@@ -91,13 +91,13 @@ def facts_of_archive_state(before: "DataFrame") -> "DataFrame":
         with_events(before)
         .select(
             *ARCHIVE_KEY,
-            f.col("event.state").cast("int").alias("state"),
-            f.col("event.event_timestamp_ms").alias("event_timestamp_ms"),
+            "state",
+            "event_timestamp_ms",
             "size_bytes",
             "run_count",
             "spans",
             "expires_ms",
-            f.when(f.col("event.state") == 1, f.lit(-1)).cast("long").alias("record_id"),
+            f.when(f.col("state") == 1, f.lit(-1)).cast("long").alias("record_id"),
             f.lit(False).alias("is_refused"),
             *nulls("long", "stored_bytes", "stored_ms"),
         )

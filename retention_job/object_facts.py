@@ -29,7 +29,7 @@ def first_times() -> "list[Column]":
 
 
 def with_events(table: "DataFrame") -> "DataFrame":
-    """The reverse: a row with `event` (`state`, `event_timestamp_ms`) for each state that an object was seen in."""
+    """The reverse: a row for each state that an object was seen in, with `state` and `event_timestamp_ms` of it."""
     from pyspark.sql import functions as f
 
     events = f.array(
@@ -38,7 +38,8 @@ def with_events(table: "DataFrame") -> "DataFrame":
             for state, name in enumerate(TIMES)
         )
     )
-    return table.withColumn("event", f.explode(f.filter(events, lambda event: event.event_timestamp_ms.isNotNull())))
+    seen = f.filter(events, lambda event: event.event_timestamp_ms.isNotNull())
+    return table.drop("state").select("*", f.inline(seen))
 
 
 def is_stored(has_inventory: bool) -> "Column":

@@ -97,12 +97,12 @@ def facts_of_state(before: "DataFrame") -> "DataFrame":
         with_events(before)
         .select(
             *SEGMENT_KEY,
-            f.col("event.state").cast("int").alias("state"),
-            f.col("event.event_timestamp_ms").alias("event_timestamp_ms"),
+            "state",
+            "event_timestamp_ms",
             "size_bytes",
             "entry_count",
             f.when(f.col("entry_count").isNotNull(), f.coalesce("retention_ms", f.lit(FOREVER))).alias("retention_ms"),
-            f.when(f.col("event.state") == 1, f.lit(-1)).cast("long").alias("record_id"),
+            f.when(f.col("state") == 1, f.lit(-1)).cast("long").alias("record_id"),
             *nulls("int", "refused_state"),
             *nulls("long", "stored_bytes", "stored_ms"),
             *nulls("int", "store_class_code"),
