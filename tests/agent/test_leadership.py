@@ -53,6 +53,14 @@ def test_a_topic_without_a_latency_bound_takes_the_agents() -> None:
     assert found[0].latency_bound_ms == 33
 
 
+def log_of(tmp_path: Path, *epochs: tuple[int, int]) -> LogWriter:
+    """A log with a batch of each leader epoch: (epoch, records)."""
+    log = LogWriter(tmp_path / "t-0")
+    for epoch, records in epochs:
+        log.append(records, leader_epoch=epoch)
+    return log
+
+
 def uploaded(store: RemoteWalMetadataStore, sequence: int, epoch: int, first: int, last: int) -> None:
     entry = RemoteLogSegmentMetadataEntry(PARTITION, epoch, first, last, 112, 200, 0)
     segment = CombinedSegmentId(1, 1, sequence)
@@ -61,9 +69,7 @@ def uploaded(store: RemoteWalMetadataStore, sequence: int, epoch: int, first: in
 
 
 def test_the_upload_goes_on_behind_the_last_offset_of_the_logs_own_epochs(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path / "t-0")
-    log.append(10, leader_epoch=1)
-    log.append(10, leader_epoch=3)
+    log = log_of(tmp_path, (1, 10), (3, 10))
     store = RemoteWalMetadataStore()
     assert resume_offset(store, ArchiveStore(), PARTITION, log.path) is None
     uploaded(store, 0, epoch=1, first=0, last=9)
@@ -73,17 +79,14 @@ def test_the_upload_goes_on_behind_the_last_offset_of_the_logs_own_epochs(tmp_pa
 
 
 def test_what_a_deposed_leader_uploaded_beyond_its_epochs_end_does_not_count(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path / "t-0")
-    log.append(10, leader_epoch=1)
-    log.append(5, leader_epoch=3)
+    log = log_of(tmp_path, (1, 10), (3, 5))
     store = RemoteWalMetadataStore()
     uploaded(store, 0, epoch=1, first=0, last=29)
     assert resume_offset(store, ArchiveStore(), PARTITION, log.path) == 10
 
 
 def test_without_a_readable_checkpoint_the_upload_begins_with_the_active_segment(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path / "t-0")
-    log.append(10, leader_epoch=1)
+    log = log_of(tmp_path, (1, 10))
     store = RemoteWalMetadataStore()
     uploaded(store, 0, epoch=1, first=0, last=9)
     (log.path / "leader-epoch-checkpoint").write_text("nonsense")
@@ -107,9 +110,7 @@ def archived(sequence: int, *runs: tuple[int, int, int]) -> ArchiveObjectCommitt
 
 
 def test_the_upload_goes_on_behind_what_archive_objects_alone_still_hold(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path / "t-0")
-    log.append(10, leader_epoch=1)
-    log.append(10, leader_epoch=3)
+    log = log_of(tmp_path, (1, 10), (3, 10))
     store, archive = RemoteWalMetadataStore(), ArchiveStore()
     archive.apply(archived(0, (1, 0, 4)))
     assert resume_offset(store, archive, PARTITION, log.path) == 5
@@ -120,9 +121,7 @@ def test_the_upload_goes_on_behind_what_archive_objects_alone_still_hold(tmp_pat
 
 
 def test_archive_objects_of_what_the_log_has_lost_or_that_are_deleted_do_not_count(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path / "t-0")
-    log.append(10, leader_epoch=1)
-    log.append(5, leader_epoch=3)
+    log = log_of(tmp_path, (1, 10), (3, 5))
     store, archive = RemoteWalMetadataStore(), ArchiveStore()
     archive.apply(archived(0, (1, 0, 29)))
     assert resume_offset(store, archive, PARTITION, log.path) == 10
@@ -133,9 +132,7 @@ def test_archive_objects_of_what_the_log_has_lost_or_that_are_deleted_do_not_cou
 
 
 def test_what_was_declared_dead_and_is_the_logs_again_is_uploaded_anew_though_it_is_archived(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path / "t-0")
-    log.append(10, leader_epoch=1)
-    log.append(5, leader_epoch=4)
+    log = log_of(tmp_path, (1, 10), (4, 5))
     store, archive = RemoteWalMetadataStore(), ArchiveStore()
     archive.apply(archived(0, (1, 0, 9)))
     uploaded(store, 0, epoch=1, first=0, last=11)
@@ -146,9 +143,7 @@ def test_what_was_declared_dead_and_is_the_logs_again_is_uploaded_anew_though_it
 
 
 def test_what_was_declared_dead_and_is_not_the_logs_does_not_hold_the_upload_back(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path / "t-0")
-    log.append(10, leader_epoch=1)
-    log.append(5, leader_epoch=4)
+    log = log_of(tmp_path, (1, 10), (4, 5))
     store, archive = RemoteWalMetadataStore(), ArchiveStore()
     archive.apply(archived(0, (1, 0, 9), (4, 10, 12)))
     uploaded(store, 0, epoch=1, first=8, last=11)
