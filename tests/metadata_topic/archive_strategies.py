@@ -1,7 +1,7 @@
 """Strategies and builders for the archive's records."""
 
 from hypothesis import strategies as st
-from metadata_strategies import ORDERS, segment_ids
+from metadata_strategies import ORDERS
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.archive_records import (
@@ -15,6 +15,7 @@ from metadata_topic.archive_records import (
 from metadata_topic.states import DELETED, DELETING
 from plugin.archive_object import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from tests.plugin.id_strategies import combined_segment_ids
 
 T0 = 1_700_000_000_000
 
@@ -65,7 +66,7 @@ def archive_records(draw: st.DrawFn) -> ArchiveRecord:
     partition = TopicIdPartition(draw(st.binary(min_size=16, max_size=16)), draw(st.integers(0, 2**31 - 1)))  # type: ignore[arg-type]
     first = draw(st.integers(0, 2**48))
     lengths = draw(st.lists(st.integers(1, 2**20), min_size=1, max_size=6))
-    named = ArchiveObjectId(partition, first, first + sum(lengths) - 1, draw(segment_ids))
+    named = ArchiveObjectId(partition, first, first + sum(lengths) - 1, draw(combined_segment_ids))
     kind = draw(st.sampled_from([ArchiveObjectPrepared, ArchiveObjectCommitted, ArchiveObjectDeleted]))
     if kind is ArchiveObjectPrepared:
         return ArchiveObjectPrepared(named, draw(incarnations), draw(st.integers(0, 2**40)), draw(timestamps))
@@ -74,6 +75,8 @@ def archive_records(draw: st.DrawFn) -> ArchiveRecord:
             named, draw(incarnations), draw(st.sampled_from([DELETING, DELETED])), draw(timestamps)
         )
     ends = [(0, first + sum(lengths[: n + 1]) - 1) for n in range(len(lengths))]
-    sources = tuple(draw(st.lists(st.builds(SourceSegments, segment_ids, st.integers(1, 2**32 - 1)), max_size=4)))
+    sources = tuple(
+        draw(st.lists(st.builds(SourceSegments, combined_segment_ids, st.integers(1, 2**32 - 1)), max_size=4))
+    )
     size = draw(st.integers(0, 2**40))
     return ArchiveObjectCommitted(named, draw(incarnations), tiles(named, *ends), size, sources, draw(timestamps))

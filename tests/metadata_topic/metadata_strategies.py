@@ -10,6 +10,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from tests.plugin.id_strategies import combined_segment_ids
 
 STARTED, FINISHED, DELETING, DELETED = RemoteLogSegmentState
 
@@ -49,12 +50,6 @@ def dead(
     return RemoteWalLogSegmentMetadataUpdate(segment_id(sequence, broker_id), entries, 2, leader_epoch, 1)
 
 
-segment_ids = st.builds(
-    CombinedSegmentId,
-    broker_id=st.integers(0, 2**31 - 1),
-    incarnation=st.integers(0, 2**48 - 1),
-    sequence=st.integers(0, 2**48 - 1),
-)
 partitions = st.builds(TopicIdPartition, st.binary(min_size=16, max_size=16).map(TopicId), st.integers(0, 2**31 - 1))
 
 
@@ -75,7 +70,7 @@ def entries(draw: st.DrawFn, partition: TopicIdPartition | None = None) -> Remot
 
 segments = st.builds(
     RemoteWalCombinedLogSegmentMetadata,
-    combined_segment_id=segment_ids,
+    combined_segment_id=combined_segment_ids,
     entries=st.lists(entries(), max_size=5).map(tuple),
     state=st.sampled_from(RemoteLogSegmentState),
     event_timestamp_ms=st.integers(0, 2**43),
@@ -88,7 +83,7 @@ segments = st.builds(
 def dead_entries(draw: st.DrawFn) -> RemoteWalLogSegmentMetadataUpdate:
     partition = draw(partitions)
     return RemoteWalLogSegmentMetadataUpdate(
-        combined_segment_id=draw(segment_ids),
+        combined_segment_id=draw(combined_segment_ids),
         entries=tuple(draw(st.lists(entries(partition), min_size=1, max_size=4))),
         broker_id=draw(st.integers(0, 2**31 - 1)),
         leader_epoch=draw(st.integers(0, 2**31 - 1)),

@@ -12,21 +12,11 @@ from plugin.combined_segment import HEADER_BYTES, TRAILER_BYTES, SealedCombinedS
 from plugin.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from tests.kafka_log.batches import batch
+from tests.plugin.id_strategies import archive_object_ids
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
 WRITER = CombinedSegmentId(1, 7, 2)
 KEYS = ObjectKeyFactory.of("team/kafka", "MkU3OEVBNTcwNTJENDM2Qg")
-
-object_ids = st.builds(
-    lambda topic, partition, first, length, writer: ArchiveObjectId(
-        TopicIdPartition(TopicId(topic), partition), first, first + length, writer
-    ),
-    st.binary(min_size=16, max_size=16),
-    st.integers(0, 2**31 - 1),
-    st.integers(0, 2**61),
-    st.integers(0, 2**40),
-    st.builds(CombinedSegmentId, st.integers(0, 2**31 - 1), st.integers(0, 2**48 - 1), st.integers(0, 2**48 - 1)),
-)
 
 
 @st.composite
@@ -108,7 +98,7 @@ def test_runs_that_do_not_tile_are_refused() -> None:
         check_runs(object_id._replace(topic_id_partition=other), runs)
 
 
-@given(object_ids)
+@given(archive_object_ids)
 def test_an_id_is_read_back_from_its_bytes_and_its_key(object_id: ArchiveObjectId) -> None:
     assert ArchiveObjectId.from_bytes(object_id.to_bytes()) == object_id
     key = KEYS.archive_key_of(object_id)

@@ -16,16 +16,12 @@ from plugin.combined_segment import (
     locate_footer,
 )
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from tests.plugin.id_strategies import combined_segment_ids
 
 headers = st.builds(
     SegmentHeader,
     st.text("abcXYZ019._-", min_size=1, max_size=64),
-    st.builds(
-        CombinedSegmentId,
-        st.integers(0, 2**31 - 1),
-        st.integers(0, 2**48 - 1),
-        st.integers(0, 2**48 - 1),
-    ),
+    combined_segment_ids,
     st.integers(0, 2**53),
 )
 

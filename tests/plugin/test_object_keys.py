@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from plugin.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
+from tests.plugin.id_strategies import combined_segment_ids
 
-ids = st.builds(CombinedSegmentId, st.integers(0, 2**31 - 1), st.integers(0, 2**48 - 1), st.integers(0, 2**48 - 1))
 KEYS = ObjectKeyFactory.of("team/kafka", "MkU3OEVBNTcwNTJENDM2Qg")
 
 
@@ -16,7 +16,7 @@ def test_a_key_looks_as_documented() -> None:
     )
 
 
-@given(ids)
+@given(combined_segment_ids)
 def test_a_key_tells_its_segment(segment_id: CombinedSegmentId) -> None:
     assert KEYS.parse(KEYS.key_of(segment_id)) == segment_id
     assert KEYS.key_of(segment_id).startswith(KEYS.list_prefix(segment_id.broker_id))

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import scan_batches
-from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.archive_object import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import MalformedFrameError, encode_unsigned_varint, scan_fetch_response
 from replication.link import (
@@ -23,25 +21,13 @@ from replication.link import (
 )
 from replication.splicer import SpliceError, splice
 from tests.kafka_log.batches import batch, batches
+from tests.plugin.id_strategies import archive_object_ids, combined_segment_ids
 from tests.replication.fetch_frames import decode, response
 
 MAX = 1024 * 1024
 SEGMENT = CombinedSegmentId(3, 2**40 + 1, 9)
 
-segment_ids = st.builds(
-    CombinedSegmentId, st.integers(0, 2**31 - 1), st.integers(0, 2**48 - 1), st.integers(0, 2**48 - 1)
-)
-archive_object_ids = st.builds(
-    lambda topic_id, partition, first, count, writer: ArchiveObjectId(
-        TopicIdPartition(TopicId(topic_id), partition), first, first + count, writer
-    ),
-    st.binary(min_size=16, max_size=16),
-    st.integers(0, 2**31 - 1),
-    st.integers(0, 2**61),
-    st.integers(0, 2**40),
-    segment_ids,
-)
-object_ids = segment_ids | archive_object_ids
+object_ids = combined_segment_ids | archive_object_ids
 links = st.builds(SegmentLink, object_ids, st.integers(0, 2**40), st.integers(0, 5000), st.integers(0, 2**32 - 1))
 inline = st.builds(InlineBytes, st.binary(max_size=300))
 
