@@ -19,11 +19,6 @@ from tests.kafka_log.log_writer import LogWriter
 from tests.kafka_log.tail_reads import MANY, raw_of, tail_span
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> LogWriter:
-    return LogWriter(tmp_path / "topic-0")
-
-
 def test_without_a_start_offset_the_active_segment_is_read_from_its_beginning(log: LogWriter) -> None:
     log.append(3)
     log.roll()

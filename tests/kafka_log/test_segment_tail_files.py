@@ -19,11 +19,6 @@ from tests.kafka_log.log_writer import LogWriter
 from tests.kafka_log.tail_reads import MANY, raw_of, tail_span
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> LogWriter:
-    return LogWriter(tmp_path / "topic-0")
-
-
 @pytest.mark.parametrize("unlink", [True, False])
 def test_a_deleted_segment_is_read_to_its_end_while_it_is_open(log: LogWriter, unlink: bool) -> None:
     log.append(1)
