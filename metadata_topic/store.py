@@ -195,13 +195,9 @@ class RemoteWalMetadataStore:
 
         A log has such offsets when an unclean election brought it back, or a recovery that did not know better.
         """
+        own = {(topic_id_partition, epoch) for epoch in leader_epochs.newest_first()}
         with self._lock:
-            dead = [
-                (offset, epoch)
-                for tails in self._state.dead_from.values()
-                for (partition, epoch), offset in tails.items()
-                if partition == topic_id_partition
-            ]
+            dead = [(tails[key], key[1]) for tails in self._state.dead_from.values() for key in tails.keys() & own]
         return min((offset for offset, epoch in dead if leader_epochs.epoch_at(offset) == epoch), default=None)
 
     def topic_id_partitions(self) -> list[TopicIdPartition]:

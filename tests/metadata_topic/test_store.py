@@ -1,6 +1,7 @@
 """What the store answers, and that the order of the records does not matter."""
 
 import random
+from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
@@ -245,6 +246,30 @@ def test_lookups_agree_with_a_plain_search(runs: list[tuple[int, int, int, bool]
     valid = [min(first + length, 19 if epoch == 0 else 99) for _, first, length, epoch in living
              if epoch != 1 and (epoch == 2 or first < 20)]  # fmt: skip
     assert store.last_uploaded_offset(ORDERS, chain) == max(valid, default=-1)
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(0, 4), st.booleans()), max_size=15),
+    st.dictionaries(st.integers(0, 4), st.integers(0, 12)),
+)
+def test_the_first_dead_offset_agrees_with_a_plain_search(
+    declared: list[tuple[int, int, int, bool]], records_before: dict[int, int]
+) -> None:
+    chain = LeaderEpochChain(zip(sorted(records_before), accumulate(records_before.values()), strict=True))
+    store = store_of(
+        *(
+            dead(n, entry(first, first + 9, epoch=epoch, partition=ORDERS if of_log else PAYMENTS))
+            for n, first, epoch, of_log in declared
+        )
+    )
+    found = [
+        offset
+        for n in range(4)
+        for (partition, epoch), offset in store.dead_tails(segment_id(n)).items()
+        if partition == ORDERS and chain.epoch_at(offset) == epoch
+    ]
+    assert store.first_dead_offset(ORDERS, chain) == min(found, default=None)
 
 
 def test_a_deletion_published_again_keeps_the_time_of_the_first() -> None:
