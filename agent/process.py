@@ -115,8 +115,6 @@ class Agent:
         )
         hello = own_hello(self._identity, settings)
         self._leader = LeaderProxy(self._leader_context(hello, prices))
-        self._manager.add_listener(self._leader)
-        self._manager.replication_is_pending = lambda: self._leader.replication_is_pending
         self._hydration = HydrationCache(
             self._storage,
             HydrationLimits(settings.remote_wal_hydration_thread_pool_size, settings.remote_wal_hydration_cache_bytes),
@@ -137,12 +135,6 @@ class Agent:
         self._archive = self._archive_side() if settings.remote_wal_archive_enable else None
         self._tail_answers = TailAnswers(self._client)
         self._tails = TailUploads(broker.node_id, self._manager, self._tail_answers, wall_ms)
-        self._manager.add_listener(self._tails)
-        self._manager.on_hurried_settled = self._tails.settled
-        loop = asyncio.get_running_loop()
-        self._kafka.topic_settings.on_tail_requests = lambda requests: loop.call_soon_threadsafe(
-            self._tails.requested, requests
-        )
         self._lifecycle = Lifecycle(settings, self._identity, self._client, self._lifecycle_parts())
         self._usage = UsageReport(
             self._identity,
@@ -151,6 +143,21 @@ class Agent:
             self._publisher,
             wall_ms,
             settings.remote_wal_usage_interval_ms,
+        )
+        self._http = HttpEndpoint(self._registry, self.describe, self.not_ready, self.objects)
+        self._storage_missing = "no answer yet"
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wire()
+
+    def _wire(self) -> None:
+        """Tell parts of others that are made after them."""
+        self._manager.add_listener(self._leader)
+        self._manager.replication_is_pending = lambda: self._leader.replication_is_pending
+        self._manager.add_listener(self._tails)
+        self._manager.on_hurried_settled = self._tails.settled
+        loop = asyncio.get_running_loop()
+        self._kafka.topic_settings.on_tail_requests = lambda requests: loop.call_soon_threadsafe(
+            self._tails.requested, requests
         )
         self._manager.resume_offset = self._kafka.resume_offset
         self._manager.on_unknown_partition = self._kafka.look_again
@@ -163,9 +170,6 @@ class Agent:
                 lambda: self._kafka.metadata_counters,
             )
         )
-        self._http = HttpEndpoint(self._registry, self.describe, self.not_ready, self.objects)
-        self._storage_missing = "no answer yet"
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, stop: asyncio.Event) -> None:
         """Relay until `stop` is set; then finish what is under way, within the shutdown time.
