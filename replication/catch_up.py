@@ -36,7 +36,7 @@ from replication.link_index import LinkIndex, StoredBatch
 from replication.link_planner import SendLinked
 from replication.measures import ReplicationMeasures
 from rlm.led_views import StoredLog
-from rlm.stored_runs import FoundRuns, StoredRun
+from rlm.stored_runs import FoundRuns, ProvedRun
 
 log = structlog.get_logger(__name__)
 
@@ -198,12 +198,12 @@ class _Window:
             self.announced_bytes -= announced
         self.end = max(self.end, next_offset)
 
-    def links_to(self, run: StoredRun) -> tuple[int, int]:
+    def links_to(self, run: ProvedRun) -> tuple[int, int]:
         """The range of the object that the follower will be given links to, when the run is the next."""
         first = next((batch.start for batch in run.batches if batch.last_offset >= self.end), 0)
         return run.entry.start_file_position + first, run.entry.end_file_position
 
-    def took(self, run: StoredRun, size: int, announced: int) -> None:
+    def took(self, run: ProvedRun, size: int, announced: int) -> None:
         """Count a run that was read."""
         self.ahead.append((run.entry.last_offset, size, announced))
         self.ahead_bytes += size
@@ -303,7 +303,7 @@ class FollowerCatchUp:
         if self._windows.get(partition) is window:
             self._read_on(partition, window)
 
-    def _took(self, window: _Window, runs: list[StoredRun]) -> None:
+    def _took(self, window: _Window, runs: list[ProvedRun]) -> None:
         """Announce what all partitions together may have announced; the rest is linked without that."""
         ranges: dict[StoredObjectId, list[tuple[int, int]]] = {}
         free_bytes = self._shared.limits.ahead_bytes - sum(each.announced_bytes for each in self._windows.values())
@@ -324,7 +324,7 @@ class FollowerCatchUp:
             log.error("catch_up_defect", error=str(defect), exc_info=defect)
 
 
-def _batches_of(run: StoredRun) -> list[tuple[int, StoredBatch]]:
+def _batches_of(run: ProvedRun) -> list[tuple[int, StoredBatch]]:
     records, start = run.records, run.entry.start_file_position
     return [
         (

@@ -100,7 +100,7 @@ def _size_of(entry: RemoteLogSegmentMetadataEntry) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRun:
+class ProvedRun:
     """An entry of a combined segment, or a run of an archive object, whose bytes are those of the log."""
 
     object_id: StoredObjectId
@@ -114,7 +114,7 @@ class StoredRun:
 class FoundRuns:
     """Where a log's batches are from an offset on."""
 
-    runs: list[StoredRun]
+    runs: list[ProvedRun]
     refused_to: int = 0
     """Exclusive. Above 0, the runs end at one that the log does not prove, and that reaches up to here: nothing is
     gained by another look before."""
@@ -131,7 +131,7 @@ def stored_runs(places: Places, partition: TopicIdPartition, directory: Path, of
     except OSError as error:
         raise LogDirectoryError(directory, str(error)) from error
     log = _Log(directory)
-    runs: list[StoredRun] = []
+    runs: list[ProvedRun] = []
     size = refused_to = 0
     try:
         while size < max_bytes:
@@ -149,14 +149,14 @@ def stored_runs(places: Places, partition: TopicIdPartition, directory: Path, of
 
 def _first_proved(
     found: Iterable[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry]], log: "_Log"
-) -> tuple[StoredRun | None, int]:
+) -> tuple[ProvedRun | None, int]:
     """The first entry that the log proves; or None, and the offset behind those that it does not."""
     refused_to = 0
     for object_id, entry in found:
         size = _size_of(entry)
         records = log.read(entry.first_offset, size)
         if len(records) == size and crc32c(records) == entry.crc32c:
-            return StoredRun(object_id, entry, memoryview(records), tuple(scan_batches(records, 0, size))), 0
+            return ProvedRun(object_id, entry, memoryview(records), tuple(scan_batches(records, 0, size))), 0
         refused_to = max(refused_to, entry.last_offset + 1)
     return None, refused_to
 

@@ -19,7 +19,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.led_views import StoredLog
-from rlm.stored_runs import ArchiveLinks, FoundRuns, LedLogs, StoredRun
+from rlm.stored_runs import ArchiveLinks, FoundRuns, LedLogs, ProvedRun
 from tests.kafka_log.log_writer import LogWriter, WrittenBatch
 from tests.rlm.archive_rig import MemoryArchive
 from tests.rlm.memory_storage import MemoryStorage
@@ -115,7 +115,7 @@ class UploadedLog:
 
     def runs(
         self, offset: int, max_bytes: int = 10**9, policy: LinkPolicy = LinkPolicy.ALWAYS, min_entry_bytes: int = 0
-    ) -> list[StoredRun]:
+    ) -> list[ProvedRun]:
         return self.found(offset, max_bytes, policy, min_entry_bytes).runs
 
     def found(
@@ -125,7 +125,7 @@ class UploadedLog:
         assert log is not None
         return self.logs(min_entry_bytes).runs(log, offset, max_bytes)
 
-    def stored_bytes(self, run: StoredRun) -> list[bytes]:
+    def stored_bytes(self, run: ProvedRun) -> list[bytes]:
         """What the object holds where the run says that its batches are."""
         start = run.entry.start_file_position
         named = run.object_id
