@@ -9,10 +9,7 @@ an interval, so that no late record brings it back. Hence every object is in exa
 The one exception is meant: a record of a fenced agent counts for nothing. Fencing compares with what was registered
 before it in the same partition of the topic, whose order is total, so all readers agree.
 
-Committed objects alone are in the index, by partition and leader epoch, as spans: an object's runs of one epoch follow
-one another. Spans may overlap (a range archived twice); a lookup takes the one that reaches furthest. A lookup goes by
-the leader epoch chain of the log that is asked about, so what was archived and then lost in an unclean election is not
-found, and its offsets are archived anew.
+Committed objects alone are in the index (`metadata_topic.archive_index`), by which lookups by partition go.
 
 Committed is what releases the sources: `covers` says that all of an entry is archived. Who deletes the sources asks
 this store, hence only after the record is durable and read.
@@ -24,9 +21,9 @@ import threading
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.archive_index import ArchiveIndex, spans_of
 from metadata_topic.archive_records import (
     ArchiveObjectCommitted,
     ArchiveObjectDeleted,
@@ -34,7 +31,6 @@ from metadata_topic.archive_records import (
     ArchiveRecord,
     UnknownArchiveRecord,
 )
-from metadata_topic.archive_spans import EpochSpans
 from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.sequence_set import SequenceSet
 from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
@@ -82,7 +78,7 @@ class ArchiveStore:
         self._lock = threading.RLock()
         self._objects: dict[ArchiveObjectId, _Object] = {}
         self._deleted: dict[tuple[int, int], SequenceSet] = {}
-        self._index: dict[TopicIdPartition, dict[int, EpochSpans]] = {}
+        self._index = ArchiveIndex()
         self._registered: dict[int, int] = {}
         self._kept: dict[tuple[bytes, bytes | None], UnknownArchiveRecord] = {}
         self._counters: Counter[str] = Counter()
@@ -127,9 +123,8 @@ class ArchiveStore:
         A run may reach into offsets that the chain gives to a later epoch; the caller cuts off by `end_of`.
         """
         with self._lock:
-            spans = self._spans_at(topic_id_partition, offset, leader_epochs)
             found = []
-            for _, _, object_id in spans.covering(offset) if spans is not None else ():
+            for object_id in self._index.covering(topic_id_partition, offset, leader_epochs):
                 run = run_holding(self._committed(object_id).runs, offset)
                 assert run is not None  # noqa: S101 - the span was made of the object's runs
                 found.append(ArchivedRun(object_id, run))
@@ -143,18 +138,7 @@ class ArchiveStore:
         None when nothing from there on is.
         """
         with self._lock:
-            first = self._first_archived(topic_id_partition, leader_epochs, from_offset)
-            if first is None:
-                return None
-            end = first
-            while (spans := self._spans_at(topic_id_partition, end, leader_epochs)) is not None:
-                reached = spans.end_from(end)
-                epoch_end = leader_epochs.end_of(leader_epochs.epoch_at(end) or 0)
-                reached = reached if epoch_end is None else min(reached, epoch_end)
-                if reached == end:
-                    break
-                end = reached
-            return first, end - 1
+            return self._index.archived_range(topic_id_partition, leader_epochs, from_offset)
 
     def archived_up_to(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain, from_offset: int = 0
@@ -174,13 +158,12 @@ class ArchiveStore:
         A record is known by partition, leader epoch and offset, so it does not matter whose copy was archived.
         """
         with self._lock:
-            spans = self._index.get(topic_id_partition, {}).get(leader_epoch)
-            return spans is not None and spans.end_from(first_offset) > last_offset
+            return self._index.covers(topic_id_partition, leader_epoch, first_offset, last_offset)
 
     def topic_id_partitions(self) -> list[TopicIdPartition]:
         """The partitions that have committed objects."""
         with self._lock:
-            return list(self._index)
+            return self._index.partitions()
 
     # Lookups by object
 
@@ -304,17 +287,17 @@ class ArchiveStore:
         was_indexed = known is not None and known.state is FINISHED
         if record.state is DELETED:
             if was_indexed:
-                self._unindex(object_id)
+                self._index.remove(self._committed(object_id))
             self._objects.pop(object_id, None)
             self._deleted.setdefault(object_id.writer_id[:2], SequenceSet()).add(object_id.writer_id.sequence)
             return
         if known is None:
             known = self._objects[object_id] = _Object(record)
         if was_indexed:
-            self._unindex(object_id)
+            self._index.remove(self._committed(object_id))
         self._merge(known, record, what)
         if known.state is FINISHED:
-            self._enter_index(object_id)
+            self._index.add(self._committed(object_id))
 
     def _merge(self, known: _Object, record: ArchiveRecord, what: Step) -> None:
         state = furthest(known.state, record.state)
@@ -330,22 +313,6 @@ class ArchiveStore:
         elif isinstance(record, ArchiveObjectCommitted):
             known.committed = record if known.committed is None else max(known.committed, record, key=_order)
 
-    def _enter_index(self, object_id: ArchiveObjectId) -> None:
-        epochs = self._index.setdefault(object_id.topic_id_partition, {})
-        for epoch, first, last in _spans(self._committed(object_id)):
-            epochs.setdefault(epoch, EpochSpans()).add(first, last, object_id)
-
-    def _unindex(self, object_id: ArchiveObjectId) -> None:
-        epochs = self._index[object_id.topic_id_partition]
-        for epoch, first, last in _spans(self._committed(object_id)):
-            epochs[epoch].remove(first, last, object_id)
-            if not len(epochs[epoch]):
-                del epochs[epoch]
-        if not epochs:
-            del self._index[object_id.topic_id_partition]
-
-    # Spans
-
     def _committed(self, object_id: ArchiveObjectId) -> ArchiveObjectCommitted:
         record = self._objects[object_id].committed
         assert record is not None  # noqa: S101 - it is in the index
@@ -356,31 +323,12 @@ class ArchiveStore:
         writer = object_id.writer_id
         return max(writer.incarnation, self._registered.get(writer.broker_id, 0))
 
-    def _spans_at(
-        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
-    ) -> EpochSpans | None:
-        epoch = leader_epochs.epoch_at(offset)
-        return None if epoch is None else self._index.get(topic_id_partition, {}).get(epoch)
-
-    def _first_archived(
-        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain, from_offset: int
-    ) -> int | None:
-        """The first offset of this log, not below `from_offset`, that is archived."""
-        found = []
-        for epoch, spans in self._index.get(topic_id_partition, {}).items():
-            start, end = leader_epochs.start_offset(epoch), leader_epochs.end_of(epoch)
-            if start is not None:
-                first = spans.first_from(max(start, from_offset))
-                if first is not None and (end is None or first < end):
-                    found.append(first)
-        return min(found, default=None)
-
     def _is_needed(self, object_id: ArchiveObjectId, log: LogBounds) -> bool:
         committed = self.committed(object_id)
         if committed is None or object_id.last_offset < log.start_offset:
             return False
         newest = log.leader_epochs.newest_epoch
-        for epoch, first, last in _spans(committed):
+        for epoch, first, last in spans_of(committed):
             if newest is None or epoch > newest:
                 return True  # it is the chain that is stale
             end = log.leader_epochs.end_of(epoch)
@@ -392,12 +340,3 @@ class ArchiveStore:
 def _order(record: ArchiveObjectCommitted) -> tuple[int, int, str]:
     """An order in which any two records that differ in what they say differ."""
     return record.event_timestamp_ms, record.incarnation, repr((record.runs, record.size_bytes, record.sources))
-
-
-def _spans(committed: ArchiveObjectCommitted) -> list[tuple[int, int, int]]:
-    """(leader epoch, first offset, last offset), one for each epoch, ascending."""
-    found = []
-    for epoch, group in groupby(committed.runs, key=lambda run: run.leader_epoch):
-        runs = list(group)
-        found.append((epoch, runs[0].first_offset, runs[-1].last_offset))
-    return found
