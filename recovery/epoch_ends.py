@@ -28,7 +28,9 @@ a leader in the meantime, as KRaft counts that as an epoch too: so it is with ea
 before the newest one nothing need be known: an epoch without records has no place in a log that a later one follows.)
 
 Declarations outlive the unpublished objects: the topic keeps its records for longer than any object of it lives.
-Archive objects live longer than that; what follows from a declaration that the topic has forgotten is not known.
+Archive objects live longer than that; what follows from a declaration that the topic has forgotten is not known. Nor is
+it known of an epoch that was abandoned when none of its combined segments was left to be named: what archive objects
+hold of it is taken for the log's, up to where a newer epoch begins.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

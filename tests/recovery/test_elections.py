@@ -119,6 +119,7 @@ class Partition:
         self._archive(log, epochs, term.archived)
         if term.releases:
             self._release(epochs)
+        # At once, whoever wrote it: until then, one of an abandoned epoch is taken for the log's (docs/recovery.md).
         for object_id in self.archived.unneeded({ORDERS: LogBounds(0, epochs)}, ()):
             self.archived.apply(ArchiveObjectDeleted(object_id, 1, DELETED, self.now_ms))
             del self.archive.written[object_id]
@@ -144,7 +145,9 @@ class Partition:
         return found
 
     def _archive(self, log: tuple[int, ...], epochs: LeaderEpochs, records: int) -> None:
-        """The living uploads behind what is archived, as far as they go on: an object for each epoch."""
+        """The living uploads behind what is archived, as far as they go on: an object for each epoch, so that one
+        of an abandoned epoch is not kept for the sake of older records.
+        """
         begin = self.archived.archived_up_to(ORDERS, epochs) + 1
         held = list(takewhile(lambda at: self.noted.store.entries_covering(ORDERS, at, epochs), range(begin, len(log))))
         for epoch, of_epoch in groupby(held[:records], key=log.__getitem__):
