@@ -285,14 +285,18 @@ class HydrationCache:
         """Forget what was read from the store longest ago, until the rest fits; `newest` stays: it is about to be asked
         for.
         """
-        for object_id in list(self._objects) if self._size_bytes > self._limits.cache_bytes else ():
-            cached = self._objects[object_id]
+        emptied = []
+        for object_id, cached in self._objects.items():
+            if self._size_bytes <= self._limits.cache_bytes:
+                break
             for oldest in [each for each in cached.ranges if each.is_read and each is not newest]:
                 if self._size_bytes <= self._limits.cache_bytes:
-                    return
+                    break
                 cached.ranges.remove(oldest)
                 size = len(oldest.data.result())
                 cached.size_bytes -= size
                 self._size_bytes -= size
             if not cached.ranges:
-                del self._objects[object_id]
+                emptied.append(object_id)
+        for object_id in emptied:
+            del self._objects[object_id]
