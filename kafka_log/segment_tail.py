@@ -148,6 +148,15 @@ class SegmentTail:
         except OSError as error:
             raise LogDirectoryError(self._directory.path, str(error)) from error
 
+    def unread_bytes(self) -> int:
+        """Bytes behind the position in the segment that is being read, by a look at its size alone; 0 in doubt."""
+        if self._file is None:
+            return 0
+        try:
+            return max(0, self._files.status(self._file).st_size - self._position)
+        except (OSError, FileReplacedError):
+            return 0
+
     def close(self) -> None:
         """Give up the descriptor. A read opens it again."""
         if self._file is not None:

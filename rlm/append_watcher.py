@@ -22,6 +22,10 @@ _FLAGS = (
     | inotify_simple.flags.ONLYDIR
 )
 
+_OVERFLOW = int(inotify_simple.flags.Q_OVERFLOW)
+"""A plain number: an enum's arithmetic takes longer than all else that is done for an event."""
+_IGNORED = int(inotify_simple.flags.IGNORED)
+
 
 class AppendWatcher:
     """Watches partition directories. Between `listen` and `ignore` every append is told of by the event loop."""
@@ -41,18 +45,31 @@ class AppendWatcher:
         """The inverse of `listen`."""
         asyncio.get_running_loop().remove_reader(self._inotify.fileno())
 
-    async def pause(self, at_most_s: float, quiet_s: float, appended: Callable[[TopicIdPartition], None]) -> bool:
-        """While listening: gather appends until none came for `quiet_s`; False when the time is up before.
+    async def pause(
+        self,
+        at_most_s: float,
+        quiet_s: float,
+        appended: Callable[[TopicIdPartition], None],
+        is_enough: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """While listening: gather appends until `is_enough`, or none came for `quiet_s`; False when the time is up
+        before.
 
         Appends wake nobody meanwhile: under load, being told of each costs more than looking from time to time.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + at_most_s
+        seen_s = loop.time()
         self.ignore()
         try:
             while (left_s := until_s - loop.time()) > 0:
-                await asyncio.sleep(min(quiet_s, left_s))
-                if not self.take(appended):
+                await asyncio.sleep(min(quiet_s / 2, left_s))
+                now_s = loop.time()
+                if self.take(appended):
+                    seen_s = now_s
+                    if is_enough():
+                        return True
+                elif now_s - seen_s >= quiet_s:
                     return True
         finally:
             self.listen(appended)
@@ -89,9 +106,9 @@ class AppendWatcher:
         """
         seen: set[TopicIdPartition] = set()
         for event in self._inotify.read(timeout=0):
-            if event.mask & inotify_simple.flags.Q_OVERFLOW:
+            if event.mask & _OVERFLOW:
                 seen.update(self._watches)
-            elif event.mask & inotify_simple.flags.IGNORED:
+            elif event.mask & _IGNORED:
                 self._partitions.pop(event.wd, None)
             elif (partition := self._partitions.get(event.wd)) is not None:
                 seen.add(partition)

@@ -250,6 +250,20 @@ class RemoteWalLogManager:
         self._schedule.wake(partition, now_s)
         self._wake.set()
 
+    def _append_gathered(self, partition: TopicIdPartition) -> None:
+        self._append_seen(partition)
+        led = self._partitions.get(partition)
+        if led is not None:
+            self._rhythm.appended(partition, led.task.unread_bytes())
+
+    def _round_is_gathered(self) -> bool:
+        return self._rhythm.is_round(self._queue.size_bytes)
+
+    def _has_unread(self) -> bool:
+        """Whether what was told of was not read meanwhile: the kernel's word of an append may come after its bytes."""
+        appended = (self._partitions[partition].task for partition in self._appended)
+        return any(task in self._running or task.unread_bytes() for task in appended)
+
     async def _run(self) -> None:
         while True:
             self._wake.clear()
@@ -257,9 +271,10 @@ class RemoteWalLogManager:
                 raise self._defect
             delay_s = self._delay_s(self._clock())
             if delay_s is not None and delay_s > 0 and self._appended and self._is_bulk(self._clock()):
-                quiet_s = _PAUSE_S if self._rhythm.producers_wait else delay_s
+                quiet_s = _PAUSE_S if self._rhythm.producers_wait else 2 * delay_s
                 round_is_over = not self._uploads and not self.replication_is_pending()
-                if await self._watcher.pause(delay_s, quiet_s, self._append_seen) and round_is_over:
+                paused = await self._watcher.pause(delay_s, quiet_s, self._append_gathered, self._round_is_gathered)
+                if paused and (round_is_over or self._round_is_gathered()):
                     await self._run_due_tasks()
                     now_s = self._clock()
                     if self._urgency(now_s) is Urgency.LINKS or self._decider.pays(self._queue.size_bytes):
@@ -312,6 +327,7 @@ class RemoteWalLogManager:
         due = self._schedule.take_due(now_s, min(_PARTITIONS_PER_RUN, self._queue.free_items))
         if not due:
             return
+        self._rhythm.read()
         runs: list[tuple[RLMWalTask, float]] = []
         for partition in due:
             led = self._partitions[partition]
@@ -377,7 +393,9 @@ class RemoteWalLogManager:
 
     def _start_upload(self, now_s: float) -> None:
         items = self._queue.drain(self._limits.pacer.upload_bytes)
-        self._pacer.started(now_s, sum(len(item.records) for item in items))
+        size_bytes = sum(len(item.records) for item in items)
+        self._pacer.started(now_s, size_bytes)
+        self._rhythm.upload_started(size_bytes)
         upload = asyncio.get_running_loop().create_task(self._upload(items, now_s))
         self._uploads.add(upload)
         upload.add_done_callback(self._upload_ended)
@@ -400,7 +418,7 @@ class RemoteWalLogManager:
             self._pacer.finished(started_s)
             self._decider.uploaded(now_s - started_s)
             self._watcher.take(self._append_seen)
-            self._rhythm.upload_ended(bool(self._appended))
+            self._rhythm.upload_ended(self._has_unread())
             self._stored(segment, started_s, now_s)
         self._wake.set()
 

@@ -5,8 +5,8 @@
 - Where links are wanted because they pay: one interval after the last start, as smaller objects would not pay.
 - Where nobody wants links now (small loads, by cost): at the archive interval, as each object costs a request.
 - While much is appended (`bulk`) by producers that wait (`AppendRhythm`): when the last object has reached the
-  followers and those who waited for it have appended anew, so that all share one object, as in a group commit; after
-  two intervals in any case.
+  followers and those who waited for it have appended anew, so that all share one object, as in a group commit: when as
+  much was appended as in the rounds before, or after a short silence; after two intervals in any case.
 - While much is appended without a pause: when the rate has brought a full object (`BULK_OBJECT_BYTES`), but not before
   one interval after the last start and not after two. Each object costs the agents as much CPU as hundreds of kilobytes
   in it do, and nobody waits for this one.

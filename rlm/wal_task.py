@@ -84,6 +84,10 @@ class RLMWalTask:
         except (LogDirectoryError, OSError):  # what was read must not be lost with it; the next run meets the error
             return 1
 
+    def unread_bytes(self) -> int:
+        """What the next run would find in the active segment, at the cost of a look at its size. Not during a run."""
+        return self._tail.unread_bytes()
+
     def _rolled_segment(self) -> Path:
         return self.directory / log_file_name(self._tail.next_offset)
 

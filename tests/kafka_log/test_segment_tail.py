@@ -298,3 +298,15 @@ def test_backlog_counts_what_is_behind_the_position_in_all_segments(log: LogWrit
     for _ in range(3):
         tail.read(MANY)
     assert tail.backlog_bytes() == 0
+
+
+def test_the_unread_bytes_are_those_behind_the_position_in_the_segment_at_hand(log: LogWriter) -> None:
+    log.append(1)
+    tail = SegmentTail(log.path, 0)
+    assert tail.unread_bytes() == 0, "nothing was looked at yet"
+    tail.read(1 << 20)
+    assert tail.unread_bytes() == 0
+    log.append(1)
+    assert tail.unread_bytes() == len(log.batches[-1].raw)
+    tail.read(1 << 20)
+    assert tail.unread_bytes() == 0

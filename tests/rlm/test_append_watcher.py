@@ -28,6 +28,20 @@ async def test_a_pause_ends_the_gathering_and_tells_of_what_came(tmp_path: Path)
     watcher.close()
 
 
+async def test_the_gathering_ends_as_soon_as_it_is_enough(tmp_path: Path) -> None:
+    watcher, told = AppendWatcher(), list[TopicIdPartition]()
+    watcher.watch(PARTITION, tmp_path)
+    watcher.listen(told.append)
+    writing = asyncio.create_task(append_for(tmp_path / "0.log", 10_000, 0.0))
+    async with asyncio.timeout(10):
+        assert await watcher.pause(30.0, 0.05, told.append, lambda: len(told) >= 3)
+    assert len(told) == 3
+    assert not writing.done()
+    writing.cancel()
+    watcher.ignore()
+    watcher.close()
+
+
 async def test_appends_without_a_pause_are_gathered_until_the_time_is_up_and_told_one_by_one_again_then(
     tmp_path: Path,
 ) -> None:
