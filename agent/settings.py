@@ -189,6 +189,12 @@ class AgentSettings(BaseModel):
         description="How long a follower's fetch waits for its links before the bytes go inline. Keep it far below "
         "replica.lag.time.max.ms.",
     )
+    remote_wal_link_gather_max_ms: int = Field(
+        25,
+        ge=0,
+        description="For how long the broker is asked to gather what a follower's fetch gets, while much is uploaded: "
+        "the request's max wait and min bytes are set accordingly. 0: requests stay as they are.",
+    )
     remote_wal_link_remote_followers: int = Field(
         2, ge=1, description="Followers in other zones, for the break-even size of an object."
     )

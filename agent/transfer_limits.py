@@ -54,6 +54,7 @@ def leader_limits(
     return LeaderLimits(
         settings.remote_wal_link_wait_max_ms / 1000,
         break_even_bytes,
+        gather_max_ms=settings.remote_wal_link_gather_max_ms,
         range_gap_bytes=round(store.get_per_1000 / 1000 / max(store.retrieval_gb, 1e-9) * 1e9),
         stale_after_s=int(broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
         allow_plain_connections=settings.remote_wal_agent_plain_connections_enable,

@@ -31,6 +31,8 @@ _REQUEST_HEADER = struct.Struct(">hhih")
 _PARTITION_PREFIX = struct.Struct(">ihqqq")  # partition, error, high watermark, last stable offset, log start offset
 _FETCH_PARTITION = struct.Struct(">iiqiqi")  # partition, current leader epoch, fetch offset, last fetched epoch, ...
 _ABORTED_TRANSACTION_BYTES = 16
+_FETCH_WAIT = struct.Struct(">ii")
+"""Max wait in milliseconds, min bytes."""
 _INT32 = struct.Struct(">i")
 
 _REPLICA_STATE_TAG = 1
@@ -98,6 +100,10 @@ class FetchRequestView:
     """Who fetches (`CONSUMER_REPLICA_ID` for a consumer) and what; partitions unchanged in a session are not listed."""
 
     replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    wait_position: int
+    """Where `max_wait_ms` stands in the frame; `min_bytes` follows it."""
     partitions: tuple[FetchedPartition, ...]
 
 
@@ -175,7 +181,9 @@ def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
     cursor.skip(max(cursor.int16(), 0))  # client id
     cursor.skip_tagged_fields()
     replica_id = cursor.int32() if api_version < REPLICA_STATE_VERSION else CONSUMER_REPLICA_ID
-    cursor.skip(4 + 4 + 4 + 1 + 4 + 4)  # max wait, min bytes, max bytes, isolation level, session id and epoch
+    wait_position = cursor.position
+    max_wait_ms, min_bytes = cursor.unpack(_FETCH_WAIT)
+    cursor.skip(4 + 1 + 4 + 4)  # max bytes, isolation level, session id and epoch
     by_id = api_version >= TOPIC_ID_VERSION
     partitions: list[FetchedPartition] = []
     for _ in range(cursor.array_length(min_item_bytes=2)):
@@ -193,7 +201,20 @@ def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
     cursor.compact_string()  # rack id
     tagged_replica_id = cursor.replica_id_from_tags()
     cursor.expect_end()
-    return FetchRequestView(tagged_replica_id if tagged_replica_id is not None else replica_id, tuple(partitions))
+    return FetchRequestView(
+        tagged_replica_id if tagged_replica_id is not None else replica_id,
+        max_wait_ms,
+        min_bytes,
+        wait_position,
+        tuple(partitions),
+    )
+
+
+def with_fetch_wait(frame: Buffer, view: FetchRequestView, max_wait_ms: int, min_bytes: int) -> Buffer:
+    """A copy of a Fetch request in which the broker is asked to gather so many bytes, for so long at most."""
+    changed = bytearray(frame)
+    _FETCH_WAIT.pack_into(changed, view.wait_position, max_wait_ms, min_bytes)
+    return changed
 
 
 def encode_unsigned_varint(value: int) -> bytes:

@@ -1,7 +1,8 @@
 """The leader's side: other agents dial here, and behind it stands the local broker's own listener.
 
-Requests go to the broker untouched. Responses come back untouched, except Fetch responses to a replica on a connection
-that began with a hello: there `LinkPlanner` puts links in the place of record bytes that are in object storage.
+Requests go to the broker as they are, but for what a replica fetch waits for while much is uploaded (`FetchPatience`).
+Responses come back untouched, except Fetch responses to a replica on a connection that began with a hello: there
+`LinkPlanner` puts links in the place of record bytes that are in object storage.
 
 A connection without a hello is relayed as it is (a follower without an agent), where that is permitted.
 """
@@ -160,8 +161,8 @@ class LeaderProxy:
         self._context.index.drop_from(partition, offset)
         if self._context.catch_up is not None:
             self._context.catch_up.drop_from(partition, offset)
-            for relay in self._relays:
-                relay.truncated(partition)
+        for relay in self._relays:
+            relay.truncated(partition)
 
     def partition_released(self, partition: TopicIdPartition) -> None:
         """Forget the partition; whoever waits for its links looks again."""

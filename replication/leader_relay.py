@@ -29,7 +29,9 @@ from replication.fetch_frame import (
     scan_fetch_request,
     scan_fetch_response,
     understands_fetch,
+    with_fetch_wait,
 )
+from replication.fetch_patience import FetchPatience
 from replication.framed_connection import DEFAULT_MAX_FRAME_BYTES, SIZE_PREFIX, FramedConnection
 from replication.link import encode_linked_response
 from replication.link_index import LinkIndex
@@ -63,6 +65,8 @@ class LeaderLimits:
 
     link_wait_max_s: float
     break_even_bytes: int
+    gather_max_ms: int
+    """For how long the broker is asked to gather what a follower gets, while much is uploaded; 0: never."""
     range_gap_bytes: int
     """Ranges of a combined segment's announcement that are closer than this are read as one."""
     stale_after_s: float = 30.0
@@ -134,6 +138,7 @@ class LeaderRelay:
             PlannerLimits(limits.link_wait_max_s, limits.break_even_bytes),
             self._catch_up,
         )
+        self._patience = FetchPatience(limits.gather_max_ms)
         self._peer_bytes = PeerByteCount(context.measures, "leader", peer)
 
     async def run(self, first_request: Buffer | None) -> None:
@@ -170,13 +175,16 @@ class LeaderRelay:
         """Tell the follower's agent what it will be given links to."""
         if not self._may_link or not self._peer.is_writable:  # a hint; a peer that lags or left can do without
             return
-        ranges = [
-            (entry.start_file_position, entry.end_file_position)
+        entries = [
+            entry
             for entry in segment.entries
             if entry.topic_id_partition in self._followed
             and self._context.led.mode_of(entry.topic_id_partition, 0) is LinkMode.LINK
         ]
-        if ranges:
+        if entries:
+            ranges = [(entry.start_file_position, entry.end_file_position) for entry in entries]
+            next_offsets = {entry.topic_id_partition: entry.last_offset + 1 for entry in entries}
+            self._patience.uploaded(next_offsets, sum(end - start for start, end in ranges), segment.stored_s)
             self._tell_ranges(MessageKind.ANNOUNCE, segment.combined_segment_id, ranges)
 
     def _read_ahead(self, object_id: StoredObjectId, ranges: list[tuple[int, int]]) -> None:
@@ -201,6 +209,7 @@ class LeaderRelay:
 
     def truncated(self, partition: TopicIdPartition) -> None:
         """What was read ahead of the follower may be of a log that is none any more."""
+        self._patience.dropped(partition)
         if self._catch_up is not None:
             self._catch_up.forget(partition)
 
@@ -243,7 +252,9 @@ class LeaderRelay:
                 self._not_understood("request", error)
             else:
                 linkable = view.replica_id != CONSUMER_REPLICA_ID
-                self._note_fetch_offsets(view)
+                if linkable:
+                    self._note_fetch_offsets(view)
+                    frame = self._gathering(frame, view)
         self._kept = None
         self._under_way.append(_RequestUnderWay(header, self._context.clock(), linkable))
         self._context.measures.relayed("request", SIZE_PREFIX.size + len(frame), self._follower_id)
@@ -254,15 +265,21 @@ class LeaderRelay:
         self._context.measures.fault(f"{what}_not_understood")
         log.warning("frame_not_understood", frame=what, error=str(error))
 
+    def _gathering(self, frame: Buffer, view: FetchRequestView) -> Buffer:
+        """The request, to be answered with as much as the next upload will probably hold."""
+        if not self._linking:
+            return frame
+        wait = self._patience.wait(view.max_wait_ms, view.min_bytes, self._context.clock())
+        return frame if wait is None else with_fetch_wait(frame, view, *wait)
+
     def _note_fetch_offsets(self, view: FetchRequestView) -> None:
-        if view.replica_id == CONSUMER_REPLICA_ID:
-            return
         self._follower_id = view.replica_id
         now_s = self._context.clock()
         for wanted in view.partitions:
             if wanted.topic_id is not None:
                 partition = TopicIdPartition(wanted.topic_id, wanted.partition)
                 self._watermarks.fetched(partition, self._follower_id, wanted.fetch_offset, now_s)
+                self._patience.fetched(partition, wanted.fetch_offset)
 
     # Responses, from the broker to the follower.
 

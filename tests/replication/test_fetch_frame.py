@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kafka.protocol.consumer import FetchRequest
 
 from replication.fetch_frame import (
     MalformedFrameError,
@@ -18,6 +19,7 @@ from replication.fetch_frame import (
     scan_fetch_request,
     scan_fetch_response,
     understands_fetch,
+    with_fetch_wait,
 )
 from replication.link import Cut, InlineBytes, LinkedResponse
 from replication.splicer import splice
@@ -117,6 +119,18 @@ def test_requests_are_read_as_the_other_codec_wrote_them(made: tuple[int, tuple[
         for topic in message.topics
         for _ in topic.partitions
     ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_another_wait_changes_max_wait_and_min_bytes_and_nothing_else(version: int) -> None:
+    frame = request({0: 5, 1: 7}, version=version)
+    view = scan_fetch_request(frame, version)
+    assert (view.max_wait_ms, view.min_bytes) == (500, 1)
+    changed = bytes(with_fetch_wait(frame, view, 25, 70_000))
+    decoded = FetchRequest.decode(changed, version=version, header=True)
+    assert (decoded.max_wait_ms, decoded.min_bytes) == (25, 70_000)
+    assert scan_fetch_request(changed, version).partitions == view.partitions
+    assert bytes(with_fetch_wait(changed, view, 500, 1)) == frame
 
 
 def test_a_consumer_is_told_from_a_replica_in_every_version() -> None:

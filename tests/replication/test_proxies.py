@@ -5,9 +5,11 @@ import struct
 
 import pytest
 
+from replication.fetch_frame import scan_fetch_request
 from replication.peer_connection import Address
 from replication.peer_protocol import Hello, MessageKind
 from rlm.link_policy import LinkMode
+from rlm.upload_pacer import BULK_BYTES
 from tests.kafka_log.batches import batches
 from tests.replication.fetch_frames import request, response
 from tests.replication.two_agents import framed, read_frame, two_agents
@@ -76,6 +78,39 @@ async def test_announced_ranges_are_read_ahead_of_the_response() -> None:
         assert end - start == len(batches(1, 1, payload=b"next"))
         await follower.fetch({0: 1})
         assert len(agents.storage.fetches) == read + 1
+
+
+def wait_of(frame: bytes) -> tuple[int, int]:
+    view = scan_fetch_request(frame, 17)
+    return view.max_wait_ms, view.min_bytes
+
+
+async def test_while_much_is_uploaded_the_broker_is_asked_to_gather_as_much_for_a_follower_in_step() -> None:
+    async with two_agents(gather_max_ms=25) as agents:
+        agents.append({0: batches(1, 0)})
+        follower = await agents.connect()
+        await follower.fetch({0: 0})
+        large = batches(1, 1, payload=bytes(BULK_BYTES))
+        agents.append({0: large})
+        await follower.fetch({0: 1})
+        assert wait_of(agents.broker.requests[-1]) == (500, 1), "it lacked what was stored"
+        await follower.fetch({0: 2})
+        max_wait_ms, min_bytes = wait_of(agents.broker.requests[-1])
+        assert max_wait_ms == 25
+        assert 0.9 * len(large) < min_bytes <= len(large)
+        await follower.fetch({0: 2}, replica_id=-1)
+        assert wait_of(agents.broker.requests[-1]) == (500, 1), "a consumer's fetch is its own"
+
+
+async def test_requests_stay_as_they_are_where_nothing_may_be_gathered() -> None:
+    async with two_agents(gather_max_ms=0) as agents:
+        agents.append({0: batches(1, 0)})
+        follower = await agents.connect()
+        await follower.fetch({0: 0})
+        agents.append({0: batches(1, 1, payload=bytes(BULK_BYTES))})
+        await follower.fetch({0: 1})
+        await follower.fetch({0: 2})
+        assert agents.broker.requests[-1] == request({0: 2}, correlation_id=follower.correlation_id)
 
 
 async def test_nothing_is_announced_where_the_bytes_will_go_inline() -> None:

@@ -1,0 +1,82 @@
+"""The broker is asked to gather what the next upload will hold, and never makes a follower wait for what is stored."""
+
+import pytest
+
+from replication.fetch_patience import FetchPatience
+from rlm.upload_pacer import BULK_BYTES
+from tests.replication.fetch_frames import partition
+
+ROUND = 2 * BULK_BYTES
+NOW_S = 100.0
+
+
+def follower_in_step(round_bytes: int = ROUND, wait_max_ms: int = 25) -> FetchPatience:
+    """A follower that has all of the last upload."""
+    patience = FetchPatience(wait_max_ms)
+    patience.uploaded({partition(0): 10, partition(1): 20}, round_bytes, NOW_S)
+    patience.fetched(partition(0), 10)
+    patience.fetched(partition(1), 20)
+    return patience
+
+
+def asked(patience: FetchPatience, max_wait_ms: int = 500, min_bytes: int = 1) -> tuple[int, int] | None:
+    return patience.wait(max_wait_ms, min_bytes, NOW_S + 0.01)
+
+
+def test_a_follower_in_step_gets_as_much_at_once_as_the_last_upload_held() -> None:
+    wait = asked(follower_in_step())
+    assert wait is not None
+    max_wait_ms, min_bytes = wait
+    assert max_wait_ms == 25
+    assert 0.9 * ROUND < min_bytes <= ROUND
+
+
+def test_a_follower_that_lacks_something_stored_is_not_made_to_wait() -> None:
+    patience = follower_in_step()
+    patience.uploaded({partition(0): 15, partition(1): 30}, ROUND, NOW_S)
+    assert asked(patience) is None
+    patience.fetched(partition(0), 15)
+    patience.fetched(partition(1), 29)
+    assert asked(patience) is None
+    patience.fetched(partition(1), 30)
+    assert asked(patience) is not None
+
+
+def test_what_is_uploaded_anew_is_not_lacking() -> None:
+    patience = follower_in_step()
+    patience.uploaded({partition(0): 10, partition(1): 5}, ROUND, NOW_S)
+    assert asked(patience) is not None
+
+
+def test_a_partition_that_is_given_up_holds_nothing_up() -> None:
+    patience = follower_in_step()
+    patience.uploaded({partition(0): 15}, ROUND, NOW_S)
+    patience.dropped(partition(0))
+    assert asked(patience) is not None
+
+
+def test_small_uploads_and_those_of_long_ago_leave_requests_as_they_are() -> None:
+    assert asked(follower_in_step(round_bytes=BULK_BYTES - 1)) is None
+    assert follower_in_step().wait(500, 1, NOW_S + 10) is None
+
+
+def test_a_bound_of_zero_leaves_requests_as_they_are() -> None:
+    assert asked(follower_in_step(wait_max_ms=0)) is None
+
+
+def test_a_follower_that_asks_for_more_or_for_a_shorter_wait_is_left_its_own() -> None:
+    assert asked(follower_in_step(), min_bytes=2 * ROUND) is None
+    shorter = asked(follower_in_step(), max_wait_ms=5)
+    assert shorter is not None
+    assert shorter[0] == 5
+    assert asked(follower_in_step(), max_wait_ms=0) is None
+
+
+@pytest.mark.parametrize("round_bytes", [ROUND // 2, ROUND, 3 * ROUND])
+def test_a_load_that_changes_is_followed_within_some_uploads(round_bytes: int) -> None:
+    patience = follower_in_step()
+    for _ in range(20):
+        patience.uploaded({}, round_bytes, NOW_S)
+    wait = asked(patience)
+    assert wait is not None
+    assert wait[1] == pytest.approx(round_bytes, rel=0.02)
