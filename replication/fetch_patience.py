@@ -6,6 +6,9 @@ follower gets this one alone, and all the others take another trip of the fetch.
 is asked to gather as much as the last uploads held for this follower, or for a bounded time. A link is not given before
 the upload's end in any case, so nothing is later for it. A follower that lacks something stored gets it at once: what
 it lacks may be what those producers wait for who would bring the rest.
+
+Where most of the bytes do not come within that time (rounds are longer, or nobody waits for them), asking made the
+follower later and saved little, so it is left alone for a while, longer with each such wait in a row.
 """
 
 import math
@@ -20,6 +23,9 @@ _ENOUGH: Final = 0.99
 """Of the last uploads: batches differ a little in size."""
 _RECENT_S: Final = 0.25
 """An upload that is older says nothing of the load now."""
+_MOST: Final = 0.6
+_PAUSE_S: Final = 0.1
+_PAUSE_MAX_S: Final = 0.8
 
 
 class FetchPatience:
@@ -30,6 +36,8 @@ class FetchPatience:
         self._wait_max_ms = wait_max_ms
         self._round_bytes = 0.0
         self._uploaded_s = -math.inf
+        self._waits_in_vain = 0
+        self._again_s = -math.inf
         self._fetch_offsets: dict[TopicIdPartition, int] = {}
         """What the follower has: in a fetch session only what changed is asked for anew."""
         self._lacking: dict[TopicIdPartition, int] = {}
@@ -63,7 +71,15 @@ class FetchPatience:
         Never a longer wait, and never for less.
         """
         is_bulk = self._round_bytes >= BULK_BYTES and now_s - self._uploaded_s <= _RECENT_S
-        if not is_bulk or self._lacking:
+        if not is_bulk or self._lacking or now_s < self._again_s:
             return None
         wait_ms, gathered_bytes = min(max_wait_ms, self._wait_max_ms), int(self._round_bytes * _ENOUGH)
         return (wait_ms, gathered_bytes) if wait_ms > 0 and gathered_bytes > min_bytes else None
+
+    def answered(self, size_bytes: int, now_s: float) -> None:
+        """The broker answered a request that `wait` had changed by so many bytes."""
+        if size_bytes >= self._round_bytes * _MOST:
+            self._waits_in_vain = 0
+            return
+        self._again_s = now_s + min(_PAUSE_S * 2**self._waits_in_vain, _PAUSE_MAX_S)
+        self._waits_in_vain += 1

@@ -100,6 +100,8 @@ class _RequestUnderWay:
     header: RequestHeader
     received_s: float
     linkable: bool
+    gathers: bool = False
+    """Whether the broker was asked to gather more than the follower asks for."""
 
 
 class LeaderRelay:
@@ -119,8 +121,7 @@ class LeaderRelay:
         self._channel = PeerChannel(peer)
         self._broker = broker
         self._has_agent = link_version is not None
-        self._may_link = bool(link_version)
-        self._linking = self._may_link
+        self._linking = self._may_link = bool(link_version)
         self._watermarks = watermarks
         self._under_way: deque[_RequestUnderWay] = deque()
         self._kept: tuple[int, Buffer] | None = None
@@ -245,6 +246,7 @@ class LeaderRelay:
     def _request(self, frame: Buffer) -> None:
         header = parse_request_header(frame)
         linkable = False
+        gathers = False
         if header.api_key == FETCH_API_KEY and understands_fetch(header.api_version):
             try:
                 view = scan_fetch_request(frame, header.api_version)
@@ -254,9 +256,9 @@ class LeaderRelay:
                 linkable = view.replica_id != CONSUMER_REPLICA_ID
                 if linkable:
                     self._note_fetch_offsets(view)
-                    frame = self._gathering(frame, view)
+                    frame, gathers = self._gathering(frame, view)
         self._kept = None
-        self._under_way.append(_RequestUnderWay(header, self._context.clock(), linkable))
+        self._under_way.append(_RequestUnderWay(header, self._context.clock(), linkable, gathers))
         self._context.measures.relayed("request", SIZE_PREFIX.size + len(frame), self._follower_id)
         self._broker.write_frame(frame)
 
@@ -265,12 +267,12 @@ class LeaderRelay:
         self._context.measures.fault(f"{what}_not_understood")
         log.warning("frame_not_understood", frame=what, error=str(error))
 
-    def _gathering(self, frame: Buffer, view: FetchRequestView) -> Buffer:
-        """The request, to be answered with as much as the next upload will probably hold."""
+    def _gathering(self, frame: Buffer, view: FetchRequestView) -> tuple[Buffer, bool]:
+        """The request, to be answered with as much as the next upload will probably hold; and whether that is new."""
         if not self._linking:
-            return frame
+            return frame, False
         wait = self._patience.wait(view.max_wait_ms, view.min_bytes, self._context.clock())
-        return frame if wait is None else with_fetch_wait(frame, view, *wait)
+        return (frame, False) if wait is None else (with_fetch_wait(frame, view, *wait), True)
 
     def _note_fetch_offsets(self, view: FetchRequestView) -> None:
         self._follower_id = view.replica_id
@@ -316,6 +318,8 @@ class LeaderRelay:
                 partition = TopicIdPartition(records.topic_id, records.partition)
                 self._followed.add(partition)
                 self._watermarks.passed(partition, records.high_watermark, self._context.clock())
+        if request.gathers:
+            self._patience.answered(len(frame), self._context.clock())
         sent: SendLinked | None = None
         if self._has_agent and not self._under_way:
             self._planner.begin(frame, view, self._follower_id)

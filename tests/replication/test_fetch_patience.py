@@ -80,3 +80,22 @@ def test_a_load_that_changes_is_followed_within_some_uploads(round_bytes: int) -
     wait = asked(patience)
     assert wait is not None
     assert wait[1] == pytest.approx(round_bytes, rel=0.02)
+
+
+def test_waits_in_vain_become_rarer_until_one_is_worth_it() -> None:
+    patience, now_s, waits = follower_in_step(), NOW_S, 0
+    for _ in range(1000):
+        now_s += 0.01
+        patience.uploaded({}, ROUND, now_s)
+        if patience.wait(500, 1, now_s) is not None:
+            waits += 1
+            patience.answered(ROUND // 2, now_s)
+    assert 10 <= waits <= 20, "in ten seconds"
+    while patience.wait(500, 1, now_s) is None:
+        now_s += 0.01
+        patience.uploaded({}, ROUND, now_s)
+    patience.answered(ROUND, now_s)
+    assert patience.wait(500, 1, now_s) is not None
+    patience.answered(ROUND // 2, now_s)
+    assert patience.wait(500, 1, now_s + 0.05) is None
+    assert patience.wait(500, 1, now_s + 0.11) is not None
