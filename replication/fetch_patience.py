@@ -24,7 +24,7 @@ _ENOUGH: Final = 0.99
 _RECENT_S: Final = 0.25
 """An upload that is older says nothing of the load now."""
 _MOST: Final = 0.6
-_PAUSE_S: Final = 0.1
+_PAUSE_MIN_S: Final = 0.1
 _PAUSE_MAX_S: Final = 0.8
 
 
@@ -36,7 +36,7 @@ class FetchPatience:
         self._wait_max_ms = wait_max_ms
         self._round_bytes = 0.0
         self._uploaded_s = -math.inf
-        self._waits_in_vain = 0
+        self._pause_s = _PAUSE_MIN_S
         self._again_s = -math.inf
         self._fetch_offsets: dict[TopicIdPartition, int] = {}
         """What the follower has: in a fetch session only what changed is asked for anew."""
@@ -79,7 +79,7 @@ class FetchPatience:
     def answered(self, size_bytes: int, now_s: float) -> None:
         """The broker answered a request that `wait` had changed by so many bytes."""
         if size_bytes >= self._round_bytes * _MOST:
-            self._waits_in_vain = 0
+            self._pause_s = _PAUSE_MIN_S
             return
-        self._again_s = now_s + min(_PAUSE_S * 2**self._waits_in_vain, _PAUSE_MAX_S)
-        self._waits_in_vain += 1
+        self._again_s = now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
