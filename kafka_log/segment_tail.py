@@ -139,8 +139,7 @@ class SegmentTail:
                 return 0
             if self._file is None:
                 return 0
-            backlog = max(0, self._files.status(self._file).st_size - self._position)
-            return backlog + sum(
+            return self._behind_position(self._file) + sum(
                 self._directory.file_path(base).stat().st_size for base in self._directory.bases if base > self._base
             )
         except (FileNotFoundError, FileReplacedError):
@@ -153,9 +152,12 @@ class SegmentTail:
         if self._file is None:
             return 0
         try:
-            return max(0, self._files.status(self._file).st_size - self._position)
+            return self._behind_position(self._file)
         except (OSError, FileReplacedError):
             return 0
+
+    def _behind_position(self, file: LogFile) -> int:
+        return max(0, self._files.status(file).st_size - self._position)
 
     def close(self) -> None:
         """Give up the descriptor. A read opens it again."""
