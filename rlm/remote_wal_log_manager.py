@@ -12,6 +12,7 @@ It does not decide which partitions it leads: `assign` is told.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -271,7 +272,7 @@ class RemoteWalLogManager:
                 raise self._defect
             delay_s = self._delay_s(self._clock())
             if delay_s is not None and delay_s > 0 and self._appended and self._is_bulk(self._clock()):
-                quiet_s = _PAUSE_S if self._rhythm.producers_wait else 2 * delay_s
+                quiet_s = _PAUSE_S if self._rhythm.producers_wait else math.inf
                 round_is_over = not self._uploads and not self.replication_is_pending()
                 paused = await self._watcher.pause(delay_s, quiet_s, self._append_gathered, self._round_is_gathered)
                 if paused and (round_is_over or self._round_is_gathered()):
