@@ -16,11 +16,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
+from rlm.round_size import RoundSize
 from rlm.upload_pacer import BULK_BYTES
 
-_WEIGHT: Final = 1 / 4
-_ENOUGH: Final = 0.99
-"""Of the last uploads: batches differ a little in size."""
 _RECENT_S: Final = 0.25
 """An upload that is older says nothing of the load now."""
 _MOST: Final = 0.6
@@ -34,7 +32,7 @@ class FetchPatience:
     def __init__(self, wait_max_ms: int) -> None:
         """`wait_max_ms` bounds how long the broker is asked to wait; 0: requests stay as they are."""
         self._wait_max_ms = wait_max_ms
-        self._round_bytes = 0.0
+        self._round = RoundSize()
         self._uploaded_s = -math.inf
         self._pause_s = _PAUSE_MIN_S
         self._again_s = -math.inf
@@ -48,10 +46,9 @@ class FetchPatience:
         for partition, next_offset in next_offsets.items():
             if next_offset > self._fetch_offsets.get(partition, -1):
                 self._lacking[partition] = next_offset
-        if now_s - self._uploaded_s > _RECENT_S or size_bytes > self._round_bytes:
-            self._round_bytes = size_bytes
-        else:
-            self._round_bytes += _WEIGHT * (size_bytes - self._round_bytes)
+        if now_s - self._uploaded_s > _RECENT_S:
+            self._round = RoundSize()
+        self._round.add(size_bytes)
         self._uploaded_s = now_s
 
     def fetched(self, partition: TopicIdPartition, offset: int) -> None:
@@ -70,15 +67,15 @@ class FetchPatience:
 
         Never a longer wait, and never for less.
         """
-        is_bulk = self._round_bytes >= BULK_BYTES and now_s - self._uploaded_s <= _RECENT_S
+        is_bulk = self._round.size_bytes >= BULK_BYTES and now_s - self._uploaded_s <= _RECENT_S
         if not is_bulk or self._lacking or now_s < self._again_s:
             return None
-        wait_ms, gathered_bytes = min(max_wait_ms, self._wait_max_ms), int(self._round_bytes * _ENOUGH)
+        wait_ms, gathered_bytes = min(max_wait_ms, self._wait_max_ms), int(self._round.whole_bytes)
         return (wait_ms, gathered_bytes) if wait_ms > 0 and gathered_bytes > min_bytes else None
 
     def answered(self, size_bytes: int, now_s: float) -> None:
         """The broker answered a request that `wait` had changed by so many bytes."""
-        if size_bytes >= self._round_bytes * _MOST:
+        if size_bytes >= self._round.size_bytes * _MOST:
             self._pause_s = _PAUSE_MIN_S
             return
         self._again_s = now_s + self._pause_s

@@ -10,12 +10,11 @@ only make objects small. The broker's files do not tell acks; what is appended w
 from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
+from rlm.round_size import RoundSize
 
 _WEIGHT: Final = 1 / 4
 """Of the newest upload, so that a load that changes is recognised within a few."""
 _MOST: Final = 0.5
-_WHOLE: Final = 0.99
-"""Of the last rounds: batches differ a little in size."""
 
 
 class AppendRhythm:
@@ -23,7 +22,7 @@ class AppendRhythm:
 
     def __init__(self) -> None:
         self._share_disturbed = 0.0
-        self._round_bytes = 0.0
+        self._round = RoundSize()
         self._unread_bytes: dict[TopicIdPartition, int] = {}
 
     @property
@@ -42,14 +41,11 @@ class AppendRhythm:
     def is_round(self, queued_bytes: int) -> bool:
         """Whether these, with what was not read yet, are what all who wait append between two uploads."""
         size_bytes = queued_bytes + sum(self._unread_bytes.values())
-        return self.producers_wait and size_bytes >= self._round_bytes * _WHOLE
+        return self.producers_wait and size_bytes >= self._round.whole_bytes
 
     def upload_started(self, size_bytes: int) -> None:
         """An upload of so many bytes began."""
-        if size_bytes > self._round_bytes:
-            self._round_bytes = size_bytes
-        else:
-            self._round_bytes += _WEIGHT * (size_bytes - self._round_bytes)
+        self._round.add(size_bytes)
 
     def upload_ended(self, appended_meanwhile: bool) -> None:
         """An upload is stored; whether anything was appended since it began."""
