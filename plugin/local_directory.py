@@ -9,6 +9,7 @@ import errno
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,9 +45,9 @@ class LocalDirectorySettings(ObjectBackendSettings):
 
     directory: Path = Field(description="Where the objects are stored; made if it is not there.")
     put_latency_ms: float = Field(
-        default=0.0, ge=0, description="Added to every write, to stand for an object store's latency."
+        default=0.0, ge=0, description="A write takes so long at least, to stand for an object store's latency."
     )
-    get_latency_ms: float = Field(default=0.0, ge=0, description="Added to every read.")
+    get_latency_ms: float = Field(default=0.0, ge=0, description="A read takes so long at least.")
     fsync: bool = Field(
         default=False,
         description="Flush file and directory before a write counts as done. Without it a write survives the "
@@ -73,6 +74,7 @@ class LocalWalStorageManager(ObjectWalStorageManager):
             settings.get_latency_ms / 1000,
             settings.fsync,
             self._sleep,
+            self._clock,
         )
 
 
@@ -86,6 +88,7 @@ class DirectoryStore:
         get_latency: float,
         fsync: bool,
         sleep: Callable[[float], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Latencies in seconds."""
         self._directory = str(directory)
@@ -93,12 +96,12 @@ class DirectoryStore:
         self._get_latency = get_latency
         self._fsync = fsync
         self._sleep = sleep
+        self._clock = clock
         self._temporary_numbers = itertools.count()
 
     def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
+        began_s = self._clock()
         path = self._path_of(key)
-        if self._put_latency:
-            self._sleep(self._put_latency)
         with _as_storage_errors("put", key):
             directory = os.path.dirname(path)  # noqa: PTH120 - Path objects would double the cost of a put
             temporary = f"{directory}/.{os.getpid()}-{threading.get_ident()}-{next(self._temporary_numbers)}"
@@ -115,16 +118,18 @@ class DirectoryStore:
                 os.unlink(temporary)  # noqa: PTH108
             if self._fsync:
                 _fsync_directory(directory)
+        self._wait_out(self._put_latency, began_s)
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        if self._get_latency:
-            self._sleep(self._get_latency)
+        began_s = self._clock()
         with _as_storage_errors("get", key):
             file = os.open(self._path_of(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                return os.pread(file, end - start, start)
+                found = os.pread(file, end - start, start)
             finally:
                 os.close(file)
+        self._wait_out(self._get_latency, began_s)
+        return found
 
     def head(self, key: str) -> ObjectHead:
         with _as_storage_errors("head", key), open(self._path_of(key), "rb") as file:
@@ -148,6 +153,12 @@ class DirectoryStore:
 
     def close(self) -> None:
         """Nothing is held open between calls."""
+
+    def _wait_out(self, latency_s: float, began_s: float) -> None:
+        """Until the request has taken as long as one to an object store would, what the disk took included."""
+        left_s = began_s + latency_s - self._clock() if latency_s else 0.0
+        if left_s > 0:
+            self._sleep(left_s)
 
     def _path_of(self, key: str) -> str:
         """Raises RemoteStorageError for a key that would leave the directory."""

@@ -13,10 +13,10 @@ from plugin.remote_wal_storage_manager import StorageContext
 
 def store_in(directory: Path, time: VirtualTime | None = None, fsync: bool = False) -> DirectoryStore:
     time = time or VirtualTime()
-    return DirectoryStore(directory, 0.005, 0.003, fsync, time.sleep)
+    return DirectoryStore(directory, 0.005, 0.003, fsync, time.sleep, time.clock)
 
 
-def test_the_simulated_latencies_are_added_to_writes_and_reads(tmp_path: Path) -> None:
+def test_writes_and_reads_take_the_simulated_latencies(tmp_path: Path) -> None:
     time = VirtualTime()
     manager = LocalWalStorageManager(clock=time.clock, sleep=time.sleep)
     manager.configure(
@@ -24,9 +24,9 @@ def test_the_simulated_latencies_are_added_to_writes_and_reads(tmp_path: Path) -
         StorageContext("cluster", 1),
     )
     update = manager.copy_log_segment_data(*segment(0, [b"abc"]))
-    assert time.slept == [0.005]
+    assert time.slept == pytest.approx([0.005])
     manager.fetch_log_segment(update.combined_segment_id, 112, 115)
-    assert time.slept == [0.005, 0.0025]
+    assert time.slept == pytest.approx([0.005, 0.0025])
 
 
 @pytest.mark.parametrize("key", ["../escape", "/absolute", "a/../../b", "a//b", "nul\0", ".", "a/./b"])
