@@ -168,10 +168,11 @@ class _FollowerRelay:
 
     async def _relay_requests(self) -> None:
         while (frame := await self._broker.read_frame()) is not None:
-            if self._spliced_at_s is not None:
-                self._context.stage_times.observe("appended", self._context.clock() - self._spliced_at_s)
-                self._spliced_at_s = None
+            received_s = self._context.clock()
             self._channel.send(MessageKind.KAFKA, frame)
+            if self._spliced_at_s is not None:
+                self._context.stage_times.observe("appended", received_s - self._spliced_at_s)
+                self._spliced_at_s = None
             self._peer_bytes.update()
             await self._leader.drain()
 

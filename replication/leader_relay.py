@@ -244,9 +244,11 @@ class LeaderRelay:
             raise MalformedFrameError(0, f"{kind.name} from a follower's agent")
 
     def _request(self, frame: Buffer) -> None:
+        received_s = self._context.clock()
         header = parse_request_header(frame)
         linkable = False
         gathers = False
+        offsets: list[tuple[TopicIdPartition, int]] = []
         if header.api_key == FETCH_API_KEY and understands_fetch(header.api_version):
             try:
                 view = scan_fetch_request(frame, header.api_version)
@@ -255,12 +257,15 @@ class LeaderRelay:
             else:
                 linkable = view.replica_id != CONSUMER_REPLICA_ID
                 if linkable:
-                    self._note_fetch_offsets(view)
+                    offsets = self._fetch_offsets(view)
                     frame, gathers = self._gathering(frame, view)
         self._kept = None
-        self._under_way.append(_RequestUnderWay(header, self._context.clock(), linkable, gathers))
-        self._context.measures.relayed("request", SIZE_PREFIX.size + len(frame), self._follower_id)
+        self._under_way.append(_RequestUnderWay(header, received_s, linkable, gathers))
         self._broker.write_frame(frame)
+        # Producers wait for what this request tells the broker, so all that only measures comes after.
+        self._context.measures.relayed("request", SIZE_PREFIX.size + len(frame), self._follower_id)
+        for partition, offset in offsets:
+            self._watermarks.fetched(partition, self._follower_id, offset, received_s)
 
     def _not_understood(self, what: str, error: MalformedFrameError) -> None:
         """The frame is passed on as it is: it is for the brokers to judge."""
@@ -274,14 +279,17 @@ class LeaderRelay:
         wait = self._patience.wait(view.max_wait_ms, view.min_bytes, self._context.clock())
         return (frame, False) if wait is None else (with_fetch_wait(frame, view, *wait), True)
 
-    def _note_fetch_offsets(self, view: FetchRequestView) -> None:
+    def _fetch_offsets(self, view: FetchRequestView) -> list[tuple[TopicIdPartition, int]]:
+        """Which partitions the follower asks for anew, and from where on."""
         self._follower_id = view.replica_id
-        now_s = self._context.clock()
-        for wanted in view.partitions:
-            if wanted.topic_id is not None:
-                partition = TopicIdPartition(wanted.topic_id, wanted.partition)
-                self._watermarks.fetched(partition, self._follower_id, wanted.fetch_offset, now_s)
-                self._patience.fetched(partition, wanted.fetch_offset)
+        offsets = [
+            (TopicIdPartition(wanted.topic_id, wanted.partition), wanted.fetch_offset)
+            for wanted in view.partitions
+            if wanted.topic_id is not None
+        ]
+        for partition, offset in offsets:
+            self._patience.fetched(partition, offset)
+        return offsets
 
     # Responses, from the broker to the follower.
 

@@ -408,8 +408,6 @@ class RemoteWalLogManager:
             self._wake.set()
 
     async def _upload(self, items: list[MetaQueueItem], started_s: float) -> None:
-        for item in items:
-            self._stage_times.observe("combined", started_s - item.queued_s)
         segment = await self._combine_task.combine(items)
         now_s = self._clock()
         if segment is None:
@@ -418,9 +416,9 @@ class RemoteWalLogManager:
         else:
             self._pacer.finished(started_s)
             self._decider.uploaded(now_s - started_s)
+            self._stored(segment, started_s, now_s)  # followers wait for it, so all else comes after
             self._watcher.take(self._append_seen)
             self._rhythm.upload_ended(self._has_unread())
-            self._stored(segment, started_s, now_s)
         self._wake.set()
 
     def _stored(self, segment: UploadedSegment, started_s: float, now_s: float) -> None:
@@ -431,12 +429,15 @@ class RemoteWalLogManager:
         ]
         for item, _ in live:
             self._partitions[item.topic_id_partition].item_stored(item)
+        # The log may have been truncated, or its leadership lost, during the upload.
+        self._listeners.segment_uploaded(
+            replace(segment, items=tuple(part for part, _ in live), entries=tuple(entry for _, entry in live))
+        )
+        for item in segment.items:
+            self._stage_times.observe("combined", started_s - item.queued_s)
         self._stage_times.observe("uploaded", now_s - started_s)
         self._measures.uploaded_segments.inc()
         self._measures.uploaded_bytes.inc(sum(len(item.records) for item in segment.items))
-        # The log may have been truncated, or its leadership lost, during the upload.
-        segment = replace(segment, items=tuple(part for part, _ in live), entries=tuple(entry for _, entry in live))
-        self._listeners.segment_uploaded(segment)
 
     def _unstored_part(self, item: MetaQueueItem) -> MetaQueueItem | None:
         led = self._partitions.get(item.topic_id_partition)
