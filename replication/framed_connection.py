@@ -2,13 +2,10 @@
 
 Holds true: a size is judged before anything is allocated for it, and memory grows with what really arrived. Reading
 stops while the owner lags, so a fast sender waits in TCP and not in our memory. Large frames are received straight
-into their own buffer, and the kernel is asked to tell of their bytes when all are there, or a megabyte of them
-(SO_RCVLOWAT): a broker sends them in pieces of its socket buffer, and to be woken for each costs more than to copy it.
-Used from the event loop alone.
+into their own buffer. Used from the event loop alone.
 """
 
 import asyncio
-import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,8 +21,6 @@ MAX_QUEUED_FRAMES = 8
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
 _STAGING_BYTES = 64 * 1024
 _FIRST_ALLOCATION_BYTES = 128 * 1024
-_AWAITED_BYTES_MAX = 1024 * 1024
-"""The kernel gathers at most so many bytes of a large frame before it tells of them."""
 _WRITE_HIGH_WATER_BYTES = 1024 * 1024
 
 
@@ -60,7 +55,6 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._frame: bytearray | None = None
         self._frame_size = 0
         self._frame_received = 0
-        self._awaited_bytes = 1
         self._frame_timer: asyncio.TimerHandle | None = None
         self._frames: deque[Buffer] = deque()
         self._queued_bytes = 0
@@ -84,7 +78,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         if self._frame is None:
             return memoryview(self._staging)[self._staged :]
         if self._frame_received == len(self._frame):
-            grown = bytearray(min(self._frame_size, max(2 * len(self._frame), len(self._frame) + self._awaited_bytes)))
+            grown = bytearray(min(self._frame_size, 2 * len(self._frame)))
             grown[: self._frame_received] = self._frame
             self._frame = grown
         return memoryview(self._frame)[self._frame_received :]
@@ -94,7 +88,6 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.bytes_received += nbytes
         if self._frame is not None:
             self._frame_received += nbytes
-            self._await_bytes(self._frame_size - self._frame_received)
             if self._frame_received == self._frame_size:
                 frame, self._frame = self._frame, None
                 self._frame_done(frame)
@@ -151,18 +144,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._frame[:received] = self._staging[start : self._staged]
         self._frame_size = size
         self._frame_received = received
-        self._await_bytes(size - received)
         self._start_frame_timer()
-
-    def _await_bytes(self, missing_bytes: int) -> None:
-        """Be told of the next bytes when so many are there; never for more than the frame lacks, or none would come."""
-        awaited_bytes = max(1, min(missing_bytes, _AWAITED_BYTES_MAX))
-        if awaited_bytes == self._awaited_bytes or self._transport is None:
-            return
-        if self._transport.get_extra_info("sslcontext") is not None:  # what TLS sends is more than what it carries
-            return
-        self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited_bytes)
-        self._awaited_bytes = awaited_bytes
 
     def _frame_done(self, frame: Buffer) -> None:
         self._stop_frame_timer()

@@ -182,35 +182,6 @@ async def test_a_half_frame_before_the_end_is_discarded() -> None:
         assert await pair.next_frame() is None
 
 
-async def test_a_large_half_frame_before_the_end_is_discarded() -> None:
-    async with ends() as pair:
-        await pair.send(framed(b"l" * 500_000)[:-1])
-        pair.writer.close()
-        assert await pair.next_frame() is None
-
-
-async def test_a_large_frame_that_comes_in_pieces_is_told_of_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[int] = []
-    updated = FramedConnection.buffer_updated
-
-    def counted(connection: FramedConnection, nbytes: int) -> None:
-        reads.append(nbytes)
-        updated(connection, nbytes)
-
-    monkeypatch.setattr(FramedConnection, "buffer_updated", counted)
-    frame, piece_bytes = b"l" * 640_000, 32_000
-    stream = framed(frame)
-    async with ends() as pair:
-        for start in range(0, len(stream), piece_bytes):
-            await pair.send(stream[start : start + piece_bytes])
-            await asyncio.sleep(0.001)
-        assert await pair.next_frame() == frame
-        assert sum(reads) == len(stream)
-        assert len(reads) <= len(stream) / piece_bytes / 2
-        await pair.send(framed(b"small"))  # for which nothing is waited for
-        assert await pair.next_frame() == b"small"
-
-
 async def test_reading_stops_while_the_owner_lags() -> None:
     frame = b"f" * 1_000_000
     async with ends() as pair:
