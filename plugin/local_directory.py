@@ -156,7 +156,7 @@ class DirectoryStore:
 
     def _wait_out(self, latency_s: float, began_s: float) -> None:
         """Until the request has taken as long as one to an object store would, what the disk took included."""
-        left_s = began_s + latency_s - self._clock() if latency_s else 0.0
+        left_s = began_s + latency_s - self._clock()
         if left_s > 0:
             self._sleep(left_s)
 

@@ -257,12 +257,13 @@ class LeaderRelay:
             else:
                 linkable = view.replica_id != CONSUMER_REPLICA_ID
                 if linkable:
-                    offsets = self._fetch_offsets(view)
-                    frame, gathers = self._gathering(frame, view)
+                    self._follower_id = view.replica_id
+                    offsets = _fetch_offsets(view)
+                    frame, gathers = self._gathering(frame, view, offsets)
         self._kept = None
         self._under_way.append(_RequestUnderWay(header, received_s, linkable, gathers))
         self._broker.write_frame(frame)
-        # Producers wait for what this request tells the broker, so all that only measures comes after.
+        # Producers wait for what this request tells the broker, so what we learn from it comes after.
         self._context.measures.relayed("request", SIZE_PREFIX.size + len(frame), self._follower_id)
         for partition, offset in offsets:
             self._watermarks.fetched(partition, self._follower_id, offset, received_s)
@@ -272,24 +273,16 @@ class LeaderRelay:
         self._context.measures.fault(f"{what}_not_understood")
         log.warning("frame_not_understood", frame=what, error=str(error))
 
-    def _gathering(self, frame: Buffer, view: FetchRequestView) -> tuple[Buffer, bool]:
+    def _gathering(
+        self, frame: Buffer, view: FetchRequestView, offsets: list[tuple[TopicIdPartition, int]]
+    ) -> tuple[Buffer, bool]:
         """The request, to be answered with as much as the next upload will probably hold; and whether that is new."""
+        for partition, offset in offsets:
+            self._patience.fetched(partition, offset)
         if not self._linking:
             return frame, False
         wait = self._patience.wait(view.max_wait_ms, view.min_bytes, self._context.clock())
         return (frame, False) if wait is None else (with_fetch_wait(frame, view, *wait), True)
-
-    def _fetch_offsets(self, view: FetchRequestView) -> list[tuple[TopicIdPartition, int]]:
-        """Which partitions the follower asks for anew, and from where on."""
-        self._follower_id = view.replica_id
-        offsets = [
-            (TopicIdPartition(wanted.topic_id, wanted.partition), wanted.fetch_offset)
-            for wanted in view.partitions
-            if wanted.topic_id is not None
-        ]
-        for partition, offset in offsets:
-            self._patience.fetched(partition, offset)
-        return offsets
 
     # Responses, from the broker to the follower.
 
@@ -405,3 +398,12 @@ class LeaderRelay:
         led = self._context.led.find(topic_id, partition)
         self._context.measures.inline(led, size, self._follower_id)
         self._context.measures.responses.labels("inline").inc()
+
+
+def _fetch_offsets(view: FetchRequestView) -> list[tuple[TopicIdPartition, int]]:
+    """Which partitions the follower asks for anew, and from where on."""
+    return [
+        (TopicIdPartition(wanted.topic_id, wanted.partition), wanted.fetch_offset)
+        for wanted in view.partitions
+        if wanted.topic_id is not None
+    ]
