@@ -6,6 +6,7 @@ belongs to one reader, who uses it from one thread at a time. When all files are
 exceeded for that while.
 """
 
+import errno
 import os
 from collections import OrderedDict
 from pathlib import Path
@@ -37,6 +38,8 @@ class OpenFiles:
         self._limit = limit
         self._lock = Lock()
         self._open: OrderedDict[LogFile, None] = OrderedDict()
+        self._knows_nowait = True
+        """Whether the file systems met so far can be asked to read without waiting."""
 
     @property
     def open_count(self) -> int:
@@ -85,6 +88,29 @@ class OpenFiles:
         if file.identity is not None and file.identity != (status.st_dev, status.st_ino):
             raise FileReplacedError(str(file.path))
         return status
+
+    def read_cached(self, file: LogFile, position: int, max_bytes: int) -> bytes:
+        """All from `position` to the end of an open file, if the kernel has it in memory; otherwise nothing.
+
+        Nothing as well when it is more than `max_bytes`. It waits for no disk (preadv(2), RWF_NOWAIT). Raises OSError.
+        """
+        with self._lock:
+            if file.fd < 0 or not self._knows_nowait:
+                return b""
+            size = os.fstat(file.fd).st_size - position
+            if not 0 < size <= max_bytes:
+                return b""
+            data = bytearray(size)
+            try:
+                read = os.preadv(file.fd, [data], position, os.RWF_NOWAIT)
+            except BlockingIOError:
+                return b""
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+                self._knows_nowait = False
+                return b""
+        return bytes(data) if read == size else b""
 
     def close(self, file: LogFile) -> None:
         """Give up the file's descriptor. Idempotent."""

@@ -131,6 +131,15 @@ class Located(NamedTuple):
     """Behind the last offset of the batches before `position`; the segment's base offset when there are
     none."""
 
+    def resume_offset(self, wanted: int, is_last: bool) -> int:
+        """Where reading goes on: at `wanted`, at the batch around it, or at the log's end if that is lower.
+
+        A closed segment (not `is_last`) that ends below `wanted` has a hole there, made by compaction.
+        """
+        if self.batch is not None:
+            return min(wanted, self.batch.base_offset)
+        return min(wanted, self.end_offset) if is_last else wanted
+
 
 def locate(fd: int, log_path: Path, base_offset: int, target_offset: int) -> Located:
     """Find the first batch of the segment whose last offset is at least `target_offset`."""

@@ -129,6 +129,25 @@ class SegmentTail:
         self._pending.clear()
         return TailRead(records, spans, events)
 
+    def read_cached(self, max_bytes: int) -> TailRead | None:
+        """As `read`, of what the kernel has in memory, without waiting for a disk; None: it takes a `read`.
+
+        It goes on at the position and looks at nothing else. A roll, say, is not seen, so who calls knows from
+        elsewhere that files were appended to and nothing more. Raises LogDirectoryError.
+        """
+        if self._file is None or self._pending or self._has_zero_tail or self._is_last_look:
+            return None
+        try:
+            data = self._files.read_cached(self._file, self._position, max_bytes)
+        except OSError as error:
+            raise LogDirectoryError(self._directory.path, str(error)) from error
+        spans = self._whole_batches(data)
+        epoch = self._lineage.delivered.last_epoch
+        if not spans or not self._goes_on(spans) or any(span.leader_epoch != epoch for span in spans):
+            return None
+        found = self._hand_on(data, spans)
+        return None if found is None else TailRead(*found, ())
+
     def backlog_bytes(self) -> int:
         """Bytes behind the position, as far as known from the last look at the directory.
 
@@ -216,7 +235,7 @@ class SegmentTail:
 
     def _hand_on(self, data: bytes, spans: list[BatchSpan]) -> tuple[bytes, list[BatchSpan]] | None:
         last = spans[-1]
-        if spans[0].base_offset < self._next_offset or last.last_offset - self._base > _MAX_RELATIVE_OFFSET:
+        if not self._goes_on(spans):
             self._align(self._next_offset)
             return None
         if not self._continues_the_log(spans):
@@ -226,6 +245,11 @@ class SegmentTail:
         self._is_last_look = False
         self._torn_at = None
         return data[: last.end], spans
+
+    def _goes_on(self, spans: Sequence[BatchSpan]) -> bool:
+        """Whether these batches may stand at the position."""
+        first, last = spans[0], spans[-1]
+        return first.base_offset >= self._next_offset and last.last_offset - self._base <= _MAX_RELATIVE_OFFSET
 
     def _continues_the_log(self, spans: Sequence[BatchSpan]) -> bool:
         """Take note of the spans' epochs; False when one of them shows that the log is another one by now."""
@@ -346,7 +370,7 @@ class SegmentTail:
                 located = locate(fd, file.path, base, wanted)
             finally:
                 self._files.unpin(file)
-            resume = _resume_offset(located, wanted, is_last=base == bases[-1])
+            resume = located.resume_offset(wanted, is_last=base == bases[-1])
             if resume < wanted and self._directory.relook() and self._directory.bases != bases:
                 self._files.close(file)
                 continue
@@ -377,13 +401,3 @@ class SegmentTail:
         if self._file is not None:
             self._files.close(self._file)
             self._file = None
-
-
-def _resume_offset(located: Located, wanted: int, is_last: bool) -> int:
-    """Where reading goes on: at `wanted`, at the batch around it, or at the log's end if that is lower.
-
-    A closed segment that ends below `wanted` has a hole there, made by compaction.
-    """
-    if located.batch is not None:
-        return min(wanted, located.batch.base_offset)
-    return min(wanted, located.end_offset) if is_last else wanted

@@ -25,6 +25,7 @@ _FLAGS = (
 _OVERFLOW = int(inotify_simple.flags.Q_OVERFLOW)
 """A plain number: an enum's arithmetic takes longer than all else that is done for an event."""
 _IGNORED = int(inotify_simple.flags.IGNORED)
+_MODIFY = int(inotify_simple.flags.MODIFY)
 
 
 class AppendWatcher:
@@ -34,6 +35,8 @@ class AppendWatcher:
         self._inotify = inotify_simple.INotify(nonblocking=True)
         self._partitions: dict[int, TopicIdPartition] = {}
         self._watches: dict[TopicIdPartition, int] = {}
+        self._changed: set[TopicIdPartition] = set()
+        """Whose directory may have seen more than appends since it was last looked at."""
         self.unwatched = 0
         """Directories that the kernel would not watch (fs.inotify.max_user_watches): seen at the process interval."""
 
@@ -87,10 +90,12 @@ class AppendWatcher:
             return
         self._partitions[watch] = partition
         self._watches[partition] = watch
+        self._changed.add(partition)
 
     def unwatch(self, partition: TopicIdPartition) -> None:
         """The inverse of `watch`; unknown partitions are no error."""
         watch = self._watches.pop(partition, None)
+        self._changed.discard(partition)
         if watch is None:
             return
         self._partitions.pop(watch, None)
@@ -98,6 +103,19 @@ class AppendWatcher:
             self._inotify.rm_watch(watch)
         except OSError:  # the directory was deleted, and the kernel has removed the watch
             return
+
+    def only_appends(self, partition: TopicIdPartition) -> bool:
+        """Whether no file came or went in the directory since the last look at it, as far as was told until now."""
+        return partition not in self._changed and self._watches.get(partition) in self._partitions
+
+    def look_begins(self, partition: TopicIdPartition) -> None:
+        """The directory is about to be looked at; what is told from now on counts anew."""
+        self._changed.discard(partition)
+
+    def look_failed(self, partition: TopicIdPartition) -> None:
+        """The look that began came to nothing."""
+        if partition in self._watches:
+            self._changed.add(partition)
 
     def take(self, appended: Callable[[TopicIdPartition], None]) -> bool:
         """Call `appended` once for every partition with events since the last call; all of them if events were lost.
@@ -108,10 +126,13 @@ class AppendWatcher:
         for event in self._inotify.read(timeout=0):
             if event.mask & _OVERFLOW:
                 seen.update(self._watches)
+                self._changed.update(self._watches)
             elif event.mask & _IGNORED:
                 self._partitions.pop(event.wd, None)
             elif (partition := self._partitions.get(event.wd)) is not None:
                 seen.add(partition)
+                if event.mask != _MODIFY:
+                    self._changed.add(partition)
         for partition in seen:
             appended(partition)
         return bool(seen)

@@ -1,7 +1,7 @@
 """RemoteWalLogManager: takes what led partitions append to object storage, and tells others what is there.
 
 The flow, in this order: an append is noticed; the partition is due (`PartitionSchedule`); its RLMWalTask reads whole
-batches in the thread pool; they wait in remoteSegmentQ; RLMWalCombineTask makes one object of them and uploads it; the
+batches (`LogReader`); they wait in remoteSegmentQ; RLMWalCombineTask makes one object of them and uploads it; the
 listeners learn of it (links, announcements); metadata is published in the order of the objects' sequence.
 
 Holds true: a partition's batches are uploaded in the order of its log, or anew after a failure; `uploaded_offset` never
@@ -15,7 +15,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -31,13 +30,14 @@ from rlm.led_partition import Assignment, LedPartition, PartitionStatus
 from rlm.led_views import StoredLog
 from rlm.link_policy import LinkDecider, LinkMode
 from rlm.log_manager_limits import LogManagerLimits
+from rlm.log_reader import LogReader, Run
 from rlm.measures import StageTimes, WriteMeasures
 from rlm.partition_schedule import PartitionSchedule
 from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from rlm.upload_listener import UploadListener, UploadListeners
 from rlm.upload_pacer import BULK_BYTES, UploadPacer, Urgency
 from rlm.upload_urgency import urgency_of
-from rlm.wal_task import ReadError, RLMWalTask, TaskOutcome, run_tasks
+from rlm.wal_task import ReadError, RLMWalTask, TaskOutcome
 
 log = structlog.get_logger(__name__)
 
@@ -73,10 +73,9 @@ class RemoteWalLogManager:
         self._watcher = AppendWatcher()
         self._rhythm = AppendRhythm()
         self._open_files = OpenFiles(limits.open_files)
-        self._pool = ThreadPoolExecutor(limits.task_threads, thread_name_prefix="rlm-wal-task")
+        self._reader = LogReader(limits.task_threads, self._watcher, clock)
         self._appended: set[TopicIdPartition] = set()
         self._wake = asyncio.Event()
-        self._running: set[RLMWalTask] = set()
         self._uploads: set[asyncio.Task[None]] = set()
         self._defect: BaseException | None = None
         self._unknown: set[TopicIdPartition] = set()
@@ -110,9 +109,9 @@ class RemoteWalLogManager:
         await asyncio.gather(self._main, return_exceptions=True)
         self._watcher.ignore()
         await self._flush(self._clock() + flush_timeout_s)
-        await asyncio.to_thread(self._pool.shutdown, True, cancel_futures=True)
-        for task in {led.task for led in self._partitions.values()} | self._running:
-            task.close()
+        await self._reader.stop()
+        for led in self._partitions.values():
+            led.task.close()
         self._combine_task.close()
         self._watcher.close()
 
@@ -165,8 +164,7 @@ class RemoteWalLogManager:
         self._schedule.remove(partition)
         self._watcher.unwatch(partition)
         self._queue.discard(partition)
-        if led.task not in self._running:
-            led.task.close()
+        self._reader.release(led.task)
         self._listeners.partition_released(partition)
 
     # What others ask.
@@ -263,7 +261,7 @@ class RemoteWalLogManager:
     def _has_unread(self) -> bool:
         """Whether what was told of was not read meanwhile: the kernel's word of an append may come after its bytes."""
         appended = (self._partitions[partition].task for partition in self._appended)
-        return any(task in self._running or task.unread_bytes() for task in appended)
+        return any(self._reader.is_running(task) or task.unread_bytes() for task in appended)
 
     async def _run(self) -> None:
         while True:
@@ -329,22 +327,17 @@ class RemoteWalLogManager:
         if not due:
             return
         self._rhythm.read()
-        runs: list[tuple[RLMWalTask, float]] = []
+        runs: list[Run] = []
         for partition in due:
             led = self._partitions[partition]
             runs.append((led.task, now_s if led.append_seen_s is None else led.append_seen_s))
             led.append_seen_s = None
             self._appended.discard(partition)
         budget_bytes = min(self._limits.read_bytes, max(self._queue.free_bytes, 1))
-        self._running.update(task for task, _ in runs)
-        outcomes = await asyncio.get_running_loop().run_in_executor(
-            self._pool, run_tasks, runs, budget_bytes, self._clock
-        )
+        outcomes = await self._reader.run(runs, budget_bytes)
         for partition, (task, seen_s), outcome in zip(due, runs, outcomes, strict=True):
-            self._running.discard(task)
             known = self._partitions.get(partition)
             if known is None or known.task is not task:  # released meanwhile, and perhaps taken on anew
-                task.close()
                 self._schedule.succeeded(partition, self._clock(), more=True)
                 continue
             if not isinstance(outcome, TaskOutcome):

@@ -17,6 +17,7 @@ STEPS = st.lists(
         st.tuples(st.just("append"), st.integers(1, 3), st.just(0)),
         st.tuples(st.just("read"), st.integers(1, 400), SMALL),
         st.tuples(st.just("read"), st.just(10_000), SMALL),
+        st.tuples(st.just("read_cached"), st.sampled_from([200, 10_000]), SMALL),
         st.tuples(st.just("roll"), SMALL, SMALL),
         st.tuples(st.just("elect"), SMALL, SMALL),
         st.tuples(st.just("truncate"), SMALL, st.integers(0, 3)),
@@ -93,8 +94,18 @@ class Follower:
         self.kept: list[tuple[int, int, bytes]] = []
         self.gaps: list[Gap] = []
 
+    def read_cached(self, max_bytes: int) -> None:
+        result = self.tail.read_cached(max_bytes)
+        if result is not None:
+            assert not result.events
+            self._believe(result)
+
     def read(self, max_bytes: int) -> TailRead:
         result = self.tail.read(max_bytes)
+        self._believe(result)
+        return result
+
+    def _believe(self, result: TailRead) -> None:
         for event in result.events:
             if isinstance(event, Truncated):
                 dead = [k for k in self.kept if k[1] >= event.at_offset]
@@ -115,7 +126,6 @@ class Follower:
             self.kept.append((span.base_offset, span.last_offset, raw))
             position = span.end
         assert position == len(result.records)
-        return result
 
     def was_told_of(self, written: WrittenBatch) -> bool:
         """The batch lies in a reported gap that the log grew into again, which a tail need not read."""
@@ -133,6 +143,8 @@ def test_a_tail_ends_up_with_the_surviving_log(
         for action, first, second in steps:
             if action == "read":
                 follower.read(first)
+            elif action == "read_cached":
+                follower.read_cached(first)
             elif action == "evict":
                 follower.tail.close()
             else:

@@ -56,3 +56,49 @@ async def test_appends_without_a_pause_are_gathered_until_the_time_is_up_and_tol
     writing.cancel()
     watcher.ignore()
     watcher.close()
+
+
+def test_appends_alone_are_told_from_files_that_come_and_go(tmp_path: Path) -> None:
+    watcher, told = AppendWatcher(), list[TopicIdPartition]()
+    segment = tmp_path / "0.log"
+    segment.touch()
+    watcher.watch(PARTITION, tmp_path)
+    assert not watcher.only_appends(PARTITION), "nobody has looked yet"
+    watcher.look_begins(PARTITION)
+    segment.write_bytes(b"x")
+    assert watcher.take(told.append)
+    assert watcher.only_appends(PARTITION)
+    (tmp_path / "1.log").touch()
+    assert watcher.take(told.append)
+    assert not watcher.only_appends(PARTITION)
+    watcher.look_begins(PARTITION)
+    assert watcher.only_appends(PARTITION)
+    watcher.look_failed(PARTITION)
+    assert not watcher.only_appends(PARTITION)
+    watcher.close()
+
+
+def test_what_comes_during_a_look_counts_for_the_next(tmp_path: Path) -> None:
+    watcher = AppendWatcher()
+    watcher.watch(PARTITION, tmp_path)
+    watcher.look_begins(PARTITION)
+    (tmp_path / "0.log").touch()
+    watcher.take(lambda _partition: None)
+    assert not watcher.only_appends(PARTITION)
+    watcher.close()
+
+
+def test_a_directory_that_is_not_watched_may_have_seen_anything(tmp_path: Path) -> None:
+    watcher, directory = AppendWatcher(), tmp_path / "t-0"
+    watcher.look_begins(PARTITION)
+    assert not watcher.only_appends(PARTITION)
+    directory.mkdir()
+    watcher.watch(PARTITION, directory)
+    watcher.look_begins(PARTITION)
+    directory.rmdir()
+    watcher.take(lambda _partition: None)
+    assert not watcher.only_appends(PARTITION)
+    watcher.unwatch(PARTITION)
+    watcher.look_failed(PARTITION)
+    assert not watcher.only_appends(PARTITION)
+    watcher.close()
