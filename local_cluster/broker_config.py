@@ -6,6 +6,7 @@ The agent of a broker reads the same server.properties; Kafka passes over the ke
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 import javaproperties
@@ -35,6 +36,8 @@ class AgentsMode:
     store: StoreSpec = field(default_factory=LocalDirectoryStore)
     overrides: Mapping[str, str] = field(default_factory=dict)
     """Keys of the agents, laid over those that the layout gives."""
+    checkout: Path | None = None
+    """Whose agents: another checkout of this project, on this Python; None: this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def agent_process(layout: ClusterLayout, broker_id: int, settings: ClusterSettin
             (sys.executable, "-m", "cli.main", "agent", "--broker-config", properties),
             directory / "agent.log",
             directory / "pid",
-            _CHECKOUT,
+            (settings.agents and settings.agents.checkout) or _CHECKOUT,
             settings.agents.store.environment() if settings.agents else {},
         )
     )

@@ -17,6 +17,7 @@ from perf.reassign import reassign
 from perf.rebuild import rebuild
 from perf.report import agent_rows, compare, plot, write_json
 from perf.report_job import report
+from perf.versions import versions
 from perf.workloads import WORKLOADS
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
@@ -27,6 +28,7 @@ app.command()(report)
 app.command()(reassign)
 app.command()(rebuild)
 app.command()(expiration)
+app.command()(versions)
 
 
 @app.command()

@@ -122,12 +122,8 @@ class Ladder:
 
     def _measure(self, workload: Workload, rung: str, number: int, cluster: LocalCluster, topic: str) -> None:
         self.tell(f"{workload.title}: {rung}, round {number + 1} of {self.length.rounds}")
-        before = None if rung == STOCK else read_agents(cluster)
-        started = time.monotonic()
-        figures = workload.run(self._tools(cluster), topic, self.length.scale)
-        seconds = time.monotonic() - started
-        counted = None if before is None else read_agents(cluster) - before
-        self.measured.append(Measured(workload.name, self._store, rung, number, figures, seconds, counted))
+        ran = measure(workload, cluster, self._tools(cluster), topic, self.length.scale)
+        self.measured.append(Measured(workload.name, self._store, rung, number, *ran))
         self.keep(self.measured)
 
     @contextmanager
@@ -141,6 +137,17 @@ class Ladder:
             yield cluster
         finally:
             cluster.destroy()
+
+
+def measure(
+    workload: Workload, cluster: LocalCluster, tools: KafkaTools, topic: str, scale: float
+) -> tuple[Figures, float, AgentFigures | None]:
+    """Run the load once: its figures, its seconds, and what the agents counted meanwhile, if there are any."""
+    before = read_agents(cluster) if cluster.settings.agents else None
+    started = time.monotonic()
+    figures = workload.run(tools, topic, scale)
+    seconds = time.monotonic() - started
+    return figures, seconds, None if before is None else read_agents(cluster) - before
 
 
 @contextmanager
