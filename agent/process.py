@@ -207,17 +207,17 @@ class Agent:
         log.info("agent_stopping", broker=self._identity.broker_id)
         await self._lifecycle.stop()
         await self._manager.stop(timeout_s)
+        await self._usage.stop()
+        # The metadata topic itself is replicated through our connections, so it is written to while they stand.
+        await asyncio.to_thread(self._publisher.flush, timeout_s)
         await self._leader.stop()
         await self._follower.stop()
         if self._archive is not None:  # the follower's side reads from its store
             await self._archive.stop()
         await self._kafka.stop()
-        await self._usage.stop()
         await asyncio.to_thread(self._tail_answers.close)
-        if self._settings.remote_log_wal_storage_system_enable:
-            lost = await asyncio.to_thread(self._publisher.close, timeout_s)
-            if lost:
-                log.warning("metadata_unpublished", records=lost)
+        if lost := await asyncio.to_thread(self._publisher.close, 0.0):
+            log.warning("metadata_unpublished", records=lost)
         self._hydration.close()
         self._catch_up_reads.close()
         self._http.close()

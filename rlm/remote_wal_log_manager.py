@@ -191,6 +191,8 @@ class RemoteWalLogManager:
         led = self._partitions.get(partition)
         return (
             led is not None
+            and self._main is not None
+            and not self._main.done()  # it ends before those who ask
             and not led.is_failing
             and offset >= led.uploaded_offset
             and led.backlog_bytes <= 2 * self._limits.pacer.upload_bytes

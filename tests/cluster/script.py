@@ -195,6 +195,12 @@ class Script:
             assert self.cluster.stop_agent(broker_id, grace_s=30.0), f"agent {broker_id} did not end by itself"
             assert agent.exit_code == 0, agent.log_tail()
 
+    def agent_log(self, broker_id: int) -> str:
+        """What the agent has logged since it was last started; nothing without agents."""
+        if not self.with_agents:
+            return ""
+        return self.cluster.agent(broker_id).spec.log_path.read_text().rpartition("agent_started")[2]
+
     def cut_off_follower(self, broker_id: int) -> None:
         """Its agent stands still; without agents, the broker itself is killed."""
         if self.with_agents:

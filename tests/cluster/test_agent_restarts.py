@@ -12,6 +12,7 @@ def test_a_rolling_restart_of_all_agents_under_load(script: Script) -> None:
     script.expect_records_to_flow()
     for broker_id in script.cluster.broker_ids:
         script.stop_agent(broker_id)
+        assert "metadata_unpublished" not in script.agent_log(broker_id)
         script.start_agent(broker_id)
         script.expect_records_to_flow()
         script.expect_links_to_be_used()
