@@ -154,11 +154,8 @@ class _FollowerRelay:
             self._peer_bytes.update()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        for connection, side in ((self._broker, "broker"), (self._leader, "peer")):
-            reason = getattr(connection.error, "reason", None)
-            if reason is not None:
-                self._context.measures.fault(f"{side}_frame_{reason}")
-                log.warning("connection_refused", side=side, error=str(connection.error))
+        self._context.measures.connection_ended("broker", self._broker.error)
+        self._context.measures.connection_ended("peer", self._leader.error)
         error = task.exception()
         if isinstance(error, MalformedFrameError):
             self._context.measures.fault("peer_frame_malformed")

@@ -69,7 +69,7 @@ class LeaderProxy:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 first = await peer.read_frame()
             if first is None:
-                self._count_refusal(peer)
+                self._context.measures.connection_ended("peer", peer.error)
                 return
             link_version = self._greet(peer, first) if is_hello(first) else None
             await connect_framed(self._context.broker, broker)
@@ -99,12 +99,6 @@ class LeaderProxy:
         peer.write_frame(self._context.hello.encode())
         log.info("peer_accepted", follower=hello.broker_id, link_version=link_version)
         return link_version
-
-    def _count_refusal(self, peer: FramedConnection) -> None:
-        reason = getattr(peer.error, "reason", None)
-        if reason is not None:
-            self._context.measures.fault(f"peer_frame_{reason}")
-            log.warning("connection_refused", side="peer", error=str(peer.error))
 
     async def stop(self) -> None:
         """Close the listener and all connections."""

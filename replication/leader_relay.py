@@ -163,14 +163,8 @@ class LeaderRelay:
                 self._catch_up.close()
             self._watermarks.drop_follower(self._follower_id)
             self._peer_bytes.update(self._follower_id)
-            self._count_bad_frames()
-
-    def _count_bad_frames(self) -> None:
-        for connection, side in ((self._peer, "peer"), (self._broker, "broker")):
-            reason = getattr(connection.error, "reason", None)
-            if reason is not None:
-                self._context.measures.fault(f"{side}_frame_{reason}")
-                log.warning("connection_refused", side=side, error=str(connection.error))
+            self._context.measures.connection_ended("peer", self._peer.error)
+            self._context.measures.connection_ended("broker", self._broker.error)
 
     def announce(self, segment: UploadedSegment) -> None:
         """Tell the follower's agent what it will be given links to."""

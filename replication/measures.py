@@ -4,9 +4,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from replication.framed_connection import FrameSizeError
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -116,6 +120,12 @@ class ReplicationMeasures:
     def fault(self, reason: str) -> None:
         """One fault."""
         self.faults.labels(reason).inc()
+
+    def connection_ended(self, side: str, error: Exception | None) -> None:
+        """Count and tell it, if a frame ended the connection whose size no honest peer sends."""
+        if isinstance(error, FrameSizeError):
+            self.fault(f"{side}_frame_{error.reason}")
+            log.warning("connection_refused", side=side, error=str(error))
 
 
 class CountsBytes(Protocol):

@@ -4,7 +4,7 @@ import pytest
 
 from local_cluster.ledger import ProducerPlan
 from local_cluster.polling import wait_until
-from tests.cluster.kernel_views import is_stopped, unsent_bytes
+from tests.cluster.kernel_views import is_connected, is_stopped, unsent_bytes
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script, expect_whole_objects
 
 LEADER, FOLLOWER = 1, 3
@@ -57,10 +57,21 @@ def send_half_a_reply(script: Script) -> None:
     cluster.start_agent(FOLLOWER, wait=False)
     pid = cluster.agent(FOLLOWER).pid
     assert pid is not None
-    wait_until(lambda: is_stopped(pid), "the follower's agent begins to hydrate a reply", PATIENCE_S)
+    posing_as_leader = (layout.agent_replica_host(FOLLOWER), layout.replica_port(LEADER))
+
+    def hydrates() -> bool:
+        if not is_stopped(pid):
+            return False
+        if is_connected(*posing_as_leader):
+            return True
+        # It read something else, as its broker has not come yet.
+        script.switch(FOLLOWER, "stop-before-get")
+        cluster.resume_agent(FOLLOWER)
+        return False
+
+    wait_until(hydrates, "the follower's agent begins to hydrate a reply", PATIENCE_S)
     cluster.pause_broker(FOLLOWER)
     cluster.resume_agent(FOLLOWER)
-    posing_as_leader = (layout.agent_replica_host(FOLLOWER), layout.replica_port(LEADER))
     wait_until(lambda: unsent_bytes(*posing_as_leader) > 65_536, "half of the reply is sent", PATIENCE_S)
 
 

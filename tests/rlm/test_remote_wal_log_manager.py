@@ -254,6 +254,15 @@ async def test_a_full_backlog_of_publications_stops_uploads_and_loses_nothing(tm
     assert len(rig.publisher.sequences(FINISHED)) == len(rig.listener.uploaded)
 
 
+async def test_nothing_is_expected_of_a_manager_that_stops(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        rig.log().append(3)
+        rig.assign(0)
+        await rig.all_stored()
+        assert rig.manager.upload_expected(partition(0), 3)
+    assert not rig.manager.upload_expected(partition(0), 3)
+
+
 async def test_one_log_that_cannot_be_read_does_not_hold_up_the_others(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         rig.log(0).append()
