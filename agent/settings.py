@@ -79,7 +79,11 @@ class AgentSettings(BaseModel):
         DEFAULT_IMPL_PREFIX, description="What the storage manager's own keys begin with (KIP-1176)."
     )
     remote_wal_log_manager_thread_pool_size: int = Field(
-        2, ge=1, le=64, description="Threads that read active segments, the RLMWalTasks (KIP-1176)."
+        2,
+        ge=1,
+        le=64,
+        description="Threads that read active segments, the RLMWalTasks (KIP-1176), where a disk may "
+        "have to be waited for; what is in memory is read without them.",
     )
     remote_wal_log_manager_combiner_thread_pool_size: int = Field(
         4, ge=1, le=64, description="Threads of RLMWalCombineTask: so many uploads may be under way (KIP-1176)."
