@@ -124,11 +124,15 @@ class ArchiveSide:
         self._running = asyncio.create_task(running, name="archive")
         return self._running
 
-    async def stop(self) -> None:
-        """Leave what is under way as it is: a prepared object runs out of time."""
+    async def stop_archiving(self) -> None:
+        """Leave what is under way as it is: a prepared object runs out of time. The store may still be read from."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Let go of the store."""
+        await self.stop_archiving()
         self._leave()
 
     def _leave(self) -> None:

@@ -207,6 +207,8 @@ class Agent:
         log.info("agent_stopping", broker=self._identity.broker_id)
         await self._lifecycle.stop()
         await self._manager.stop(timeout_s)
+        if self._archive is not None:
+            await self._archive.stop_archiving()
         await self._usage.stop()
         # The metadata topic itself is replicated through our connections, so it is written to while they stand.
         await asyncio.to_thread(self._publisher.flush, timeout_s)

@@ -1,9 +1,10 @@
 """A bounded number of open file descriptors for any number of files that are read again and again.
 
-An OpenFiles may be shared by threads. A file is pinned while it is read, so that nobody closes its
-descriptor, and with it perhaps gives the number to another file, in the middle of a read. Each LogFile
-belongs to one reader, who uses it from one thread at a time. When all files are pinned, the bound is
-exceeded for that while.
+An OpenFiles may be shared by threads. A file is pinned while it is read, or the lock is held, so that nobody
+closes its descriptor, and with it perhaps gives the number to another file, in the middle of a read. Each
+LogFile belongs to one reader, who uses it from one thread at a time. When all files are pinned, the bound is
+exceeded for that while. Nothing that may wait for a disk is done under the lock, as the last close of a
+deleted file does.
 """
 
 import errno
@@ -38,8 +39,8 @@ class OpenFiles:
         self._limit = limit
         self._lock = Lock()
         self._open: OrderedDict[LogFile, None] = OrderedDict()
-        self._knows_nowait = True
-        """Whether the file systems met so far can be asked to read without waiting."""
+        self._without_nowait: set[int] = set()
+        """Devices whose file system cannot be asked to read without waiting."""
 
     @property
     def open_count(self) -> int:
@@ -66,15 +67,16 @@ class OpenFiles:
             file.fd = fd
             file.pins = 1
             self._open[file] = None
-            self._close_surplus()
+            surplus = self._take_surplus()
+        _close_all(surplus)
         return fd
 
     def unpin(self, file: LogFile) -> None:
         """The counterpart of `pin`."""
         with self._lock:
             file.pins -= 1
-            if len(self._open) > self._limit:
-                self._close_surplus()
+            surplus = self._take_surplus()
+        _close_all(surplus)
 
     def status(self, file: LogFile) -> os.stat_result:
         """The file's status, without opening it when it is closed.
@@ -95,8 +97,9 @@ class OpenFiles:
         Nothing as well when it is more than `max_bytes`. It waits for no disk (preadv(2), RWF_NOWAIT). Raises OSError.
         """
         with self._lock:
-            if file.fd < 0 or not self._knows_nowait:
+            if file.identity is None or file.fd < 0 or file.identity[0] in self._without_nowait:
                 return b""
+            self._open.move_to_end(file)
             size = os.fstat(file.fd).st_size - position
             if not 0 < size <= max_bytes:
                 return b""
@@ -108,24 +111,31 @@ class OpenFiles:
             except OSError as error:
                 if error.errno != errno.EOPNOTSUPP:
                     raise
-                self._knows_nowait = False
+                self._without_nowait.add(file.identity[0])
                 return b""
         return bytes(data) if read == size else b""
 
     def close(self, file: LogFile) -> None:
         """Give up the file's descriptor. Idempotent."""
         with self._lock:
-            if file.fd >= 0:
-                self._open.pop(file, None)
-                os.close(file.fd)
-                file.fd = -1
-                file.pins = 0
+            fd, file.fd, file.pins = file.fd, -1, 0
+            self._open.pop(file, None)
+        if fd >= 0:
+            os.close(fd)
 
-    def _close_surplus(self) -> None:
+    def _take_surplus(self) -> list[int]:
+        """The descriptors that are too many, to be closed; under the lock."""
         surplus = len(self._open) - self._limit
         if surplus <= 0:
-            return
+            return []
+        taken = []
         for file in [file for file in self._open if not file.pins][:surplus]:
             del self._open[file]
-            os.close(file.fd)
+            taken.append(file.fd)
             file.fd = -1
+        return taken
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

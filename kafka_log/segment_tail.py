@@ -129,13 +129,16 @@ class SegmentTail:
         self._pending.clear()
         return TailRead(records, spans, events)
 
-    def read_cached(self, max_bytes: int) -> TailRead | None:
+    def read_cached(self, max_bytes: int) -> tuple[TailRead, int] | None:
         """As `read`, of what the kernel has in memory, without waiting for a disk; None: it takes a `read`.
 
-        It goes on at the position and looks at nothing else. A roll, say, is not seen, so who calls knows from
-        elsewhere that files were appended to and nothing more. Raises LogDirectoryError.
+        Also how many bytes are left behind it. It goes on at the position, in the last segment that is known, and
+        looks at nothing else. A roll, say, is not seen, so who calls knows from elsewhere that files were appended to
+        and nothing more. Raises LogDirectoryError.
         """
-        if self._file is None or self._pending or self._has_zero_tail or self._is_last_look:
+        if self._file is None or self._pending or self._has_zero_tail:
+            return None
+        if self._is_last_look or self._directory.after(self._base) is not None:
             return None
         try:
             data = self._files.read_cached(self._file, self._position, max_bytes)
@@ -143,10 +146,11 @@ class SegmentTail:
             raise LogDirectoryError(self._directory.path, str(error)) from error
         spans = self._whole_batches(data)
         epoch = self._lineage.delivered.last_epoch
-        if not spans or not self._goes_on(spans) or any(span.leader_epoch != epoch for span in spans):
+        if not spans or any(span.leader_epoch != epoch for span in spans):
             return None
-        found = self._hand_on(data, spans)
-        return None if found is None else TailRead(*found, ())
+        if not self._goes_on(spans) or (found := self._hand_on(data, spans)) is None:
+            return None
+        return TailRead(*found, ()), len(data) - spans[-1].end
 
     def backlog_bytes(self) -> int:
         """Bytes behind the position, as far as known from the last look at the directory.

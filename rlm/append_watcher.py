@@ -36,7 +36,7 @@ class AppendWatcher:
         self._partitions: dict[int, TopicIdPartition] = {}
         self._watches: dict[TopicIdPartition, int] = {}
         self._changed: set[TopicIdPartition] = set()
-        """Whose directory may have seen more than appends since it was last looked at."""
+        """Whose directory may have seen more than appends since its log was last read to the end."""
         self.unwatched = 0
         """Directories that the kernel would not watch (fs.inotify.max_user_watches): seen at the process interval."""
 
@@ -80,6 +80,8 @@ class AppendWatcher:
 
     def watch(self, partition: TopicIdPartition, directory: Path) -> None:
         """Tell of appends in this directory from now on. A directory that is gone is not watched."""
+        if self._inotify.closed:
+            return
         try:
             watch = self._inotify.add_watch(directory, _FLAGS)
         except FileNotFoundError:
@@ -96,7 +98,7 @@ class AppendWatcher:
         """The inverse of `watch`; unknown partitions are no error."""
         watch = self._watches.pop(partition, None)
         self._changed.discard(partition)
-        if watch is None:
+        if watch is None or self._inotify.closed:
             return
         self._partitions.pop(watch, None)
         try:
@@ -105,15 +107,15 @@ class AppendWatcher:
             return
 
     def only_appends(self, partition: TopicIdPartition) -> bool:
-        """Whether no file came or went in the directory since the last look at it, as far as was told until now."""
+        """Whether no file came or went since the log was last read to its end, as far as was told until now."""
         return partition not in self._changed and self._watches.get(partition) in self._partitions
 
-    def look_begins(self, partition: TopicIdPartition) -> None:
-        """The directory is about to be looked at; what is told from now on counts anew."""
+    def reading_begins(self, partition: TopicIdPartition) -> None:
+        """The log is about to be read on, with a look at its directory; what is told from now on counts anew."""
         self._changed.discard(partition)
 
-    def look_failed(self, partition: TopicIdPartition) -> None:
-        """The look that began came to nothing."""
+    def reading_fell_short(self, partition: TopicIdPartition) -> None:
+        """The reading that began failed, or did not come to the log's end."""
         if partition in self._watches:
             self._changed.add(partition)
 
@@ -138,5 +140,5 @@ class AppendWatcher:
         return bool(seen)
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching, for good."""
         self._inotify.close()

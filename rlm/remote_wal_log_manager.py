@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 _PAUSE_S = 0.004
 """So long without an append is a pause."""
 _PARTITIONS_PER_RUN = 256
-"""So many due partitions are handed to the pool at a time."""
+"""So many due partitions are read at a time."""
 
 
 class RemoteWalLogManager:

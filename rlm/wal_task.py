@@ -63,12 +63,12 @@ class RLMWalTask:
         return self._outcome(read, self._backlog_bytes() if read.spans else 0, seen_s, now_s)
 
     def run_cached(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome | None:
-        """As `run`, without waiting for a disk; None where it takes a `run`. The directory has not changed.
+        """As `run`, without waiting for a disk; None where it takes a `run`.
 
-        Raises a ReadError.
+        The last `run` left nothing, and the directory has not changed since. Raises LogDirectoryError.
         """
-        read = self._tail.read_cached(max_bytes)
-        return None if read is None else self._outcome(read, self._tail.unread_bytes(), seen_s, now_s)
+        found = self._tail.read_cached(max_bytes)
+        return None if found is None else self._outcome(*found, seen_s, now_s)
 
     def _outcome(self, read: TailRead, backlog_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
         records = memoryview(read.records)

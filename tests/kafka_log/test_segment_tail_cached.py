@@ -26,7 +26,7 @@ def test_what_was_appended_is_read_on(log: LogWriter, tail: SegmentTail) -> None
     log.append(3)
     read = tail.read_cached(MANY)
     assert read is not None
-    assert read == (raw_of(log, 2), [(2, 4, 0, *tail_span(log, 1))], ())
+    assert read == ((raw_of(log, 2), [(2, 4, 0, *tail_span(log, 1))], ()), 0)
     assert (tail.next_offset, tail.unread_bytes()) == (5, 0)
     assert tail.read_cached(MANY) is None
     assert tail.read(MANY) == (b"", [], ())
@@ -46,9 +46,35 @@ def test_a_roll_is_left_to_a_read(log: LogWriter, tail: SegmentTail) -> None:
     log.append(1)
     read = tail.read_cached(MANY)
     assert read is not None
-    assert read.records == log.batches[1].raw
+    assert read[0].records == log.batches[1].raw
     assert tail.read_cached(MANY) is None
     assert tail.read(MANY) == (log.batches[2].raw, [(3, 3, 0, *tail_span(log, 2))], (Rolled(3),))
+
+
+def test_a_segment_that_another_is_known_to_follow_is_left_to_a_read(log: LogWriter) -> None:
+    first = log.append(1)
+    log.append(1)
+    log.roll()
+    log.append(1)
+    tail = SegmentTail(log.path, 0)
+    assert tail.read(len(first.raw)).records == first.raw
+    assert tail.read_cached(MANY) is None
+
+
+def test_a_file_that_is_read_is_not_the_one_to_be_closed(log: LogWriter, tmp_path: Path) -> None:
+    files = OpenFiles(limit=2)
+    others = [LogWriter(tmp_path / f"other-{number}") for number in range(2)]
+    tails = [SegmentTail(one.path, 0, files) for one in (log, *others)]
+    for one in (log, *others):
+        one.append(1)
+    tails[0].read(MANY)
+    tails[1].read(MANY)
+    log.append(1)
+    assert tails[0].read_cached(MANY) is not None
+    tails[2].read(MANY)
+    log.append(1)
+    assert tails[0].read_cached(MANY) is not None
+    assert files.open_count == 2
 
 
 def test_another_epoch_is_left_to_a_read(log: LogWriter, tail: SegmentTail) -> None:
@@ -69,8 +95,7 @@ def test_half_a_batch_is_left_behind(log: LogWriter, tail: SegmentTail) -> None:
     log.tear(keep=40)
     read = tail.read_cached(MANY)
     assert read is not None
-    assert read.records == written.raw
-    assert tail.unread_bytes() == 40
+    assert (read[0].records, read[1]) == (written.raw, 40)
     assert tail.read_cached(MANY) is None
 
 
@@ -85,7 +110,7 @@ def test_more_than_is_asked_for_is_not_read_in_part(log: LogWriter, tail: Segmen
     assert tail.read_cached(size - 1) is None
     read = tail.read_cached(size)
     assert read is not None
-    assert len(read.records) == size
+    assert len(read[0].records) == size
 
 
 @pytest.mark.parametrize("answer", [BlockingIOError(errno.EAGAIN, "not in memory"), 10])

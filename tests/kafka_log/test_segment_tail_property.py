@@ -95,10 +95,10 @@ class Follower:
         self.gaps: list[Gap] = []
 
     def read_cached(self, max_bytes: int) -> None:
-        result = self.tail.read_cached(max_bytes)
-        if result is not None:
-            assert not result.events
-            self._believe(result)
+        found = self.tail.read_cached(max_bytes)
+        if found is not None:
+            assert not found[0].events
+            self._believe(found[0])
 
     def read(self, max_bytes: int) -> TailRead:
         result = self.tail.read(max_bytes)

@@ -64,16 +64,16 @@ def test_appends_alone_are_told_from_files_that_come_and_go(tmp_path: Path) -> N
     segment.touch()
     watcher.watch(PARTITION, tmp_path)
     assert not watcher.only_appends(PARTITION), "nobody has looked yet"
-    watcher.look_begins(PARTITION)
+    watcher.reading_begins(PARTITION)
     segment.write_bytes(b"x")
     assert watcher.take(told.append)
     assert watcher.only_appends(PARTITION)
     (tmp_path / "1.log").touch()
     assert watcher.take(told.append)
     assert not watcher.only_appends(PARTITION)
-    watcher.look_begins(PARTITION)
+    watcher.reading_begins(PARTITION)
     assert watcher.only_appends(PARTITION)
-    watcher.look_failed(PARTITION)
+    watcher.reading_fell_short(PARTITION)
     assert not watcher.only_appends(PARTITION)
     watcher.close()
 
@@ -81,7 +81,7 @@ def test_appends_alone_are_told_from_files_that_come_and_go(tmp_path: Path) -> N
 def test_what_comes_during_a_look_counts_for_the_next(tmp_path: Path) -> None:
     watcher = AppendWatcher()
     watcher.watch(PARTITION, tmp_path)
-    watcher.look_begins(PARTITION)
+    watcher.reading_begins(PARTITION)
     (tmp_path / "0.log").touch()
     watcher.take(lambda _partition: None)
     assert not watcher.only_appends(PARTITION)
@@ -90,15 +90,24 @@ def test_what_comes_during_a_look_counts_for_the_next(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_not_watched_may_have_seen_anything(tmp_path: Path) -> None:
     watcher, directory = AppendWatcher(), tmp_path / "t-0"
-    watcher.look_begins(PARTITION)
+    watcher.reading_begins(PARTITION)
     assert not watcher.only_appends(PARTITION)
     directory.mkdir()
     watcher.watch(PARTITION, directory)
-    watcher.look_begins(PARTITION)
+    watcher.reading_begins(PARTITION)
     directory.rmdir()
     watcher.take(lambda _partition: None)
     assert not watcher.only_appends(PARTITION)
     watcher.unwatch(PARTITION)
-    watcher.look_failed(PARTITION)
+    watcher.reading_fell_short(PARTITION)
     assert not watcher.only_appends(PARTITION)
     watcher.close()
+
+
+def test_after_the_end_watching_is_no_error(tmp_path: Path) -> None:
+    watcher = AppendWatcher()
+    watcher.watch(PARTITION, tmp_path)
+    watcher.close()
+    watcher.unwatch(PARTITION)
+    watcher.watch(PARTITION, tmp_path)
+    assert not watcher.only_appends(PARTITION)

@@ -113,6 +113,24 @@ async def test_a_run_that_found_nothing_new_is_no_reason_to_look_no_more(reading
     await reading.reader.stop()
 
 
+async def test_a_log_that_was_not_read_to_its_end_is_looked_at_again(reading: Reading) -> None:
+    """Its newer segment was told of before the run, so nothing else would bring it to mind."""
+    first = reading.logs[0].append(1)
+    reading.logs[0].append(1)
+    reading.logs[0].roll()
+    reading.logs[0].append(1)
+    assert await reading.read(0, budget_bytes=len(first.raw)) == [[0]]
+    read = []
+    for _ in range(2):
+        (outcome,) = await reading.reader.run([(reading.tasks[0], 0.0)], BUDGET)
+        assert isinstance(outcome, TaskOutcome)
+        read += [batch.base_offset for item in outcome.items for batch in item.batches]
+        if not outcome.more:
+            break
+    assert read == [1, 2]
+    await reading.reader.stop()
+
+
 async def test_the_budget_holds_for_both_places_together(reading: Reading) -> None:
     for log in reading.logs:
         log.append(1)
