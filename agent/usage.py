@@ -3,8 +3,8 @@
 A record is due whenever the wall clock passes a multiple of the interval, so that the last one of a day is as of
 midnight, and once more when the agent stops. What a killed agent did since its last record is not told by anybody, nor
 what one that stops relays while its last record is published; reports are then too low by at most one interval of that
-agent. Nothing here is on the path of replication: a record
-that the publisher does not take is passed over, as the next one holds all of it.
+agent. Nothing here is on the path of replication: a record that the publisher does not take is passed over, as the next
+one holds all of it.
 """
 
 import asyncio

@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ from perf.expiration import expiration
 from perf.idle import idle
 from perf.ladder import RUNGS, Ladder, Length, Measured, object_store
 from perf.metadata import metadata
+from perf.options import LatencyMs, Partitions, Rounds, Scale, WarmUp, WorkloadNames, chosen_workloads
 from perf.reassign import reassign
 from perf.rebuild import rebuild
 from perf.report import agent_rows, compare, plot, write_json
@@ -33,13 +33,13 @@ app.command()(versions)
 
 @app.command()
 def ladder(
-    workload: Annotated[list[str] | None, typer.Option(help="Only these loads.")] = None,
+    workload: WorkloadNames = None,
     rung: Annotated[list[str] | None, typer.Option(help="Only these rungs, beside stock.")] = None,
-    rounds: Annotated[int, typer.Option(min=1)] = 3,
-    scale: Annotated[float, typer.Option(min=0.01, help="Shorter or longer loads.")] = 1.0,
-    warm_up: Annotated[float, typer.Option(min=0, help="How much of a load runs before the first round.")] = 0.5,
-    partitions: Annotated[int | None, typer.Option(min=1, help="Of each load's topic, in place of its own.")] = None,
-    latency_ms: Annotated[int, typer.Option(min=0, help="The store's latency for PUT and for GET.")] = 5,
+    rounds: Rounds = 3,
+    scale: Scale = 1.0,
+    warm_up: WarmUp = 0.5,
+    partitions: Partitions = None,
+    latency_ms: LatencyMs = 5,
     tools_as_shipped: Annotated[
         bool,
         typer.Option(help="Run Kafka's tools with their scripts' JVM options, not with those that warm up sooner."),
@@ -52,9 +52,7 @@ def ladder(
     from rich.console import Console
 
     console = Console()
-    workloads = [one for one in WORKLOADS if workload is None or one.name in workload]
-    if partitions is not None:
-        workloads = [replace(one, partitions=partitions) for one in workloads]
+    workloads = chosen_workloads(workload, partitions)
     rungs = [one for one in RUNGS if rung is None or one.name in rung]
     if not workloads or not rungs:
         names = ", ".join(one.name for one in (*WORKLOADS, *RUNGS))

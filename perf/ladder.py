@@ -7,8 +7,8 @@ speed meets all alike; rungs are compared with stock of the same round only.
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -126,17 +126,22 @@ class Ladder:
         self.measured.append(Measured(workload.name, self._store, rung, number, *ran))
         self.keep(self.measured)
 
-    @contextmanager
-    def _cluster(self, name: str, agents: AgentsMode | None) -> Iterator[LocalCluster]:
+    def _cluster(self, name: str, agents: AgentsMode | None) -> AbstractContextManager[LocalCluster]:
         self.tell(f"starting the cluster {name}")
         # Large segments, so that no roll of one run falls on the other.
-        settings = ClusterSettings(agents=agents, overrides={"log.segment.bytes": str(1 << 30)}, full_compiler=True)
-        cluster = LocalCluster.create(self.directory / name, settings=settings)
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            cluster.destroy()
+        return started_cluster(self.directory / name, agents, {"log.segment.bytes": str(1 << 30)})
+
+
+@contextmanager
+def started_cluster(directory: Path, agents: AgentsMode | None, overrides: Mapping[str, str]) -> Iterator[LocalCluster]:
+    """A cluster that runs, as one that lives long enough for the full compiler; destroyed in the end."""
+    settings = ClusterSettings(agents=agents, overrides=overrides, full_compiler=True)
+    cluster = LocalCluster.create(directory, settings=settings)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.destroy()
 
 
 def measure(

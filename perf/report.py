@@ -71,6 +71,14 @@ def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
+def round_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
+    """Every round's own figures."""
+    return [
+        {"workload": run.workload, "rung": run.rung, "round": run.round, "seconds": run.seconds} | dict(run.figures)
+        for run in measured
+    ]
+
+
 def write_json(file: Path, workloads: Sequence[Workload], measured: Sequence[Measured], **about: Any) -> None:
     """All of it, with every round's own figures."""
     file.write_text(
@@ -79,11 +87,7 @@ def write_json(file: Path, workloads: Sequence[Workload], measured: Sequence[Mea
                 **about,
                 "compared": compare(workloads, measured),
                 "agents": agent_rows(measured),
-                "rounds": [
-                    {"workload": run.workload, "rung": run.rung, "round": run.round, "seconds": run.seconds}
-                    | dict(run.figures)
-                    for run in measured
-                ],
+                "rounds": round_rows(measured),
             },
             indent=1,
         )

@@ -7,22 +7,22 @@ quarter of an hour to the next. So the brokers stay, and only the agents are end
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
 from local_cluster.store_spec import StoreSpec
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.settings_topic import SettingsWriter
 from metadata_topic.topic_settings import LinkPolicy, TopicSettings
-from perf.ladder import STOCK, Measured, Tell, measure, object_store
-from perf.report import agent_rows, compare
+from perf.ladder import STOCK, Measured, Tell, measure, object_store, started_cluster
+from perf.options import LatencyMs, Partitions, Rounds, Scale, WarmUp, WorkloadNames, chosen_workloads
+from perf.report import agent_rows, compare, round_rows
 from perf.workloads import WORKLOADS, Workload
 
 THIS = "this"
@@ -90,12 +90,12 @@ def versions(
         list[Path] | None,
         typer.Argument(exists=True, file_okay=False, help="Other checkouts of this project, beside this one."),
     ] = None,
-    workload: Annotated[list[str] | None, typer.Option(help="Only these loads.")] = None,
-    rounds: Annotated[int, typer.Option(min=1)] = 3,
-    scale: Annotated[float, typer.Option(min=0.01, help="Shorter or longer loads.")] = 1.0,
-    warm_up: Annotated[float, typer.Option(min=0, help="How much of a load runs before the first round.")] = 2.0,
-    partitions: Annotated[int | None, typer.Option(min=1, help="Of each load's topic, in place of its own.")] = None,
-    latency_ms: Annotated[int, typer.Option(min=0, help="The store's latency for PUT and for GET.")] = 5,
+    workload: WorkloadNames = None,
+    rounds: Rounds = 3,
+    scale: Scale = 1.0,
+    warm_up: WarmUp = 2.0,
+    partitions: Partitions = None,
+    latency_ms: LatencyMs = 5,
     results: Annotated[Path, typer.Option(dir_okay=False, help="Where the data go.")] = Path(
         "perf/results/versions.json"
     ),
@@ -104,22 +104,20 @@ def versions(
     from rich.console import Console
 
     console = Console()
-    loads = [one for one in WORKLOADS if one.name in (workload or ["acks-all-six"])]
+    loads = chosen_workloads(workload or ["acks-all-six"], partitions)
     if not loads:
         raise typer.BadParameter(f"nothing to run; there are {', '.join(one.name for one in WORKLOADS)}")
-    if partitions is not None:
-        loads = [replace(one, partitions=partitions) for one in loads]
     results.parent.mkdir(parents=True, exist_ok=True)
 
     def keep(measured: Sequence[Measured]) -> None:
-        results.write_text(json.dumps({"versions": _rows(loads, measured), "rounds": _rounds(measured)}, indent=1))
+        results.write_text(json.dumps({"versions": _rows(loads, measured), "rounds": round_rows(measured)}, indent=1))
 
     with (
         console.status("preparing") as line,
         tempfile.TemporaryDirectory(prefix="remote-wal-perf-") as directory,
         object_store(_STORE, latency_ms) as store,
-        _cluster(Path(directory) / "stock", None) as stock,
-        _cluster(Path(directory) / "agents", AgentsMode(store)) as agents,
+        started_cluster(Path(directory) / "stock", None, _KEPT) as stock,
+        started_cluster(Path(directory) / "agents", AgentsMode(store), _KEPT) as agents,
     ):
         turns = Turns(stock, agents, _modes(store, checkout or []), line.update, keep)
         measured = turns.run(loads, rounds, scale, warm_up)
@@ -139,25 +137,6 @@ def _modes(store: StoreSpec, checkouts: Sequence[Path]) -> dict[str, AgentsMode]
         is_unique = named[path.name] == 1 and path.name != THIS
         modes[path.name if is_unique else str(path)] = AgentsMode(store, checkout=path)
     return modes
-
-
-@contextmanager
-def _cluster(directory: Path, agents: AgentsMode | None) -> Iterator[LocalCluster]:
-    cluster = LocalCluster.create(
-        directory, settings=ClusterSettings(agents=agents, overrides=_KEPT, full_compiler=True)
-    )
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.destroy()
-
-
-def _rounds(measured: Sequence[Measured]) -> list[dict[str, Any]]:
-    return [
-        {"workload": run.workload, "version": run.rung, "round": run.round, "seconds": run.seconds} | dict(run.figures)
-        for run in measured
-    ]
 
 
 def _rows(workloads: Sequence[Workload], measured: Sequence[Measured]) -> list[dict[str, Any]]:

@@ -13,15 +13,10 @@ from typing import Final
 
 from kafka_log.errors import LogDirectoryError
 from rlm.append_watcher import AppendWatcher
-from rlm.wal_task import ReadError, RLMWalTask, TaskOutcome, run_tasks
+from rlm.wal_task import Outcome, RLMWalTask, Run, TaskOutcome, run_tasks
 
 _HERE_BYTES: Final = 256 * 1024
 """So much is read on the event loop at a time: in 0.1 ms as batches of 16 KB, in 4 ms as the smallest there are."""
-
-Run = tuple[RLMWalTask, float]
-"""A task, and when the oldest append that it is to read was noticed."""
-Outcome = TaskOutcome | ReadError | None
-"""None: the budget did not reach this task."""
 
 
 class LogReader:

@@ -30,14 +30,14 @@ from rlm.led_partition import Assignment, LedPartition, PartitionStatus
 from rlm.led_views import StoredLog
 from rlm.link_policy import LinkDecider, LinkMode
 from rlm.log_manager_limits import LogManagerLimits
-from rlm.log_reader import LogReader, Run
+from rlm.log_reader import LogReader
 from rlm.measures import StageTimes, WriteMeasures
 from rlm.partition_schedule import PartitionSchedule
 from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from rlm.upload_listener import UploadListener, UploadListeners
 from rlm.upload_pacer import BULK_BYTES, UploadPacer, Urgency
 from rlm.upload_urgency import urgency_of
-from rlm.wal_task import ReadError, RLMWalTask, TaskOutcome
+from rlm.wal_task import Outcome, ReadError, RLMWalTask, Run, TaskOutcome
 
 log = structlog.get_logger(__name__)
 
@@ -346,7 +346,7 @@ class RemoteWalLogManager:
                 known.append_seen_s = seen_s
             self._take_outcome(known, outcome)
 
-    def _take_outcome(self, led: LedPartition, outcome: TaskOutcome | ReadError | None) -> None:
+    def _take_outcome(self, led: LedPartition, outcome: Outcome) -> None:
         now_s = self._clock()
         partition = led.assignment.topic_id_partition
         if outcome is None:

@@ -107,14 +107,18 @@ class RLMWalTask:
         self._tail.close()
 
 
-def run_tasks(
-    runs: list[tuple[RLMWalTask, float]], budget_bytes: int, clock: Callable[[], float]
-) -> list[TaskOutcome | ReadError | None]:
+Run = tuple[RLMWalTask, float]
+"""A task, and when the oldest append that it is to read was noticed."""
+Outcome = TaskOutcome | ReadError | None
+"""None: the budget did not reach this task."""
+
+
+def run_tasks(runs: list[Run], budget_bytes: int, clock: Callable[[], float]) -> list[Outcome]:
     """In a thread of the pool: run the tasks one after the other; None for those that the budget did not reach.
 
     One that fails does not hold up the others.
     """
-    outcomes: list[TaskOutcome | ReadError | None] = []
+    outcomes: list[Outcome] = []
     for task, seen_s in runs:
         if budget_bytes <= 0:
             outcomes.append(None)

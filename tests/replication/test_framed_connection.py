@@ -182,6 +182,13 @@ async def test_a_half_frame_before_the_end_is_discarded() -> None:
         assert await pair.next_frame() is None
 
 
+async def test_a_large_half_frame_before_the_end_is_discarded() -> None:
+    async with ends() as pair:
+        await pair.send(framed(b"l" * 500_000)[:-1])
+        pair.writer.close()
+        assert await pair.next_frame() is None
+
+
 async def test_reading_stops_while_the_owner_lags() -> None:
     frame = b"f" * 1_000_000
     async with ends() as pair:

@@ -1,0 +1,22 @@
+"""What benchmarks that run the ladder's loads are told on the command line, and what comes of it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from perf.workloads import WORKLOADS, Workload
+
+WorkloadNames = Annotated[list[str] | None, typer.Option(help="Only these loads.")]
+Rounds = Annotated[int, typer.Option(min=1)]
+Scale = Annotated[float, typer.Option(min=0.01, help="Shorter or longer loads.")]
+WarmUp = Annotated[float, typer.Option(min=0, help="How much of a load runs before the first round.")]
+Partitions = Annotated[int | None, typer.Option(min=1, help="Of each load's topic, in place of its own.")]
+LatencyMs = Annotated[int, typer.Option(min=0, help="The store's latency for PUT and for GET.")]
+
+
+def chosen_workloads(names: Sequence[str] | None, partitions: int | None) -> list[Workload]:
+    """The loads of these names, or all; with so many partitions, or each with its own."""
+    chosen = [one for one in WORKLOADS if names is None or one.name in names]
+    return chosen if partitions is None else [replace(one, partitions=partitions) for one in chosen]
