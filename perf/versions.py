@@ -148,14 +148,14 @@ def _rows(workloads: Sequence[Workload], measured: Sequence[Measured]) -> list[d
 def _print(console: Any, rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    table = Table("load", "figure", "version", title="Beside stock Kafka in the same round (medians)")
-    columns = ("stock", "version's", "compared", "range", "KB/object", "CPU ms/object", "CPU ms/MB", "high watermark")
-    for column in columns:
-        table.add_column(column, justify="right")
+    figures = Table("load", "figure", "version", title="Beside stock Kafka in the same round (medians)")
+    for column in ("stock", "version's", "compared", "range"):
+        figures.add_column(column, justify="right")
+    costs = Table("load", "version", title="What the agents did, all three together")
+    for column in ("KB/object", "CPU ms/object", "CPU ms/MB", "high watermark, ms"):
+        costs.add_column(column, justify="right")
     for row in rows:
-        replicated_mb, puts = row["linked_bytes"] / 2e6, max(row["puts"], 1)
-        times = row["stages_ms"].get("high_watermark", {"p50": float("nan"), "p99": float("nan")})
-        table.add_row(
+        figures.add_row(
             row["workload"],
             row["figure"],
             row["rung"],
@@ -163,9 +163,17 @@ def _print(console: Any, rows: list[dict[str, Any]]) -> None:
             f"{row['value']:.1f}",
             f"{row['compared']:.2f}",
             f"{row['compared_min']:.2f} to {row['compared_max']:.2f}",
+        )
+    for row in {(row["workload"], row["rung"]): row for row in rows}.values():
+        replicated_mb, puts = row["linked_bytes"] / 2e6, max(row["puts"], 1)
+        times = row["stages_ms"].get("high_watermark", {"p50": float("nan"), "p99": float("nan")})
+        costs.add_row(
+            row["workload"],
+            row["rung"],
             f"{replicated_mb * 1e3 / puts:,.0f}",
             f"{row['agent_cpu_s'] * 1e3 / puts:.1f}",
             f"{row['agent_cpu_s'] * 1e3 / max(replicated_mb, 1e-9):.1f}",
-            f"{times['p50']:.1f}/{times['p99']:.0f} ms",
+            f"{times['p50']:.1f}/{times['p99']:.0f}",
         )
-    console.print(table)
+    console.print(figures)
+    console.print(costs)
