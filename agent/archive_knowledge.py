@@ -13,7 +13,7 @@ from typing import Protocol
 
 from agent.archive_side import CareDuties
 from agent.cluster_observer import Observation
-from agent.kafka_side import AgentIdentity
+from agent.identity import AgentIdentity
 from agent.tiered_storage import LogEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.archive_store import ArchiveStore, LogBounds
@@ -21,7 +21,7 @@ from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import AgentRegistration, TopicSettings
 from rlm.archive_care import KnownLogs
-from rlm.led_partition import Assignment
+from rlm.assignment import Assignment
 from rlm.release import ClusterView
 
 _NO_EPOCHS = LeaderEpochChain()

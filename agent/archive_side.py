@@ -7,16 +7,15 @@ nothing is archived, and everything else goes on.
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
 
-from agent.defects import begun_anew_after_defects
 from agent.settings import AgentSettings
+from agent.transfer_limits import healing_limits
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.errors import PublicationBacklogFullError
-from metadata_topic.states import FINISHED
 from metadata_topic.store import RemoteWalMetadataStore
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.errors import RemoteStorageError
@@ -27,10 +26,10 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.archive_care import ArchiveCare, CareLimits, KnownLogs
 from rlm.archive_plan import ArchiveLimits, StoreEntries
 from rlm.archive_task import ArchivePublisher, ArchiveRooms, ArchiveTaskLimits, RLMArchiveTask, log_view
+from rlm.assignment import Assignment
 from rlm.combine_task import Clocks
-from rlm.led_partition import Assignment
 from rlm.measures import ArchiveMeasures
-from rlm.orphans import MetadataBehindError, skipped_because
+from rlm.orphans import HealingLimits, MetadataBehindError, skipped_because
 from rlm.partition_schedule import ScheduleIntervals
 from rlm.stored_runs import ArchiveLinks
 
@@ -39,7 +38,7 @@ log = structlog.get_logger(__name__)
 _STORAGE_RETRY_S = 30.0
 _ORPHANS_RETRY_S = 60.0
 _FEW = 10
-"""So many objects without metadata prove nothing."""
+"""Archive objects are large and few: so many may go whatever their share is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,12 @@ class ArchiveParts:
     clocks: Clocks
     read_to_end: Callable[[], bool]
     """Blocks until the stores know all that is in the metadata topic now; False when that could not be had."""
+    topic_doubt: Callable[[], str] = str
+    """What speaks against concluding from what the metadata topic does not tell; empty when nothing does."""
+
+    def metadata_is_whole(self) -> bool:
+        """Whether the stores know all that was ever told."""
+        return self.read_to_end() and not self.topic_doubt()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ class ArchiveSide:
         settings: AgentSettings,
         raw_properties: Mapping[str, str],
         context: StorageContext,
-        incarnation: int,
+        first_writer_id: CombinedSegmentId,
         parts: ArchiveParts,
         duties: Callable[[], CareDuties],
     ) -> None:
@@ -99,16 +104,20 @@ class ArchiveSide:
         self._settings = settings
         self._raw = raw_properties
         self._context = context
-        self._incarnation = incarnation
+        self._first_writer_id = first_writer_id
         self._parts = parts
         self._duties = duties
         self._assignments: list[Assignment] = []
         self._task: RLMArchiveTask | None = None
-        self._running: asyncio.Task[None] | None = None
         self.storage: ObjectArchiveStorage | None = None
         """None until the archive's store has answered."""
         self.missing: str | None = "no answer yet"
         """Why there is no storage; None when there is."""
+
+    @property
+    def next_writer_id(self) -> CombinedSegmentId:
+        """For the next object, in the place of this one."""
+        return self._first_writer_id if self._task is None else self._task.next_writer_id
 
     def assign(self, assignments: Iterable[Assignment]) -> None:
         """The partitions that are led here now; those with the archive on are archived."""
@@ -118,44 +127,36 @@ class ArchiveSide:
                 (found.topic_id_partition, partial(log_view, found.directory)) for found in self._assignments
             )
 
-    def start(self) -> "asyncio.Task[None]":
-        """Begin, whether or not the store is there. The task never ends by itself."""
-        running = begun_anew_after_defects("archive", self._run, self._parts.measures.defects)
-        self._running = asyncio.create_task(running, name="archive")
-        return self._running
+    async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Archive until cancelled, whether or not the store is there.
 
-    async def stop_archiving(self) -> None:
-        """Leave what is under way as it is: a prepared object runs out of time. The store may still be read from."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
-
-    async def stop(self) -> None:
-        """Let go of the store."""
-        await self.stop_archiving()
-        self._leave()
-
-    def _leave(self) -> None:
-        if self._task is not None:
-            self._task.close()
-        storage, self.storage = self.storage, None  # nobody begins to read from what is being closed
-        if storage is not None:
-            storage.close()
-
-    async def _run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        Leaves what is under way as it is: a prepared object runs out of time. The store may be read from until `close`.
+        """
         while (storage := await asyncio.to_thread(self._load)) is None:
             await sleep(_STORAGE_RETRY_S)
-        self._leave()  # what a run before this one had
         self.storage = storage
         self._task = task = self._make_task(storage)
         self.assign(self._assignments)
         care = ArchiveCare(
-            self._parts.archive, storage, self._parts.publisher, self._care_limits(), self._parts.measures
+            self._parts.archive,
+            storage,
+            self._parts.publisher,
+            self._care_limits(),
+            self._parts.measures,
+            self._parts.wal.knows_incarnation,
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(task.run())
             group.create_task(self._take_care(care, task, sleep))
             group.create_task(self._look_for_orphans(care, sleep))
+
+    def close(self) -> None:
+        """Let go of the store."""
+        if self._task is not None:
+            self._task.close()
+        storage, self.storage = self.storage, None  # nobody begins to read from what is being closed
+        if storage is not None:
+            storage.close()
 
     async def _take_care(
         self, care: ArchiveCare, task: RLMArchiveTask, sleep: Callable[[float], Awaitable[None]]
@@ -168,7 +169,9 @@ class ArchiveSide:
     def _care_once(self, care: ArchiveCare, task: RLMArchiveTask) -> None:
         unsettled = task.unsettled
         duties = self._duties()
-        care.run_once(self._parts.clocks.wall_ms(), duties.incarnations, duties.logs, unsettled)
+        care.run_once(
+            self._parts.clocks.wall_ms(), duties.incarnations, duties.logs, unsettled, self._parts.metadata_is_whole
+        )
 
     async def _look_for_orphans(self, care: ArchiveCare, sleep: Callable[[float], Awaitable[None]]) -> None:
         interval_s = self._settings.remote_wal_orphans_interval_ms / 1000
@@ -184,15 +187,18 @@ class ArchiveSide:
             return False
         try:
             found = care.find_orphans(now_ms, incarnations, self._parts.read_to_end)
-            if found.objects or found.metadata:
+            doubt = found.doubt(self._parts.topic_doubt(), self._healing_limits())
+            if found.objects or found.metadata or found.of_unknown_writers:
                 log.warning("archive_disagrees", objects=len(found.objects), metadata=len(found.metadata))
-            if self._metadata_is_doubtful(len(found.objects)):
+            if doubt or found.of_unknown_writers:
                 log.error(
                     "archive_orphans_not_healed",
-                    objects=len(found.objects),
-                    reason="most objects have no metadata, so it is the metadata that seems to be lost",
+                    objects=len(found.objects) + len(found.of_unknown_writers),
+                    metadata=len(found.metadata),
+                    reason=doubt or "their writers' registrations are not known either",
+                    hint="remote-wal metadata rebuild",
                 )
-            elif self._settings.remote_wal_orphans_heal_enable:
+            if not doubt and self._settings.remote_wal_orphans_heal_enable:
                 care.heal(found, now_ms, incarnations)
         except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
             self._parts.measures.orphan_rounds_skipped.labels(skipped_because(error)).inc()
@@ -200,9 +206,9 @@ class ArchiveSide:
             return False
         return True
 
-    def _metadata_is_doubtful(self, without_metadata: int) -> bool:
-        """Whether healing would delete most of what is there."""
-        return without_metadata > max(_FEW, self._parts.archive.totals()[FINISHED].segments)
+    def _healing_limits(self) -> HealingLimits:
+        limits = healing_limits(self._settings)
+        return replace(limits, min_objects=min(_FEW, limits.min_objects))
 
     def _load(self) -> ObjectArchiveStorage | None:
         settings = self._settings
@@ -230,7 +236,7 @@ class ArchiveSide:
                 self._context.cluster_id, parts.wal_storage, storage, StoreEntries(parts.wal), parts.archive,
                 parts.publisher,
             ),
-            CombinedSegmentId(self._context.broker_id, self._incarnation, 0),
+            self._first_writer_id,
             self._task_limits(),
             parts.measures,
             parts.clocks,

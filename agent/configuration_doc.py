@@ -19,9 +19,8 @@ from metadata_topic.topic_settings import (
     LinkPolicy,
     TopicSettings,
 )
-from plugin.archive_storage import DEFAULT_ARCHIVE_IMPL_PREFIX
 from plugin.backend_settings import ObjectBackendSettings
-from plugin.loading import DEFAULT_IMPL_PREFIX
+from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX
 from plugin.local_directory import LocalDirectorySettings
 from plugin.s3 import S3Settings
 from replication.peer_connection import Address
@@ -78,6 +77,8 @@ def describe_settings() -> list[Mapping[str, Any]]:
 
 
 def _type_name(annotation: object) -> str:
+    if get_origin(annotation) is Literal:
+        return ", ".join(get_args(annotation))
     names = {Address: "host:port", Path: "path", dict[int, Address]: "list"}
     for kind, name in names.items():
         if annotation == kind or annotation == (kind | None if isinstance(kind, type) else kind):

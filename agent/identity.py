@@ -3,10 +3,22 @@
 import fcntl
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 LOCK_FILE = "agent.lock"
 _MAX_INCARNATION = 2**48 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AgentIdentity:
+    """Which agent this is."""
+
+    cluster_id: str
+    broker_id: int
+    incarnation: int
+    rack: str | None
+    started_ms: int
 
 
 class AgentAlreadyRunningError(Exception):
@@ -29,12 +41,12 @@ class AgentLock:
                 f"another agent runs with the state directory {state_directory}; one broker has one agent"
             ) from error
 
-    def next_incarnation(self, wall_ms: Callable[[], int]) -> int:
-        """A number above all that this state directory has seen, close to the time in milliseconds."""
+    def next_incarnation(self, wall_ms: Callable[[], int], above: int = -1) -> int:
+        """A number above all that this state directory has seen, and `above`, close to the time in milliseconds."""
         last = os.pread(self._file, 32, 0).strip()
         if last and not last.isdigit():
             raise ValueError(f"{self._path}: {last!r} is no incarnation; the file must hold the last one, or nothing")
-        incarnation = max(wall_ms(), int(last or b"-1") + 1)
+        incarnation = max(wall_ms(), int(last or b"-1") + 1, above + 1)
         if incarnation > _MAX_INCARNATION:
             raise ValueError(f"{self._path}: {incarnation} is no incarnation")
         line = b"%d\n" % incarnation

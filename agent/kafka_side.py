@@ -9,27 +9,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
-from agent.cluster_observer import ClusterObserver, ClusterUnknownError
+from agent.identity import AgentIdentity
+from agent.incarnation_watch import IncarnationWatch
 from agent.late_storage import LateStorageManager
-from agent.leadership import LeadershipReader, LedByTopic, assignments, resume_offset
+from agent.leadership import LeadershipReader, LedByTopic, assignments
+from agent.metadata_topics import MetadataTopics, Place
+from agent.partition_directories import partition_directories
 from agent.settings import AgentSettings
 from agent.store_snapshots import StoreSnapshots
 from agent.tiered_storage import LogEpochs, TieredStorageTier
-from agent.topic_retention import longest_retention_ms
-from kafka_log.errors import LogDirectoryError
+from agent.topic_memory import TopicMemory
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.meta_properties import directory_ids
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.cluster_descriptions import DescriptionError
 from metadata_topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.errors import MetadataTopicError
 from metadata_topic.settings_topic import SettingsReader, SettingsWriter
@@ -37,16 +37,9 @@ from metadata_topic.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.tier_follower import TierFollower
 from metadata_topic.tiered_offsets import TieredOffsets
-from metadata_topic.topic import (
-    METADATA_TOPIC,
-    SETTINGS_TOPIC,
-    MetadataTopicSettings,
-    confluent_admin,
-    ensure_topics,
-)
 from metadata_topic.topic_settings import AgentRegistration
-from rlm.led_partition import Assignment
-from rlm.release import TopicWatch
+from rlm.assignment import Assignment
+from rlm.resume_point import ResumePoint, resume_point
 
 T = TypeVar("T")
 
@@ -55,23 +48,11 @@ log = structlog.get_logger(__name__)
 _RETRY_S = 1.0
 _MIN_LEADERSHIP_INTERVAL_S = 0.2
 _METADATA_READY_TIMEOUT_S = 30.0
-_ADMIN_TIMEOUT_S = 10.0
 _READ_TO_END_TIMEOUT_S = 60.0
 
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class AgentIdentity:
-    """Which agent this is."""
-
-    cluster_id: str
-    broker_id: int
-    incarnation: int
-    rack: str | None
-    started_ms: int
 
 
 class KafkaSide:
@@ -85,8 +66,11 @@ class KafkaSide:
         log_directories: Sequence[LogDirectory],
         on_assignments: Callable[[list[Assignment]], None],
         storage: LateStorageManager,
+        register: Callable[[], None],
     ) -> None:
-        """`on_assignments` is called in the event loop, whenever they may have changed."""
+        """`on_assignments` is called in the event loop, whenever they may have changed; `register` publishes this
+        incarnation's registration to the metadata topic.
+        """
         self._settings = settings
         self._identity = identity
         self._client = client
@@ -94,12 +78,21 @@ class KafkaSide:
         self._on_assignments = on_assignments
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
+        self.topics = MetadataTopics(client, settings, Place(identity.broker_id, identity.rack), self._pool)
         self.store = RemoteWalMetadataStore()
         self.archive = ArchiveStore()
         keeper = SnapshotKeeper(storage, identity.cluster_id, identity.broker_id, identity.incarnation)
-        self._snapshots = StoreSnapshots(self.store, self.archive, keeper, storage, _wall_ms)
+        memory = TopicMemory(settings.remote_wal_agent_state_directory)
+        self._snapshots = StoreSnapshots(self.store, self.archive, keeper, storage, _wall_ms, memory)
         self._consumer = RemoteWalMetadataConsumer(
             client, self.store, rack=identity.rack, load_snapshot=self._snapshots.load, archive=self.archive
+        )
+        self.incarnation = IncarnationWatch(
+            identity.broker_id,
+            identity.incarnation,
+            self.store,
+            register,
+            lambda: self._in_thread(self.metadata_read_to_end),
         )
         self.topic_settings = SettingsReader(client, self._settings_changed, rack=identity.rack)
         tiered = TieredOffsets()
@@ -110,24 +103,28 @@ class KafkaSide:
         )
         self._leadership: LeadershipReader | None = None
         self._changed = asyncio.Event()
-        self._main: asyncio.Task[None] | None = None
-        self.missing: set[str] = {"metadata topics", "topic settings", "leadership"}
+        self._readers = (self._consumer, self.topic_settings, self._tier_follower)
+        self.missing: set[str] = {"metadata topics", "topic settings", "metadata", "leadership"}
         """What the agent does not know yet; empty when ready."""
 
-    def start(self) -> "asyncio.Task[None]":
-        """Begin, whether or not Kafka is up. The task never ends by itself, unless by a defect."""
-        self._main = self._loop.create_task(self._run(), name="kafka-side")
-        return self._main
+    async def run(self) -> None:
+        """Follow Kafka until cancelled, whether or not it is up. Raises what ended one of its readers for good."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._run())
+                tasks.create_task(self._watch_readers())
+        finally:
+            for reader in self._readers:
+                await self._loop.run_in_executor(None, reader.close)
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def stop(self) -> None:
-        """Let go of Kafka."""
-        if self._main is not None:
-            self._main.cancel()
-            await asyncio.gather(self._main, return_exceptions=True)
-        await self._loop.run_in_executor(None, self._consumer.close)
-        await self._loop.run_in_executor(None, self.topic_settings.close)
-        await self._loop.run_in_executor(None, self._tier_follower.close)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    async def _watch_readers(self) -> None:
+        """They are threads of their own, which end by defects alone."""
+        while True:
+            for reader in self._readers:
+                if reader.failure is not None:
+                    raise reader.failure
+            await asyncio.sleep(_RETRY_S)
 
     def metadata_was_read(self, timeout_s: float) -> bool:
         """Blocks until the store holds all that was in the metadata topic at the start; False when time ran out."""
@@ -137,11 +134,23 @@ class KafkaSide:
         """Blocks until the stores hold all that is in the metadata topic now; False when that could not be had."""
         return self._consumer.read_to_end(_READ_TO_END_TIMEOUT_S)
 
+    def metadata_is_whole(self) -> bool:
+        """The same; False too while the topic is in doubt, so that what it does not tell may have been told once."""
+        return self.metadata_read_to_end() and not self.store.topic.doubts
+
+    def topic_doubt(self) -> str:
+        """What speaks against the metadata topic, for people; empty when nothing does."""
+        return "; ".join(f"metadata topic {doubt}: {found}" for doubt, found in self.store.topic.doubts.items())
+
     @property
     def metadata_counters(self) -> Mapping[str, int]:
-        """Of reading the metadata topic: the follower's counters, the store's, and the snapshots' as `snapshots_x`."""
+        """Of reading the metadata topic: the follower's counters, the store's, the snapshots' as `snapshots_x`, and
+        `doubt_x` for each of its doubts; `fenced_out` is 1 while this incarnation does not count.
+        """
         snapshots = {f"snapshots_{name}": count for name, count in self._snapshots.counters.items()}
-        return Counter({**self._consumer.counters, **self.store.counters, **snapshots})
+        doubts = {f"doubt_{doubt}": 1 for doubt in self.store.topic.doubts}
+        fenced = {"fenced_out": int(self.incarnation.fenced_because is not None)}
+        return Counter({**self._consumer.counters, **self.store.counters, **snapshots, **doubts, **fenced})
 
     @property
     def metadata_is_read(self) -> bool:
@@ -162,64 +171,39 @@ class KafkaSide:
         self._loop.call_soon_threadsafe(self._changed.set)
 
     async def _run(self) -> None:
-        await self._make_topics()
+        await self.topics.make()
+        self.missing.discard("metadata topics")
         self._consumer.start()
         self.topic_settings.start()
         self._tier_follower.start()
-        await self._in_thread(self.topic_settings.wait_until_ready, _METADATA_READY_TIMEOUT_S)
-        self.missing.discard("topic settings")
-        if not await self._in_thread(self._consumer.wait_until_ready, _METADATA_READY_TIMEOUT_S):
-            log.warning("metadata_not_read", consequence="active segments are uploaded from their beginning")
-        await self._register()
+        await self._until_read("topic settings", self.topic_settings.wait_until_ready)
+        # What is in no object is known only then: taken on before, a log would be uploaded anew, or left out in part.
+        await self._until_read("metadata", self._consumer.wait_until_ready)
+        if self.incarnation.look():
+            await self._register()
         self._leadership = LeadershipReader(self._client, self._identity.broker_id)
         snapshot_interval_s = self._settings.remote_wal_log_metadata_snapshot_interval_ms / 1000
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_leadership(self._leadership))
+            tasks.create_task(self._watch_incarnation())
+            tasks.create_task(self.topics.watch())
             # A store that is not read to its end yet would take the place of a better snapshot.
             tasks.create_task(self._snapshots.run(snapshot_interval_s, lambda: self._consumer.ready))
 
-    async def _make_topics(self) -> None:
-        configured = MetadataTopicSettings(
-            self._settings.remote_wal_log_metadata_topic_num_partitions,
-            self._settings.remote_wal_log_metadata_topic_replication_factor,
-            self._settings.remote_wal_log_metadata_topic_retention_ms,
-        )
-        while True:
-            try:
-                settings = await self._in_thread(self._covering, configured)
-                ensured = await self._in_thread(ensure_topics, self._client, settings)
-            except MetadataTopicError as error:
-                log.info("metadata_topics_wait", reason=str(error))
-                await asyncio.sleep(_RETRY_S)
-                continue
-            for deviation in ensured.deviations:
-                log.warning("metadata_topic_deviates", deviation=deviation)
-            self.missing.discard("metadata topics")
-            return
+    async def _until_read(self, what: str, wait: Callable[[float], bool]) -> None:
+        """Wait until what was in the topic at the start is read, however long that takes."""
+        while not await self._in_thread(wait, _METADATA_READY_TIMEOUT_S):
+            log.warning("metadata_not_read", topic=what, consequence="no partition is taken on: all goes inline")
+            await asyncio.sleep(_RETRY_S)
+        self.missing.discard(what)
 
-    def _covering(self, configured: MetadataTopicSettings) -> MetadataTopicSettings:
-        """With the retention that the topics which have the feature on need; they are known when only the metadata
-        topic was lost. Where both topics are new, none has it on yet. Raises MetadataTopicError.
-        """
-        from confluent_kafka import KafkaException
-
-        there = confluent_admin(self._client, _ADMIN_TIMEOUT_S).partition_counts()
-        if METADATA_TOPIC in there or SETTINGS_TOPIC not in there:
-            return configured
-        reader = SettingsReader(self._client, rack=self._identity.rack)
-        reader.start()
-        try:
-            reader.wait_until_ready(_METADATA_READY_TIMEOUT_S)
-            enabled = [name for name, topic in reader.topics.items() if topic.enable and name in there]
-            observer = ClusterObserver(self._client, self._identity.broker_id, TopicWatch(0))
-            longest_ms = longest_retention_ms(observer.local_retentions_ms(enabled).values())
-        except (KafkaException, ClusterUnknownError, DescriptionError) as error:
-            log.warning("local_retention_unknown", error=str(error), consequence="the configured retention is taken")
-            return configured
-        finally:
-            reader.close()
-        grace_ms = self._settings.remote_wal_expiration_delete_grace_ms
-        return configured if longest_ms is None else configured.covering(longest_ms, grace_ms)
+    async def _watch_incarnation(self) -> None:
+        if not self._consumer.ready:
+            while not await self._in_thread(self._consumer.wait_until_ready, _METADATA_READY_TIMEOUT_S):
+                log.info("incarnation_waits", reason="the metadata topic is not read yet")
+            if self.incarnation.look():
+                await self._register()
+        await self.incarnation.run()
 
     async def _register(self) -> None:
         registration = AgentRegistration(
@@ -248,6 +232,8 @@ class KafkaSide:
             self._changed.clear()
             try:
                 led = await self._in_thread(leadership.led_partitions)
+                if self.incarnation.fenced_because is not None:
+                    led = {}  # what was uploaded would be refused by every reader
                 self._on_assignments(await self._in_thread(self._assignments, led))
                 self.missing.discard("leadership")
             except KafkaException as error:
@@ -268,17 +254,7 @@ class KafkaSide:
         )
 
     def _partition_directories(self) -> list[PartitionDirectory]:
-        """Of all log directories that can be read; one that fails does not take the others with it."""
-        found: list[PartitionDirectory] = []
-        for directory in self._log_directories:
-            try:
-                scan = directory.scan()
-            except LogDirectoryError as error:
-                log.error("log_directory_failed", error=str(error))
-                continue
-            for fault in scan.faults:
-                log.warning("partition_directory_malformed", error=str(fault))
-            found += directory.partitions.values()
+        found = partition_directories(self._log_directories)
         self._paths = {directory.topic_id_partition: directory.path for directory in found}
         return found
 
@@ -286,9 +262,12 @@ class KafkaSide:
         """Where its replica is, as of the last look at leadership; None when there is none here. Any thread may ask."""
         return self._paths.get(partition)
 
-    def resume_offset(self, partition: TopicIdPartition, directory: Path) -> int | None:
-        """Where the upload of this log goes on, as far as the metadata topic has been read."""
-        return resume_offset(self.store, self.archive, partition, directory)
+    def resume_point(self, assignment: Assignment) -> ResumePoint:
+        """What of this log is to be uploaded, as the metadata topic tells, which was read before anything is led.
+
+        Raises ResumeUnknownError.
+        """
+        return resume_point(self.store, self.archive, assignment)
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
         return await self._loop.run_in_executor(self._pool, function, *args)

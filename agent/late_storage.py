@@ -1,14 +1,19 @@
 """A storage manager that may not be there yet.
 
 An agent must relay its broker's replication from its first moment, whether object storage answers or not. Until the
-real storage manager is configured, every call fails as if the store were down, and all bytes go inline.
+real storage manager is configured, every call fails as if the store were down, and all bytes go inline. And whatever
+the real one raises is a failure of that call: nobody who asks it for something must end by a defect of it. So is a
+call beyond the ceiling of requests.
 """
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
+from agent.request_ceiling import RequestCeiling
 from plugin.blob_storage import BlobStorage, StoredBlob
-from plugin.errors import RemoteStorageError
+from plugin.errors import RemoteStorageError, defects_as_storage_errors
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
@@ -21,11 +26,18 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
 
+T = TypeVar("T")
+
+_PUTS = frozenset({"copy", "put", "list"})
+_GETS = frozenset({"fetch", "fetch metadata", "get"})
+
 
 class LateStorageManager(RemoteWalStorageManager):
     """Stands in for a storage manager until `arrived` brings it."""
 
-    def __init__(self) -> None:
+    def __init__(self, puts: RequestCeiling | None = None, gets: RequestCeiling | None = None) -> None:
+        """Ceilings for what is priced as a PUT (a LIST is), and as a GET; deletions are free."""
+        self.puts, self.gets = puts, gets
         self._manager: RemoteWalStorageManager | None = None
         self._there_since = threading.Event()
 
@@ -50,7 +62,8 @@ class LateStorageManager(RemoteWalStorageManager):
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         """As the real one."""
-        return self._there("copy", metadata.combined_segment_id).copy_log_segment_data(metadata, records_list)
+        with self._there("copy", metadata.combined_segment_id) as manager:
+            return manager.copy_log_segment_data(metadata, records_list)
 
     def fetch_log_segment(
         self,
@@ -60,36 +73,45 @@ class LateStorageManager(RemoteWalStorageManager):
         custom_metadata: bytes = b"",
     ) -> bytes:
         """As the real one."""
-        manager = self._there("fetch", combined_segment_id)
-        return manager.fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
+        with self._there("fetch", combined_segment_id) as manager:
+            return manager.fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         """As the real one."""
-        return self._there("fetch metadata", stored.key).fetch_segment_metadata(stored)
+        with self._there("fetch metadata", stored.key) as manager:
+            return manager.fetch_segment_metadata(stored)
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
         """As the real one."""
-        self._there("delete", combined_segment_id).delete_log_segment_data(combined_segment_id, custom_metadata)
+        with self._there("delete", combined_segment_id) as manager:
+            manager.delete_log_segment_data(combined_segment_id, custom_metadata)
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
         """As the real one."""
-        return self._there("list", "").list_log_segments(broker_id)
+        with self._there("list", "") as manager:
+            listed = manager.list_log_segments(broker_id)
+        return _each("list", "", listed)
 
     def put_blob(self, name: str, content: bytes) -> None:
         """As the real one."""
-        self._blobs("put", name).put_blob(name, content)
+        with self._blobs("put", name) as blobs:
+            blobs.put_blob(name, content)
 
     def get_blob(self, blob: StoredBlob) -> bytes:
         """As the real one."""
-        return self._blobs("get", blob.name).get_blob(blob)
+        with self._blobs("get", blob.name) as blobs:
+            return blobs.get_blob(blob)
 
     def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
         """As the real one."""
-        return self._blobs("list", directory).list_blobs(directory)
+        with self._blobs("list", directory) as blobs:
+            listed = blobs.list_blobs(directory)
+        return _each("list", directory, listed)
 
     def delete_blob(self, name: str) -> None:
         """As the real one."""
-        self._blobs("delete", name).delete_blob(name)
+        with self._blobs("delete", name) as blobs:
+            blobs.delete_blob(name)
 
     @property
     def request_counts(self) -> RequestCounts:
@@ -101,13 +123,34 @@ class LateStorageManager(RemoteWalStorageManager):
         if self._manager is not None:
             self._manager.close()
 
-    def _blobs(self, operation: str, key: str) -> BlobStorage:
-        manager = self._there(operation, key)
-        if not isinstance(manager, BlobStorage):
-            raise RemoteStorageError(operation, key, f"{type(manager).__name__} stores segments only", label="no_blobs")
-        return manager
+    @contextmanager
+    def _blobs(self, operation: str, key: str) -> Iterator[BlobStorage]:
+        with self._there(operation, key) as manager:
+            if not isinstance(manager, BlobStorage):
+                reason = f"{type(manager).__name__} stores segments only"
+                raise RemoteStorageError(operation, key, reason, label="no_blobs")
+            yield manager
 
-    def _there(self, operation: str, key: object) -> RemoteWalStorageManager:
+    @contextmanager
+    def _there(self, operation: str, key: object) -> Iterator[RemoteWalStorageManager]:
         if self._manager is None:
             raise RemoteStorageError(operation, str(key), "object storage has not answered since the agent started")
-        return self._manager
+        self._check_ceiling(operation, key, self._manager.request_counts)
+        with defects_as_storage_errors(operation, key):
+            yield self._manager
+
+    def _check_ceiling(self, operation: str, key: object, counts: RequestCounts) -> None:
+        if operation in _PUTS:
+            ceiling, sent = self.puts, counts.put + counts.list
+        elif operation in _GETS:
+            ceiling, sent = self.gets, counts.get + counts.head
+        else:
+            return
+        if ceiling is not None and not ceiling.admits(sent):
+            reason = "the ceiling of requests in a minute is reached"
+            raise RemoteStorageError(operation, str(key), reason, label="request_ceiling")
+
+
+def _each(operation: str, key: str, listed: Iterator[T]) -> Iterator[T]:
+    with defects_as_storage_errors(operation, key):
+        yield from listed

@@ -2,17 +2,12 @@
 
 import logging
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
-from kafka_log.leader_epoch_checkpoint import MalformedFileError, read_leader_epochs
 from kafka_log.log_directory import PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
-from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.store import UNKNOWN_OFFSET, RemoteWalMetadataStore
 from metadata_topic.topic_settings import TopicSettings
-from rlm.led_partition import Assignment
+from rlm.assignment import Assignment
 
 LedByTopic = Mapping[str, frozenset[int]]
 
@@ -65,38 +60,3 @@ def assignments(
             )
         )
     return found
-
-
-def resume_offset(
-    store: RemoteWalMetadataStore, archive: ArchiveStore, partition: TopicIdPartition, directory: Path
-) -> int | None:
-    """`offset_to_resume` of the log as its directory has it; None too when the checkpoint cannot be read."""
-    try:
-        epochs = read_leader_epochs(directory)
-    except (OSError, MalformedFileError):
-        return None
-    return offset_to_resume(store, archive, partition, LeaderEpochChain(epochs.entries))
-
-
-def offset_to_resume(
-    store: RemoteWalMetadataStore, archive: ArchiveStore, partition: TopicIdPartition, epochs: LeaderEpochChain
-) -> int | None:
-    """Where the upload of this log goes on, as the metadata topic and the log's leader epochs tell together.
-
-    What was uploaded is in combined segments, or, once these were released, in archive objects alone. Of these nothing
-    counts from the first offset on that was declared dead and is the log's again: it is uploaded anew, as nothing
-    else tells a recovery that it is (`recovery.epoch_ends`). None when nothing of the log was uploaded.
-    """
-    archived = _last_archived_offset(archive, partition, epochs)
-    if archived != UNKNOWN_OFFSET and (dead := store.first_dead_offset(partition, epochs)) is not None:
-        archived = min(archived, dead - 1)
-    last = max(store.last_uploaded_offset(partition, epochs), archived)
-    return None if last == UNKNOWN_OFFSET else last + 1
-
-
-def _last_archived_offset(archive: ArchiveStore, partition: TopicIdPartition, epochs: LeaderEpochChain) -> int:
-    """The highest offset of this log in a committed object; UNKNOWN_OFFSET when there is none."""
-    last = UNKNOWN_OFFSET
-    while (found := archive.archived_range(partition, epochs, last + 1)) is not None:
-        _, last = found
-    return last

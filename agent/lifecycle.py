@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 import structlog
 
 from agent.cluster_observer import ClusterObserver, ClusterUnknownError, Observation, topics_of
-from agent.defects import begun_anew_after_defects
-from agent.kafka_side import AgentIdentity, KafkaSide
+from agent.identity import AgentIdentity
+from agent.kafka_side import KafkaSide
 from agent.node_registrations import StoreRegistrations, publish_registration
 from agent.settings import AgentSettings
-from agent.topic_retention import RetentionCheck
+from agent.topic_retention import longest_retention_ms
+from agent.transfer_limits import healing_limits
 from kafka_log.errors import MalformedFileError
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.topic_partition import TopicId
@@ -26,15 +27,14 @@ from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.cluster_descriptions import DescriptionError
 from metadata_topic.errors import PublicationBacklogFullError
 from metadata_topic.publisher import RemoteWalMetadataPublisher
-from metadata_topic.topic import confluent_admin
 from plugin.errors import RemoteStorageError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
+from rlm.assignment import Assignment
 from rlm.combine_task import Clocks
 from rlm.expiration import ExpirationLimits, ExpirationPlanner
 from rlm.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
 from rlm.failover import FailoverPlanner
-from rlm.led_partition import Assignment
 from rlm.measures import LifecycleMeasures
 from rlm.node_care import NodeCare
 from rlm.orphan_task import OrphanTask, OwnWork
@@ -49,7 +49,6 @@ _UNPUBLISHED_MAX_S = 10.0
 """Metadata that waits for longer: nothing is deleted meanwhile. Its end of an upload may be among it, so this is far
 below the time-to-live of uploads whose end is not known."""
 _DELETE_THREADS = 4
-_ADMIN_TIMEOUT_S = 10.0
 _PARTITIONS_AT_ONCE = 100
 _METADATA_WAIT_S = 5.0
 _ORPHANS_RETRY_S = 60.0
@@ -104,7 +103,7 @@ class Lifecycle:
                 self.brokers_to_care_for,
                 parts.is_under_way,
                 parts.on_deletion_started,
-                parts.kafka.metadata_read_to_end,
+                parts.kafka.metadata_is_whole,
             ),
             parts.clocks,
             DeletionPolicy(
@@ -121,37 +120,28 @@ class Lifecycle:
             settings.remote_wal_uncommitted_ttl_ms,
             parts.clocks.wall_ms,
             OwnWork(self._planner.is_being_deleted, parts.is_under_way),
+            healing_limits(settings),
+            parts.kafka.topic_doubt,
         )
         self._unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.remote_wal_uncommitted_ttl_ms / 1000 / 4)
-        self._retention = RetentionCheck(
-            lambda: confluent_admin(client, _ADMIN_TIMEOUT_S),
-            settings.remote_wal_expiration_delete_grace_ms,
-            parts.measures.metadata_topic_problems,
-        )
+        parts.measures.metadata_topic_problems.set_function(lambda: len(parts.kafka.topics.problems))
         self._names: Mapping[TopicId, str] = {}
         self._led: Sequence[Assignment] = ()
         self._led_changed = asyncio.Event()
         self._cluster_seen = asyncio.Event()
         self._pool = ThreadPoolExecutor(3, thread_name_prefix="lifecycle")
-        self._main: asyncio.Task[None] | None = None
 
     def register(self) -> None:
         """Announce this incarnation. Before anything is uploaded: the publisher keeps the order."""
         publish_registration(self._parts.publisher, self._care.first_registration(), self._parts.clocks.wall_ms())
 
-    def start(self) -> "asyncio.Task[None]":
-        """Begin. The task never ends by itself."""
-        running = begun_anew_after_defects("lifecycle", self._run, self._parts.measures.defects)
-        self._main = asyncio.get_running_loop().create_task(running, name="lifecycle")
-        return self._main
-
-    async def stop(self) -> None:
-        """End all tasks; what is half done goes on at the next start."""
-        if self._main is not None:
-            self._main.cancel()
-            await asyncio.gather(self._main, return_exceptions=True)
-        self._expiration.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    async def run(self) -> None:
+        """Run the tasks until cancelled; what is half done goes on at the next run, which is another object's."""
+        try:
+            await self._run()
+        finally:
+            self._expiration.close()
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
     def led(self, assignments: Sequence[Assignment]) -> None:
         """These partitions are led here from now on."""
@@ -248,7 +238,7 @@ class Lifecycle:
         self._parts.on_observation(observation)
         self._planner.cluster_seen(observation.view)
         self._cluster_seen.set()
-        await self._in_thread(self._retention.check, observation.view.retention_ms)
+        kafka.topics.local_retention_seen(longest_retention_ms(observation.view.retention_ms.values()))
         for registration in self._care.registrations_due(observation.brokers, now_ms):
             try:
                 publish_registration(self._parts.publisher, registration, now_ms)
@@ -298,6 +288,8 @@ class Lifecycle:
         measures = self._parts.measures
         for kind in Kind:
             count = sum(comparison.count(kind) for comparison in comparisons)
+            waiting = sum(found.kind is kind for comparison in comparisons for found in comparison.waiting)
+            measures.orphans_waiting.labels(kind.value).set(waiting)
             measures.orphans.labels(kind.value).set(count)
             if kind is Kind.LOST and count:
                 measures.lost_segments.inc(count)

@@ -1,16 +1,19 @@
 """Metrics that are read off the agent's state when Prometheus asks, instead of being kept up to date."""
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from agent.late_storage import LateStorageManager
+from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.publisher import RemoteWalMetadataPublisher
 from metadata_topic.store import RemoteWalMetadataStore, StateTotals
-from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from metadata_topic.topic_continuity import TopicDoubt
 from plugin.segment_metadata import RemoteLogSegmentState
-from rlm.remote_wal_log_manager import RemoteWalLogManager
+from rlm.led_partition import PartitionStatus
 
 _METADATA_COUNTERS = {
     "gaps": "Times that the metadata topic's retention had cut away what was not read yet",
@@ -19,6 +22,12 @@ _METADATA_COUNTERS = {
     "fenced": "Records of agents that a newer incarnation had taken the place of, refused",
 }
 _SNAPSHOT_OUTCOMES = ("saved", "loaded", "refused", "load_failures", "removed")
+
+
+class LedStatus(Protocol):
+    """What is asked of the write path."""
+
+    def status(self) -> Mapping[TopicIdPartition, PartitionStatus]: ...
 
 
 def _objects(name: str, meaning: str, totals: Mapping[RemoteLogSegmentState, StateTotals]) -> Iterator[Metric]:
@@ -36,18 +45,20 @@ class StateCollector(Collector):
 
     def __init__(
         self,
-        storage: RemoteWalStorageManager,
-        manager: RemoteWalLogManager,
+        storage: LateStorageManager,
+        write_path: LedStatus,
         publisher: RemoteWalMetadataPublisher,
         stores: tuple[RemoteWalMetadataStore, ArchiveStore],
         metadata_counters: Callable[[], Mapping[str, int]],
+        missing_offsets: Callable[[], int],
     ) -> None:
-        """`metadata_counters`: `KafkaSide.metadata_counters`; what is missing in it is 0."""
+        """`metadata_counters` of `KafkaSide`, what is missing in it is 0; `missing_offsets` of `LedGaps`."""
         self._storage = storage
-        self._manager = manager
+        self._write_path = write_path
         self._publisher = publisher
         self._store, self._archive = stores
         self._metadata_counters = metadata_counters
+        self._missing_offsets = missing_offsets
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry, on the HTTP endpoint's threads."""
@@ -66,6 +77,14 @@ class StateCollector(Collector):
         for reason, failed in dict(counts.failures).items():
             failures.add_metric([reason], failed)
         yield failures
+        refused = CounterMetricFamily(
+            "remote_wal_store_requests_refused",
+            "Calls that the ceiling of requests in a minute kept from the store",
+            labels=["kind"],
+        )
+        for kind, ceiling in (("put", self._storage.puts), ("get", self._storage.gets)):
+            refused.add_metric([kind], ceiling.refused if ceiling else 0)
+        yield refused
         foreign = CounterMetricFamily("remote_wal_store_foreign_objects", "Listed objects whose keys are not ours")
         foreign.add_metric([], counts.foreign_objects)
         yield foreign
@@ -88,6 +107,21 @@ class StateCollector(Collector):
         retained = GaugeMetricFamily("remote_wal_metadata_retained_unknown", "Newer agents' records, kept as they came")
         retained.add_metric([], counters.get("retained_unknown", 0))
         yield retained
+        doubts = GaugeMetricFamily(
+            "remote_wal_metadata_topic_in_doubt",
+            "1 while the metadata topic began anew, lost its end or was cut unread: then nothing that it does not tell "
+            "is concluded",
+            labels=["reason"],
+        )
+        for doubt in TopicDoubt:
+            doubts.add_metric([doubt.value], counters.get(f"doubt_{doubt}", 0))
+        yield doubts
+        fenced = GaugeMetricFamily(
+            "remote_wal_agent_fenced",
+            "1 while a newer incarnation of this agent is registered: then nothing is uploaded, all bytes go inline",
+        )
+        fenced.add_metric([], counters.get("fenced_out", 0))
+        yield fenced
         snapshots = CounterMetricFamily(
             "remote_wal_metadata_snapshots", "Snapshots of the metadata store, by what was done", labels=["outcome"]
         )
@@ -96,7 +130,7 @@ class StateCollector(Collector):
         yield snapshots
 
     def _lag(self) -> Iterator[Metric]:
-        status = self._manager.status().values()
+        status = self._write_path.status().values()
         partitions = GaugeMetricFamily("remote_wal_led_partitions", "Partitions that are uploaded from here")
         partitions.add_metric([], len(status))
         lag = GaugeMetricFamily(
@@ -105,4 +139,9 @@ class StateCollector(Collector):
         lag.add_metric([], sum(partition.lag_bytes for partition in status))
         age = GaugeMetricFamily("remote_wal_oldest_unstored_seconds", "Age of the oldest byte that is not yet durable")
         age.add_metric([], max((partition.lag_age_ms for partition in status), default=0) / 1000)
-        yield from (partitions, lag, age)
+        missing = GaugeMetricFamily(
+            "remote_wal_missing_offsets",
+            "Offsets of led partitions that no object holds or will hold, as was declared: a recovered log lacks them",
+        )
+        missing.add_metric([], self._missing_offsets())
+        yield from (partitions, lag, age, missing)

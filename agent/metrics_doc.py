@@ -6,13 +6,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import cast
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from agent.configuration_doc import table
+from agent.defects import Parts
+from agent.descriptors import DescriptorWatch
+from agent.http_endpoint import HttpMeasures
 from agent.late_storage import LateStorageManager
 from agent.metrics import StateCollector
 from kafka_log.topic_partition import TopicIdPartition
@@ -23,7 +25,6 @@ from metadata_topic.store import RemoteWalMetadataStore
 from replication.measures import ReplicationMeasures
 from rlm.led_partition import PartitionStatus
 from rlm.measures import ArchiveMeasures, LifecycleMeasures, StageTimes, WriteMeasures
-from rlm.remote_wal_log_manager import RemoteWalLogManager
 
 _INTRODUCTION = """\
 # Metrics
@@ -37,7 +38,7 @@ The agent serves these as Prometheus text at `/metrics` of `remote.wal.agent.htt
 
 
 class _NoLedPartitions:
-    """In the place of a RemoteWalLogManager, whose parts would open files."""
+    """In the place of the write path, whose parts would open files."""
 
     def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
         return {}
@@ -78,11 +79,20 @@ def _collectors() -> list[Collector]:
     ArchiveMeasures(registry)
     LifecycleMeasures(registry)
     ReplicationMeasures(registry)
-    publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, 1, time.monotonic)
-    manager = cast(RemoteWalLogManager, _NoLedPartitions())
+    Parts(registry)
+    DescriptorWatch(registry)
+    HttpMeasures(registry)
+    publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic)
     return [
         *registry.collectors,
-        StateCollector(LateStorageManager(), manager, publisher, (RemoteWalMetadataStore(), ArchiveStore()), Counter),
+        StateCollector(
+            LateStorageManager(),
+            _NoLedPartitions(),
+            publisher,
+            (RemoteWalMetadataStore(), ArchiveStore()),
+            Counter,
+            int,
+        ),
     ]
 
 

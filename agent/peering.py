@@ -1,6 +1,6 @@
 """Where this agent, its broker and the other agents are found, and how it names itself, out of the settings."""
 
-from agent.kafka_side import AgentIdentity
+from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
 from replication.peer_connection import Address, PeerTls

@@ -5,12 +5,16 @@ their names, and ours follow its style. `docs/configuration.md` is generated fro
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AliasGenerator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from plugin.archive_storage import DEFAULT_ARCHIVE_CLASS_NAME, DEFAULT_ARCHIVE_IMPL_PREFIX
-from plugin.loading import DEFAULT_CLASS_NAME, DEFAULT_IMPL_PREFIX
+from plugin.loading import (
+    DEFAULT_ARCHIVE_CLASS_NAME,
+    DEFAULT_ARCHIVE_IMPL_PREFIX,
+    DEFAULT_CLASS_NAME,
+    DEFAULT_IMPL_PREFIX,
+)
 from replication.peer_connection import Address
 
 OUR_PREFIXES = ("remote.wal.", "remote.log.wal.")
@@ -49,6 +53,7 @@ def parse_peers(value: object) -> object:
 
 AddressSetting = Annotated[Address, BeforeValidator(parse_address)]
 PeersSetting = Annotated[dict[int, Address], BeforeValidator(parse_peers)]
+SecurityProtocol = Literal["SSL", "SASL_SSL", "PLAINTEXT", "SASL_PLAINTEXT"]
 
 
 def key_of(field_name: str) -> str:
@@ -114,6 +119,26 @@ class AgentSettings(BaseModel):
     )
     remote_wal_log_manager_task_retry_interval_max_ms: int = Field(
         10_000, ge=1, description="The longest back-off after a failed upload or read."
+    )
+    remote_wal_log_manager_upload_timeout_ms: int = Field(
+        60_000,
+        ge=1,
+        description="An upload that the storage manager has not ended by then counts as failed, whatever its own "
+        "deadlines; keep it above its total.timeout.ms.",
+    )
+    remote_wal_upload_lag_alarm_ms: int = Field(
+        60_000,
+        ge=1000,
+        description="From this age of the oldest record on that is not stored, /readyz and the log say so.",
+    )
+    remote_wal_store_puts_per_minute: int = Field(
+        15_000,
+        ge=1,
+        description="What the store is sent at most in a minute that is priced as a PUT (PUT, LIST), without the "
+        "archive's. A bound on spending, far above ordinary use; beyond it all goes inline until the minute is over.",
+    )
+    remote_wal_store_gets_per_minute: int = Field(
+        45_000, ge=1, description="The same for what is priced as a GET (GET, HEAD)."
     )
     remote_wal_log_manager_open_files: int = Field(1024, ge=16, description="Segment files that are kept open at most.")
     remote_wal_log_manager_copy_max_bytes_per_second: int | None = Field(
@@ -240,6 +265,12 @@ class AgentSettings(BaseModel):
         description="Retention of __remote_wal_log_metadata; longer than any local.retention.ms, which is retention.ms "
         "(7 days) unless a topic says otherwise.",
     )
+    remote_wal_log_metadata_unpublished_max_ms: int = Field(
+        60_000,
+        ge=1000,
+        description="How long metadata may wait to be published. Then all goes inline, nothing is uploaded, and "
+        "/readyz says why, until it can be published again.",
+    )
     remote_wal_log_metadata_snapshot_interval_ms: int = Field(
         600_000,
         ge=1000,
@@ -279,6 +310,16 @@ class AgentSettings(BaseModel):
         21_600_000, ge=1000, description="How often the store's listing is held against the metadata."
     )
     remote_wal_orphans_heal_enable: bool = Field(True, description="Whether what that finds is healed, or only told.")
+    remote_wal_orphans_heal_max_percent: float = Field(
+        5.0,
+        ge=0,
+        le=100,
+        description="Where healing would delete or forget more than this share of a broker's objects, it waits for "
+        "remote-wal orphans --heal --confirm.",
+    )
+    remote_wal_orphans_heal_min_objects: int = Field(
+        100, ge=0, description="So many objects are healed whatever their share is."
+    )
     remote_wal_failover_check_interval_ms: int = Field(
         10_000,
         ge=100,
@@ -304,7 +345,11 @@ class AgentSettings(BaseModel):
         description="Broker <id>'s advertised inter-broker port is this plus <id>; the agent listens there for it.",
     )
     remote_wal_agent_http_listener: AddressSetting = Field(
-        Address("127.0.0.1", 19095), description="Metrics, health and state over HTTP: host:port; loopback by default."
+        Address("127.0.0.1", 19095), description="Metrics, health and state over plain HTTP: host:port."
+    )
+    remote_wal_agent_http_plaintext_accepted: bool = Field(
+        False,
+        description="Accepts that the HTTP listener may be reached from other hosts, unencrypted and without a login.",
     )
     remote_wal_agent_bootstrap_servers: str | None = Field(
         None, description="How the agent itself reaches Kafka; by default the broker's first client listener."
@@ -318,6 +363,18 @@ class AgentSettings(BaseModel):
     remote_wal_agent_shutdown_timeout_ms: int = Field(
         10_000, ge=0, description="How long a graceful stop may upload and publish what is left."
     )
+    remote_wal_agent_memory_bytes: int = Field(
+        1024**3,
+        ge=64 * 1024 * 1024,
+        description="The memory of the whole process. What queue, uploads, caches and archive may take by their own "
+        "settings is taken off; the rest is for frames, and while it is used up, sockets are not read.",
+    )
+    remote_wal_agent_watchdog_timeout_ms: int = Field(
+        10_000,
+        ge=0,
+        description="An agent whose event loop stands still for longer ends with the stacks of its threads in the log, "
+        "to be started anew. Far below replica.lag.time.max.ms; 0: never.",
+    )
     remote_wal_agent_leadership_interval_ms: int = Field(
         5000, ge=100, description="How often leadership is asked for without any sign of a change."
     )
@@ -326,6 +383,41 @@ class AgentSettings(BaseModel):
     )
     remote_wal_agent_plain_connections_enable: bool = Field(
         True, description="Whether followers without an agent may connect; they get everything inline."
+    )
+    remote_wal_agent_bypass: PeersSetting = Field(
+        default_factory=dict,
+        description="Listeners of the brokers themselves, by which an agent gets past another one that is dead: "
+        "<broker id>@<host>:<port>, by commas. Without it, a dead agent's broker is not replicated from.",
+    )
+    remote_wal_agent_bypass_security_protocol: SecurityProtocol = Field(
+        "SSL",
+        description="What these listeners speak. SSL: the agent shows the certificate below. SASL: unless the local "
+        "broker logs in itself, the agent does so as its Kafka client (PLAIN, SCRAM).",
+    )
+    remote_wal_agent_bypass_plaintext_accepted: bool = Field(
+        False,
+        description="Accepts that records and requests cross the network unencrypted on these listeners, and that "
+        "without SASL everybody who reaches one may act as a broker.",
+    )
+    remote_wal_agent_bypass_after_ms: int = Field(
+        3000, ge=100, description="How long an agent must have been asked in vain before it is bypassed."
+    )
+    remote_wal_agent_bypass_return_after_ms: int = Field(
+        10_000,
+        ge=100,
+        description="How long an agent must have answered all probes before it is used again; twice as long, and so "
+        "on, where it did not stay the last time.",
+    )
+    remote_wal_agent_bypass_ssl_certificate_file: Path | None = Field(
+        None, description="PEM certificate for these listeners; by default remote.wal.agent.ssl.certificate.file."
+    )
+    remote_wal_agent_bypass_ssl_key_file: Path | None = Field(
+        None, description="Its private key; by default remote.wal.agent.ssl.key.file."
+    )
+    remote_wal_agent_bypass_ssl_ca_file: Path | None = Field(
+        None,
+        description="The authority of the brokers' certificates, which must name the hosts above; by default "
+        "remote.wal.agent.ssl.ca.file.",
     )
     remote_wal_agent_ssl_certificate_file: Path | None = Field(
         None, description="PEM certificate for mutual TLS between agents; it must name broker-<id>."

@@ -1,18 +1,20 @@
 """Reads the agent's settings out of the broker's server.properties, and judges those that belong together."""
 
-import ipaddress
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
+from agent.bypass import check_bypass
+from agent.http_listener import check_http_listener, is_loopback
+from agent.memory_shares import MIN_FRAME_BYTES, other_bytes
 from agent.settings import MAX_ARCHIVE_RUNS, MAX_PORT, OUR_PREFIXES, AgentSettings, AgentSettingsError
 from kafka_log.server_properties import BrokerProperties
-from plugin.archive_storage import DEFAULT_ARCHIVE_IMPL_PREFIX
-from plugin.loading import DEFAULT_IMPL_PREFIX
+from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX
 
 
 def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
-    """The agent's keys out of server.properties. Raises AgentSettingsError naming the first wrong key."""
+    """The agent's keys out of server.properties. Raises AgentSettingsError naming every wrong key."""
     storage_managers = (
         broker.raw.get("remote.log.wal.storage.manager.impl.prefix", DEFAULT_IMPL_PREFIX),
         broker.raw.get("remote.wal.archive.storage.manager.impl.prefix", DEFAULT_ARCHIVE_IMPL_PREFIX),
@@ -25,13 +27,18 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
     try:
         settings = AgentSettings.model_validate(own)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        key = str(first["loc"][0]) if first["loc"] else "?"
-        reason = "no such setting" if first["type"] == "extra_forbidden" else first["msg"]
-        raise AgentSettingsError(f"{file}: {key}: {reason}") from None
+        wrong = error.errors(include_input=False, include_url=False)
+        raise AgentSettingsError(f"{file}: {'; '.join(map(_told, wrong))}") from None
     _check_together(settings, broker, file)
     _check_archive(settings, file)
+    _check_memory(settings, file)
+    check_bypass(settings, broker, file)
     return settings
+
+
+def _told(wrong: ErrorDetails) -> str:
+    key = str(wrong["loc"][0]) if wrong["loc"] else "?"
+    return f"{key}: {'no such setting' if wrong['type'] == 'extra_forbidden' else wrong['msg']}"
 
 
 def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
@@ -50,18 +57,19 @@ def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Pat
     if any(tls) and not all(tls):
         raise AgentSettingsError(f"{file}: remote.wal.agent.ssl.*: certificate, key and ca file belong together")
     listener = settings.remote_wal_agent_peer_listener
-    if not all(tls) and not settings.remote_wal_agent_plaintext_enable and not _is_loopback(listener.host):
+    if not all(tls) and not settings.remote_wal_agent_plaintext_enable and not is_loopback(listener.host):
         raise AgentSettingsError(
             f"{file}: remote.wal.agent.peer.listener: {listener} is open to other hosts; set remote.wal.agent.ssl.* "
             "or, in a network that you trust, remote.wal.agent.plaintext.enable=true"
         )
     replica_host = settings.remote_wal_agent_replica_listen_host
-    if not settings.remote_wal_agent_plaintext_enable and not _is_loopback(replica_host):
+    if not settings.remote_wal_agent_plaintext_enable and not is_loopback(replica_host):
         raise AgentSettingsError(
             f"{file}: remote.wal.agent.replica.listen.host: {replica_host} is open to other hosts, which would reach "
             "the brokers through this agent; take a loopback address or, in a network that you trust, set "
             "remote.wal.agent.plaintext.enable=true"
         )
+    check_http_listener(settings.remote_wal_agent_http_listener, settings, file)
     highest_port = settings.remote_wal_agent_replica_port_base + max(settings.remote_wal_agent_peers, default=0)
     if highest_port > MAX_PORT:
         raise AgentSettingsError(
@@ -88,8 +96,11 @@ def _check_archive(settings: AgentSettings, file: Path) -> None:
         )
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _check_memory(settings: AgentSettings, file: Path) -> None:
+    least = other_bytes(settings) + MIN_FRAME_BYTES
+    if settings.remote_wal_agent_memory_bytes < least:
+        raise AgentSettingsError(
+            f"{file}: remote.wal.agent.memory.bytes: must be {least} at least with these queues and caches; raise it, "
+            "or lower remote.wal.hydration.cache.bytes, remote.wal.log.manager.combiner.queue.bytes, "
+            "remote.wal.log.manager.combiner.task.upload.bytes or remote.wal.archive.object.max.bytes"
+        )

@@ -3,7 +3,11 @@
 Theory. A snapshot is a short cut and never needed: object storage that is not there soon enough, or answers with an
 error, makes the start read the topic from its beginning. The wait for it is short and on the reading thread alone, so
 neither replication nor the rest of the start is held up. One is saved at an interval, once the topic was read to
-its end, and only when the store has read on since the last one.
+its end, and only when the store has read on since the last one. What is remembered of the topic itself is loaded and
+saved along with it, by snapshots and by the state directory (`agent.topic_memory`).
+
+While the topic is in doubt (`metadata_topic.topic_continuity`) nothing is saved: the snapshots from before are what the
+topic may have to be rebuilt from, and the doubt has to outlive this process.
 """
 
 import asyncio
@@ -12,6 +16,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from agent.late_storage import LateStorageManager
+from agent.topic_memory import TopicMemory
 from metadata_topic.archive_snapshot import with_archive
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.errors import SnapshotError
@@ -36,9 +41,11 @@ class StoreSnapshots:
         keeper: SnapshotKeeper,
         storage: LateStorageManager,
         wall_ms: Callable[[], int],
+        memory: TopicMemory,
         storage_wait_s: float = STORAGE_WAIT_S,
     ) -> None:
         """`keeper` works on `storage`."""
+        self._memory = memory
         self._store = store
         self._archive = archive
         self._keeper = keeper
@@ -49,6 +56,9 @@ class StoreSnapshots:
 
     def load(self) -> StoreImage | None:
         """The newest one, to start from; None when there is none, or no answer yet. For the reading thread."""
+        remembered = self._memory.load()
+        if remembered is not None:
+            self._store.topic.remember(remembered)
         if not self._storage.wait_until_there(self._storage_wait_s):
             log.info("metadata_snapshot_not_loaded", reason="object storage has not answered yet")
             return None
@@ -60,6 +70,8 @@ class StoreSnapshots:
 
     def save_if_changed(self) -> bool:
         """Save the store unless the last snapshot tells the same. Blocks; False when nothing was saved."""
+        if not self._remember_topic():
+            return False
         if not self._storage.is_there or self._store.progress == self._saved_progress:
             return False
         image = with_archive(self._store.image(), self._archive)
@@ -72,6 +84,18 @@ class StoreSnapshots:
         log.info("metadata_snapshot_saved", bytes=size_bytes, segments=len(image.segments))
         return True
 
+    def _remember_topic(self) -> bool:
+        """False while the topic is in doubt."""
+        if doubts := self._store.topic.doubts:
+            log.error("metadata_topic_in_doubt", doubts=doubts, consequence="no snapshot is saved, no orphan is healed",
+                      hint="remote-wal metadata rebuild")  # fmt: skip
+            return False
+        try:
+            self._memory.save(self._store.topic.to_remember(self._store.progress))
+        except OSError as error:
+            log.warning("metadata_topic_not_remembered", error=str(error))
+        return True
+
     async def run(
         self,
         interval_s: float,
@@ -79,6 +103,8 @@ class StoreSnapshots:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Save at that interval, for ever, on a thread of its own, while the topic was read to its end."""
+        if is_read():
+            await asyncio.to_thread(self._remember_topic)
         while True:
             await sleep(interval_s)
             if is_read():

@@ -17,8 +17,8 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.settings_topic import SettingsWriter, TailRequests
 from metadata_topic.tail_upload import TailRequest, TailStored, TopicPartitionName
+from rlm.assignment import Assignment
 from rlm.combine_task import UploadedSegment
-from rlm.led_partition import Assignment
 
 log = structlog.get_logger(__name__)
 
@@ -115,6 +115,7 @@ class TailAnswers:
         self._writer.tail_stored_soon(where, stored)
 
     def close(self) -> None:
-        """Wait for what is on its way."""
-        if self._writer is not None:
-            self._writer.close()
+        """Wait for what is on its way. Idempotent."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()

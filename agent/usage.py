@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 
 from agent.archive_side import ArchiveSide
-from agent.kafka_side import AgentIdentity
+from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
 from metadata_topic.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
@@ -64,23 +64,17 @@ class UsageReport:
         self._wall_ms = wall_ms
         self._interval_ms = interval_ms
         self._sequence = 0
-        self._running: asyncio.Task[None] | None = None
 
-    def start(self) -> "asyncio.Task[None]":
-        """Begin. The first record follows at once: a baseline of zero, from which on nothing is missing."""
-        self._running = asyncio.create_task(self.run(asyncio.sleep), name="usage-report")
-        return self._running
+    async def run(self) -> None:
+        """Publish until cancelled, and then once more: the publisher must still take it."""
+        try:
+            await self.publish_when_due(asyncio.sleep)
+        except asyncio.CancelledError:
+            self.publish()
+            raise
 
-    async def stop(self) -> None:
-        """Publish the last record. The publisher must still take it."""
-        if self._running is None:
-            return
-        self._running.cancel()
-        await asyncio.gather(self._running, return_exceptions=True)
-        self.publish()
-
-    async def run(self, sleep: Callable[[float], Awaitable[None]]) -> None:
-        """Publish for ever."""
+    async def publish_when_due(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        """Publish for ever. The first record follows at once: a baseline of zero, from which on nothing is missing."""
         self.publish()
         while True:
             due_ms = (self._wall_ms() // self._interval_ms + 1) * self._interval_ms

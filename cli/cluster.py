@@ -51,12 +51,13 @@ def up(
     """Start the cluster of a directory, made first if there is none. It runs until `cluster down`."""
     from rich.console import Console
 
+    from local_cluster.child_processes import ends_what_it_started
     from local_cluster.cluster import LocalCluster
     from local_cluster.layout import LAYOUT_FILE
 
     settings = _settings(agents, store, endpoint_url, bucket)
     console = Console(stderr=True)
-    with console.status("preparing") as line:
+    with ends_what_it_started(stays_if_done=True), console.status("preparing") as line:
         if (directory / LAYOUT_FILE).exists():
             cluster = LocalCluster.open(directory, settings=settings, progress=line.update)
         else:

@@ -1,5 +1,6 @@
 """The options by which commands reach a cluster: the same as Kafka's own tools have."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,18 @@ CommandConfig = Annotated[
     typer.Option("--command-config", help="A Java client's properties file, with the security settings.", exists=True),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What commands take that need a cluster."""
+
+    bootstrap_server: BootstrapServer
+    command_config: CommandConfig = None
+
+    def client_config(self) -> "KafkaClientConfig":
+        """Raises metadata_topic's ClientPropertyError."""
+        return client_config(self.bootstrap_server, self.command_config)
 
 
 def client_config(bootstrap_server: str, command_config: Path | None) -> "KafkaClientConfig":

@@ -1,7 +1,6 @@
 """`remote-wal demo`: watch a cluster replicate through object storage, and check that it keeps every record."""
 
 import enum
-import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -39,17 +38,16 @@ def demo(
     from demo.presentation import PAGE_WIDTH, show_introduction, show_report
     from demo.progress import Progress
     from demo.run import DemoOptions, run_demo
+    from local_cluster.child_processes import ends_what_it_started
 
     to_stdout = json is not None and str(json) == "-"
     console = Console(stderr=to_stdout)
     if not console.is_terminal:
         console = Console(stderr=to_stdout, width=PAGE_WIDTH)
     kind = StoreKind(store)
-    # Both ends come as an exception, so that everything is taken down on the way out.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     show_introduction(console, kind)
     try:
-        with Progress(console) as progress:
+        with ends_what_it_started(), Progress(console) as progress:
             report = run_demo(DemoOptions(plan_for(kind, quick=quick), kind, keep), progress)
             progress.end()
     except KeyboardInterrupt:

@@ -7,28 +7,29 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.connection import BootstrapServer, CommandConfig, Json, client_config
+from cli.connection import Connection, Json
+from cli.option_groups import grouped
 
 _TIMEOUT_S = 5.0
 
 
+@grouped
 def describe(
-    bootstrap_server: BootstrapServer,
-    command_config: CommandConfig = None,
+    connection: Connection,
     topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
     objects: Annotated[
         bool, typer.Option("--objects", help="Show the combined segments by owner and state instead.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show for every led partition its log end offset, uploaded offset, lag, and linked and inline bytes.
+    """Show for every led partition its log end offset, uploaded offset, lag, and linked and inline bytes; and gaps.
 
     Asks each agent that is registered, over HTTP. Exits with 1 if an agent does not answer. With --objects one agent
     is asked, as each knows all objects; it exits with 1 if none answers.
     """
     from metadata_topic.settings_topic import read_settings
 
-    _, agents = read_settings(client_config(bootstrap_server, command_config))
+    _, agents = read_settings(connection.client_config())
     if objects:
         _describe_objects({broker_id: agent.http_endpoint for broker_id, agent in agents.items()}, json)
         return
@@ -45,9 +46,8 @@ def describe(
         else:  # a loopback address, registered by an agent of another host
             silent[broker_id] = f"{agent.http_endpoint}: here, that is the agent of broker {answer.get('broker_id')}"
     for answer in answers.values():
-        answer["partitions"] = [
-            partition for partition in answer["partitions"] if topic is None or partition["topic"] == topic
-        ]
+        for of_topics in ("partitions", "gaps"):
+            answer[of_topics] = [one for one in answer.get(of_topics, ()) if topic is None or one["topic"] == topic]
     if json:
         typer.echo(json_format.dumps({"agents": list(answers.values()), "silent": silent}))
     else:
@@ -108,6 +108,7 @@ def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
     agents = Table("agent", Column("store", overflow="fold"), "hydration", title="Agents")
     for column in ("PUT", "GET", "metadata pending"):
         agents.add_column(column, justify="right")
+    stalled: dict[int, str] = {}
     for broker_id, answer in answers.items():
         agents.add_row(
             str(broker_id),
@@ -116,9 +117,29 @@ def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
             *(f"{answer['requests'][key]:,}" for key in ("put", "get")),
             f"{answer['metadata_pending']:,}",
         )
+    for broker_id, answer in answers.items():
+        for dead in answer.get("bypassed_agents", []):
+            agents.caption = f"{agents.caption or ''}Agent {broker_id} bypasses the dead agent of broker {dead}.\n"
+        if answer.get("metadata_stalled"):
+            stalled[broker_id] = answer["metadata_stalled"]
     for broker_id, reason in silent.items():
         agents.add_row(str(broker_id), f"no answer: {reason}", "", "", "", "")
     console.print(agents)
+    for broker_id, reason in stalled.items():
+        told = f"agent {broker_id} publishes no metadata, so all goes inline: {reason}"
+        console.print(told, style="red", markup=False)
+    _print_gaps(console, answers)
+
+
+def _print_gaps(console: Any, answers: dict[int, dict[str, Any]]) -> None:
+    gaps = [(broker_id, gap) for broker_id, answer in answers.items() for gap in answer.get("gaps", ())]
+    for broker_id, gap in gaps:
+        console.print(
+            f"{gap['topic']}-{gap['partition']}: offsets {gap['from_offset']} to {gap['to_offset'] - 1} are in no "
+            f"object, and gone: {gap['reason']}, as the agent of broker {broker_id} knows",
+            soft_wrap=True,
+            markup=False,
+        )
 
 
 def _hydration(answer: dict[str, Any]) -> str:

@@ -19,6 +19,8 @@ COMMANDS: Final = (
     "topics",
     "describe",
     "orphans",
+    "decommission",
+    "metadata",
     "doctor",
     "verify",
     "recover",

@@ -20,12 +20,22 @@ def orphans(
         ),
     ],
     heal: Annotated[bool, typer.Option("--heal/--dry-run", help="Put right what is found, or only show it.")] = False,
+    confirm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AMOUNT",
+            help="With --heal: put right what waits for a word, too. AMOUNT says how much is found, as it was shown.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Hold the list of a broker's objects against the metadata: objects that nobody knows, segments that are lost.
 
     Healing starts the deletion of unknown objects, which the broker's agent finishes after its grace time, and takes
-    lost segments out of the metadata. Exits with 1 if something was found and not healed.
+    lost segments out of the metadata. What may be all that is left of the records waits for --confirm: objects whose
+    writer the metadata does not know either, more than a small share of the objects, and everything while the metadata
+    topic is in doubt. Look whether `remote-wal metadata rebuild` is what you want first. Exits with 1 if something was
+    found and not healed.
     """
     from agent.orphan_check import OrphanCheck
     from agent.settings_file import agent_settings
@@ -34,7 +44,9 @@ def orphans(
     broker = load_broker_properties(broker_config)
     with OrphanCheck(broker, agent_settings(broker, broker_config)) as check:
         found = check.compare()
-        healed = check.heal(found) if heal else 0
+        if confirm is not None and confirm != found.amount:
+            raise typer.BadParameter(f"what is found now is {found.amount}, not {confirm}", param_hint="--confirm")
+        healed = check.heal(found, confirm) if heal else 0
     if json:
         typer.echo(json_format.dumps(_as_json(broker.node_id, found, healed)))
     else:
@@ -48,7 +60,9 @@ def _as_json(broker_id: int, found: "Comparison", healed: int) -> dict[str, obje
         "broker_id": broker_id,
         "objects": found.objects,
         "young": found.young,
-        "metadata_is_doubtful": found.metadata_is_doubtful,
+        "doubt": found.doubt,
+        "waiting": len(found.waiting),
+        "amount": found.amount,
         "healed": healed,
         "disagreements": [
             {
@@ -56,6 +70,7 @@ def _as_json(broker_id: int, found: "Comparison", healed: int) -> dict[str, obje
                 "kind": item.kind.value,
                 "size_bytes": item.size_bytes,
                 "age_ms": item.age_ms,
+                "writer_is_known": item.writer_is_known,
             }
             for item in found.disagreements
         ],
@@ -76,5 +91,10 @@ def _print(broker_id: int, found: "Comparison", healed: int) -> None:
         )
     console.print(table)
     console.print(f"{found.objects:,} objects, {found.young:,} too young to tell, {healed:,} healed")
-    if found.metadata_is_doubtful:
-        console.print("Most objects have no metadata: it is the metadata that seems to be lost. Nothing is healed.")
+    if found.doubt:
+        console.print(f"Nothing is healed by itself: {found.doubt}.")
+    if found.waiting:
+        console.print(
+            f"{len(found.waiting):,} wait for a word. If it is the metadata that was lost: remote-wal metadata "
+            f"rebuild. To delete them, and their records with them: --heal --confirm {found.amount}"
+        )

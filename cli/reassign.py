@@ -2,12 +2,14 @@
 
 import json as json_format
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cli.connection import BootstrapServer, CommandConfig, Json, client_config
+from cli.connection import Connection, Json
+from cli.option_groups import grouped
 
 if TYPE_CHECKING:
     from metadata_topic.client_config import KafkaClientConfig
@@ -27,32 +29,45 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Topic = Annotated[str | None, typer.Option(help="Spread this topic evenly over --to.")]
-To = Annotated[str | None, typer.Option(help="With --topic: broker ids by commas; all that live unless given.")]
-Drain = Annotated[int | None, typer.Option(help="Take every replica off this broker.", metavar="BROKER")]
-Balance = Annotated[bool, typer.Option("--balance", help="Even out replicas and leaders over all brokers.")]
 PlanFile = Annotated[
     Path | None,
     typer.Option("--plan", help="The moves, as `plan --json` and kafka-reassign-partitions.sh have them.", exists=True),
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which plan; exactly one of them."""
+
+    topic: Annotated[str | None, typer.Option(help="Spread this topic evenly over --to.")] = None
+    to: Annotated[str | None, typer.Option(help="With --topic: broker ids by commas; all that live unless given.")] = (
+        None
+    )
+    drain: Annotated[int | None, typer.Option(help="Take every replica off this broker.", metavar="BROKER")] = None
+    balance: Annotated[bool, typer.Option("--balance", help="Even out replicas and leaders over all brokers.")] = False
+
+    @property
+    def brokers(self) -> frozenset[int]:
+        """Those of --to."""
+        try:
+            return frozenset(int(part) for part in self.to.split(",")) if self.to else frozenset()
+        except ValueError:
+            raise typer.BadParameter(f"{self.to!r} is not a list of broker ids", param_hint="--to") from None
+
+
 @app.command()
+@grouped
 def plan(
-    bootstrap_server: BootstrapServer,
-    command_config: CommandConfig = None,
-    topic: Topic = None,
-    to: To = None,
-    drain: Drain = None,
-    balance: Balance = False,
+    connection: Connection,
+    wanted: Wanted,
     json: Json = False,
 ) -> None:
     """Show what would be moved; move nothing. With --json in the form that `execute --plan` takes."""
     from recovery.reassignment_plan import write_plan
 
-    wanted = _Wanted(topic, to, drain, balance, None)
-    with _admin(bootstrap_server, command_config) as admin:
-        planned = _planned(admin, wanted)
+    _check(wanted, None)
+    with _admin(connection) as admin:
+        planned = _planned(admin, wanted, None)
         if json:
             typer.echo(write_plan(planned))
         else:
@@ -60,13 +75,10 @@ def plan(
 
 
 @app.command()
+@grouped
 def execute(
-    bootstrap_server: BootstrapServer,
-    command_config: CommandConfig = None,
-    topic: Topic = None,
-    to: To = None,
-    drain: Drain = None,
-    balance: Balance = False,
+    connection: Connection,
+    wanted: Wanted,
     plan_file: PlanFile = None,
     max_moves: Annotated[int, typer.Option(min=1, help="So many partitions are under way at a time.")] = 8,
     upload_tail: Annotated[
@@ -81,22 +93,23 @@ def execute(
     """Plan, and move. Ctrl-C takes back what is under way; killed, it leaves that to Kafka, which goes on."""
     from recovery.reassignment import ReassignmentLimits
 
-    wanted = _Wanted(topic, to, drain, balance, plan_file)
+    _check(wanted, plan_file)
     limits = ReassignmentLimits(max_moves, upload_timeout, move_timeout)
-    with _admin(bootstrap_server, command_config) as admin:
-        planned = _planned(admin, wanted)
+    with _admin(connection) as admin:
+        planned = _planned(admin, wanted, plan_file)
         if not planned.moves:
             _report(None, planned, json)
             return
-        tails = _tails(admin, client_config(bootstrap_server, command_config), upload_tail)
+        tails = _tails(admin, connection.client_config(), upload_tail)
         done = _run(admin, planned, limits, tails)
     _report(done, planned, json)
 
 
 @app.command()
-def status(bootstrap_server: BootstrapServer, command_config: CommandConfig = None, json: Json = False) -> None:
+@grouped
+def status(connection: Connection, json: Json = False) -> None:
     """Show the reassignments under way, whoever began them, and how much their new replicas have copied."""
-    with _admin(bootstrap_server, command_config) as admin:
+    with _admin(connection) as admin:
         ongoing = admin.ongoing()
         sizes = admin.replica_sizes([one.topic_partition for one in ongoing])
     rows = []
@@ -120,14 +133,14 @@ def status(bootstrap_server: BootstrapServer, command_config: CommandConfig = No
 
 
 @app.command()
+@grouped
 def cancel(
-    bootstrap_server: BootstrapServer,
-    command_config: CommandConfig = None,
+    connection: Connection,
     topic: Annotated[str | None, typer.Option(help="Only this topic's.")] = None,
     json: Json = False,
 ) -> None:
     """Take back the reassignments under way, whoever began them. The replicas are on the brokers of before then."""
-    with _admin(bootstrap_server, command_config) as admin:
+    with _admin(connection) as admin:
         wanted = [one.topic_partition for one in admin.ongoing() if topic in (None, one.topic_partition.topic)]
         refused = {where: why for where, why in admin.cancel(wanted).items() if why is not None} if wanted else {}
     taken_back = [where for where in wanted if where not in refused]
@@ -145,25 +158,16 @@ def cancel(
         raise typer.Exit(NOT_ALL_MOVED)
 
 
-class _Wanted:
-    """Which plan; exactly one of them."""
-
-    def __init__(
-        self, topic: str | None, to: str | None, drain: int | None, balance: bool, plan_file: Path | None
-    ) -> None:
-        chosen = sum((topic is not None, drain is not None, balance, plan_file is not None))
-        if chosen != 1:
-            raise typer.BadParameter("say one of --topic, --drain, --balance (or --plan, to execute)")
-        if to is not None and topic is None:
-            raise typer.BadParameter("--to belongs to --topic", param_hint="--to")
-        try:
-            self.brokers = frozenset(int(part) for part in to.split(",")) if to else frozenset()
-        except ValueError:
-            raise typer.BadParameter(f"{to!r} is not a list of broker ids", param_hint="--to") from None
-        self.topic, self.drain, self.balance, self.plan_file = topic, drain, balance, plan_file
+def _check(wanted: Wanted, plan_file: Path | None) -> None:
+    chosen = sum((wanted.topic is not None, wanted.drain is not None, wanted.balance, plan_file is not None))
+    if chosen != 1:
+        raise typer.BadParameter("say one of --topic, --drain, --balance (or --plan, to execute)")
+    if wanted.to is not None and wanted.topic is None:
+        raise typer.BadParameter("--to belongs to --topic", param_hint="--to")
+    _ = wanted.brokers  # to say that they are wrong before anything is asked
 
 
-def _admin(bootstrap_server: str, command_config: Path | None) -> "ReassignmentAdmin":
+def _admin(connection: Connection) -> "ReassignmentAdmin":
     import sys
 
     import structlog
@@ -172,10 +176,10 @@ def _admin(bootstrap_server: str, command_config: Path | None) -> "ReassignmentA
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     from recovery.reassignment_admin import ReassignmentAdmin
 
-    return ReassignmentAdmin(client_config(bootstrap_server, command_config))
+    return ReassignmentAdmin(connection.client_config())
 
 
-def _planned(admin: "ReassignmentAdmin", wanted: _Wanted) -> "ReassignmentPlan":
+def _planned(admin: "ReassignmentAdmin", wanted: Wanted, plan_file: Path | None) -> "ReassignmentPlan":
     from recovery.reassignment_plan import (
         ReassignmentPlanError,
         plan_as_given,
@@ -191,8 +195,8 @@ def _planned(admin: "ReassignmentAdmin", wanted: _Wanted) -> "ReassignmentPlan":
             return plan_topic(cluster, wanted.topic, wanted.brokers)
         if wanted.drain is not None:
             return plan_drain(cluster, wanted.drain)
-        if wanted.plan_file is not None:
-            return plan_as_given(cluster, read_plan(wanted.plan_file.read_text(), str(wanted.plan_file)))
+        if plan_file is not None:
+            return plan_as_given(cluster, read_plan(plan_file.read_text(), str(plan_file)))
         return plan_balance(cluster)
     except ReassignmentPlanError as error:
         typer.echo(f"remote-wal: {error}", err=True)

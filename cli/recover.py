@@ -2,69 +2,35 @@
 
 import json as json_format
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connection import CommandConfig, Json
-from cli.recovery_sources import (
-    BootstrapServer,
-    BrokerConfig,
-    ClusterId,
-    ClusterMetadata,
-    FromObjects,
-    Partitions,
-    Sources,
-    Topics,
-    WhereToAsk,
-    new_directory_id,
-    open_sources,
-)
+from cli.connection import Json
+from cli.log_rows import LogRow, planned_row, restored_row
+from cli.option_groups import grouped
+from cli.recovery_sources import Sources, StoredLogs, new_directory_id, open_sources
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from recovery.broker_recovery import LostBroker, PlannedLog, Selection
-    from recovery.restore import RestoredLog
+    from recovery.errors import TargetRefusedError
     from recovery.timestamp_bound import TimestampBound
 
 INCOMPLETE = 3
 """Exit code: what could be restored is restored, and there is a gap."""
 REFUSED = 4
-"""Exit code: the directory may not be written to; nothing was."""
+"""Exit code: the directory may not be written to, or the broker would lead with less than it had; nothing was done."""
+DECLARED = 5
+"""Exit code: what there is is restored; offsets are missing within that were declared as gaps."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogRow:
-    """A log as it is told of."""
-
-    name: str
-    start_offset: int
-    end_offset: int
-    size_bytes: int
-    gap: tuple[int, int] | None
-    recovery_point_ms: int | None
-    leader_epochs: tuple[tuple[int, int], ...]
-    status: str
-    failed_copies: tuple[str, ...] = ()
-    resumed_bytes: int = 0
-    """Of `size_bytes`, what a run before this one had written."""
-    is_at_most: bool = False
-    """The end is a bound: it is known for certain only when the log is read."""
-
-
+@grouped
 def recover(
-    broker_config: BrokerConfig,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    cluster_metadata: ClusterMetadata = None,
-    cluster_id: ClusterId = None,
-    from_objects: FromObjects = False,
-    topic: Topics = None,
-    partition: Partitions = None,
+    logs: StoredLogs,
     log_dir: Annotated[
         list[Path] | None, typer.Option(help="Only this entry of log.dirs; the others are there, and are left alone.")
     ] = None,
@@ -80,6 +46,13 @@ def recover(
         bool,
         typer.Option("--after-last-gap", help="Restore what is behind the last gap, not what is before the first."),
     ] = False,
+    lead: Annotated[
+        bool,
+        typer.Option(
+            "--lead-with-what-is-restored",
+            help="Also where this broker is the last replica in sync, so that others are cut down to what is restored.",
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be restored; write nothing.")] = False,
     threads: Annotated[int, typer.Option(min=1, max=128, help="Requests to object storage at a time.")] = 8,
     json: Json = False,
@@ -87,39 +60,44 @@ def recover(
     """Rebuild the log directories of a broker that has lost them, from object storage, so that it can be started.
 
     Run it on the broker's new host, with the broker stopped. Run again after an interruption, it goes on. Exits with 0
-    if all logs are whole; with 3 if one of them ends before a gap, which is named; with 4 if a directory is not empty,
-    belongs to another cluster or node, or is locked, and nothing was written; with 1 if it failed.
+    if all logs are whole; with 3 if one of them ends before a gap, which is named; with 5 if offsets are missing within
+    a log alone that its leader has declared as gaps, which are named too; with 4 if nothing was written, as a directory
+    is not empty, belongs to another cluster or node, or is locked, or as the broker is the last replica in sync of a
+    log; with 1 if it failed.
     """
     from recovery.broker_recovery import Selection
     from recovery.errors import TargetRefusedError
+    from recovery.last_in_sync import last_in_sync, lead_refusal
 
     selection = Selection(
-        frozenset(topic or ()), frozenset(partition or ()), after_last_gap, _timestamp_ms(to_timestamp)
+        frozenset(logs.topic or ()), frozenset(logs.partition or ()), after_last_gap, _timestamp_ms(to_timestamp)
     )
-    where = WhereToAsk(bootstrap_server, command_config, cluster_metadata, cluster_id, from_objects)
     ids = dict(_directory_id(text) for text in directory_id or ())
     console = _console()
-    with console.status("reading settings") as status, open_sources(broker_config, where, status.update) as sources:
+    with console.status("reading settings") as status, open_sources(logs, status.update) as sources:
         broker = _lost_broker(sources, log_dir, ids)
         planned = _plan(broker, sources, selection)
         status.update("reading time stamps")
         bounds = _bounds(sources, planned, selection, threads) if dry_run else [None] * len(planned)
         status.stop()
+        lead_refused = None if lead else lead_refusal(last_in_sync(planned, broker.node_id))
         try:
+            if lead_refused is not None and not dry_run:
+                raise lead_refused
             rows = (
-                [_planned_row(log, bound) for log, bound in zip(planned, bounds, strict=True)]
+                [planned_row(log, bound) for log, bound in zip(planned, bounds, strict=True)]
                 if dry_run
                 else _recover(console, broker, sources, planned, selection, threads)
             )
         except TargetRefusedError as error:
             typer.echo(f"remote-wal: {error}", err=True)
             raise typer.Exit(REFUSED) from None
-    document = _document(sources, rows, planned, _refusals(broker) if dry_run else None)
+    document = _document(sources, rows, planned, _refusals(broker, lead_refused) if dry_run else None)
     if json:
         typer.echo(json_format.dumps(document))
     else:
         _print(document, rows)
-    raise typer.Exit(0 if document["complete"] else INCOMPLETE)
+    raise typer.Exit(0 if document["complete"] else DECLARED if document["only_declared_gaps"] else INCOMPLETE)
 
 
 def _lost_broker(sources: Sources, log_dirs: list[Path] | None, ids: dict[Path, str]) -> "LostBroker":
@@ -146,12 +124,11 @@ def _bounds(
     sources: Sources, planned: "list[PlannedLog]", selection: "Selection", threads: int
 ) -> "Sequence[TimestampBound | None]":
     """Where the logs would end by the point in time that was asked for."""
-    from recovery.run_reader import RunReader
     from recovery.timestamp_bound import timestamp_bounds
 
     if selection.to_timestamp_ms is None:
         return [None] * len(planned)
-    reader = RunReader(sources.storage, sources.archive)
+    reader = sources.reader
     return timestamp_bounds([log.plan for log in planned], reader, selection.to_timestamp_ms, threads)
 
 
@@ -172,9 +149,9 @@ def _recover(
         TransferSpeedColumn,
     )
 
+    from agent.process import wall_ms
     from recovery.broker_recovery import recover_broker
     from recovery.restore import RestoreProgress
-    from recovery.run_reader import RunReader
 
     columns = (TextColumn("restoring"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
@@ -187,85 +164,40 @@ def _recover(
             broker,
             sources.view,
             planned,
-            RunReader(sources.storage, sources.archive),
+            sources.reader,
             new_directory_id=new_directory_id,
+            wall_ms=wall_ms,
             to_timestamp_ms=selection.to_timestamp_ms,
             threads=threads,
             progress=show,
         )
     done = {log.job.partition: log for log in restored}
-    return [_restored_row(done[log.partition]) if log.partition in done else _planned_row(log) for log in planned]
+    return [restored_row(done[log.partition]) if log.partition in done else planned_row(log) for log in planned]
 
 
-def _planned_row(log: "PlannedLog", bound: "TimestampBound | None" = None) -> LogRow:
-    plan = log.plan
-    if bound is not None:
-        return LogRow(
-            log.name,
-            plan.start_offset,
-            bound.end_offset,
-            bound.size_bytes,
-            None,
-            bound.written_ms,
-            tuple((epoch, start) for epoch, start in bound.leader_epochs),
-            "to the timestamp, at most",
-            is_at_most=True,
-        )
-    if not log.is_stored:
-        status = "nothing stored; other replicas" if log.has_other_replicas else "nothing stored"
-    else:
-        status = "gap" if plan.gap else "whole"
-    return LogRow(
-        log.name,
-        plan.start_offset,
-        plan.end_offset,
-        plan.size_bytes,
-        plan.gap,
-        plan.written_ms,
-        tuple((epoch, start) for epoch, start in plan.leader_epochs),
-        status,
-    )
-
-
-def _restored_row(log: "RestoredLog") -> LogRow:
-    status = "gap" if log.gap else "to the timestamp" if log.reached_timestamp else "whole"
-    return LogRow(
-        log.job.name,
-        log.job.plan.start_offset,
-        log.end_offset,
-        log.written_bytes,
-        log.gap,
-        log.job.plan.written_ms if log.written_ms is None and not log.reached_timestamp else log.written_ms,
-        tuple((epoch, start) for epoch, start in log.leader_epochs),
-        status,
-        log.failed_copies,
-        log.resumed_bytes,
-    )
-
-
-def _refusals(broker: "LostBroker") -> list[str]:
+def _refusals(broker: "LostBroker", lead_refused: "TargetRefusedError | None") -> list[str]:
     """Why a recovery would not be begun now."""
     from recovery.log_directory_target import refusal_of
 
-    found = (refusal_of(path, broker.cluster_id, broker.node_id) for path in broker.lost_log_dirs)
-    return [str(refusal) for refusal in found if refusal is not None]
+    found = [refusal_of(path, broker.cluster_id, broker.node_id) for path in broker.lost_log_dirs]
+    return [str(refusal) for refusal in [*found, lead_refused] if refusal is not None]
 
 
 def _document(
     sources: Sources, rows: list[LogRow], planned: "list[PlannedLog]", refusals: list[str] | None
 ) -> dict[str, Any]:
     """`refusals` are told of in a dry run only."""
+    from recovery.last_in_sync import last_in_sync
+
     inventory = sources.inventory
     points = [row.recovery_point_ms for row in rows if row.recovery_point_ms is not None]
-    only_in_sync = [
-        log.name for log in planned if log.has_other_replicas and log.replicas.in_sync == (sources.broker.node_id,)
-    ]
     return {
         "cluster_id": sources.cluster_id,
         "broker_id": sources.broker.node_id,
         "dry_run": refusals is not None,
         "would_be_refused": refusals or [],
-        "complete": not any(row.gap for row in rows) and not inventory.unreadable,
+        "complete": all(row.is_complete and not row.declared_gaps for row in rows) and not inventory.unreadable,
+        "only_declared_gaps": all(row.is_complete for row in rows) and not inventory.unreadable,
         "recovery_point_ms": max(points, default=None),
         "size_bytes": sum(row.size_bytes for row in rows),
         "objects": inventory.objects,
@@ -273,7 +205,7 @@ def _document(
         "foreign_objects": inventory.foreign_objects,
         "unreadable_objects": [{"key": item.key, "reason": item.reason} for item in inventory.unreadable],
         "lost_objects": inventory.lost_objects,
-        "only_in_sync_here": only_in_sync,
+        "only_in_sync_here": [log.name for log in last_in_sync(planned, sources.broker.node_id)],
         "logs": [
             {
                 "log": row.name,
@@ -283,6 +215,8 @@ def _document(
                 "size_bytes": row.size_bytes,
                 "resumed_bytes": row.resumed_bytes,
                 "gap": {"from_offset": row.gap[0], "to_offset": row.gap[1]} if row.gap else None,
+                "declared_gaps": [{"from_offset": begin, "to_offset": end} for begin, end in row.declared_gaps],
+                "deleted_meanwhile": row.gone_head._asdict() if row.gone_head else None,
                 "recovery_point_ms": row.recovery_point_ms,
                 "leader_epochs": [{"leader_epoch": epoch, "start_offset": at} for epoch, at in row.leader_epochs],
                 "failed_copies": list(row.failed_copies),
@@ -304,14 +238,13 @@ def _print(document: dict[str, Any], rows: list[LogRow]) -> None:
     table.add_column("recovery point")
     table.add_column("")
     for row in rows:
-        gap = f"{row.gap[0]:,} to {row.gap[1] - 1:,} missing" if row.gap else row.status
         table.add_row(
             row.name,
             f"{row.start_offset:,}",
             f"{row.end_offset:,}",
             f"{row.size_bytes / 1e6:,.1f}",
             _time(row.recovery_point_ms),
-            gap,
+            row.told,
         )
     console.print(table)
     console.print(
@@ -336,8 +269,7 @@ def _print(document: dict[str, Any], rows: list[LogRow]) -> None:
         console.print(f"objects that are not ours, passed over: {document['foreign_objects']}")
     for name in document["only_in_sync_here"]:
         console.print(
-            f"{name}: this broker is the last one in sync, so it will lead with what is restored; if another "
-            "replica has more, start that first",
+            f"{name}: this broker is the last one in sync, so it will lead with what is restored",
             soft_wrap=True,
         )
 

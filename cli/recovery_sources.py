@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.connection import CommandConfig
+
 if TYPE_CHECKING:
     from agent.settings import AgentSettings
     from kafka_log.server_properties import BrokerProperties
@@ -18,29 +20,8 @@ if TYPE_CHECKING:
     from plugin.remote_wal_storage_manager import RemoteWalStorageManager
     from recovery.cluster_view import ClusterView
     from recovery.inventory import Inventory
-
-BrokerConfig = Annotated[
-    Path, typer.Option(help="The broker's own server.properties.", exists=True, dir_okay=False, readable=True)
-]
-BootstrapServer = Annotated[
-    str | None,
-    typer.Option("--bootstrap-server", help="Where the rest of the cluster is; else the broker's own settings say it."),
-]
-ClusterMetadata = Annotated[
-    Path | None,
-    typer.Option(
-        help="A metadata.log.dir (or a copy of its __cluster_metadata-0) to take topics and replicas from, for when no "
-        "broker is left to ask. Objects are then read by their footers.",
-        exists=True,
-        file_okay=False,
-    ),
-]
-ClusterId = Annotated[str | None, typer.Option(help="The cluster's id, where nothing else tells it.")]
-FromObjects = Annotated[
-    bool, typer.Option("--from-objects", help="Do without the metadata topic: read the footers of all objects.")
-]
-Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be given several times.")]
-Partitions = Annotated[list[int] | None, typer.Option("--partition", help="Only this partition of the topics.", min=0)]
+    from recovery.patience import Patience
+    from recovery.run_reader import RunReader
 
 METADATA_TIMEOUT_S = 300.0
 _OWN_BACKENDS = "plugin."
@@ -49,14 +30,44 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class WhereToAsk:
-    """The options by which a command finds the cluster."""
+class BrokersCluster:
+    """The options by which commands find a broker's stores and its cluster."""
 
-    bootstrap_server: str | None
-    command_config: Path | None
-    cluster_metadata: Path | None
-    cluster_id: str | None
-    from_objects: bool
+    broker_config: Annotated[
+        Path, typer.Option(help="The broker's own server.properties.", exists=True, dir_okay=False, readable=True)
+    ]
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server", help="Where the rest of the cluster is; else the broker's own settings say it."
+        ),
+    ] = None
+    command_config: CommandConfig = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLogs(BrokersCluster):
+    """The options by which recover and verify find a broker's logs."""
+
+    cluster_metadata: Annotated[
+        Path | None,
+        typer.Option(
+            help="A metadata.log.dir (or a copy of its __cluster_metadata-0) to take topics and replicas from, for "
+            "when no broker is left to ask. Objects are then read by their footers.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None
+    cluster_id: Annotated[str | None, typer.Option(help="The cluster's id, where nothing else tells it.")] = None
+    from_objects: Annotated[
+        bool, typer.Option("--from-objects", help="Do without the metadata topic: read the footers of all objects.")
+    ] = False
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be given several times.")] = (
+        None
+    )
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", help="Only this partition of the topics.", min=0)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,33 +82,37 @@ class Sources:
     archive: "ObjectArchiveStorage | None"
     directory_ids: dict[Path, str]
     """Ids of the broker's log directories, as its agent registered them."""
+    reader: "RunReader"
+    """Of the stores; it waits for them."""
 
 
 @contextmanager
-def open_sources(broker_config: Path, where: WhereToAsk, tell: Tell) -> Iterator[Sources]:
+def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     """All of it; the stores are open inside. Raises errors of our rooms."""
-    with _log_to_stderr(), _opened(broker_config, where, tell) as sources:
+    with log_to_stderr(), _opened(where, tell) as sources:
         yield sources
 
 
 @contextmanager
-def _opened(broker_config: Path, where: WhereToAsk, tell: Tell) -> Iterator[Sources]:
+def _opened(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
     from recovery.inventory import from_objects
+    from recovery.run_reader import RunReader
 
-    broker = load_broker_properties(broker_config)
-    settings = agent_settings(broker, broker_config)
+    broker = load_broker_properties(where.broker_config)
+    settings = agent_settings(broker, where.broker_config)
     tell("asking for topics and replicas")
     cluster_id, view, directory_ids = _cluster(broker, settings, where)
-    storage, archive = _open_stores(broker, settings, cluster_id)
+    storage, archive = open_stores(broker, settings, cluster_id)
     try:
         tell("listing objects")
         if where.from_objects or where.cluster_metadata is not None:
-            inventory = from_objects(storage, archive, _progress(tell))
+            inventory = from_objects(storage, archive, progress_to(tell), patience_of(tell))
         else:
-            inventory = _by_metadata(_client(broker, settings, where), storage, archive, tell)
-        yield Sources(broker, cluster_id, view, inventory, storage, archive, directory_ids)
+            inventory = _by_metadata(client_of(broker, settings, where), storage, archive, tell)
+        reader = RunReader(storage, archive, patience_of(tell))
+        yield Sources(broker, cluster_id, view, inventory, storage, archive, directory_ids, reader)
     finally:
         storage.close()
         if archive is not None:
@@ -105,7 +120,7 @@ def _opened(broker_config: Path, where: WhereToAsk, tell: Tell) -> Iterator[Sour
 
 
 @contextmanager
-def _log_to_stderr() -> Iterator[None]:
+def log_to_stderr() -> Iterator[None]:
     """Standard output is the command's answer."""
     import logging
 
@@ -131,7 +146,7 @@ def new_directory_id() -> str:
 
 
 def _cluster(
-    broker: "BrokerProperties", settings: "AgentSettings", where: WhereToAsk
+    broker: "BrokerProperties", settings: "AgentSettings", where: StoredLogs
 ) -> "tuple[str, ClusterView, dict[Path, str]]":
     from metadata_topic.errors import MetadataTopicError
     from metadata_topic.settings_topic import read_settings
@@ -140,7 +155,7 @@ def _cluster(
     if where.cluster_metadata is not None:
         cluster_id, view = _from_kraft(where.cluster_metadata, where.cluster_id)
         return cluster_id, view, {}
-    client = _client(broker, settings, where)
+    client = client_of(broker, settings, where)
     cluster_id, view = ask_cluster(client)
     if where.cluster_id not in (None, cluster_id):
         raise typer.BadParameter(f"the cluster there is {cluster_id}, not {where.cluster_id}")
@@ -187,7 +202,8 @@ def _surviving_kraft_log(broker: "BrokerProperties", cluster_id: str) -> "Cluste
         return None
 
 
-def _client(broker: "BrokerProperties", settings: "AgentSettings", where: WhereToAsk) -> "KafkaClientConfig":
+def client_of(broker: "BrokerProperties", settings: "AgentSettings", where: BrokersCluster) -> "KafkaClientConfig":
+    """How to reach the cluster: by the options, else as the broker's agent does."""
     from agent.kafka_client import client_config
     from metadata_topic.client_config import read_command_config
 
@@ -204,14 +220,25 @@ def _by_metadata(
 
     tell("reading the metadata topic")
     noted, archived = read_metadata(client, METADATA_TIMEOUT_S)
-    return from_metadata(noted, archived, storage, archive, _progress(tell))
+    return from_metadata(noted, archived, storage, archive, progress_to(tell), patience_of(tell))
 
 
-def _progress(tell: Tell) -> Callable[[str, int], None]:
+def patience_of(tell: Tell) -> "Patience":
+    """For stores that throttle, or are away for a while."""
+    import random
+    import threading
+
+    from recovery.patience import Patience
+
+    return Patience(threading.Event().wait, random.uniform, tell)
+
+
+def progress_to(tell: Tell) -> Callable[[str, int], None]:
+    """For readers of many objects."""
     return lambda what, done: tell(f"reading {what}: {done:,}")
 
 
-def _open_stores(
+def open_stores(
     broker: "BrokerProperties", settings: "AgentSettings", cluster_id: str
 ) -> "tuple[RemoteWalStorageManager, ObjectArchiveStorage | None]":
     """Of combined segments, and of the archive where the broker has one."""

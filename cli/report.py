@@ -2,27 +2,33 @@
 
 import json as json_format
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.connection import CommandConfig, client_config
+from cli.option_groups import grouped
 
 if TYPE_CHECKING:
-    from retention_job.report_data import ReportData
-    from retention_job.scenarios import Scenario
-    from retention_job.severity import ExitCode
+    from cli.report_job import ReportJob
+    from retention_job.cost.scenarios import Scenario
+    from retention_job.findings.kinds import ExitCode
+    from retention_job.page.report_data import ReportData
 
 _STDOUT = "-"
 _LIST = "list"
 
 
-def report(
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a report is of."""
+
     bootstrap_server: Annotated[
         str | None, typer.Option("--bootstrap-server", help="Where the cluster is: host:port, several by commas.")
-    ] = None,
-    command_config: CommandConfig = None,
+    ] = None
+    command_config: CommandConfig = None
     broker_config: Annotated[
         Path | None,
         typer.Option(
@@ -30,31 +36,43 @@ def report(
             exists=True,
             dir_okay=False,
         ),
-    ] = None,
+    ] = None
     inventory: Annotated[
         str | None, typer.Option(help="An S3 Inventory in the place of a listing: where its files are.")
-    ] = None,
+    ] = None
     archive_inventory: Annotated[
         str | None, typer.Option(help="The same of archive objects; may be the same files, where they share a bucket.")
-    ] = None,
-    inventory_format: Annotated[str, typer.Option(help="parquet or csv.")] = "parquet",
-    inventory_prefix: Annotated[str, typer.Option(help="The storage manager's `prefix` in that bucket.")] = "",
-    output: Annotated[
-        str, typer.Option(help="Where the page and the tables go: a directory, hdfs:// or s3a://.")
-    ] = "remote-wal-report",
+    ] = None
+    inventory_format: Annotated[str, typer.Option(help="parquet or csv.")] = "parquet"
+    inventory_prefix: Annotated[str, typer.Option(help="The storage manager's `prefix` in that bucket.")] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a run does, and for whom it writes."""
+
+    output: Annotated[str, typer.Option(help="Where the page and the tables go: a directory, hdfs:// or s3a://.")] = (
+        "remote-wal-report"
+    )
     incremental: Annotated[
         bool, typer.Option("--incremental", help="Read what is new since the last run that wrote to --output.")
-    ] = False,
+    ] = False
     apply: Annotated[
         bool, typer.Option("--apply/--dry-run", help="Hand safe deletions to the agents, or only count them.")
-    ] = False,
+    ] = False
     prices: Annotated[
         Path | None, typer.Option(help="A price file in the place of the one that comes along.", exists=True)
-    ] = None,
-    json: Annotated[str | None, typer.Option("--json", help="Write JSON to this file; - is stdout.")] = None,
+    ] = None
+    json: Annotated[str | None, typer.Option("--json", help="Write JSON to this file; - is stdout.")] = None
     textfile: Annotated[
         Path | None, typer.Option(help="Write figures for Prometheus' textfile collector to this file.")
-    ] = None,
+    ] = None
+
+
+@grouped
+def report(
+    sources: SourceOptions,
+    run: RunOptions,
     scenario: Annotated[
         str | None, typer.Option(help="Only compute what a named workload costs; `list` names them.")
     ] = None,
@@ -70,35 +88,39 @@ def report(
     about to be (critical), 1 when the report could not be made, and 2 when the command was wrong.
     """
     if scenario is not None:
-        _scenario(scenario, set_ or [], prices, json)
+        _scenario(scenario, set_ or [], run.prices, run.json)
         return
-    if bootstrap_server is None or set_:
+    if sources.bootstrap_server is None or set_:
         raise typer.BadParameter("either --bootstrap-server, or --scenario with its --set")
+    from cli.report_job import run_report
+
+    data = run_report(_job(sources.bootstrap_server, sources, run), master, memory)
+    raise typer.Exit(_show(data, run))
+
+
+def _job(bootstrap_server: str, given: SourceOptions, run: RunOptions) -> "ReportJob":
+    from cli.report_job import ReportJob
     from cli.report_sources import Inventories, cluster_id_of, kafka_source, report_sources
     from retention_job.settings import InventoryFile
 
-    cluster_id = cluster_id_of(client_config(bootstrap_server, command_config))
+    cluster_id = cluster_id_of(client_config(bootstrap_server, given.command_config))
     inventories = Inventories(
         *(
-            InventoryFile(path, cluster_id, inventory_prefix, inventory_format) if path else None
-            for path in (inventory, archive_inventory)
+            InventoryFile(path, cluster_id, given.inventory_prefix, given.inventory_format) if path else None
+            for path in (given.inventory, given.archive_inventory)
         )
     )
-    kafka = kafka_source(bootstrap_server, command_config)
-    sources, sections = report_sources(
-        kafka, cluster_id, broker_config, inventories, f"{output.rstrip('/')}/state", incremental
-    )
-    from cli.report_job import ReportJob, run_report
-
-    data = run_report(ReportJob(sources, output, cluster_id, prices, sections, apply), master, memory)
-    raise typer.Exit(_show(data, output, json, textfile))
+    kafka = kafka_source(bootstrap_server, given.command_config)
+    state = f"{run.output.rstrip('/')}/state"
+    sources, sections = report_sources(kafka, cluster_id, given.broker_config, inventories, state, run.incremental)
+    return ReportJob(sources, run.output, cluster_id, run.prices, sections, run.apply)
 
 
 # What a workload costs.
 
 
 def _scenario(name: str, overrides: list[str], prices: Path | None, json: str | None) -> None:
-    from retention_job.scenarios import load_scenario, scenario_json, scenario_names
+    from retention_job.cost.scenarios import load_scenario, scenario_json, scenario_names
 
     if name == _LIST:
         names = scenario_names()
@@ -154,18 +176,18 @@ def _print_scenario(scenario: "Scenario") -> None:
 # What a run found.
 
 
-def _show(data: "ReportData", output: str, json: str | None, textfile: Path | None) -> "ExitCode":
-    from retention_job.report_data import report_json
-    from retention_job.severity import exit_code
+def _show(data: "ReportData", run: RunOptions) -> "ExitCode":
+    from retention_job.findings.kinds import exit_code
+    from retention_job.page.report_data import report_json
 
-    if textfile is not None:
-        from retention_job.textfile import textfile as textfile_of
+    if run.textfile is not None:
+        from retention_job.page.textfile import textfile
 
-        _replace(textfile, textfile_of(data))
-    if json is not None:
-        _write_json(json, report_json(data))
-    if json != _STDOUT:
-        _print(data, output)
+        _replace(run.textfile, textfile(data))
+    if run.json is not None:
+        _write_json(run.json, report_json(data))
+    if run.json != _STDOUT:
+        _print(data, run.output)
     return exit_code(count.severity for count in data.finding_counts)
 
 
@@ -173,8 +195,8 @@ def _print(data: "ReportData", output: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from retention_job.html_report import size_text
-    from retention_job.plots import money
+    from retention_job.page.html_report import size_text
+    from retention_job.page.plots import money
 
     console = Console()
     if data.finding_counts:

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from retention_job.cost_tables import StoreSections
-    from retention_job.price_table import PriceTable
-    from retention_job.report_data import ReportData
+    from retention_job.cost.cost_tables import StoreSections
+    from retention_job.cost.price_table import PriceTable
+    from retention_job.page.report_data import ReportData
     from retention_job.settings import Sources
 
 
@@ -39,8 +39,8 @@ def run_report(job: ReportJob, master: str | None, memory: str) -> "ReportData":
     from pyspark.sql import SparkSession
     from rich.console import Console
 
-    from retention_job.price_table import EXPRESS, STANDARD, PriceTable
-    from retention_job.session import spark_session
+    from retention_job.cost.price_table import EXPRESS, STANDARD, PriceTable
+    from retention_job.spark.session import spark_session
 
     prices = PriceTable.load(job.prices_file)
     for section in {job.sections.wal, job.sections.archive, EXPRESS, STANDARD}:
@@ -59,8 +59,8 @@ def run_report(job: ReportJob, master: str | None, memory: str) -> "ReportData":
 def _run(
     job: ReportJob, prices: "PriceTable", spark: "SparkSession", progress: "Callable[[str], None]"
 ) -> "ReportData":
-    from retention_job.report_output import ReportOutput
-    from retention_job.report_run import make_report, write_report
+    from retention_job.page.report import make_report, write_report
+    from retention_job.page.report_output import ReportOutput
     from retention_job.run import RunSettings, run
 
     now_ms = time.time_ns() // 1_000_000

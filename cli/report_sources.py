@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from metadata_topic.client_config import KafkaClientConfig
-    from retention_job.cost_tables import StoreSections
+    from retention_job.cost.cost_tables import StoreSections
     from retention_job.settings import InventoryFile, KafkaSource, Sources
 
 _TIMEOUT_S = 30.0
@@ -40,7 +40,7 @@ def report_sources(
     from kafka_log.server_properties import load_broker_properties
     from plugin.loading import settings_under_prefix
     from plugin.prices import section_of
-    from retention_job.cost_tables import StoreSections
+    from retention_job.cost.cost_tables import StoreSections
     from retention_job.settings import InventoryFile, LifeTimes, Sources, StoreListing
 
     given, given_archive = inventories

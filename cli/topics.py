@@ -1,11 +1,16 @@
 """`remote-wal topics`: which topics replicate through object storage."""
 
 import json as json_format
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.connection import BootstrapServer, CommandConfig, Json, client_config
+from cli.connection import Connection, Json
+from cli.option_groups import grouped
+
+if TYPE_CHECKING:
+    from metadata_topic.client_config import KafkaClientConfig
+    from metadata_topic.topic_settings import TopicSettings
 
 app = typer.Typer(help="Set and list the topics with remote.wal.storage.enable.", no_args_is_help=True)
 
@@ -13,10 +18,10 @@ Topics = Annotated[list[str], typer.Argument(help="Names of topics.", metavar="T
 
 
 @app.command()
+@grouped
 def enable(
     topics: Topics,
-    bootstrap_server: BootstrapServer,
-    command_config: CommandConfig = None,
+    connection: Connection,
     link_policy: Annotated[str, typer.Option(help="remote.wal.link.policy: cost, always or latency.")] = "cost",
     latency_bound_ms: Annotated[
         int | None, typer.Option(help="remote.wal.link.latency.bound.ms, for the policy latency.", min=1)
@@ -36,24 +41,26 @@ def enable(
         link_latency_bound_ms=latency_bound_ms,
         archive=archive,
     )
-    _set(topics, bootstrap_server, command_config, settings)
+    _set(topics, connection.client_config(), settings)
 
 
 @app.command()
-def disable(topics: Topics, bootstrap_server: BootstrapServer, command_config: CommandConfig = None) -> None:
+@grouped
+def disable(topics: Topics, connection: Connection) -> None:
     """Replicate these topics as stock Kafka does. Objects that are stored stay."""
-    _set(topics, bootstrap_server, command_config, None)
+    _set(topics, connection.client_config(), None)
 
 
 @app.command("list")
-def list_topics(bootstrap_server: BootstrapServer, command_config: CommandConfig = None, json: Json = False) -> None:
+@grouped
+def list_topics(connection: Connection, json: Json = False) -> None:
     """Show the topics with remote.wal.storage.enable, and how they link."""
     from rich.console import Console
     from rich.table import Table
 
     from metadata_topic.settings_topic import read_settings
 
-    topics, _ = read_settings(client_config(bootstrap_server, command_config))
+    topics, _ = read_settings(connection.client_config())
     rows = [
         {
             "topic": name,
@@ -80,13 +87,12 @@ def list_topics(bootstrap_server: BootstrapServer, command_config: CommandConfig
     Console().print(table)
 
 
-def _set(topics: list[str], bootstrap_server: str, command_config: CommandConfig, settings: object) -> None:
+def _set(topics: list[str], client: "KafkaClientConfig", settings: "TopicSettings | None") -> None:
     from metadata_topic.errors import TopicSettingsError
     from metadata_topic.settings_topic import SettingsWriter
     from metadata_topic.topic import confluent_admin
-    from metadata_topic.topic_settings import TopicSettings, check_topic
+    from metadata_topic.topic_settings import check_topic
 
-    client = client_config(bootstrap_server, command_config)
     existing = confluent_admin(client, timeout_s=10.0).partition_counts()
     for topic in topics:
         check_topic(topic)
@@ -95,7 +101,7 @@ def _set(topics: list[str], bootstrap_server: str, command_config: CommandConfig
     writer = SettingsWriter(client)
     try:
         for topic in topics:
-            if isinstance(settings, TopicSettings):
+            if settings is not None:
                 writer.set_topic(topic, settings)
             else:
                 writer.clear_topic(topic)

@@ -8,19 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connection import CommandConfig, Json
-from cli.recovery_sources import (
-    BootstrapServer,
-    BrokerConfig,
-    ClusterId,
-    ClusterMetadata,
-    FromObjects,
-    Partitions,
-    Sources,
-    Topics,
-    WhereToAsk,
-    open_sources,
-)
+from cli.connection import Json
+from cli.option_groups import grouped
+from cli.recovery_sources import Sources, StoredLogs, open_sources
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -32,6 +22,8 @@ UNSOUND = 3
 """Exit code: records are missing or wrong."""
 REFUSED = 4
 """Exit code: the scratch directory is not empty."""
+DECLARED = 5
+"""Exit code: nothing is wrong but for records that are missing, as was declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +37,9 @@ class DrilledLog:
     """Empty if all is well."""
 
 
+@grouped
 def verify(
-    broker_config: BrokerConfig,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    cluster_metadata: ClusterMetadata = None,
-    cluster_id: ClusterId = None,
-    from_objects: FromObjects = False,
-    topic: Topics = None,
-    partition: Partitions = None,
+    logs: StoredLogs,
     sample: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="The share of the objects that are read, chosen at random.")
     ] = 1.0,
@@ -72,20 +58,18 @@ def verify(
 ) -> None:
     """Check that object storage holds the logs of this broker's partitions: gaps, copies, checksums, leader epochs.
 
-    Writes nothing into object storage. Exits with 0 if all is well; with 3 if records are missing or wrong; with 1 if
-    it could not be checked.
+    Writes nothing into object storage. Exits with 0 if all is well; with 3 if records are missing or wrong; with 5 if
+    those alone are missing that were declared as gaps; with 1 if it could not be checked.
     """
     from agent.process import wall_ms
     from recovery.broker_recovery import Selection, plan_broker
     from recovery.errors import TargetRefusedError
-    from recovery.run_reader import RunReader
     from recovery.verification import ObjectVerifier, check_inventory
 
-    where = WhereToAsk(bootstrap_server, command_config, cluster_metadata, cluster_id, from_objects)
-    with _console().status("reading settings") as status, open_sources(broker_config, where, status.update) as sources:
-        selection = Selection(frozenset(topic or ()), frozenset(partition or ()))
+    with _console().status("reading settings") as status, open_sources(logs, status.update) as sources:
+        selection = Selection(frozenset(logs.topic or ()), frozenset(logs.partition or ()))
         planned = plan_broker(_whole_broker(sources), sources.view, sources.inventory, selection, wall_ms())
-        reader = RunReader(sources.storage, sources.archive)
+        reader = sources.reader
         findings = list(check_inventory(sources.inventory, planned))
         verified = ObjectVerifier(planned, sources.inventory, replica or ()).verify(
             reader,
@@ -105,7 +89,8 @@ def verify(
         typer.echo(json_format.dumps(document))
     else:
         _print(document)
-    raise typer.Exit(0 if document["sound"] else UNSOUND)
+    is_declared = any(finding["kind"] == "declared_gap" for finding in document["findings"])
+    raise typer.Exit((DECLARED if is_declared else 0) if document["sound"] else UNSOUND)
 
 
 def _whole_broker(sources: Sources) -> "LostBroker":

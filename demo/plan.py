@@ -90,7 +90,6 @@ class DemoPlan:
     store_outage_s: float = 10.0
     calm_s: float = 5.0
     """Between two faults, so that each one's effects stand alone."""
-    broker_overrides: Mapping[str, str] = field(default_factory=dict)
 
     def ledger_producers(self) -> tuple[ProducerPlan, ...]:
         """Every acks, every codec, and transactions."""
@@ -121,8 +120,6 @@ def plan_for(store: StoreKind, *, quick: bool = False) -> DemoPlan:
             ),
             store_outage_s=4.0,
             calm_s=1.0,
-            # Kafka's default of 9 s decides how long a dead leader is waited for.
-            broker_overrides={"broker.session.timeout.ms": "4000"},
         )
     if store is not StoreKind.LOCAL:
         plan = dataclasses.replace(

@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -35,9 +34,8 @@ from local_cluster.kafka_distribution import KAFKA_VERSION
 from local_cluster.kafka_tools import ProducerPerformance
 from local_cluster.ledger import LedgerReport
 from local_cluster.ledger_workload import LedgerWorkload
+from local_cluster.object_store_process import start_object_store
 from local_cluster.object_store_server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET
-from local_cluster.polling import wait_until
-from local_cluster.processes import ManagedProcess, ProcessSpec
 from local_cluster.replica_comparison import compare_replicas
 from local_cluster.store_spec import S3_BACKEND, S3_EXPRESS_BACKEND, LocalDirectoryStore, S3Store
 from plugin.prices import Prices
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
     from local_cluster.store_spec import StoreSpec
 
 _BROKER_SETTINGS = {
-    # Agents read their metadata from the broker of their own zone.
+    # Agents read their metadata from the broker of their own zone, as docs/operations.md tells operators.
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 }
 
@@ -246,26 +244,8 @@ def _store(store: StoreKind, directory: Path, undo: contextlib.ExitStack) -> "tu
     if store is StoreKind.LOCAL:
         return LocalDirectoryStore(), None
     bucket = DEFAULT_DIRECTORY_BUCKET if store is StoreKind.S3_EXPRESS else DEFAULT_BUCKET
-    place = directory / "object-store-server"
-    server = ManagedProcess(
-        ProcessSpec(
-            "object store server",
-            (sys.executable, "-m", "local_cluster.object_store_server", "--bucket", bucket),
-            place / "server.log",
-            place / "pid",
-            Path(__file__).resolve().parent.parent,
-        )
-    )
-    server.start()
+    server, url = start_object_store(directory / "object-store-server", bucket)
     undo.callback(server.kill)
-
-    def endpoint() -> str:
-        if not server.is_alive():
-            raise DemoError(f"the object store server has ended: {server.log_tail()}")
-        first = server.log_tail().partition(" ")[0]
-        return first if first.startswith("http://") else ""
-
-    url = wait_until(endpoint, "the object store server listens", 30.0)
     backend = S3_EXPRESS_BACKEND if store is StoreKind.S3_EXPRESS else S3_BACKEND
     return S3Store(url, bucket, backend=backend), EndpointOutage(url)
 
@@ -275,7 +255,7 @@ def _directory_outage(cluster: LocalCluster) -> StoreOutage:
 
 
 def _start_cluster(options: DemoOptions, directory: Path, store: "StoreSpec", progress: Progress) -> LocalCluster:
-    settings = ClusterSettings(AgentsMode(store), {**_BROKER_SETTINGS, **options.plan.broker_overrides})
+    settings = ClusterSettings(AgentsMode(store), _BROKER_SETTINGS)
     cluster = LocalCluster.create(directory, settings=settings, progress=progress.note)
     try:
         cluster.start()

@@ -44,6 +44,10 @@ class KRaftPartition:
     leader_epoch: int
     directories: tuple[str, ...]
     """The id of each replica's log directory, in the order of the replicas; none before Kafka 3.7."""
+    eligible: tuple[int, ...] = ()
+    """Not in sync, and may yet be elected, as they have all that was committed (KIP-966)."""
+    last_known: tuple[int, ...] = ()
+    """Who is elected when nobody is in sync or eligible any more, as an unclean shutdown ended that."""
 
 
 @dataclass(slots=True)
@@ -170,8 +174,12 @@ def _partition(image: KRaftImage, reader: MessageReader, version: int) -> None:
     replicas, in_sync, _removing, _adding = (_int32s(reader) for _ in range(4))
     leader, leader_epoch, _partition_epoch = (_int32(reader) for _ in range(3))
     directories = _uuids(reader) if version >= 1 else ()
+    tagged = {tag: MessageReader(raw) for tag, raw in reader.tagged_fields().items()}
+    eligible, last_known = (_int32s(tagged[tag]) if tag in tagged else () for tag in (1, 2))
     if topic_id in image.topics:
-        image.topics[topic_id].partitions[number] = KRaftPartition(replicas, in_sync, leader, leader_epoch, directories)
+        image.topics[topic_id].partitions[number] = KRaftPartition(
+            replicas, in_sync, leader, leader_epoch, directories, eligible, last_known
+        )
 
 
 def _partition_change(image: KRaftImage, reader: MessageReader, _version: int) -> None:
@@ -190,6 +198,10 @@ def _partition_change(image: KRaftImage, reader: MessageReader, _version: int) -
         partition.leader_epoch += 1
     if 2 in fields:
         partition.replicas = _int32s(fields[2])
+    if 6 in fields:
+        partition.eligible = _int32s(fields[6])
+    if 7 in fields:
+        partition.last_known = _int32s(fields[7])
     if 8 in fields:
         partition.directories = _uuids(fields[8])
 

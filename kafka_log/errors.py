@@ -1,5 +1,6 @@
 """What can be wrong with the files that Kafka writes."""
 
+import errno
 from pathlib import Path
 
 
@@ -10,6 +11,12 @@ class LogDirectoryError(Exception):
         self.path = path
         self.reason = reason
         super().__init__(f"reading {path}: {reason}")
+
+    @property
+    def lacks_descriptors(self) -> bool:
+        """Whether the process has no file descriptors left, which says nothing of the directory."""
+        cause = self.__cause__
+        return isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class MalformedFileError(Exception):

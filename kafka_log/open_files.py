@@ -44,7 +44,8 @@ class OpenFiles:
 
     @property
     def open_count(self) -> int:
-        return len(self._open)
+        with self._lock:  # a file that was just opened may stand beside one that is about to be closed for it
+            return len(self._open)
 
     def pin(self, file: LogFile) -> int:
         """The file's descriptor, which stays open until `unpin`.
@@ -123,13 +124,22 @@ class OpenFiles:
         if fd >= 0:
             os.close(fd)
 
+    def close_unread(self) -> None:
+        """Give up the descriptors of all files that nobody reads now, as there are none left. They open again."""
+        with self._lock:
+            unread = self._take(len(self._open))
+        _close_all(unread)
+
     def _take_surplus(self) -> list[int]:
         """The descriptors that are too many, to be closed; under the lock."""
-        surplus = len(self._open) - self._limit
-        if surplus <= 0:
+        return self._take(max(len(self._open) - self._limit, 0))
+
+    def _take(self, count: int) -> list[int]:
+        """Of those used for longest ago, without the pinned ones."""
+        if not count:
             return []
         taken = []
-        for file in [file for file in self._open if not file.pins][:surplus]:
+        for file in [file for file in self._open if not file.pins][:count]:
             del self._open[file]
             taken.append(file.fd)
             file.fd = -1

@@ -321,7 +321,7 @@ class SegmentTail:
             self._align(self._next_offset)
             return
         if is_torn and following > self._next_offset:
-            self._pending.append(Gap(self._next_offset, following))
+            self._pending.append(Gap(self._next_offset, following, is_unreadable=True))
         self._enter(following, LogFile(self._directory.file_path(following)), 0)
         self._next_offset = following
         self._pending.append(Rolled(following))

@@ -26,6 +26,8 @@ class Gap:
 
     from_offset: int
     to_offset: int
+    is_unreadable: bool = False
+    """They stand behind a damaged batch of a closed segment; else the log does not have them any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,9 @@
 """What a broker of the local cluster reads: server.properties and its JVM's hosts file.
 
 The agent of a broker reads the same server.properties; Kafka passes over the keys that it does not know.
+
+Brokers run on Kafka's defaults, as those of others do, but for what three of them on one machine need: addresses,
+directories, small heaps. What a test or a benchmark needs beyond that, it sets itself.
 """
 
 import socket
@@ -11,6 +14,7 @@ from types import MappingProxyType
 
 import javaproperties
 
+from local_cluster import bypass_listener
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 from local_cluster.store_spec import LocalDirectoryStore, StoreSpec
 
@@ -29,6 +33,12 @@ TIERED_TOPIC: Mapping[str, str] = MappingProxyType(
 """What makes a topic of a cluster with `tiered_storage` go to the tier within seconds."""
 
 
+KAFKAS_REPLICAS = 3
+"""What Kafka gives its own topics."""
+KAFKAS_IN_SYNC = 2
+"""How many of them acknowledge, where Kafka cares."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentsMode:
     """Every broker has an agent beside it."""
@@ -38,6 +48,8 @@ class AgentsMode:
     """Keys of the agents, laid over those that the layout gives."""
     checkout: Path | None = None
     """Whose agents: another checkout of this project, on this Python; None: this one."""
+    bypass: bool = False
+    """Whether the brokers have a second listener under TLS, by which agents get past another one that is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +80,21 @@ def replica_host(broker_id: int) -> str:
 
 def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSettings) -> dict[str, str]:
     """All keys of one broker's server.properties."""
-    properties = {**_listener_properties(layout, broker_id), **_SMALL_CLUSTER}
-    replicas = str(min(3, len(layout.brokers)))
-    properties |= {
+    properties = {
+        **_listener_properties(layout, broker_id),
         "broker.rack": f"az{broker_id}",
         "log.dirs": str(layout.log_directory(broker_id)),
-        "default.replication.factor": replicas,
-        "offsets.topic.replication.factor": replicas,
-        "transaction.state.log.replication.factor": replicas,
-        "share.coordinator.state.topic.replication.factor": replicas,
-        "min.insync.replicas": str(min(2, len(layout.brokers))),
-        "transaction.state.log.min.isr": str(min(2, len(layout.brokers))),
-        "share.coordinator.state.topic.min.isr": str(min(2, len(layout.brokers))),
+        # By default 128 MB of heap, which a small JVM does not have to spare.
+        "log.cleaner.dedupe.buffer.size": "16777216",
     }
+    if len(layout.brokers) < KAFKAS_REPLICAS:
+        properties |= _fewer_brokers(len(layout.brokers))
     if settings.tiered_storage:
-        properties |= _tiered_storage_properties(layout, replicas)
+        properties |= _tiered_storage_properties(layout, str(min(KAFKAS_REPLICAS, len(layout.brokers))))
     if settings.agents is not None:
         properties |= _agent_properties(layout, broker_id, settings.agents)
+        if settings.agents.bypass:
+            properties = _with_bypass(properties, layout, broker_id)
     return {**properties, **settings.overrides, **settings.broker_overrides.get(broker_id, {})}
 
 
@@ -111,19 +121,20 @@ def write_configuration(layout: ClusterLayout, settings: ClusterSettings) -> Non
         layout.hosts_file(broker_id).write_text(hosts)
         if settings.agents is not None:
             layout.agent_directory(broker_id).mkdir(parents=True, exist_ok=True)
+    if settings.agents is not None and settings.agents.bypass:
+        bypass_listener.write_certificates(layout)
 
 
-_SMALL_CLUSTER: Mapping[str, str] = {
-    "auto.create.topics.enable": "false",
-    "group.initial.rebalance.delay.ms": "0",
-    "offsets.topic.num.partitions": "3",
-    "transaction.state.log.num.partitions": "3",
-    "share.coordinator.state.topic.num.partitions": "1",
-    "num.network.threads": "2",
-    "num.io.threads": "4",
-    # By default 128 MB of heap, which a small JVM does not have to spare.
-    "log.cleaner.dedupe.buffer.size": "16777216",
-}
+def _fewer_brokers(brokers: int) -> dict[str, str]:
+    """Kafka's own topics have three replicas by default, and cannot be made on fewer brokers."""
+    replicas, in_sync = str(brokers), str(min(KAFKAS_IN_SYNC, brokers))
+    return {
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.min.isr": in_sync,
+    }
 
 
 def _listener_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
@@ -160,6 +171,12 @@ def _tiered_storage_properties(layout: ClusterLayout, replicas: str) -> dict[str
     }
 
 
+def _with_bypass(properties: dict[str, str], layout: ClusterLayout, broker_id: int) -> dict[str, str]:
+    added = bypass_listener.broker_properties(layout, broker_id)
+    joined = {key: f"{properties[key]},{value}" if key in properties else value for key, value in added.items()}
+    return {**bypass_listener.agent_properties(layout, broker_id), **properties, **joined}
+
+
 def _agent_properties(layout: ClusterLayout, broker_id: int, agents: AgentsMode) -> dict[str, str]:
     own_first = [broker_id, *(other for other in layout.broker_ids if other != broker_id)]
     peers = ",".join(f"{other}@{layout.peer_address(other)}" for other in layout.broker_ids)
@@ -174,6 +191,8 @@ def _agent_properties(layout: ClusterLayout, broker_id: int, agents: AgentsMode)
         "remote.wal.agent.http.listener": layout.agent_http_address(broker_id),
         "remote.wal.agent.bootstrap.servers": ",".join(map(layout.client_address, own_first)),
         "remote.wal.agent.state.directory": str(layout.agent_directory(broker_id)),
+        # Nobody starts an ended agent anew here, and who pauses one wants it to go on.
+        "remote.wal.agent.watchdog.timeout.ms": "300000",
     }
     backend = agents.store.settings(layout.object_store_directory)
     properties |= {BACKEND_PREFIX + key: value for key, value in backend.items()}

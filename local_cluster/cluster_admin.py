@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
+from local_cluster.broker_config import KAFKAS_IN_SYNC
 from local_cluster.cluster_status import ReplicaSummary
 from local_cluster.polling import WaitTimeoutError, wait_until
 
@@ -23,6 +24,8 @@ CLIENT_CONFIG: Mapping[str, object] = {
     "log_level": 0,
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 500,
+    # A topic that a test deleted stays so.
+    "allow.auto.create.topics": False,
 }
 
 
@@ -81,17 +84,20 @@ class ClusterAdmin:
     ) -> None:
         """Create a topic, and wait until every partition has a leader and all its replicas are in sync.
 
-        `assignment[p]` are partition p's replicas, the preferred leader first; it overrides the two numbers.
+        `assignment[p]` are partition p's replicas, the preferred leader first; it overrides the two numbers. Unless
+        `config` says otherwise, of three replicas two must be in sync for acks=all, as everybody has it who cares.
         Raises ClusterAdminError, WaitTimeoutError.
         """
         from confluent_kafka.admin import NewTopic
 
         count = len(assignment) if assignment is not None else partitions
+        fewest = replication_factor if assignment is None else min(map(len, assignment))
+        wanted = {"min.insync.replicas": str(min(KAFKAS_IN_SYNC, fewest)), **(config or {})}
         if assignment is None:
-            topic = NewTopic(name, count, replication_factor, config=dict(config or {}))
+            topic = NewTopic(name, count, replication_factor, config=wanted)
         else:
             replicas = [list(brokers) for brokers in assignment]
-            topic = NewTopic(name, count, replica_assignment=replicas, config=dict(config or {}))
+            topic = NewTopic(name, count, replica_assignment=replicas, config=wanted)
         self._create(topic, f"create topic {name}")
         self.wait_for_full_isr(name, partitions=count)
 
@@ -214,6 +220,20 @@ class ClusterAdmin:
 
         Raises ClusterAdminError, WaitTimeoutError.
         """
+        self.begin_reassignment(topic, replicas)
+        wanted = {number: tuple(brokers) for number, brokers in replicas.items()}
+
+        def moved() -> bool:
+            now = {state.partition: state for state in self.partitions(topic)}
+            return all(
+                number in now and now[number].replicas == brokers and now[number].in_sync == tuple(sorted(brokers))
+                for number, brokers in wanted.items()
+            )
+
+        wait_until(moved, f"{topic} is on {wanted}", timeout_s)
+
+    def begin_reassignment(self, topic: str, replicas: Mapping[int, Sequence[int]]) -> None:
+        """The same without waiting. Raises ClusterAdminError."""
         from kafka import TopicPartition
         from kafka.admin import KafkaAdminClient
         from kafka.errors import KafkaError
@@ -227,16 +247,6 @@ class ClusterAdmin:
             raise ClusterAdminError(f"reassign {topic}: {error}") from error
         finally:
             admin.close()
-        wanted = {number: tuple(brokers) for number, brokers in replicas.items()}
-
-        def moved() -> bool:
-            now = {state.partition: state for state in self.partitions(topic)}
-            return all(
-                number in now and now[number].replicas == brokers and now[number].in_sync == tuple(sorted(brokers))
-                for number, brokers in wanted.items()
-            )
-
-        wait_until(moved, f"{topic} is on {wanted}", timeout_s)
 
     def move_leader(self, topic: str, partition: int, broker_id: int, timeout_s: float = 60.0) -> None:
         """Make an in-sync replica the preferred leader, and the leader.

@@ -5,6 +5,7 @@ Addresses are loopback ones, told apart by their third and fourth number, for br
 - 127.0.0.1: the broker's own listeners, and its agent's HTTP endpoints
 - 127.0.1.b: where b's agent poses as every other broker, one port each (`replica_port`); never as b itself
 - 127.0.2.b: where b's agent listens for the other agents
+- 127.0.3.b: where b itself listens for agents that bypass its own, if it is asked to
 
 Broker x listens for replicas on 127.0.0.1 at the very port number at which the agents pose as x. So it can
 advertise one host name and port for good, and the hosts file that broker b's JVM is given decides alone
@@ -81,6 +82,10 @@ class ClusterLayout:
         """Where LocalTieredStorage keeps KIP-405's segments, for all brokers."""
         return self.directory / "tiered-storage"
 
+    @property
+    def certificate_directory(self) -> Path:
+        return self.directory / "certificates"
+
     def ports(self, broker_id: int) -> BrokerPorts:
         """Raises KeyError when there is no such broker."""
         for broker in self.brokers:
@@ -98,6 +103,10 @@ class ClusterLayout:
     def peer_address(self, broker_id: int) -> str:
         """Where the broker's agent listens for other agents."""
         return f"127.0.2.{broker_id}:{self.ports(broker_id).peer}"
+
+    def bypass_address(self, broker_id: int) -> str:
+        """Where the broker listens for agents that bypass its own."""
+        return f"127.0.3.{broker_id}:{self.ports(broker_id).peer}"
 
     def agent_http_address(self, broker_id: int) -> str:
         return f"127.0.0.1:{self.ports(broker_id).agent_http}"

@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Protocol
 
 import numpy as np
 
@@ -137,6 +138,13 @@ class LedgerReport:
         )
 
 
+class Pattern(Protocol):
+    """What a producer's records hold."""
+
+    def value(self, number: int, sequence: int) -> bytes:
+        """The bytes of record `sequence` of producer `number`."""
+
+
 class PayloadPattern:
     """The bytes of record `sequence` of producer `number`, so that a reader can tell altered ones."""
 
@@ -166,7 +174,7 @@ def read_identity(value: bytes | None) -> tuple[int, int] | None:
 class ProducerPage:
     """One producer's records: outcomes and offsets by sequence number."""
 
-    def __init__(self, name: str, pattern: PayloadPattern) -> None:
+    def __init__(self, name: str, pattern: Pattern) -> None:
         self.name = name
         self.pattern = pattern
         self._outcomes = bytearray()

@@ -31,7 +31,7 @@ def broker_process(
         "-XX:+ExitOnOutOfMemoryError",
         "-Djava.awt.headless=true",
         f"-Djdk.net.hosts.file={layout.hosts_file(broker_id)}",
-        *_logging_options(directory / "kafka.log"),
+        *logging_options(directory / "kafka.log"),
         "-cp",
         kafka.class_path,
         "kafka.Kafka",
@@ -57,7 +57,7 @@ def agent_process(layout: ClusterLayout, broker_id: int, settings: ClusterSettin
     return ManagedProcess(
         ProcessSpec(
             f"agent {broker_id}",
-            (sys.executable, "-m", "cli.main", "agent", "--broker-config", properties),
+            (sys.executable, "-m", "cli.start", "agent", "--broker-config", properties),
             directory / "agent.log",
             directory / "pid",
             (settings.agents and settings.agents.checkout) or _CHECKOUT,
@@ -76,7 +76,7 @@ def format_log_directory(layout: ClusterLayout, broker_id: int, java: Java, kafk
     command = [
         str(java.executable),
         *QUICK_JVM_OPTIONS,
-        *_logging_options(directory / "format.log"),
+        *logging_options(directory / "format.log"),
         "-cp",
         kafka.class_path,
         "kafka.tools.StorageTool",
@@ -95,6 +95,7 @@ def format_log_directory(layout: ClusterLayout, broker_id: int, java: Java, kafk
         raise ProcessStartError(f"cannot format the log directory of broker {broker_id}: {' / '.join(reason)}")
 
 
-def _logging_options(log_path: Path) -> tuple[str, ...]:
+def logging_options(log_path: Path) -> tuple[str, ...]:
+    """Of a JVM of Kafka's: it logs into this file, and nothing to its standard output."""
     configuration = resources.files("local_cluster") / "log4j2.properties"
     return (f"-Dlog4j2.configurationFile={configuration}", f"-Dkafka.log.file={log_path}")

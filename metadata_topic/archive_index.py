@@ -14,7 +14,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.archive_records import ArchiveObjectCommitted
 from metadata_topic.archive_spans import EpochSpans
 from metadata_topic.leader_epochs import LeaderEpochChain
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 
 
 def spans_of(committed: ArchiveObjectCommitted) -> list[tuple[int, int, int]]:

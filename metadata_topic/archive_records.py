@@ -33,7 +33,8 @@ from typing import Final, NamedTuple
 from metadata_topic.serde import UndecodableRecordError
 from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
 from plugin import entry_columns
-from plugin.archive_object import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, check_runs
+from plugin.archive_object import check_runs
+from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
 
 FORMAT_VERSION: Final = 1

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import structlog
 
 from metadata_topic.archive_records import ArchiveObjectCommitted
-from plugin.archive_storage import ArchiveStorage
+from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 
 log = structlog.get_logger(__name__)
@@ -21,11 +21,13 @@ def records_from_objects(storage: ArchiveStorage) -> Iterator[ArchiveObjectCommi
     """
     for stored in storage.list():
         try:
-            runs = storage.fetch_runs(stored)
+            yield record_from_object(storage, stored)
         except (RemoteSegmentCorruptError, RemoteResourceNotFoundError) as error:
             log.warning("archive_object_unusable", key=stored.key, error=str(error))
-            continue
-        incarnation = stored.object_id.writer_id.incarnation
-        yield ArchiveObjectCommitted(
-            stored.object_id, incarnation, runs, stored.size_bytes, (), stored.last_modified_ms
-        )
+
+
+def record_from_object(storage: ArchiveStorage, stored: StoredArchiveObject) -> ArchiveObjectCommitted:
+    """The same for one object. Raises RemoteStorageError."""
+    runs = storage.fetch_runs(stored)
+    incarnation = stored.object_id.writer_id.incarnation
+    return ArchiveObjectCommitted(stored.object_id, incarnation, runs, stored.size_bytes, (), stored.last_modified_ms)

@@ -35,7 +35,8 @@ from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.sequence_set import SequenceSet
 from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
 from metadata_topic.store import UNKNOWN_OFFSET, StateTotals
-from plugin.archive_object import ArchiveObjectId, run_holding
+from plugin.archive_object import run_holding
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
 
 MAX_KEPT_RECORDS = 10_000
@@ -79,12 +80,13 @@ class ArchiveStore:
         self._objects: dict[ArchiveObjectId, _Object] = {}
         self._deleted: dict[tuple[int, int], SequenceSet] = {}
         self._index = ArchiveIndex()
-        self._registered: dict[int, int] = {}
+        self._registered: dict[int, dict[int | None, int]] = {}
+        """Broker id to incarnation, by the partition where that was read; None: before all that is read."""
         self._kept: dict[tuple[bytes, bytes | None], UnknownArchiveRecord] = {}
         self._counters: Counter[str] = Counter()
 
-    def apply(self, record: ArchiveRecord | UnknownArchiveRecord) -> None:
-        """Take a record in."""
+    def apply(self, record: ArchiveRecord | UnknownArchiveRecord, partition: int | None = None) -> None:
+        """Take a record in that was read from this partition of the topic."""
         with self._lock:
             if isinstance(record, UnknownArchiveRecord):
                 self._counters[f"unknown_{record.reason}"] += 1
@@ -92,24 +94,29 @@ class ArchiveStore:
                     self._kept[record.key, record.value] = record
                 return
             writer = record.object_id.writer_id
-            if record.incarnation < self._registered.get(writer.broker_id, 0):
+            registered = self._registered.get(writer.broker_id, {})
+            if record.incarnation < max(registered.get(partition, 0), registered.get(None, 0)):
                 self._counters["fenced"] += 1
             elif writer.sequence in self._deleted.get(writer[:2], ()):
                 self._counters["after_deletion"] += 1
             else:
                 self._apply(record)
 
-    def registered(self, broker_id: int, incarnation: int) -> None:
-        """An agent is registered to take care of this broker's objects: records of older ones count no more."""
+    def registered(self, broker_id: int, incarnation: int, partition: int | None = None) -> None:
+        """An agent is registered to take care of this broker's objects: records of older ones count no more.
+
+        Those in the registration's partition, as between two partitions there is no order.
+        """
         with self._lock:
-            self._registered[broker_id] = max(incarnation, self._registered.get(broker_id, 0))
+            registered = self._registered.setdefault(broker_id, {})
+            registered[partition] = max(incarnation, registered.get(partition, 0))
 
     def restore(self, registered: Mapping[int, int], records: Iterable[ArchiveRecord | UnknownArchiveRecord]) -> None:
         """Know what `snapshot` told, and nothing else; `registered` is broker id to incarnation."""
         with self._lock:
             for known in (self._objects, self._deleted, self._index, self._kept):
                 known.clear()
-            self._registered = dict(registered)
+            self._registered = {broker_id: {None: incarnation} for broker_id, incarnation in registered.items()}
             for record in records:
                 self.apply(record)
 
@@ -321,7 +328,7 @@ class ArchiveStore:
     def _incarnation(self, object_id: ArchiveObjectId) -> int:
         """One that is not fenced, for a record of a snapshot."""
         writer = object_id.writer_id
-        return max(writer.incarnation, self._registered.get(writer.broker_id, 0))
+        return max(writer.incarnation, *self._registered.get(writer.broker_id, {None: 0}).values())
 
     def _is_needed(self, object_id: ArchiveObjectId, log: LogBounds) -> bool:
         committed = self.committed(object_id)

@@ -56,8 +56,15 @@ class KafkaClientConfig:
     """May hold secrets, hence not part of the repr."""
 
     def for_confluent(self, **overrides: ConfluentValue) -> dict[str, ConfluentValue]:
-        """The dictionary that confluent_kafka takes; `overrides` are keys with `_` for `.` and win."""
-        config: dict[str, ConfluentValue] = {"bootstrap.servers": self.bootstrap_servers, **self.properties}
+        """The dictionary that confluent_kafka takes; `overrides` are keys with `_` for `.` and win.
+
+        Asking for a topic never makes it: librdkafka's producers and admin clients would, where brokers let them.
+        """
+        config: dict[str, ConfluentValue] = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "allow.auto.create.topics": False,
+            **self.properties,
+        }
         config.update({key.replace("_", "."): value for key, value in overrides.items()})
         return config
 

@@ -83,6 +83,15 @@ class ClusterDescriptions:
             lambda admin: _topics_by_librdkafka(admin, names, self.timeout_s),
         )
 
+    def eligible_leaders(self, names: Sequence[str]) -> dict[tuple[str, int], tuple[int, ...]]:
+        """Who is not in sync and may yet be elected, by topic and partition (KIP-966, Kafka 3.7 and newer).
+
+        Raises DescriptionError, also where brokers are older, and ClientPropertyError where only librdkafka can log in.
+        """
+        return self._ask_by_kafka_python(
+            "describe eligible leaders", self._settings(), lambda admin: dict(_eligible(admin, list(names)))
+        )
+
     @property
     def can_ask_by_id(self) -> bool:
         """Whether `topics_by_id` may be asked: librdkafka asks by name alone."""
@@ -185,6 +194,20 @@ def _connected(settings: dict[str, Any], timeout_ms: int) -> "Iterator[KafkaAdmi
         raise
     with closing(admin):
         yield admin
+
+
+def _eligible(admin: "KafkaAdminClient", names: list[str]) -> "Iterator[tuple[tuple[str, int], tuple[int, ...]]]":
+    cursor = None
+    while names:
+        page = admin.describe_topic_partitions(names, cursor=cursor)
+        for topic in page["topics"]:
+            for one in topic["partitions"]:
+                # The last known leader is elected when nobody is in sync or eligible any more.
+                last_known = () if one["isr_nodes"] else one["last_known_elr"] or ()
+                found = one["eligible_leader_replicas"] or last_known
+                yield (topic["name"], one["partition_index"]), tuple(found)
+        cursor = page["next_cursor"]
+        names = [name for name in names if cursor is not None and name >= cursor["topic_name"]]
 
 
 def _topic(described: dict[str, Any]) -> DescribedTopic:

@@ -8,9 +8,9 @@ topic's order. It takes its records of a batch before this one does, so what it 
 Records that cannot be decoded are counted by the store and passed over: one poison record must not stop the
 reader, or let it loop.
 
-When the topic turns out to be another one than the snapshot tells of, the store forgets the snapshot. A gap
-between the snapshot and the topic's first record is counted and logged; what the topic then tells is right,
-and what it no longer tells is for reconciliation with the objects to find.
+When the topic turns out to be another one than the snapshot tells of, the stores keep what they know, and take in what
+it tells from its beginning on. A gap between the snapshot and the topic's first record is counted and logged. In both
+cases `store.topic` doubts the topic, and nothing is concluded from what it does not tell.
 
 "Not ready" is a state that passes, to be shown and waited for, never a fatal error (KAFKA-15181).
 """
@@ -29,7 +29,7 @@ from metadata_topic.serde import decode_or_keep_out
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.store_image import StoreImage
 from metadata_topic.topic import METADATA_TOPIC
-from metadata_topic.topic_consumer import ConsumerFactory, confluent_reader
+from metadata_topic.topic_consumer import ConsumerFactory
 from metadata_topic.topic_follower import DEFAULT_SETTINGS, FollowSettings, TopicFollower, TopicRecord
 from metadata_topic.usage_record import is_usage_key
 
@@ -45,7 +45,7 @@ class RemoteWalMetadataConsumer:
         store: RemoteWalMetadataStore,
         settings: FollowSettings = DEFAULT_SETTINGS,
         rack: str | None = None,
-        consumer_factory: ConsumerFactory = confluent_reader,
+        consumer_factory: ConsumerFactory | None = None,
         load_snapshot: Callable[[], StoreImage | None] = lambda: None,
         archive: ArchiveStore | None = None,
     ) -> None:
@@ -60,7 +60,7 @@ class RemoteWalMetadataConsumer:
 
     def start(self) -> None:
         """Begin rebuilding the store."""
-        self._follower.start(self._prepare, self._start_over)
+        self._follower.start(self._prepare, self._store.begin_anew, self._store.topic)
 
     @property
     def ready(self) -> bool:
@@ -108,11 +108,6 @@ class RemoteWalMetadataConsumer:
             return False
         return True
 
-    def _start_over(self) -> None:
-        self._store.forget()
-        if self._archive is not None:
-            self._archive.restore({}, ())
-
     def _take(self, records: Sequence[TopicRecord]) -> None:
         self._store.apply_all(
             [(self._taken_by_archive_or(record), (record.partition, record.offset)) for record in records]
@@ -124,9 +119,9 @@ class RemoteWalMetadataConsumer:
             return None
         if record.key is not None and archive_records.is_archive_key(record.key):
             if self._archive is not None:
-                self._archive.apply(archive_records.decode_or_keep_out(record.key, record.value))
+                self._archive.apply(archive_records.decode_or_keep_out(record.key, record.value), record.partition)
             return None
         decoded = decode_or_keep_out(record.key, record.value)
         if self._archive is not None and isinstance(decoded, RemoteWalNodeRegistration):
-            self._archive.registered(decoded.broker_id, decoded.incarnation)
+            self._archive.registered(decoded.broker_id, decoded.incarnation, record.partition)
         return decoded

@@ -8,10 +8,14 @@ now) the producer is thrown away and a new one is given all unacknowledged recor
 a pause. Only then may a record be published twice, or after a younger one, and readers bear both.
 
 A record goes to the partition of the broker whose object it is about, so that all that is told of a broker's
-objects has one order. Nearly all that an agent publishes is about its own objects.
+objects has one order. Nearly all that an agent publishes is about its own objects. How many partitions there are, the
+topic says: each new producer asks, and again from time to time, as some may be added. While there is no topic, nothing
+is sent: the records wait for it.
 
-The queue is bounded by records and bytes; over the bound `publish` raises, and the caller stops uploading.
-Loss of the metadata of an object that was uploaded is what must not happen.
+The queue is bounded by records, bytes, and time; over the bound `publish` raises, and the caller stops uploading:
+publication is *stalled* (`stall_reason`) while the oldest record has waited for too long, or while the topic is such
+that what is written to it would be lost (`hold`). Loss of the metadata of an object that was uploaded is what must not
+happen.
 
 Records go out in groups: those that came while the group before them was under way, or within `linger_ms`. With
 several batches under way librdkafka would spin as soon as its limit of requests in flight is reached, which cost
@@ -27,54 +31,32 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, cast
 
 import structlog
 
-from metadata_topic import archive_records, serde
-from metadata_topic.archive_records import ArchiveRecord
-from metadata_topic.client_config import LIBRDKAFKA_LOGGER, ConfluentValue, KafkaClientConfig
+from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.partitioner import metadata_partition
-from metadata_topic.records import PublishableRecord, RemoteWalNodeRegistration
+from metadata_topic.publishable import Publishable, broker_of, encoded, name_of
+from metadata_topic.records import RemoteWalNodeRegistration
 from metadata_topic.topic import METADATA_TOPIC
-from metadata_topic.usage_record import UsageRecord, encode_usage, encode_usage_key
+from metadata_topic.topic_producer import ProducerConfig, ProducerFactory, ProducerLike, confluent_producer
+from metadata_topic.topic_requirements import MAX_BATCH_BYTES
 
 log = structlog.get_logger(__name__)
 
 
-class ProducerLike(Protocol):
-    """What is used of confluent_kafka.Producer."""
-
-    def produce(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes,
-        partition: int,
-        on_delivery: Callable[[object | None, object], None],
-    ) -> None:
-        """Raises BufferError when librdkafka's queue is full."""
-
-    def poll(self, timeout: float) -> int: ...
-
-    def purge(self) -> None: ...
-
-    def flush(self, timeout: float) -> int: ...
-
-
-ProducerFactory = Callable[[dict[str, ConfluentValue | logging.Logger]], ProducerLike]
-
-
 @dataclass(frozen=True, slots=True)
 class PublisherSettings:
-    """How much may wait, and for how long records are gathered into one group."""
+    """How much may wait, for how long, and for how long records are gathered into one group."""
 
     topic: str = METADATA_TOPIC
     linger_ms: int = 250
     """Nobody waits for the metadata to replicate, and 25 objects' entries compress better together than one's."""
     max_pending_records: int = 100_000
     max_pending_bytes: int = 64 * 1024 * 1024
+    unpublished_max_ms: int = 60_000
+    """`remote.wal.log.metadata.unpublished.max.ms`"""
     max_record_bytes: int = 900_000
     """Below the broker's message.max.bytes (1,048,588), so that no record is ever refused for good."""
     retry_pause_ms: int = 1000
@@ -82,6 +64,8 @@ class PublisherSettings:
 
 _POLL_S = 0.05
 _IDLE_S = 5.0
+_ASK_TIMEOUT_S = 3.0
+_ASK_AGAIN_S = 60.0
 _BATCHING_MS = 5
 """For librdkafka to take all records of a group into one batch."""
 
@@ -89,50 +73,14 @@ DEFAULT_SETTINGS = PublisherSettings()
 
 
 class _Pending:
-    __slots__ = ("acknowledged", "key", "partition", "since_s", "value")
+    __slots__ = ("acknowledged", "broker_id", "key", "since_s", "value")
 
-    def __init__(self, partition: int, key: bytes, value: bytes, since_s: float) -> None:
-        self.partition = partition
+    def __init__(self, broker_id: int, key: bytes, value: bytes, since_s: float) -> None:
+        self.broker_id = broker_id
         self.key = key
         self.value = value
         self.since_s = since_s
         self.acknowledged = False
-
-
-def confluent_producer(config: dict[str, ConfluentValue | logging.Logger]) -> ProducerLike:
-    """The real producer."""
-    from confluent_kafka import Producer
-
-    return cast(ProducerLike, Producer(config))
-
-
-Publishable = PublishableRecord | ArchiveRecord | UsageRecord
-
-
-def _encoded(record: Publishable) -> tuple[bytes, bytes]:
-    """Key and value."""
-    if isinstance(record, UsageRecord):
-        return encode_usage_key(record), encode_usage(record)
-    if isinstance(record, ArchiveRecord):
-        return archive_records.encode_key(record.object_id), archive_records.encode(record)
-    return serde.key_of(record), serde.encode(record)
-
-
-def _name_of(record: Publishable) -> str:
-    if isinstance(record, ArchiveRecord):
-        return str(record.object_id)
-    if isinstance(record, RemoteWalNodeRegistration | UsageRecord):
-        return f"broker {record.broker_id}"
-    return str(record.combined_segment_id)
-
-
-def _partition_of(record: Publishable, partition_count: int) -> int:
-    """All about one broker's objects is in one partition, whoever says it: fencing needs its order."""
-    if isinstance(record, ArchiveRecord):
-        return metadata_partition(record.object_id.writer_id.broker_id, partition_count)
-    if isinstance(record, RemoteWalNodeRegistration | UsageRecord):
-        return metadata_partition(record.broker_id, partition_count)
-    return metadata_partition(record.combined_segment_id.broker_id, partition_count)
 
 
 class RemoteWalMetadataPublisher:
@@ -142,14 +90,15 @@ class RemoteWalMetadataPublisher:
         self,
         client_config: KafkaClientConfig,
         broker_id: int,
-        partition_count: int,
         clock: Callable[[], float],
         settings: PublisherSettings = DEFAULT_SETTINGS,
         producer_factory: ProducerFactory = confluent_producer,
     ) -> None:
         """`clock` is monotonic, in seconds. The thread starts with `start`."""
         self._client_config = client_config
-        self._partition_count = partition_count
+        self._partition_count = 0
+        """0: to be asked for."""
+        self._ask_again_s = float("-inf")
         self._client_id = f"remote-wal-agent-{broker_id}-metadata"
         self._clock = clock
         self._settings = settings
@@ -160,12 +109,18 @@ class RemoteWalMetadataPublisher:
         self._sent: deque[_Pending] = deque()
         self._bytes = 0
         self._failure: object | None = None
+        self._waits_for = ""
+        self._held: str | None = None
         self._closing = False
         self._counters: Counter[str] = Counter()
-        self._thread = threading.Thread(target=self._run, name="metadata-publisher", daemon=True)
+        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Begin publishing. What was queued before goes out now."""
+    def start(self, on_defect: Callable[[Exception], object] = lambda _defect: None) -> None:
+        """Begin publishing. What was queued before goes out now, also what a thread before this one had sent.
+
+        `on_defect` is called on the publishing thread, if that ends for good; it may be started anew then.
+        """
+        self._thread = threading.Thread(target=self._run, args=(on_defect,), name="metadata-publisher", daemon=True)
         self._thread.start()
 
     def publish(self, record: Publishable) -> None:
@@ -174,8 +129,8 @@ class RemoteWalMetadataPublisher:
         Raises PublicationBacklogFullError when too much waits already, MetadataRecordTooLargeError when the
         record is above the cap, ValueError when it cannot be encoded. In each case nothing was queued.
         """
-        key, value = _encoded(record)
-        name = _name_of(record)
+        key, value = encoded(record)
+        name = name_of(record)
         if len(value) > self._settings.max_record_bytes:
             raise MetadataRecordTooLargeError(
                 "publish metadata",
@@ -184,25 +139,49 @@ class RemoteWalMetadataPublisher:
                 "combine fewer partitions' records into one object",
             )
         with self._changed:
-            records = len(self._waiting) + len(self._sent)
-            if (
-                records >= self._settings.max_pending_records
-                or self._bytes + len(value) > self._settings.max_pending_bytes
-                or self._closing
-            ):
+            refused = self._refuses(record, len(value))
+            if refused is not None:
                 self._counters["refused"] += 1
                 raise PublicationBacklogFullError(
                     "publish metadata",
                     name,
-                    "the publisher is closing"
-                    if self._closing
-                    else f"{records} records with {self._bytes} bytes wait for {self._settings.topic}",
-                    "stop uploading until it drains; has the topic min.insync.replicas brokers in sync?",
+                    refused,
+                    "stop uploading until it can be published",
                 )
-            self._waiting.append(_Pending(_partition_of(record, self._partition_count), key, value, self._clock()))
+            self._waiting.append(_Pending(broker_of(record), key, value, self._clock()))
             self._bytes += len(value)
             self._counters["queued"] += 1
             self._changed.notify_all()
+
+    def _refuses(self, record: Publishable, size: int) -> str | None:
+        """Why the record is not taken now."""
+        if self._closing:
+            return "the publisher is closing"
+        records = len(self._waiting) + len(self._sent)
+        if records >= self._settings.max_pending_records or self._bytes + size > self._settings.max_pending_bytes:
+            return f"{records} records with {self._bytes} bytes wait for {self._settings.topic}"
+        # An agent that begins anew must be able to say so: nothing is uploaded by that.
+        return None if isinstance(record, RemoteWalNodeRegistration) else self.stall_reason()
+
+    def hold(self, reason: str | None) -> None:
+        """Publish nothing, as what is written now would be lost; None: publish again."""
+        with self._changed:
+            self._held = reason
+            self._changed.notify_all()
+
+    def stall_reason(self) -> str | None:
+        """Why no metadata is published, if it has been so for too long, or must be so; None while all is well."""
+        with self._changed:
+            if self._held is not None:
+                return self._held
+            age_s = self.oldest_pending_age_s(self._clock())
+            if age_s * 1000 <= self._settings.unpublished_max_ms:
+                return None
+            records = len(self._waiting) + len(self._sent)
+            return (
+                f"{records} records wait for {self._settings.topic}, the oldest for {age_s:.0f} s: "
+                f"{self._waits_for or 'no broker acknowledges them'}"
+            )
 
     @property
     def pending(self) -> int:
@@ -239,12 +218,12 @@ class RemoteWalMetadataPublisher:
         """Publish what can be published in that time, then stop; returns how many records are left.
         Idempotent.
         """
-        if self._thread.ident is not None and not self._closing:
+        if self._thread is not None and not self._closing:
             self.flush(timeout_s)
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
         left = self.pending
         if left:
@@ -253,7 +232,14 @@ class RemoteWalMetadataPublisher:
 
     # The publishing thread
 
-    def _run(self) -> None:
+    def _run(self, on_defect: Callable[[Exception], object]) -> None:
+        try:
+            self._publish_until_closed()
+        except Exception as defect:
+            on_defect(defect)
+
+    def _publish_until_closed(self) -> None:
+        self._take_back()
         producer = self._new_producer()
         while not self._closing:
             if self._failure is not None:
@@ -262,7 +248,10 @@ class RemoteWalMetadataPublisher:
             if self._sent:
                 producer.poll(_POLL_S)
             elif self._records_gathered():
-                self._send_waiting(producer)
+                if self._may_send(producer):
+                    self._send_waiting(producer)
+                else:
+                    self._pause(producer)
             else:
                 producer.poll(0)
         producer.purge()
@@ -276,6 +265,29 @@ class RemoteWalMetadataPublisher:
                 self._changed.wait_for(lambda: self._closing, timeout=self._settings.linger_ms / 1000)
             return bool(self._waiting)
 
+    def _may_send(self, producer: ProducerLike) -> bool:
+        """Whether the topic is there, and is to be written to; asks for its partitions when it is time."""
+        if self._held is not None:
+            return False
+        now_s = self._clock()
+        if self._partition_count and now_s < self._ask_again_s:
+            return True
+        reason = f"there is no {self._settings.topic}"
+        try:
+            self._partition_count = producer.partition_count(self._settings.topic, _ASK_TIMEOUT_S)
+        except Exception as error:  # KafkaException; the number that was known before stays
+            reason = str(error)
+        self._ask_again_s = now_s + _ASK_AGAIN_S
+        if not self._partition_count and reason != self._waits_for:
+            self._waits_for = reason
+            log.warning("metadata_publication_waits", topic=self._settings.topic, reason=reason)
+        return self._partition_count > 0
+
+    def _pause(self, producer: ProducerLike) -> None:
+        producer.poll(0)
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing, timeout=self._settings.retry_pause_ms / 1000)
+
     def _send_waiting(self, producer: ProducerLike) -> None:
         while not self._closing and self._failure is None:
             with self._changed:
@@ -287,7 +299,7 @@ class RemoteWalMetadataPublisher:
                     self._settings.topic,
                     value=record.value,
                     key=record.key,
-                    partition=record.partition,
+                    partition=metadata_partition(record.broker_id, self._partition_count),
                     on_delivery=partial(self._delivered, record),
                 )
             except BufferError:
@@ -312,6 +324,7 @@ class RemoteWalMetadataPublisher:
             while self._sent and self._sent[0].acknowledged:
                 self._bytes -= len(self._sent.popleft().value)
                 self._counters["acknowledged"] += 1
+                self._waits_for = ""
             if not self._sent:
                 self._changed.notify_all()
 
@@ -330,20 +343,28 @@ class RemoteWalMetadataPublisher:
             pending=self.pending,
             retry_in_ms=self._settings.retry_pause_ms,
         )
+        self._take_back()
+        with self._changed:
+            self._counters["producer_restarts"] += 1
+            self._changed.wait_for(lambda: self._closing, timeout=self._settings.retry_pause_ms / 1000)
+        return self._new_producer()
+
+    def _take_back(self) -> None:
+        """What was sent and not acknowledged waits again, the oldest first."""
         with self._changed:
             unacknowledged = [record for record in self._sent if not record.acknowledged]
             self._bytes -= sum(len(record.value) for record in self._sent if record.acknowledged)
             self._counters["acknowledged"] += len(self._sent) - len(unacknowledged)
             self._sent.clear()
             self._waiting.extendleft(reversed(unacknowledged))
-            self._counters["producer_restarts"] += 1
+            if self._failure is not None:
+                self._waits_for = str(self._failure)
             self._failure = None
+            self._partition_count = 0  # the topic may be another one
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._closing, timeout=self._settings.retry_pause_ms / 1000)
-        return self._new_producer()
 
     def _new_producer(self) -> ProducerLike:
-        config: dict[str, ConfluentValue | logging.Logger] = {
+        config: ProducerConfig = {
             **self._client_config.for_confluent(
                 client_id=self._client_id,
                 acks="all",
@@ -353,7 +374,7 @@ class RemoteWalMetadataPublisher:
                 compression_type="zstd",
                 queue_buffering_max_messages=10_000,
                 queue_buffering_max_kbytes=16 * 1024,
-                message_max_bytes=1_000_000,
+                message_max_bytes=MAX_BATCH_BYTES,
             ),
             "logger": logging.getLogger(LIBRDKAFKA_LOGGER),
         }

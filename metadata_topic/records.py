@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+from kafka_log.topic_partition import TopicId
+from metadata_topic.gap_record import RemoteWalGapDeclaration
 from plugin import entry_columns
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -25,6 +27,8 @@ class PublishedSegment(NamedTuple):
     custom_metadata: bytes
     entry_block: bytes
     """The entries as `plugin.entry_columns` encodes them, checked. Empty for no entries."""
+    is_rebuilt: bool = False
+    """Whether a rebuild told of it: then no registration before it in the topic refuses it."""
 
     @classmethod
     def of(cls, metadata: RemoteWalCombinedLogSegmentMetadata) -> Self:
@@ -102,6 +106,34 @@ class RemoteWalNodeRegistration:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteWalRebuiltSegment:
+    """A finished combined segment, told again by a rebuild of the topic, out of the object itself.
+
+    In a topic that began anew its writer's successors are registered before it, and yet it counts.
+    """
+
+    segment: PublishedSegment
+
+    @property
+    def combined_segment_id(self) -> CombinedSegmentId:
+        """The segment's."""
+        return self.segment.combined_segment_id
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteWalTopicRebuilt:
+    """All that object storage held was told again: what the topic does not tell from here on is not there.
+
+    Published behind the records of the rebuild, when they were read back.
+    """
+
+    topic_id: TopicId
+    """Of the topic that was rebuilt; in another one the record says nothing."""
+    event_timestamp_ms: int
+    """Grows from one rebuild to the next."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownRecord:
     """A record that could not be decoded, and why. It is counted; a newer agent's is kept as it is."""
 
@@ -114,7 +146,14 @@ class UnknownRecord:
     """
 
 
-PublishableRecord = RemoteWalCombinedLogSegmentMetadata | RemoteWalLogSegmentMetadataUpdate | RemoteWalNodeRegistration
+PublishableRecord = (
+    RemoteWalCombinedLogSegmentMetadata
+    | RemoteWalLogSegmentMetadataUpdate
+    | RemoteWalNodeRegistration
+    | RemoteWalRebuiltSegment
+    | RemoteWalTopicRebuilt
+    | RemoteWalGapDeclaration
+)
 """What an agent publishes."""
 
 MetadataRecord = PublishedSegment | PublishableRecord | UnknownRecord

@@ -12,7 +12,7 @@ dead: then all chunks are swept, and the slots are free for other segments.
 A partition is known by a number that is never used again, so a key is (number, epoch) in 64 bits.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -143,6 +143,32 @@ class RunIndex:
             highest = max(highest, self._highest_living(rows, lasts, highest, end_of_life))
         return highest
 
+    def ranges(
+        self,
+        topic_id_partition: TopicIdPartition,
+        leader_epoch: int,
+        bounds: tuple[int, int],
+        dead_from: Mapping[int, int],
+    ) -> list[tuple[int, int]]:
+        """The offsets within `bounds` that any run holds, as ranges [from, to): ascending, none touches the next.
+
+        `dead_from` is by slot the offset from which on that segment's records of this key are dead.
+        """
+        begin, end = bounds
+        firsts, lasts = [], []
+        for rows in self._rows_of(topic_id_partition, leader_epoch):
+            within = slice(int(rows.reach.searchsorted(begin)), int(rows.firsts.searchsorted(end)))
+            slots, own_firsts, own_lasts = rows.slots[within], rows.firsts[within], rows.lasts[within]
+            is_living = self._alive[slots]
+            if dead_from:
+                own_lasts = own_lasts.copy()
+                for at in np.flatnonzero(np.isin(slots, list(dead_from))).tolist():
+                    own_lasts[at] = min(int(own_lasts[at]), dead_from[int(slots[at])] - 1)
+            is_living &= (own_lasts >= own_firsts) & (own_lasts >= begin)
+            firsts.append(own_firsts[is_living])
+            lasts.append(own_lasts[is_living])
+        return _joined(np.concatenate(firsts), np.concatenate(lasts), bounds) if firsts else []
+
     def _highest_living(self, rows: Rows, lasts: Int64s, enough: int, end_of_life: Callable[[Run], int]) -> int:
         """As `highest`, of rows whose last offsets are `lasts`; nothing above `enough` need not be exact."""
         while True:
@@ -239,3 +265,16 @@ class RunIndex:
         used = {int(key) >> 32 for chunk in self._chunks for key in chunk.keys}
         self._partitions = {number: self._partitions[number] for number in sorted(used)}
         self._partition_numbers = {partition: number for number, partition in self._partitions.items()}
+
+
+def _joined(firsts: Int64s, lasts: Int64s, bounds: tuple[int, int]) -> list[tuple[int, int]]:
+    """What the runs hold together within the bounds, as ranges [from, to)."""
+    if not len(firsts):
+        return []
+    order = np.argsort(firsts, kind="stable")
+    firsts, reach = firsts[order], np.maximum.accumulate(lasts[order])
+    begins = np.flatnonzero(np.concatenate(([True], firsts[1:] > reach[:-1] + 1)))
+    ends = np.append(begins[1:], len(firsts)) - 1
+    froms = np.maximum(firsts[begins], bounds[0])
+    tos = np.minimum(reach[ends] + 1, bounds[1])
+    return list(zip(froms.tolist(), tos.tolist(), strict=True))

@@ -8,6 +8,8 @@ intervals.
 from bisect import bisect_right
 from collections.abc import Iterable
 
+from metadata_topic.offset_ranges import joined_ranges
+
 
 class SequenceSet:
     """Grows only. Not thread-safe."""
@@ -55,6 +57,12 @@ class SequenceSet:
             ends.append(end)
         self._starts, self._ends = starts, ends
         self._size = sum(ends) - sum(starts)
+
+    def join(self, intervals: Iterable[tuple[int, int]]) -> None:
+        """Half open, in any order, whatever is there already."""
+        known = joined_ranges([*self.intervals, *intervals])
+        self._starts, self._ends = [start for start, _ in known], [end for _, end in known]
+        self._size = sum(self._ends) - sum(self._starts)
 
     def __contains__(self, number: int) -> bool:
         after = bisect_right(self._starts, number)

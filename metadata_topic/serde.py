@@ -1,26 +1,30 @@
 """The metadata topic's records as bytes.
 
 The key of a record about an object is the combined segment's id (16 bytes), that of a node registration
-`rwm:node:` and the broker's id (4 bytes). Every key of a kind that is yet to come begins with `rwm:` and has
-not 16 bytes, so that a reader knows our records from foreign ones. The value, big endian:
+`rwm:node:` and the broker's id (4 bytes), that of a rebuild of the topic `rwm:topic`. Every key of a kind that
+is yet to come begins with `rwm:` and has not 16 bytes, so that a reader knows our records from foreign ones.
+Declared gaps have their own layout (`metadata_topic.gap_record`, record type 6). The value, big endian:
 
 ====  ========================  ==========================================================
 size  field                     in which record type
 ====  ========================  ==========================================================
 1     format version, 1         all
-1     record type               all; 1 = combined segment, 2 = dead entries, 3 = node
-16    combined segment id       1, 2, equal to the key
-8     event timestamp, ms       1, 2
-1     state                     1
-8     object's size, bytes      1; -1 = unknown
-2     custom metadata's length  1, followed by that many bytes
+1     record type               all; 1 = combined segment, 2 = dead entries, 3 = node, 4 = rebuilt
+                                segment, 5 = rebuild of the topic
+16    combined segment id       1, 2, 4, equal to the key
+8     event timestamp, ms       1, 2, 4
+1     state                     1, 4
+8     object's size, bytes      1, 4; -1 = unknown
+2     custom metadata's length  1, 4, followed by that many bytes
 4     broker id                 2
 4     leader epoch              2
-rest  entry columns             1, 2 (`plugin.entry_columns`), absent when there are no entries
+rest  entry columns             1, 2, 4 (`plugin.entry_columns`), absent when there are no entries
 4     broker id                 3, equal to the key's
 4     caretaker's broker id     3
 8     incarnation               3, 0 to 2**48 - 1
 8     event timestamp, ms       3
+16    topic id                  5
+8     event timestamp, ms       5
 ====  ========================  ==========================================================
 
 A COPY_SEGMENT_STARTED record has no entries, so its value has 37 bytes.
@@ -32,12 +36,23 @@ it is kept as bytes (`UnknownRecord.kept`).
 import struct
 from typing import Final
 
+from kafka_log.topic_partition import TopicId
+from metadata_topic.gap_record import (
+    GAPS,
+    MalformedGapsError,
+    RemoteWalGapDeclaration,
+    decode_gaps,
+    encode_gaps,
+    gaps_key,
+)
 from metadata_topic.records import (
     MetadataRecord,
     PublishableRecord,
     PublishedSegment,
     RemoteWalLogSegmentMetadataUpdate,
     RemoteWalNodeRegistration,
+    RemoteWalRebuiltSegment,
+    RemoteWalTopicRebuilt,
     UnknownRecord,
     decode_entries,
     encode_entries,
@@ -47,15 +62,27 @@ from plugin.segment_metadata import (
     UNKNOWN_POSITION,
     CombinedSegmentId,
     RemoteLogSegmentState,
+    RemoteWalCombinedLogSegmentMetadata,
+)
+
+_Decoded = (
+    PublishedSegment
+    | RemoteWalLogSegmentMetadataUpdate
+    | RemoteWalNodeRegistration
+    | RemoteWalTopicRebuilt
+    | RemoteWalGapDeclaration
 )
 
 FORMAT_VERSION: Final = 1
 COMBINED_SEGMENT: Final = 1
 DEAD_ENTRIES: Final = 2
 NODE_REGISTRATION: Final = 3
+REBUILT_SEGMENT: Final = 4
+TOPIC_REBUILT: Final = 5
 
 _OUR_KEYS: Final = b"rwm:"
 _NODE_KEY: Final = b"rwm:node:"
+_TOPIC_KEY: Final = b"rwm:topic"
 _ID_BYTES: Final = 16
 
 CUSTOM_METADATA_MAX_BYTES: Final = 1024
@@ -70,6 +97,7 @@ _SEGMENT: Final = struct.Struct(">BqH")
 _DEAD: Final = struct.Struct(">ii")
 _NODE: Final = struct.Struct(">BBiiqq")
 _NODE_ID: Final = struct.Struct(">i")
+_TOPIC: Final = struct.Struct(">BB16sq")
 _MAX_INCARNATION: Final = 2**48 - 1
 
 
@@ -93,6 +121,10 @@ def key_of(record: PublishableRecord) -> bytes:
     """The record's key. Raises ValueError when a field is beyond what the format holds."""
     if isinstance(record, RemoteWalNodeRegistration):
         return _node_key(record.broker_id)
+    if isinstance(record, RemoteWalTopicRebuilt):
+        return _TOPIC_KEY
+    if isinstance(record, RemoteWalGapDeclaration):
+        return gaps_key(record)
     return encode_key(record.combined_segment_id)
 
 
@@ -102,22 +134,32 @@ def encode(record: PublishableRecord) -> bytes:
         return _encode_dead_entries(record)
     if isinstance(record, RemoteWalNodeRegistration):
         return _encode_node(record)
+    if isinstance(record, RemoteWalGapDeclaration):
+        return encode_gaps(record, FORMAT_VERSION)
+    if isinstance(record, RemoteWalTopicRebuilt):
+        return _TOPIC.pack(FORMAT_VERSION, TOPIC_REBUILT, record.topic_id, record.event_timestamp_ms)
+    if isinstance(record, RemoteWalRebuiltSegment):
+        return _encode_segment(record.segment, REBUILT_SEGMENT, record.segment.entry_block)
+    return _encode_segment(record, COMBINED_SEGMENT, encode_entries(record.entries))
+
+
+def _encode_segment(
+    record: RemoteWalCombinedLogSegmentMetadata | PublishedSegment, record_type: int, entry_block: bytes
+) -> bytes:
     if len(record.custom_metadata) > CUSTOM_METADATA_MAX_BYTES:
         raise ValueError(
             f"custom metadata of {record.combined_segment_id} has {len(record.custom_metadata)} bytes, "
             f"at most {CUSTOM_METADATA_MAX_BYTES} are taken"
         )
     try:
-        head = _head(COMBINED_SEGMENT, record.combined_segment_id, record.event_timestamp_ms)
+        head = _head(record_type, record.combined_segment_id, record.event_timestamp_ms)
         segment = _SEGMENT.pack(record.state, record.size_bytes, len(record.custom_metadata))
     except struct.error as error:
         raise ValueError(f"metadata of {record.combined_segment_id}: {error}") from error
-    return b"".join((head, segment, record.custom_metadata, encode_entries(record.entries)))
+    return b"".join((head, segment, record.custom_metadata, entry_block))
 
 
-def decode(
-    key: bytes | None, value: bytes | None
-) -> PublishedSegment | RemoteWalLogSegmentMetadataUpdate | RemoteWalNodeRegistration:
+def decode(key: bytes | None, value: bytes | None) -> _Decoded:
     """The record that `encode` made. Raises UndecodableRecordError for everything else, and nothing else."""
     if key is None or (len(key) != _ID_BYTES and not key.startswith(_OUR_KEYS)):
         raise UndecodableRecordError("foreign_key", f"the key is not one of ours: {_size(key)} bytes")
@@ -133,13 +175,23 @@ def decode(
         )
     if len(value) < 2:
         raise UndecodableRecordError("truncated", "the value ends before the record type")
-    record_type = value[1]
-    if record_type == COMBINED_SEGMENT:
+    return _decode_type(value[1], key, value)
+
+
+def _decode_type(record_type: int, key: bytes, value: bytes) -> _Decoded:
+    if record_type in (COMBINED_SEGMENT, REBUILT_SEGMENT):
         return _decode_segment(*_read_head(key, value), value)
     if record_type == DEAD_ENTRIES:
         return _decode_dead_entries(*_read_head(key, value), value)
     if record_type == NODE_REGISTRATION:
         return _decode_node(key, value)
+    if record_type == TOPIC_REBUILT:
+        return _decode_rebuild(key, value)
+    if record_type == GAPS:
+        try:
+            return decode_gaps(key, value)
+        except MalformedGapsError as error:
+            raise UndecodableRecordError(error.reason, str(error), error.newer) from error
     raise UndecodableRecordError("record_type", f"record type {record_type} is not known", newer=True)
 
 
@@ -208,6 +260,7 @@ def _decode_segment(segment_id: CombinedSegmentId, event_timestamp_ms: int, valu
         size_bytes,
         value[custom_start:entries_start],
         entry_block,
+        is_rebuilt=value[1] == REBUILT_SEGMENT,
     )
 
 
@@ -259,3 +312,10 @@ def _decode_node(key: bytes, value: bytes) -> RemoteWalNodeRegistration:
     if key != _node_key(broker_id):
         raise UndecodableRecordError("key_mismatch", "key and value name different brokers")
     return RemoteWalNodeRegistration(broker_id, incarnation, caretaker_broker_id, event_timestamp_ms)
+
+
+def _decode_rebuild(key: bytes, value: bytes) -> RemoteWalTopicRebuilt:
+    if len(value) != _TOPIC.size or key != _TOPIC_KEY:
+        raise UndecodableRecordError("topic", f"{len(value)} bytes, the record of a rebuild has {_TOPIC.size}")
+    _, _, topic_id, event_timestamp_ms = _TOPIC.unpack(value)
+    return RemoteWalTopicRebuilt(TopicId(topic_id), event_timestamp_ms)

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from metadata_topic.serde import COMBINED_SEGMENT, CUSTOM_METADATA_MAX_BYTES, FORMAT_VERSION
+from metadata_topic.serde import COMBINED_SEGMENT, CUSTOM_METADATA_MAX_BYTES, FORMAT_VERSION, REBUILT_SEGMENT
 from plugin.entry_column_batches import PADDING_BYTES, Bools, EntryBatch, Ints, decode_blocks, gather
 from plugin.segment_metadata import UNKNOWN_POSITION, RemoteLogSegmentState
 
@@ -68,6 +68,8 @@ class SegmentBatch:
     state: Ints
     size_bytes: Ints
     """UNKNOWN_POSITION where it is not known."""
+    is_rebuilt: Bools
+    """Whether a rebuild of the topic told it: then no registration before it refuses it."""
     entries: EntryBatch
     """`entries.block` counts the decoded records, as `row` does."""
 
@@ -80,7 +82,7 @@ def decode_segments(keys: BinaryColumn, values: BinaryColumn) -> SegmentBatch:
         (keys.lengths == _KEY_BYTES)
         & (values.lengths >= _FIELDS.itemsize)
         & (fields["version"] == FORMAT_VERSION)
-        & (fields["record_type"] == COMBINED_SEGMENT)
+        & ((fields["record_type"] == COMBINED_SEGMENT) | (fields["record_type"] == REBUILT_SEGMENT))
         & (fields["state"] <= max(RemoteLogSegmentState))
         & (fields["size_bytes"] >= UNKNOWN_POSITION)
         & (fields["custom_length"] <= CUSTOM_METADATA_MAX_BYTES)
@@ -95,7 +97,12 @@ def decode_segments(keys: BinaryColumn, values: BinaryColumn) -> SegmentBatch:
     rows = np.flatnonzero(is_candidate)
     place = np.cumsum(is_candidate) - 1
     return SegmentBatch(
-        is_candidate, rows, *_ids(fields, rows), *_facts(fields, rows), _placed(blocks, with_block, place, len(rows))
+        is_candidate,
+        rows,
+        *_ids(fields, rows),
+        *_facts(fields, rows),
+        fields["record_type"][rows] == REBUILT_SEGMENT,
+        _placed(blocks, with_block, place, len(rows)),
     )
 
 

@@ -13,7 +13,6 @@ import structlog
 
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.errors import MetadataTopicError
-from metadata_topic.publisher import ProducerFactory, confluent_producer
 from metadata_topic.tail_upload import (
     TailRequest,
     TailStored,
@@ -27,6 +26,7 @@ from metadata_topic.tail_upload import (
 from metadata_topic.topic import SETTINGS_TOPIC
 from metadata_topic.topic_consumer import ConsumerFactory, confluent_reader
 from metadata_topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
+from metadata_topic.topic_producer import ProducerFactory, confluent_producer
 from metadata_topic.topic_settings import (
     AgentRegistration,
     MalformedSettingError,
@@ -140,6 +140,11 @@ class SettingsReader:
     def wait_until_ready(self, timeout_s: float) -> bool:
         """False when the time ran out first."""
         return self._follower.wait_until_ready(timeout_s)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the reader for good; None while all is well."""
+        return self._follower.failure
 
     def close(self) -> None:
         """Stop reading. Idempotent."""

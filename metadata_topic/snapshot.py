@@ -15,8 +15,9 @@ per section:
 n     the content, compressed with zlib
 ====  =======================================================
 
-- State, once and first: JSON with the cluster's id, the progress in the topic, the writers' deleted and
-  fenced numbers, registrations, dead tails, records kept for an upgrade, and how many segments follow.
+- State, once and first: JSON with the cluster's id, the topic's id, the progress in it, the writers' deleted and
+  fenced numbers, registrations, dead tails, released offsets, declared gaps, records kept for an upgrade, and how
+  many segments follow.
 - Segments, as often as needed: u32 count, then one array per field (see `_COLUMNS`), then the custom metadata
   one after the other, then the entry blocks.
 - Extra: what another reader of the same records knows: u16 length of its name, the name, its bytes.
@@ -39,9 +40,11 @@ import numpy as np
 
 from kafka_log.crc32c import crc32c
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.errors import SnapshotError
 from metadata_topic.fencing import PlacedRegistration, Source
 from metadata_topic.records import PublishedSegment, RemoteWalNodeRegistration
+from metadata_topic.released_offsets import ReleasedUpTo
 from metadata_topic.retained_records import RetainedRecord
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.store_image import DeadTail, StoreImage, WriterImage
@@ -259,6 +262,8 @@ def _decode_segments(content: bytes) -> Iterable[PublishedSegment]:
 
 def _state_fields(image: StoreImage) -> Mapping[str, Any]:
     return {
+        "topic_id": None if image.topic_id is None else image.topic_id.hex(),
+        "rebuilt_ms": image.rebuilt_ms,
         "progress": sorted(image.progress.items()),
         "writers": [[w.broker_id, w.incarnation, list(w.deleted), list(w.fenced)] for w in image.writers],
         "registrations": [
@@ -274,6 +279,21 @@ def _state_fields(image: StoreImage) -> Mapping[str, Any]:
                 tail.first_offset,
             ]
             for tail in image.dead
+        ],
+        "released": [
+            [partition.topic_id.hex(), partition.partition, epoch, offset]
+            for partition, epoch, offset in image.released
+        ],
+        "gaps": [
+            [
+                gap.topic_id_partition.topic_id.hex(),
+                gap.topic_id_partition.partition,
+                gap.from_offset,
+                gap.to_offset,
+                gap.leader_epoch,
+                int(gap.reason),
+            ]
+            for gap in image.gaps
         ],
         "retained": [[kept.key.hex(), kept.value.hex(), kept.source] for kept in image.retained],
     }
@@ -293,7 +313,7 @@ def _image(state: Mapping[str, Any], segments: Sequence[PublishedSegment]) -> St
         dead=[
             DeadTail(
                 CombinedSegmentId(*map(int, segment_id)),
-                TopicIdPartition(TopicId(bytes.fromhex(topic_id)), int(partition)),
+                _partition(topic_id, partition),
                 int(leader_epoch),
                 int(first_offset),
             )
@@ -304,7 +324,21 @@ def _image(state: Mapping[str, Any], segments: Sequence[PublishedSegment]) -> St
             for key, value, source in state["retained"]
         ],
         segments=segments,
+        topic_id=None if state.get("topic_id") is None else TopicId(bytes.fromhex(state["topic_id"])),
+        rebuilt_ms=int(state.get("rebuilt_ms", -1)),
+        released=[
+            ReleasedUpTo(_partition(topic_id, partition), int(leader_epoch), int(offset))
+            for topic_id, partition, leader_epoch, offset in state.get("released", ())
+        ],
+        gaps=[
+            DeclaredGap(_partition(topic_id, partition), int(begin), int(end), int(leader_epoch), GapReason(reason))
+            for topic_id, partition, begin, end, leader_epoch, reason in state.get("gaps", ())
+        ],
     )
+
+
+def _partition(topic_id: str, partition: int) -> TopicIdPartition:
+    return TopicIdPartition(TopicId(bytes.fromhex(topic_id)), int(partition))
 
 
 def _pairs(intervals: Iterable[Sequence[int]]) -> list[tuple[int, int]]:

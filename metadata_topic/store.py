@@ -6,6 +6,9 @@ larger, of two lists of entries or two custom metadata the longer one. Dead entr
 for ever stays remembered, as a number in an interval, so that no late record brings it back. Hence every
 object is in exactly one state.
 
+Where the topic began anew or lost its tail, what is known is kept, and added to by what it tells from its beginning on
+(`metadata_topic.topic_continuity`).
+
 One thing depends on order: a COPY_SEGMENT_* record is refused when an incarnation above its own is registered
 before it (`metadata_topic.fencing`). It is the order in the topic that counts, not that of arrival, and it is
 total: all records about one broker's objects, and its registrations, are in one partition. What came before
@@ -27,19 +30,27 @@ Any thread may call any method; one lock guards all. `apply` belongs to the one 
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.declared_gaps import DeclaredGap
 from metadata_topic.fencing import Source
 from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.records import MetadataRecord, PublishedSegment, RemoteWalNodeRegistration
+from metadata_topic.offset_ranges import NO_END, joined_ranges
+from metadata_topic.records import (
+    MetadataRecord,
+    PublishedSegment,
+    RemoteWalNodeRegistration,
+    RemoteWalTopicRebuilt,
+)
 from metadata_topic.run_index import Run
 from metadata_topic.segment_table import Segment
 from metadata_topic.segment_tally import SegmentTally, tally
 from metadata_topic.states import DELETED
 from metadata_topic.store_image import StoreImage
 from metadata_topic.store_state import PartitionAndEpoch, StoreState
+from metadata_topic.topic_continuity import RememberedTopic, TopicContinuity
 from plugin import entry_columns
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -69,6 +80,8 @@ class RemoteWalMetadataStore:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._state = StoreState()
+        self.topic = TopicContinuity()
+        """Whether the topic that is read is the one that was read before, and whole."""
 
     def apply(self, record: MetadataRecord, source: Source | None = None) -> None:
         """Take a record in. `source` is its (partition, offset) in the metadata topic: progress and content
@@ -76,6 +89,8 @@ class RemoteWalMetadataStore:
         """
         with self._lock:
             self._state.apply(record, source)
+            if isinstance(record, RemoteWalTopicRebuilt):
+                self.topic.rebuilt(record)
             if source is not None:
                 self._read_beyond(source)
 
@@ -96,7 +111,7 @@ class RemoteWalMetadataStore:
         """
         segments: list[PublishedSegment] = []
         with self._lock:
-            image = self._state.image(segments)
+            image = replace(self._state.image(segments), topic_id=self.topic.topic_id, rebuilt_ms=self.topic.rebuilt_ms)
             known = list(self._state.table.segments())
         for start in range(0, len(known), _IMAGE_SEGMENTS):
             with self._lock:
@@ -108,11 +123,18 @@ class RemoteWalMetadataStore:
         restored = StoreState.of(image)
         with self._lock:
             self._exchange(restored)
+        remembered = RememberedTopic(image.topic_id, image.progress, image.rebuilt_ms)
+        self.topic.remember(remembered, reading_goes_on=True)
 
-    def forget(self) -> None:
-        """Know nothing, as before the first record. What was counted stays counted."""
+    def begin_anew(self) -> None:
+        """The topic is read from its beginning, as it is another one, or lost its tail: what is known stays known."""
         with self._lock:
-            self._exchange(StoreState())
+            self._state.begin_anew()
+
+    def join(self, image: StoreImage) -> None:
+        """Know what `image` tells as well: several agents' snapshots tell more than one."""
+        with self._lock:
+            self._state.join(image)
 
     def _read_beyond(self, source: Source) -> None:
         partition, offset = source
@@ -164,13 +186,48 @@ class RemoteWalMetadataStore:
                     highest = max(highest, index.highest(*key, leader_epochs.end_of(epoch), end_of_life))
             return highest
 
+    def stored_ranges(
+        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain, from_offset: int = 0
+    ) -> list[tuple[int, int]]:
+        """The offsets of this log, at or above `from_offset`, that finished objects hold: ranges [from, to), ascending.
+
+        A hole between two may be one of the log itself, which only the log can tell.
+        """
+        found: list[tuple[int, int]] = []
+        with self._lock:
+            index = self._state.index
+            known = set(index.epochs(topic_id_partition))
+            for epoch in reversed(leader_epochs.newest_first()):
+                start, end = leader_epochs.start_offset(epoch), leader_epochs.end_of(epoch)
+                bounds = (max(start or 0, from_offset), NO_END if end is None else end)
+                if epoch in known and bounds[0] < bounds[1]:
+                    dead_from = self._state.dead_slots(topic_id_partition, epoch)
+                    found += index.ranges(topic_id_partition, epoch, bounds, dead_from)
+        return joined_ranges(found)
+
+    def released_up_to(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain) -> int:
+        """Of this log, what lies below is not wanted any more: an object that held records up to there has gone."""
+        with self._lock:
+            released = self._state.released
+            ends = ((epoch, leader_epochs.end_of(epoch)) for epoch in leader_epochs.newest_first())
+            return max(
+                (min(released.up_to(topic_id_partition, epoch), NO_END if end is None else end) for epoch, end in ends),
+                default=0,
+            )
+
+    def declared_gaps(self, topic_id_partition: TopicIdPartition) -> list[DeclaredGap]:
+        """What agents said of it, by offset. Held against a log by `DeclaredGap.end_in`."""
+        with self._lock:
+            return self._state.gaps.of(topic_id_partition)
+
     def outside_of(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain
     ) -> list[tuple[RemoteWalLogSegmentMetadata, int]]:
         """Runs that hold offsets which this log does not have, each with the first such offset.
 
         After a failover the new leader publishes these as dead. Runs known as dead from there on are left
-        out; so are runs of epochs newer than the chain, as then it is the chain that is stale.
+        out, if this very topic tells so; so are runs of epochs newer than the chain, as then it is the chain that is
+        stale.
         """
         with self._lock:
             found = []
@@ -185,7 +242,7 @@ class RemoteWalMetadataStore:
                 )
                 for run in runs:
                     dead_from = max(end, run.first_offset)
-                    if dead_from < min(run.last_offset + 1, self._end_of_life(run, key)):
+                    if dead_from < min(run.last_offset + 1, self._told_end_of_life(run, key)):
                         found.append((_view(run, key), dead_from))
             return found
 
@@ -277,6 +334,16 @@ class RemoteWalMetadataStore:
         with self._lock:
             return self._state.registrations.newest(broker_id)
 
+    def refused_registrations_of(self, broker_id: int) -> int:
+        """How many came behind that of a higher incarnation, as far as this store itself has read."""
+        with self._lock:
+            return self._state.registrations.refused[broker_id]
+
+    def newest_registrations(self) -> list[RemoteWalNodeRegistration]:
+        """The newest incarnation's of every broker, by broker."""
+        with self._lock:
+            return self._state.registrations.newest_of_all()
+
     def caretaker_of(self, broker_id: int) -> int:
         """The broker whose agent cares for that broker's objects: its own, unless another took over."""
         registration = self.registration_of(broker_id)
@@ -291,6 +358,11 @@ class RemoteWalMetadataStore:
             writer = self._state.table.find_writer(combined_segment_id)
             sequence = combined_segment_id.sequence
             return writer is not None and sequence in writer.fenced and sequence not in writer.deleted
+
+    def knows_incarnation(self, broker_id: int, incarnation: int) -> bool:
+        """Whether its registration is known: all that it published stands behind it in the topic."""
+        with self._lock:
+            return self._state.registrations.knows(broker_id, incarnation)
 
     # The whole
 
@@ -327,6 +399,11 @@ class RemoteWalMetadataStore:
         """
         with self._lock:
             return {**self._state.counters, "retained_unknown": len(self._state.retained)}
+
+    def _told_end_of_life(self, run: Run, key: PartitionAndEpoch) -> int:
+        """The same, by what this topic tells."""
+        is_untold = key in self._state.dead_before.get(run.segment.segment_id, ())
+        return run.last_offset + 1 if is_untold else self._end_of_life(run, key)
 
     def _end_of_life(self, run: Run, key: PartitionAndEpoch) -> int:
         """The offset from which on the run is dead; above its last offset while it lives whole."""

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.declared_gaps import DeclaredGap
 from metadata_topic.fencing import PlacedRegistration
 from metadata_topic.records import PublishedSegment
+from metadata_topic.released_offsets import ReleasedUpTo
 from metadata_topic.retained_records import RetainedRecord
 from plugin.segment_metadata import CombinedSegmentId
 
@@ -42,5 +44,11 @@ class StoreImage:
     retained: Sequence[RetainedRecord]
     segments: Sequence[PublishedSegment]
     """All that are not deleted."""
+    topic_id: TopicId | None = None
+    """Of the topic that was read; None: not known."""
+    rebuilt_ms: int = -1
+    """Of the newest rebuild of the topic that was read; -1: of none."""
+    released: Sequence[ReleasedUpTo] = ()
+    gaps: Sequence[DeclaredGap] = ()
     extras: Mapping[str, bytes] = field(default_factory=dict)
     """What other readers of the same records know at the same point, by a name of their own."""

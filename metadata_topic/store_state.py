@@ -7,19 +7,24 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.fencing import Registrations, Source
+from metadata_topic.declared_gaps import DeclaredGaps, GapReason
+from metadata_topic.fencing import BEFORE_THE_TOPIC, Registrations, Source
+from metadata_topic.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records import (
     MetadataRecord,
     PublishedSegment,
     RemoteWalLogSegmentMetadataUpdate,
     RemoteWalNodeRegistration,
+    RemoteWalRebuiltSegment,
+    RemoteWalTopicRebuilt,
     UnknownRecord,
 )
+from metadata_topic.released_offsets import ReleasedOffsets, ReleasedUpTo
 from metadata_topic.retained_records import RetainedRecord, RetainedRecords
 from metadata_topic.run_index import RunIndex
 from metadata_topic.segment_table import Segment, SegmentTable, Writer
 from metadata_topic.serde import decode_or_keep_out
-from metadata_topic.states import DELETED, FINISHED, STARTED, Step, furthest, step
+from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
 from metadata_topic.store_image import DeadTail, StoreImage, WriterImage
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
@@ -37,11 +42,15 @@ class StoreState:
         """From which offset on a segment's records of a partition and epoch are dead; absent while the
         segment lives whole.
         """
+        self.dead_before: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
+        """Of these, what this topic does not tell, but one before it did: leaders are to declare it again."""
         self.segments_in: Counter[RemoteLogSegmentState] = Counter()
         self.bytes_in: Counter[RemoteLogSegmentState] = Counter()
         self.progress: dict[int, int] = {}
         self.counters: Counter[str] = Counter()
         self.retained = RetainedRecords()
+        self.released = ReleasedOffsets()
+        self.gaps = DeclaredGaps()
 
     def apply(self, record: MetadataRecord, source: Source | None) -> None:
         """Take a record in that stood at `source`."""
@@ -54,6 +63,13 @@ class StoreState:
         elif isinstance(record, RemoteWalNodeRegistration):
             taken = self.registrations.add(record, source)
             self.counters["registrations" if taken else "registrations_fenced"] += 1
+        elif isinstance(record, RemoteWalTopicRebuilt):
+            self.counters["rebuilds"] += 1
+        elif isinstance(record, RemoteWalRebuiltSegment):
+            self._apply_segment(record.segment._replace(is_rebuilt=True), source)
+        elif isinstance(record, RemoteWalGapDeclaration):
+            self._apply_gaps(record)
+            self.counters["gaps_declared"] += len(record.gaps)
         else:
             self._apply_segment(PublishedSegment.of(record), source)
 
@@ -73,6 +89,8 @@ class StoreState:
             ],
             retained=self.retained.all(),
             segments=segments,
+            released=self.released.all(),
+            gaps=list(self.gaps),
         )
 
     @classmethod
@@ -81,6 +99,7 @@ class StoreState:
         possible by now.
         """
         state = cls()
+        state.released, state.gaps = ReleasedOffsets(image.released), DeclaredGaps(image.gaps)
         for placed in image.registrations:
             state.registrations.add(*placed)
         for remembered in image.writers:
@@ -98,6 +117,37 @@ class StoreState:
         state.progress = dict(image.progress)
         return state
 
+    def join(self, image: StoreImage) -> None:
+        """Know what `image` tells as well. Its places are of another topic, or another time: they fence nothing."""
+        for placed in image.registrations:
+            self.registrations.add(placed.registration, BEFORE_THE_TOPIC)
+        for remembered in image.writers:
+            writer = self.table.writer(remembered.broker_id, remembered.incarnation)
+            writer.deleted.join(remembered.deleted)
+            for sequence in [known for known in writer.segments if known in writer.deleted]:
+                self._leave(writer.segments.pop(sequence))
+        for tail in image.dead:  # before a deletion is taken for a release
+            self._know_dead(tail.combined_segment_id, (tail.topic_id_partition, tail.leader_epoch), tail.first_offset)
+        for record in image.segments:
+            self._apply_segment(record._replace(is_rebuilt=True), None)
+        self.released.know(image.released)
+        self.gaps.add(image.gaps)
+
+    def begin_anew(self) -> None:
+        """The topic is another one, or is read again from its beginning, as its end was lost."""
+        self.progress.clear()
+        self.registrations.begin_anew()
+        self.dead_before = {segment_id: dict(tails) for segment_id, tails in self.dead_from.items()}
+
+    def dead_slots(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> dict[int, int]:
+        """By slot of the index, the offset from which on a segment's records of that partition and epoch are dead."""
+        key = (topic_id_partition, leader_epoch)
+        found = {}
+        for segment_id, tails in self.dead_from.items():
+            if key in tails and (segment := self.table.find(segment_id)) is not None:
+                found[segment.slot] = tails[key]
+        return found
+
     def _apply_unknown(self, record: UnknownRecord, source: Source | None) -> None:
         self.counters[f"unknown_{record.reason}"] += 1
         if record.kept is not None:
@@ -110,19 +160,23 @@ class StoreState:
             self.counters["after_deletion"] += 1
             return
         known = writer.segments.get(sequence)
-        if record.state in (STARTED, FINISHED) and self.registrations.fences(broker_id, incarnation, source):
+        is_fenceable = record.state in (STARTED, FINISHED) and not record.is_rebuilt
+        if is_fenceable and self.registrations.fences(broker_id, incarnation, source):
             self.counters["fenced"] += 1
             if known is None:
                 writer.fenced.add(sequence)
             return
         what = step(known.state if known else None, record.state)
         self.counters[f"step_{what.value}"] += 1
+        if record.state in (DELETING, DELETED) and known is not None and known.state is FINISHED:
+            self._release(known)
         if record.state is DELETED:
             if known:
                 self._leave(known)
                 del writer.segments[sequence]
             writer.deleted.add(sequence)
             self.dead_from.pop(segment_id, None)
+            self.dead_before.pop(segment_id, None)
         elif known is None:
             self._insert(writer, record)
         else:
@@ -169,9 +223,27 @@ class StoreState:
                 self.counters["dead_entries_refused"] += 1
                 continue
             self.counters["dead_entries"] += 1
-            dead = self.dead_from.setdefault(segment_id, {})
             key = (entry.topic_id_partition, entry.leader_epoch)
-            dead[key] = min(dead.get(key, entry.first_offset), entry.first_offset)
+            self._know_dead(segment_id, key, entry.first_offset)
+            if self.dead_before.get(segment_id, {}).get(key, -1) >= entry.first_offset:
+                del self.dead_before[segment_id][key]
+
+    def _know_dead(self, segment_id: CombinedSegmentId, key: PartitionAndEpoch, first_offset: int) -> None:
+        dead = self.dead_from.setdefault(segment_id, {})
+        dead[key] = min(dead.get(key, first_offset), first_offset)
+
+    def _apply_gaps(self, record: RemoteWalGapDeclaration) -> None:
+        self.gaps.add(gap for gap in record.gaps if gap.reason is not GapReason.RELEASED)
+        self.released.know(
+            ReleasedUpTo(gap.topic_id_partition, gap.leader_epoch, gap.to_offset)
+            for gap in record.gaps
+            if gap.reason is GapReason.RELEASED
+        )
+
+    def _release(self, segment: Segment) -> None:
+        """Remember how far the records went that nobody wants any more; not those of an object with dead ones."""
+        if segment.segment_id not in self.dead_from:
+            self.released.add(segment.entry_block)
 
     def _enter(self, segment: Segment) -> None:
         """Count the segment in its state, and index it when it is finished."""

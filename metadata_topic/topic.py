@@ -14,6 +14,13 @@ from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.cluster_descriptions import ClusterDescriptions, DescriptionError
 from metadata_topic.errors import TopicNotKnownError, TopicSetupError
 from metadata_topic.partitioner import metadata_partition
+from metadata_topic.topic_requirements import (
+    UNLIMITED,
+    TopicLayout,
+    longer_retention,
+    number,
+    retention_needed_ms,
+)
 
 T = TypeVar("T")
 
@@ -38,7 +45,7 @@ class MetadataTopicSettings:
     """`remote.wal.log.metadata.topic.replication.factor`; of both topics"""
     retention_ms: int = 8 * 24 * 60 * 60 * 1000
     """`remote.wal.log.metadata.topic.retention.ms`: longer than any topic's local.retention.ms and the grace time
-    before an object is deleted; see `covering` and `check_retention`. The default covers Kafka's own of 7 days.
+    before an object is deleted; see `covering` and `topic_requirements`. The default covers Kafka's own of 7 days.
     -1: without end
     """
 
@@ -50,7 +57,7 @@ class MetadataTopicSettings:
     def covering(self, longest_local_retention_ms: int, grace_ms: int) -> Self:
         """The same, the retention raised where it is shorter than what objects need. Never lowered."""
         needed_ms = retention_needed_ms(longest_local_retention_ms, grace_ms)
-        return replace(self, retention_ms=_longer_retention(self.retention_ms, needed_ms))
+        return replace(self, retention_ms=longer_retention(self.retention_ms, needed_ms))
 
     def metadata_topic_config(self) -> dict[str, str]:
         """The metadata topic's own configuration."""
@@ -75,71 +82,11 @@ class MetadataTopicSettings:
         }
 
 
-UNLIMITED: Final = -1
-"""Kafka's retention.ms without end."""
 _WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
-
-
-def retention_needed_ms(longest_local_retention_ms: int, grace_ms: int) -> int:
-    """How long the topic must remember an object; -1 for ever.
-
-    An object lives as long as the longest `local.retention.ms` of the topics with the feature on (-1: for
-    ever), and its deletion is told after the grace time. Before that its metadata must not be gone.
-    """
-    if longest_local_retention_ms < 0:
-        return UNLIMITED
-    return longest_local_retention_ms + max(grace_ms, 0)
-
-
-def check_retention(
-    admin: "AdminLike", longest_local_retention_ms: int, grace_ms: int, topic: str = METADATA_TOPIC
-) -> list[str]:
-    """What is wrong with how long an existing metadata topic keeps records; empty when nothing is.
-
-    Changes nothing: an operator may keep it longer, and shortening would lose metadata. Blocks. Raises
-    TopicSetupError when the topic cannot be described.
-    """
-    config = admin.topic_config(topic)
-    needed_ms = retention_needed_ms(longest_local_retention_ms, grace_ms)
-    return cleanup_problems(config, topic) + retention_problems(config, needed_ms, topic)
-
-
-def cleanup_problems(config: Mapping[str, str], topic: str = METADATA_TOPIC) -> list[str]:
-    """What of a metadata topic's cleanup.policy loses records; empty when nothing does."""
-    if "compact" not in config.get("cleanup.policy", ""):
-        return []
-    return [f"{topic}: cleanup.policy is {config['cleanup.policy']}, not delete: compaction loses states"]
-
-
-def retention_problems(config: Mapping[str, str], needed_ms: int, topic: str = METADATA_TOPIC) -> list[str]:
-    """Which limits of a metadata topic are below `needed_ms` (`retention_needed_ms`); empty when none is."""
-    problems = []
-    if _int(config.get("retention.bytes"), UNLIMITED) != UNLIMITED:
-        problems.append(f"{topic}: retention.bytes is {config['retention.bytes']}: set -1, as time alone may cut it")
-    retention_ms = _int(config.get("retention.ms"), None)
-    if retention_ms is None:
-        problems.append(f"{topic}: retention.ms is not known; {needed_ms} is needed")
-    elif _longer_retention(retention_ms, needed_ms) != retention_ms:
-        problems.append(
-            f"{topic}: retention.ms is {retention_ms}, the longest local.retention.ms and the grace time need "
-            f"{needed_ms}: kafka-configs.sh --alter --topic {topic} --add-config retention.ms={needed_ms}"
-        )
-    return problems
-
-
-def _longer_retention(one_ms: int, other_ms: int) -> int:
-    return UNLIMITED if UNLIMITED in (one_ms, other_ms) else max(one_ms, other_ms)
 
 
 def _segment_ms(retention_ms: int) -> int:
     return _WEEK_MS if retention_ms == UNLIMITED else max(60_000, retention_ms // 8)
-
-
-def _int(text: str | None, default: int | None) -> int | None:
-    try:
-        return default if text is None else int(text)
-    except ValueError:
-        return default
 
 
 class Broker(NamedTuple):
@@ -156,6 +103,9 @@ class AdminLike(Protocol):
 
     def partition_counts(self) -> dict[str, int]:
         """Every topic with the number of its partitions."""
+
+    def layout(self, topic: str) -> TopicLayout | None:
+        """None when it is not there. Raises TopicSetupError."""
 
     def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
         """False when it is there already. Raises TopicSetupError."""
@@ -244,7 +194,7 @@ def ensure_topics(
                 log.info("metadata_topic_created", topic=topic, partitions=partition_count, config=config)
                 continue
         actual = _once_known(topic, partial(_config_if_known, admin, topic), timeout_s, wait)
-        deviations += _deviations(topic, _without_longer_retention(config, actual), actual)
+        deviations += _deviations(topic, _withoutlonger_retention(config, actual), actual)
     metadata_partitions = _once_known(
         METADATA_TOPIC, lambda: admin.partition_counts().get(METADATA_TOPIC) or None, timeout_s, wait
     )
@@ -273,10 +223,10 @@ def _config_if_known(admin: AdminLike, topic: str) -> dict[str, str] | None:
         return None
 
 
-def _without_longer_retention(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, str]:
+def _withoutlonger_retention(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, str]:
     """Keeping records longer than asked for is no deviation, nor are the larger segments that go with it."""
-    wanted_ms, actual_ms = (_int(config.get("retention.ms"), None) for config in (wanted, actual))
-    if wanted_ms is None or actual_ms is None or _longer_retention(wanted_ms, actual_ms) != actual_ms:
+    wanted_ms, actual_ms = (number(config.get("retention.ms"), None) for config in (wanted, actual))
+    if wanted_ms is None or actual_ms is None or longer_retention(wanted_ms, actual_ms) != actual_ms:
         return dict(wanted)
     return {key: value for key, value in wanted.items() if key not in ("retention.ms", "segment.ms")}
 
@@ -318,6 +268,20 @@ class _ConfluentAdmin:
         except KafkaException as error:
             raise TopicSetupError("list topics", "bootstrap.servers", str(error)) from error
         return {name: len(topic.partitions) for name, topic in topics.items()}
+
+    def layout(self, topic: str) -> TopicLayout | None:
+        from confluent_kafka import KafkaError, KafkaException
+
+        try:
+            described = self._admin.list_topics(topic, timeout=self._timeout_s).topics[topic]
+            if described.error is None:
+                replicas = min((len(part.replicas) for part in described.partitions.values()), default=0)
+                return TopicLayout(len(described.partitions), replicas)
+            if described.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise KafkaException(described.error)
+        except KafkaException as error:
+            raise TopicSetupError("describe topic", topic, str(error)) from error
 
     def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
         from confluent_kafka import KafkaError

@@ -4,7 +4,11 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
 
+from kafka_log.topic_partition import TopicId
 from metadata_topic.client_config import ConfluentValue
+from metadata_topic.cluster_descriptions import NO_TOPIC_ID, ClusterDescriptions
+from metadata_topic.errors import MetadataTopicError
+from metadata_topic.topic_producer import partition_count
 
 _LATEST = -1
 """ListOffsets' timestamp for a partition's end. Source: Kafka's protocol, ListOffsets."""
@@ -28,6 +32,9 @@ class ConsumerLike(Protocol):
     def partition_count(self, topic: str, timeout_s: float) -> int:
         """0 when the topic does not exist, and only then."""
 
+    def topic_id(self, topic: str) -> TopicId | None:
+        """Another one once the topic was made anew; None where brokers know of no ids. Raises MetadataTopicError."""
+
     def begin_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
         """By partition: the first offset that is still there."""
 
@@ -48,22 +55,25 @@ ConsumerFactory = Callable[[dict[str, ConfluentValue | logging.Logger]], Consume
 class _ConfluentReader:
     """confluent_kafka.Consumer, assigned by hand."""
 
-    def __init__(self, config: dict[str, ConfluentValue | logging.Logger]) -> None:
+    def __init__(
+        self, config: dict[str, ConfluentValue | logging.Logger], descriptions: ClusterDescriptions | None
+    ) -> None:
         from confluent_kafka import Consumer
 
         self._consumer = Consumer(config)
+        self._descriptions = descriptions
 
     def partition_count(self, topic: str, timeout_s: float) -> int:
-        from confluent_kafka import KafkaError, KafkaException
+        return partition_count(self._consumer, topic, timeout_s)
 
-        metadata = self._consumer.list_topics(topic, timeout=timeout_s).topics.get(topic)
-        if metadata is None or (
-            metadata.error is not None and metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-        ):
-            return 0
-        if metadata.error is not None:
-            raise KafkaException(metadata.error)
-        return len(metadata.partitions)
+    def topic_id(self, topic: str) -> TopicId | None:
+        """librdkafka does not tell a consumer, so it is asked for beside it."""
+        if self._descriptions is None:
+            return None
+        [described] = self._descriptions.topics([topic])
+        if described.error_code:
+            raise MetadataTopicError("describe", topic, f"Kafka's error {described.error_code}")
+        return None if described.topic_id == NO_TOPIC_ID else described.topic_id
 
     def begin_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
         return self._offsets(topic, partitions, _EARLIEST, timeout_s)
@@ -98,6 +108,8 @@ class _ConfluentReader:
         self._consumer.close()
 
 
-def confluent_reader(config: dict[str, ConfluentValue | logging.Logger]) -> ConsumerLike:
-    """The real consumer."""
-    return _ConfluentReader(config)
+def confluent_reader(
+    config: dict[str, ConfluentValue | logging.Logger], descriptions: ClusterDescriptions | None = None
+) -> ConsumerLike:
+    """The real consumer; without `descriptions` it knows no topic's id."""
+    return _ConfluentReader(config, descriptions)

@@ -9,8 +9,8 @@ Caught up once is not up to date now: `read_to_end` waits for the latter (`metad
 consumer that reads nothing more, though there is more, is made anew (`metadata_topic.stall_watch`).
 
 Where it was told to begin may be gone: retention has cut the topic beyond it, which is a gap (counted, and
-logged with its size), or the topic ends before it, so that it is another topic, made anew. Then whoever reads
-must forget what he took for its content, and all is read from the beginning.
+logged with its size), or the topic ends before it or has another id, so that it is another topic, made anew, or one
+that lost its tail. Then all is read from the beginning. What follows from it is `metadata_topic.topic_continuity`'s.
 
 It is built to cost next to nothing when idle: brokers hold a fetch for up to a second, and batches are
 gathered for as long. What is read is therefore up to about two seconds old.
@@ -22,15 +22,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import structlog
 
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, ConfluentValue, KafkaClientConfig
+from metadata_topic.cluster_descriptions import ClusterDescriptions
 from metadata_topic.errors import MetadataTopicError
 from metadata_topic.read_barrier import ReadBarriers
 from metadata_topic.stall_watch import StallWatch
 from metadata_topic.topic_consumer import ConsumerFactory, ConsumerLike, MessageLike, confluent_reader
+from metadata_topic.topic_continuity import TopicContinuity, TopicDoubt
 
 log = structlog.get_logger(__name__)
 
@@ -77,18 +80,19 @@ class TopicFollower:
         take: Callable[[Sequence[TopicRecord]], None],
         settings: FollowSettings = DEFAULT_SETTINGS,
         rack: str | None = None,
-        consumer_factory: ConsumerFactory = confluent_reader,
+        consumer_factory: ConsumerFactory | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`take` runs on the follower's thread and must not raise. `rack` lets it read from a broker in its
-        zone.
+        zone. Without a factory, real consumers are made.
         """
         self._client_config = client_config
         self._topic = topic
         self._take = take
         self._settings = settings
         self._rack = rack
-        self._consumer_factory = consumer_factory
+        descriptions = ClusterDescriptions(client_config, f"follow-{topic}", settings.request_timeout_ms / 1000)
+        self._consumer_factory = consumer_factory or partial(confluent_reader, descriptions=descriptions)
         self._clock = clock
 
         self._stop = threading.Event()
@@ -98,6 +102,7 @@ class TopicFollower:
         self._positions: dict[int, int] = {}
         self._prepare: Callable[[], Mapping[int, int]] | None = None
         self._start_over: Callable[[], None] | None = None
+        self._continuity: TopicContinuity | None = None
         self._goals: dict[int, int] | None = None
         self._barriers = ReadBarriers()
         self._counters: Counter[str] = Counter()
@@ -108,15 +113,18 @@ class TopicFollower:
         self,
         prepare: Callable[[], Mapping[int, int]] | None = None,
         start_over: Callable[[], None] | None = None,
+        continuity: TopicContinuity | None = None,
     ) -> None:
         """Begin reading.
 
         `prepare` is called once on the follower's thread and returns where to begin: the next offset per
         partition, 0 for those that it leaves out. It must not raise. `start_over` is called on that thread
-        when the topic turns out to be another one than was read so far.
+        when the topic turns out to be another one than was read so far. `continuity` is told what the brokers say of
+        the topic as a whole, before anything is read of it, and before `read_to_end` is answered.
         """
         self._prepare = prepare
         self._start_over = start_over
+        self._continuity = continuity
         self._thread.start()
 
     @property
@@ -196,7 +204,7 @@ class TopicFollower:
             while not self._stop.is_set():
                 messages = consumer.consume(self._settings.batch_records, self._batch_wait_s)
                 self._hand_over(messages)
-                self._barriers.serve(lambda: self._end_offsets_if_told(consumer), self._positions)
+                self._barriers.serve(lambda: self._ends_of_the_same(consumer), self._positions)
                 # A full batch says that more was waiting: then a partition may have to wait for its turn.
                 if len(messages) < self._settings.batch_records and stall_watch.is_due(now_s := self._clock()):
                     self._look_for_stalls(consumer, stall_watch, now_s)
@@ -205,6 +213,7 @@ class TopicFollower:
                     idle = 0
                     if consumer.partition_count(self._topic, self._timeout_s) > len(self._positions):
                         self._take_up(consumer)
+                    self._ends_of_the_same(consumer)
         finally:
             consumer.close()
 
@@ -241,9 +250,48 @@ class TopicFollower:
             self._goals = self._end_offsets(consumer, self._timeout_s)
         for partition in range(count):
             self._positions.setdefault(partition, 0)
-        self._check_positions(consumer, count)
+        if self._goes_on(consumer):
+            self._check_positions(consumer, count)
+        else:
+            self._begin_anew(consumer, count, "its id is another one")
         consumer.assign(self._topic, self._positions)
         self._check_caught_up()
+
+    def _goes_on(self, consumer: ConsumerLike) -> bool:
+        """False when it is another topic than the one that was read so far."""
+        if self._continuity is None:
+            return True
+        ends = self._end_offsets(consumer, self._timeout_s)
+        goes_on = self._continuity.reads(consumer.topic_id(self._topic), ends)
+        if doubts := self._continuity.doubts:
+            log.error("metadata_topic_in_doubt", topic=self._topic, doubts=doubts, hint="remote-wal metadata rebuild")
+        return goes_on
+
+    def _begin_anew(self, consumer: ConsumerLike, count: int, found: str) -> None:
+        log.error("metadata_topic_is_another_one", topic=self._topic, found=found, positions=self._positions)
+        self._counters["started_over"] += 1
+        if self._start_over is not None:
+            self._start_over()
+        self._positions = dict.fromkeys(range(count), 0)
+        if not self._caught_up:
+            self._goals = self._end_offsets(consumer, self._timeout_s)
+
+    def _ends_of_the_same(self, consumer: ConsumerLike) -> dict[int, int] | None:
+        """The end offsets; None when they are not told. Raises MetadataTopicError, so that the topic is taken up anew,
+        unless it is the one that is read.
+        """
+        ends = self._end_offsets_if_told(consumer)
+        if ends is None or self._continuity is None:
+            return ends
+        try:
+            topic_id = consumer.topic_id(self._topic)
+        except MetadataTopicError as error:
+            log.info("metadata_topic_id_not_told", topic=self._topic, error=str(error))
+            return None
+        is_shorter = any(end < self._positions.get(partition, 0) for partition, end in ends.items())
+        if is_shorter or topic_id not in (None, self._continuity.topic_id):
+            raise MetadataTopicError("follow", self._topic, "it is another topic than was read so far, or lost its end")
+        return ends
 
     def _end_offsets(self, consumer: ConsumerLike, timeout_s: float) -> dict[int, int]:
         """Of every partition there is now, by what the brokers say now."""
@@ -269,12 +317,10 @@ class TopicFollower:
         for partition in read:
             position, end = self._positions[partition], ends.get(partition, 0)
             if position > end:
-                log.error("metadata_topic_is_another_one", topic=self._topic, partition=partition,
-                          position=position, end_offset=end)  # fmt: skip
-                self._counters["started_over"] += 1
-                if self._start_over is not None:
-                    self._start_over()
-                self._positions = dict.fromkeys(range(count), 0)
+                found = f"partition {partition} ends at offset {end}, it was read up to {position}"
+                if self._continuity is not None:
+                    self._continuity.doubted(TopicDoubt.SHORTER, found)
+                self._begin_anew(consumer, count, found)
                 return
         for partition, begin in consumer.begin_offsets(self._topic, read, self._timeout_s).items():
             position = self._positions[partition]
@@ -283,6 +329,9 @@ class TopicFollower:
                     "metadata_topic_gap", topic=self._topic, partition=partition, position=position, begin_offset=begin,
                     hint="the topic's retention is shorter than the time for which nobody read it",
                 )  # fmt: skip
+                if self._continuity is not None:
+                    found = f"partition {partition} begins at offset {begin}, it was read up to {position}"
+                    self._continuity.doubted(TopicDoubt.GAP, found)
                 self._counters["gaps"] += 1
                 self._counters["gap_records"] += begin - position
                 self._positions[partition] = begin
@@ -293,6 +342,9 @@ class TopicFollower:
         for message in messages:
             error = message.error()
             if error is None:
+                if message.offset() < self._positions.get(message.partition(), 0):
+                    # librdkafka goes back by itself where the topic was cut off, or made anew.
+                    raise MetadataTopicError("follow", self._topic, f"it went back to offset {message.offset()}")
                 records.append(TopicRecord(message.partition(), message.offset(), message.key(), message.value()))
                 ends[message.partition()] = message.offset() + 1
             elif error.name() == "_PARTITION_EOF":
@@ -312,7 +364,8 @@ class TopicFollower:
 
     def _check_caught_up(self) -> None:
         goals = self._goals
-        if goals is not None and all(self._positions[partition] >= goal for partition, goal in goals.items()):
+        # A topic that is just being made may have got more partitions between two questions; they are taken up later.
+        if goals is not None and all(self._positions.get(partition, 0) >= goal for partition, goal in goals.items()):
             self._caught_up = True
             self._settled.set()
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from local_cluster.child_processes import ends_what_it_started
 from perf.catchup import catchup
 from perf.expiration import expiration
 from perf.idle import idle
@@ -17,6 +18,8 @@ from perf.reassign import reassign
 from perf.rebuild import rebuild
 from perf.report import agent_rows, compare, plot, write_json
 from perf.report_job import report
+from perf.restart import restart
+from perf.soak.command import command as soak
 from perf.versions import versions
 from perf.workloads import WORKLOADS
 
@@ -29,6 +32,8 @@ app.command()(reassign)
 app.command()(rebuild)
 app.command()(expiration)
 app.command()(versions)
+app.command()(restart)
+app.command("soak")(soak)
 
 
 @app.command()
@@ -124,4 +129,5 @@ def _print(console: Any, rows: list[dict[str, Any]], agents: list[dict[str, Any]
 
 
 if __name__ == "__main__":
-    app()
+    with ends_what_it_started():
+        app()

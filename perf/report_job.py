@@ -15,9 +15,17 @@ import numpy as np
 import typer
 
 from local_cluster.cluster import LocalCluster
+from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.topic import METADATA_TOPIC
-from perf.report_defects import planted
-from perf.report_history import (
+from plugin.archive_storage import StoredArchiveObject
+from plugin.object_keys import ObjectKeyFactory
+from retention_job.run import RunResult, RunSettings, run
+from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, Sources
+from retention_job.sources.kafka_cluster import Cluster, Offsets
+from retention_job.sources.kafka_reading import Kafka
+from retention_job.spark.session import DEFAULT_MEMORY, spark_session
+from tests.retention_job.recorded.defects import planted
+from tests.retention_job.recorded.history import (
     CLUSTER_ID,
     HOUR_MS,
     HistorySpec,
@@ -30,13 +38,6 @@ from perf.report_history import (
     object_bytes,
     sequences_of,
 )
-from plugin.archive_storage import StoredArchiveObject
-from plugin.object_keys import ObjectKeyFactory
-from retention_job.history import RealKafka
-from retention_job.kafka_cluster import Cluster, Offsets
-from retention_job.run import RunResult, RunSettings, run
-from retention_job.session import DEFAULT_MEMORY, spark_session
-from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, Sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +64,7 @@ class Measured:
     """Found and not planted."""
 
 
-class BesideKafka(RealKafka):
+class BesideKafka(Kafka):
     """The metadata topic is real; the topics that it tells of, and their logs, are not."""
 
     def __init__(self, spec: HistorySpec, defects: list[Planted], admin: "MetadataTopic") -> None:
@@ -81,18 +82,17 @@ class MetadataTopic:
         from confluent_kafka.admin import AdminClient, NewTopic
 
         self._servers, self._partitions = bootstrap_servers, partitions
-        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        admin = AdminClient(KafkaClientConfig(bootstrap_servers).for_confluent())
         config = {"retention.ms": "-1", "segment.bytes": str(256 * 1024 * 1024)}
         admin.create_topics([NewTopic(METADATA_TOPIC, partitions, 1, config=config)])[METADATA_TOPIC].result(60)
         self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "compression.type": "zstd",
-                "linger.ms": 50,
-                "batch.size": 900_000,
-                "queue.buffering.max.messages": 200_000,
-                "enable.idempotence": True,
-            }
+            KafkaClientConfig(bootstrap_servers).for_confluent(
+                compression_type="zstd",
+                linger_ms=50,
+                batch_size=900_000,
+                queue_buffering_max_messages=200_000,
+                enable_idempotence=True,
+            )
         )
 
     def write(self, spec: HistorySpec, defects: Planted) -> int:
@@ -124,7 +124,7 @@ class MetadataTopic:
         """Where the partitions begin and end."""
         from confluent_kafka import Consumer, TopicPartition
 
-        consumer = Consumer({"bootstrap.servers": self._servers, "group.id": "none"})
+        consumer = Consumer(KafkaClientConfig(self._servers).for_confluent(group_id="none"))
         try:
             marks = {
                 number: consumer.get_watermark_offsets(TopicPartition(METADATA_TOPIC, number), timeout=30)
@@ -292,9 +292,8 @@ def _measure(directory: Path, spec: HistorySpec, added: float, cores: int, memor
     later = replace(spec, segments=max(6000, int(spec.segments * added)), first_segment=spec.per_broker, part=1)
     with LocalCluster.create(directory / "cluster", brokers=1) as cluster:
         cluster.start()
-        spark = spark_session(
-            f"local[{cores}]", memory=memory, shuffle_partitions=4 * cores, scratch=directory / "spark"
-        )
+        settings = {"spark.sql.shuffle.partitions": str(4 * cores), "spark.local.dir": str(directory / "spark")}
+        spark = spark_session(f"local[{cores}]", memory=memory, settings=settings)
         try:
             bench = Bench(directory, cluster, spec, spark)
             typer.echo(f"history written in {bench.write(spec):.0f} s")

@@ -7,20 +7,22 @@ Standard; both may also share a bucket, as their keys never meet.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.archive_object import ArchiveObjectId, check_runs
+from plugin.archive_object import check_runs
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.combined_segment import SealedCombinedSegment
-from plugin.errors import RemoteSegmentCorruptError, RemoteStorageConfigError
-from plugin.loading import load_storage_manager
+from plugin.errors import RemoteSegmentCorruptError, RemoteStorageConfigError, defects_as_storage_errors
+from plugin.loading import (
+    ARCHIVE_CLASS_NAME_KEY,
+    DEFAULT_ARCHIVE_CLASS_NAME,
+    DEFAULT_ARCHIVE_IMPL_PREFIX,
+    load_storage_manager,
+)
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import RequestCounts, StorageContext
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
-
-ARCHIVE_CLASS_NAME_KEY: Final = "remote.wal.archive.storage.manager.class.name"
-DEFAULT_ARCHIVE_CLASS_NAME: Final = "plugin.s3.S3WalStorageManager"
-DEFAULT_ARCHIVE_IMPL_PREFIX: Final = "rsm.wal.archive.config."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class ArchiveStorage(Protocol):
 
 
 class ObjectArchiveStorage:
-    """An ArchiveStorage on any of the object backends."""
+    """An ArchiveStorage on any of the object backends. Whatever a backend raises fails the one call."""
 
     def __init__(self, manager: ObjectWalStorageManager) -> None:
         """`manager` is configured."""
@@ -67,16 +69,19 @@ class ObjectArchiveStorage:
 
     def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
         """As `ArchiveStorage` says."""
-        self._manager.write_object(self._manager.keys.archive_key_of(object_id), sealed)
+        with defects_as_storage_errors("write", object_id):
+            self._manager.write_object(self._manager.keys.archive_key_of(object_id), sealed)
 
     def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
         """As `ArchiveStorage` says."""
-        key = self._manager.keys.archive_key_of(object_id)
-        return self._manager.read_object(key, start_position, end_position)
+        with defects_as_storage_errors("fetch", object_id):
+            key = self._manager.keys.archive_key_of(object_id)
+            return self._manager.read_object(key, start_position, end_position)
 
     def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
         """As `ArchiveStorage` says."""
-        header, runs = self._manager.read_footer(stored.key, stored.size_bytes)
+        with defects_as_storage_errors("fetch metadata", stored.key):
+            header, runs = self._manager.read_footer(stored.key, stored.size_bytes)
         if header.combined_segment_id != stored.object_id.writer_id:
             raise RemoteSegmentCorruptError(
                 "fetch metadata", stored.key, f"was written as {header.combined_segment_id}"
@@ -89,14 +94,16 @@ class ObjectArchiveStorage:
 
     def delete(self, object_id: ArchiveObjectId) -> None:
         """As `ArchiveStorage` says."""
-        self._manager.delete_object(self._manager.keys.archive_key_of(object_id))
+        with defects_as_storage_errors("delete", object_id):
+            self._manager.delete_object(self._manager.keys.archive_key_of(object_id))
 
     def list(self, topic_id_partition: TopicIdPartition | None = None) -> Iterator[StoredArchiveObject]:
         """As `ArchiveStorage` says."""
-        for item in self._manager.list_objects(self._manager.keys.archive_prefix(topic_id_partition)):
-            object_id = self._manager.keys.parse_archive(item.key)
-            if object_id is not None:
-                yield StoredArchiveObject(object_id, item.key, item.size_bytes, item.last_modified_ms)
+        with defects_as_storage_errors("list", topic_id_partition or ""):
+            for item in self._manager.list_objects(self._manager.keys.archive_prefix(topic_id_partition)):
+                object_id = self._manager.keys.parse_archive(item.key)
+                if object_id is not None:
+                    yield StoredArchiveObject(object_id, item.key, item.size_bytes, item.last_modified_ms)
 
     @property
     def request_counts(self) -> RequestCounts:

@@ -3,6 +3,11 @@
 `label` is the kind in a word, for counters: it comes from a small fixed set, never from a message.
 """
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class RemoteStorageError(Exception):
     """Remote storage did not do what was asked. KIP-405's RemoteStorageException.
@@ -28,6 +33,25 @@ class RemoteStorageError(Exception):
 def failure_label(error: BaseException) -> str:
     """The label of a storage manager's failure; "defect" for what it may not raise."""
     return error.label if isinstance(error, RemoteStorageError) else "defect"
+
+
+def defect_site(error: BaseException) -> str:
+    """The type of an error that nobody thought of, and where it was raised. Its text may hold a record's bytes."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {'/'.join(Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{where}"
+
+
+@contextmanager
+def defects_as_storage_errors(operation: str, key: object) -> Iterator[None]:
+    """What a storage manager may not raise, and does, is a failure of this operation; its label is "defect"."""
+    try:
+        yield
+    except RemoteStorageError:
+        raise
+    except Exception as error:
+        reason = f"a defect of the storage manager: {defect_site(error)}"
+        raise RemoteStorageError(operation, str(key), reason, "report it", "defect") from error
 
 
 class RemoteResourceNotFoundError(RemoteStorageError):

@@ -16,6 +16,9 @@ IMPL_PREFIX_KEY: Final = "remote.log.wal.storage.manager.impl.prefix"
 
 DEFAULT_CLASS_NAME: Final = "plugin.local_directory.LocalWalStorageManager"
 DEFAULT_IMPL_PREFIX: Final = "rsm.wal.config."
+ARCHIVE_CLASS_NAME_KEY: Final = "remote.wal.archive.storage.manager.class.name"
+DEFAULT_ARCHIVE_CLASS_NAME: Final = "plugin.s3.S3WalStorageManager"
+DEFAULT_ARCHIVE_IMPL_PREFIX: Final = "rsm.wal.archive.config."
 
 
 def settings_under_prefix(properties: Mapping[str, str], impl_prefix: str = DEFAULT_IMPL_PREFIX) -> dict[str, str]:

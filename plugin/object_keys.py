@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId
 
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -116,6 +116,12 @@ class ObjectKeyFactory:
         if kind not in BLOB_KINDS or not rest or any(not _BLOB_PART.fullmatch(part) for part in rest):
             raise ValueError(f"{name!r} is no name of a blob")
         return f"{self.prefix}{self.cluster_id}/{name}"
+
+    def blob_prefix(self, directory: str) -> str:
+        """What the keys of all blobs in a directory begin with; a kind of blobs is one. Raises ValueError."""
+        if directory in BLOB_KINDS:
+            return f"{self.list_prefix()}{directory}/"
+        return self.blob_key(directory) + "/"
 
     def parse_blob(self, key: str) -> str | None:
         """The inverse of `blob_key`; None when the key is not one that it builds for this cluster."""

@@ -226,7 +226,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         return self._get(self._keys.blob_key(blob.name), 0, blob.size_bytes)
 
     def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
-        prefix = self._keys.blob_key(directory) + "/"
+        prefix = self._keys.blob_prefix(directory)
         page: str | None = None
         while True:
             listed = self._list_page(prefix, page)

@@ -25,7 +25,7 @@ from plugin.backend_settings import ObjectBackendSettings
 from plugin.errors import RemoteStorageConfigError, RemoteStorageTimeoutError
 from plugin.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
-from plugin.s3_errors import CLIENT_ERRORS, as_storage_error
+from plugin.s3_errors import as_storage_error
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -117,11 +117,17 @@ def open_client(settings: S3Settings) -> "S3Client":
         raise RemoteStorageConfigError("configure", "endpoint.url", str(error), "see also region") from error
     # A PUT would wait for "100 Continue" first, one round trip more; our bodies are small.
     client.meta.events.register_last("before-sign.s3.PutObject", _drop_expect)
+    # A bucket's region is asked for after a redirect; that this, too, is redirected must not go on for ever.
+    client.meta.events.register_last("before-parameter-build.s3.HeadBucket", _follow_no_redirect)
     return client
 
 
 def _drop_expect(request: AWSRequest, **_: object) -> None:
     del request.headers["Expect"]
+
+
+def _follow_no_redirect(context: dict[str, dict[str, object]], **_: object) -> None:
+    context.setdefault("s3_redirect", {})["redirected"] = True
 
 
 def _check_endpoint(settings: S3Settings) -> None:
@@ -185,7 +191,7 @@ class S3ObjectStore:
         body = b"".join(chunks)
         checksum = crc32c(body)
         with self._as_storage_errors("put", key):
-            self._client.put_object(
+            answer = self._client.put_object(
                 Bucket=self._bucket,
                 Key=key,
                 Body=body,
@@ -194,6 +200,7 @@ class S3ObjectStore:
                 ContentType="application/octet-stream",
                 Metadata={"crc32c": f"{checksum:08x}"},
             )
+            answer["ETag"]  # what has none comes from something that stores no objects
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
         deadline = self._clock() + self._attempt_timeout
@@ -201,9 +208,11 @@ class S3ObjectStore:
             answer = self._client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end - 1}")
             body = answer["Body"]
             blocks: list[bytes] = []
+            left = end - start + 1  # one more than asked for tells that the answer is another one
             try:
-                while block := body.read(_BODY_BLOCK_BYTES):
+                while block := body.read(min(_BODY_BLOCK_BYTES, left)):
                     blocks.append(block)
+                    left -= len(block)
                     if self._clock() > deadline:
                         raise RemoteStorageTimeoutError("get", key, "the body came too slowly")
             finally:
@@ -230,7 +239,7 @@ class S3ObjectStore:
                 ListedObject(item["Key"], item["Size"], int(item["LastModified"].timestamp() * 1000))
                 for item in answer.get("Contents", [])
             ]
-            return ListPage(objects, answer.get("NextContinuationToken"))
+            return ListPage(objects, answer["NextContinuationToken"] if answer["IsTruncated"] else None)
 
     def close(self) -> None:
         self._client.close()
@@ -239,7 +248,7 @@ class S3ObjectStore:
     def _as_storage_errors(self, operation: str, key: str) -> Iterator[None]:
         try:
             yield
-        except CLIENT_ERRORS as error:
+        except Exception as error:  # a client's parser raises what it likes over an odd answer
             raise as_storage_error(operation, key, error, self._permissions) from error
 
 

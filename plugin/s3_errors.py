@@ -5,11 +5,13 @@ outcome of a write unknown; the manager sends the same write again, so nothing h
 was.
 """
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from botocore import exceptions as boto
-from urllib3.exceptions import HTTPError, NameResolutionError
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import EmptyPoolError, HTTPError, NameResolutionError
 
 from plugin.errors import (
     RemoteResourceNotFoundError,
@@ -22,11 +24,12 @@ from plugin.errors import (
     RemoteStorageThrottledError,
     RemoteStorageTimeoutError,
     RemoteStorageUnreachableError,
+    defect_site,
 )
 from plugin.object_store import ObjectExistsError
 
-CLIENT_ERRORS: Final = (boto.BotoCoreError, boto.ClientError, HTTPError, OSError)
-"""All that a botocore client raises, streaming of bodies included."""
+_CONNECTION_ERRORS: Final = (boto.BotoCoreError, HTTPError, OSError)
+"""What a botocore client raises where it has no answer, streaming of bodies included."""
 
 _THROTTLED: Final = frozenset(
     {"SlowDown", "ServiceUnavailable", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"}
@@ -49,6 +52,8 @@ _NO_CREDENTIALS: Final = (
 )
 _TIMEOUTS: Final = (boto.ReadTimeoutError, boto.ConnectTimeoutError, TimeoutError)
 _CUT_BODY: Final = (boto.ResponseStreamingError, boto.IncompleteReadError)
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+_CHAIN_MAX: Final = 16
 
 Permissions = Mapping[str, str]
 """The permission that each operation needs, for the hint: `{"put": "s3:PutObject", ...}`."""
@@ -72,7 +77,15 @@ def as_storage_error(operation: str, key: str, error: Exception, permissions: Pe
         return RemoteStorageUnreachableError(operation, key, f"TLS: {_cause(error)}", label="tls")
     if isinstance(error, boto.ParamValidationError):
         return RemoteStorageRefusedError(operation, key, str(error))
-    return _without_connection(operation, key, error)
+    if isinstance(error, _CONNECTION_ERRORS) and not isinstance(error, ResponseParserError):
+        return _without_connection(operation, key, error)
+    return RemoteStorageError(
+        operation,
+        key,
+        f"the answer cannot be understood: {defect_site(error)}",
+        "something else than an object store may answer at endpoint.url",
+        "odd_answer",
+    )
 
 
 def _without_connection(operation: str, key: str, error: Exception) -> RemoteStorageError:
@@ -81,12 +94,32 @@ def _without_connection(operation: str, key: str, error: Exception) -> RemoteSto
         return RemoteStorageUnreachableError(
             operation, key, "the store's host name does not resolve", "see endpoint.url and region", "dns"
         )
+    if isinstance(cause, EmptyPoolError):
+        return RemoteStorageUnreachableError(
+            operation, key, "no connection became free", "raise max.pool.connections", "pool"
+        )
+    if any(isinstance(one, OSError) and one.errno in _NO_DESCRIPTOR for one in _chain(error)):
+        return RemoteStorageUnreachableError(
+            operation, key, "no file descriptor is left", "raise the agent's limit of open files", "file_descriptors"
+        )
     return RemoteStorageUnreachableError(operation, key, f"{type(error).__name__}: {cause}")
 
 
-def _cause(error: Exception) -> object:
+def _cause(error: BaseException) -> object:
     """What botocore wrapped; its own text repeats the URL."""
     return getattr(error, "kwargs", {}).get("error", error)
+
+
+def _chain(error: BaseException) -> Iterator[object]:
+    """The error, what botocore wrapped, and what these came from."""
+    left: list[object] = [error]
+    for _ in range(_CHAIN_MAX):
+        if not left:
+            return
+        one = left.pop()
+        yield one
+        if isinstance(one, BaseException):
+            left += [each for each in (one.__cause__ or one.__context__, _cause(one)) if each not in (None, one)]
 
 
 def _of_an_answer(operation: str, key: str, error: boto.ClientError, permissions: Permissions) -> RemoteStorageError:
@@ -128,6 +161,14 @@ def _of_another_answer(operation: str, key: str, status: int, code: str) -> Remo
     if status == 501:
         return RemoteStorageConfigError(
             operation, "endpoint.url", f"the store lacks what is needed ({reason})", "conditional PUT, range GET"
+        )
+    if 300 <= status < 400:
+        return RemoteStorageRefusedError(
+            operation,
+            key,
+            f"the store sends its clients elsewhere ({reason})",
+            "see region and endpoint.url",
+            "redirect",
         )
     if 400 <= status < 500:
         return RemoteStorageRefusedError(operation, key, reason)

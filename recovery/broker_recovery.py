@@ -59,6 +59,8 @@ class PlannedLog:
     settings: LogSettings
     runs: LogRuns
     plan: LogPlan
+    rules: PlanRules = field(default_factory=PlanRules)
+    """Those of the plan."""
 
     @property
     def name(self) -> str:
@@ -95,10 +97,11 @@ def plan_broker(
         rules = PlanRules(
             may_have_holes=settings.is_compacted,
             retention_horizon_ms=None if settings.retention_ms is None else now_ms - settings.retention_ms,
+            declared_gaps=tuple(inventory.declared_gaps.get(partition, ())),
             begins_behind_last_gap=selection.begins_behind_last_gap,
         )
         replicas = topic.partitions[partition.partition]
-        planned.append(PlannedLog(partition, topic.name, replicas, settings, runs, runs.plan(rules)))
+        planned.append(PlannedLog(partition, topic.name, replicas, settings, runs, runs.plan(rules), rules))
     if not planned:
         raise UnknownClusterError(
             "plan recovery",
@@ -116,6 +119,7 @@ def recover_broker(
     reader: RunReader,
     *,
     new_directory_id: Callable[[], str],
+    wall_ms: Callable[[], int],
     to_timestamp_ms: int | None = None,
     threads: int = DEFAULT_THREADS,
     progress: Callable[[RestoreProgress], None] = lambda _progress: None,
@@ -142,14 +146,18 @@ def recover_broker(
                 log.runs,
                 log.plan,
                 log.settings,
+                log.rules,
             )
             for log in stored
         ]
-        restored = restore_logs(jobs, reader, to_timestamp_ms=to_timestamp_ms, threads=threads, progress=progress)
+        restored = restore_logs(
+            jobs, reader, to_timestamp_ms=to_timestamp_ms, threads=threads, progress=progress, wall_ms=wall_ms
+        )
+        starts = {log.job.partition: log.job.plan.start_offset for log in restored}
         for target in targets:
             target.publish(
                 {
-                    (log.topic, log.partition.partition): log.plan.start_offset
+                    (log.topic, log.partition.partition): starts[log.partition]
                     for log in stored
                     if placed[log.partition] is target
                 }

@@ -6,7 +6,8 @@ tells them (`ask_cluster`; directory ids then come from the agents' registration
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
@@ -14,7 +15,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 from kafka_log.cluster_metadata import KRaftImage
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
-from metadata_topic.cluster_descriptions import ClusterDescriptions, DescriptionError
+from metadata_topic.cluster_descriptions import ClusterDescriptions, DescribedTopic, DescriptionError
+from metadata_topic.errors import ClientPropertyError
 from recovery.errors import UnknownClusterError
 
 _CLIENT_ID = "remote-wal-recover"
@@ -38,6 +40,8 @@ class ReplicaSet:
     """-1 when it is not known."""
     directories: tuple[str, ...] = ()
     """Ids of the replicas' log directories; empty when they are not known."""
+    eligible: tuple[int, ...] = ()
+    """Who is not in sync and may be elected all the same (KIP-966); empty when it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,14 @@ def from_kraft(image: KRaftImage) -> ClusterView:
             topic.topic_id,
             dict(image.topic_configs.get(topic.name, {})),
             {
-                number: ReplicaSet(known.replicas, known.in_sync, known.leader, known.leader_epoch, known.directories)
+                number: ReplicaSet(
+                    known.replicas,
+                    known.in_sync,
+                    known.leader,
+                    known.leader_epoch,
+                    known.directories,
+                    known.eligible or (() if known.in_sync else known.last_known),
+                )
                 for number, known in topic.partitions.items()
             },
         )
@@ -139,7 +150,9 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
     try:
         metadata = admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
         names = sorted(metadata.topics)
-        described = ClusterDescriptions(client, _CLIENT_ID, _REQUEST_TIMEOUT_S).topics(names)
+        descriptions = ClusterDescriptions(client, _CLIENT_ID, _REQUEST_TIMEOUT_S)
+        described = descriptions.topics(names)
+        eligible = _eligible_leaders(descriptions, described)
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         configs = admin.describe_configs(resources, request_timeout=_REQUEST_TIMEOUT_S) if names else {}
         topics = {}
@@ -151,7 +164,15 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
                 topic.name,
                 topic.topic_id,
                 {key: entry.value for key, entry in settings.items()},
-                {one.partition: ReplicaSet(one.replicas, one.isr, one.leader_id) for one in topic.partitions},
+                {
+                    one.partition: ReplicaSet(
+                        one.replicas,
+                        one.isr,
+                        one.leader_id,
+                        eligible=eligible.get((topic.name, one.partition), ()),
+                    )
+                    for one in topic.partitions
+                },
             )
     except (KafkaException, TimeoutError, DescriptionError) as error:
         reason = str(error) or f"no answer within {_ANSWER_TIMEOUT_S:.0f} s"
@@ -159,3 +180,15 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
             "ask cluster", client.bootstrap_servers, reason, "give --cluster-metadata when no broker is left"
         ) from error
     return str(metadata.cluster_id), ClusterView(topics)
+
+
+def _eligible_leaders(
+    descriptions: ClusterDescriptions, topics: Iterable[DescribedTopic]
+) -> dict[tuple[str, int], tuple[int, ...]]:
+    """Of the topics that have a partition without a leader; nothing where the brokers or the login do not allow it."""
+    names = [topic.name for topic in topics if any(one.leader_id < 0 for one in topic.partitions)]
+    if not names:
+        return {}
+    with suppress(DescriptionError, ClientPropertyError):
+        return descriptions.eligible_leaders(names)
+    return {}

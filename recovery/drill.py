@@ -24,7 +24,7 @@ def run_drill(
     if directory.exists() and any(directory.iterdir()):
         raise TargetRefusedError("drill", str(directory), "it is not empty", "a drill needs a directory of its own")
     jobs = [
-        RestoreJob(log.partition, log.name, directory / log.name, log.runs, log.plan, log.settings)
+        RestoreJob(log.partition, log.name, directory / log.name, log.runs, log.plan, log.settings, log.rules)
         for log in planned
         if log.is_stored
     ]

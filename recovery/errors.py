@@ -13,7 +13,9 @@ class RecoveryError(Exception):
 
 
 class TargetRefusedError(RecoveryError):
-    """A log directory may not be written to: not empty, another cluster's or node's, or in a broker's hands."""
+    """A log directory may not be written to: not empty, another cluster's or node's, in a broker's hands, or the broker
+    would lead with less than it had.
+    """
 
 
 class UnknownClusterError(RecoveryError):
@@ -22,3 +24,7 @@ class UnknownClusterError(RecoveryError):
 
 class UnusableRunError(RecoveryError):
     """A run's bytes are not what they should be, or are gone; another copy may do."""
+
+
+class GoneRunError(UnusableRunError):
+    """A run's object was deleted."""

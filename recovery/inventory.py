@@ -12,41 +12,27 @@ declared end is dead too, where nothing speaks against it (`recovery.epoch_ends`
 Without metadata, every object's footer is read: a request for each. An object whose footer cannot be read is named.
 """
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.archive_recovery import records_from_objects
 from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.declared_gaps import DeclaredGap
 from metadata_topic.states import FINISHED, STARTED
 from plugin.archive_storage import ArchiveStorage
-from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.epoch_ends import EpochEnds
+from recovery.footers import Progress, UnreadableObject, read_footers
 from recovery.log_plan import EpochStart, LogRuns, StoredObject, StoredRun
 from recovery.metadata_notes import NotedMetadata
-
-_FOOTER_THREADS = 16
-_FOOTERS_AT_ONCE = 1024
-
-Progress = Callable[[str, int], None]
-"""Told what is being done, and how many objects of it are done."""
+from recovery.patience import IMPATIENT, Patience
 
 DeadTails = Mapping[tuple[CombinedSegmentId, TopicIdPartition, int], int]
 
 DeadFrom = Callable[[RemoteLogSegmentMetadataEntry], int | None]
 """The offset from which on an object's entry is dead; None: it lives whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadableObject:
-    """An object that is there and does not say what is in it."""
-
-    key: str
-    reason: str
 
 
 @dataclass(slots=True)
@@ -57,6 +43,8 @@ class Inventory:
     lost: dict[TopicIdPartition, list[StoredRun]] = field(default_factory=dict)
     """Runs that the metadata tells of, whose objects are gone."""
     known_starts: dict[TopicIdPartition, list[EpochStart]] = field(default_factory=dict)
+    declared_gaps: dict[TopicIdPartition, list[DeclaredGap]] = field(default_factory=dict)
+    """By which records are missing, as the leaders said."""
     unreadable: list[UnreadableObject] = field(default_factory=list)
     lost_objects: list[str] = field(default_factory=list)
     objects: int = 0
@@ -76,11 +64,14 @@ class Inventory:
 
 
 def from_objects(
-    storage: RemoteWalStorageManager, archive: ArchiveStorage | None, progress: Progress = lambda _what, _done: None
+    storage: RemoteWalStorageManager,
+    archive: ArchiveStorage | None,
+    progress: Progress = lambda _what, _done: None,
+    patience: Patience = IMPATIENT,
 ) -> Inventory:
     """What the objects tell of themselves. Raises RemoteStorageError when the store fails."""
     inventory = Inventory()
-    _add_footers(inventory, storage, storage.list_log_segments(), progress)
+    _add_footers(inventory, storage, storage.list_log_segments(), progress, patience)
     if archive is not None:
         for record in records_from_objects(archive):
             stored = StoredObject(record.object_id, record.size_bytes, record.event_timestamp_ms)
@@ -95,12 +86,16 @@ def from_metadata(
     storage: RemoteWalStorageManager,
     archive: ArchiveStorage | None,
     progress: Progress = lambda _what, _done: None,
+    patience: Patience = IMPATIENT,
 ) -> Inventory:
     """What the metadata topic tells, held against the listing. Raises RemoteStorageError when the store fails."""
     inventory = Inventory(known_starts=noted.epoch_ends.starts())
     listed = {stored.combined_segment_id: stored for stored in storage.list_log_segments()}
     inventory.foreign_objects = storage.request_counts.foreign_objects
     image = noted.store.image()
+    for gap in image.gaps:
+        if gap.reason.is_loss:
+            inventory.declared_gaps.setdefault(gap.topic_id_partition, []).append(gap)
     dead = {
         (tail.combined_segment_id, tail.topic_id_partition, tail.leader_epoch): tail.first_offset for tail in image.dead
     }
@@ -124,7 +119,7 @@ def from_metadata(
             progress("metadata", done)
     unpublished += [stored for segment_id, stored in listed.items() if noted.store.state_of(segment_id) is None]
     inventory.unpublished_objects = len(unpublished)
-    _add_footers(inventory, storage, unpublished, progress)
+    _add_footers(inventory, storage, unpublished, progress, patience)
     _add_archive(inventory, archived, archive)
     _end_epochs(inventory, noted.epoch_ends, {found.combined_segment_id for found in unpublished})
     return inventory
@@ -170,34 +165,15 @@ def _add_footers(
     storage: RemoteWalStorageManager,
     listed: Iterable[StoredSegment],
     progress: Progress,
+    patience: Patience,
 ) -> None:
     """Read the objects' footers, many at a time."""
-
-    def read(
-        stored: StoredSegment,
-    ) -> tuple[StoredObject, Collection[RemoteLogSegmentMetadataEntry]] | UnreadableObject:
-        try:
-            found = storage.fetch_segment_metadata(stored)
-        except (RemoteSegmentCorruptError, RemoteResourceNotFoundError) as error:
-            return UnreadableObject(stored.key, error.reason)
-        return StoredObject(found.combined_segment_id, found.size_bytes, found.event_timestamp_ms), found.entries
-
-    done = 0
-    with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="recovery-footer") as pool:
-        for some in _in_parts(iter(listed)):
-            for result in pool.map(read, some):
-                done += 1
-                if isinstance(result, UnreadableObject):
-                    inventory.unreadable.append(result)
-                else:
-                    found, entries = result
-                    _add_entries(inventory, found, entries)
-            progress("footers", done)
-
-
-def _in_parts(listed: Iterator[StoredSegment]) -> Iterator[list[StoredSegment]]:
-    while part := list(islice(listed, _FOOTERS_AT_ONCE)):
-        yield part
+    for found in read_footers(storage, listed, progress, patience):
+        if isinstance(found, UnreadableObject):
+            inventory.unreadable.append(found)
+        else:
+            stored = StoredObject(found.combined_segment_id, found.size_bytes, found.event_timestamp_ms)
+            _add_entries(inventory, stored, found.entries)
 
 
 def _nothing_dead(_entry: RemoteLogSegmentMetadataEntry) -> int | None:

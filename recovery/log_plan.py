@@ -17,18 +17,23 @@ deleted.
 
 Within an epoch any run that covers an offset will do, as one leader writes an offset once; the one reaching furthest
 is taken. Runs that are known and cannot be read (their object is gone) take part in finding the epochs and the log's
-end, not in covering. Offsets that nothing covers are a gap, unless the log may have holes (it was compacted).
-Everything behind the first gap is left out, for a log has none. But what stands before a gap may be leftovers: old
-records that are still there because they share an object with younger ones. When all of it is older than the topic's
-retention, the log begins behind the gap.
+end, not in covering. Offsets that nothing covers are a gap, unless the log may have holes (it was compacted). Where
+the log's leader has declared that they cannot be had any more (`metadata_topic.declared_gaps`), the log goes on behind
+them, as Kafka's logs may lack offsets. Everything behind the first gap that nobody declared is left out. But what
+stands before a gap may be leftovers: old records that are still there because they share an object with younger ones.
+When all of it is older than the topic's retention, the log begins behind the gap.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from plugin.archive_object import ArchiveObjectId, StoredObjectId
+from metadata_topic.declared_gaps import DeclaredGap
+from metadata_topic.leader_epochs import LeaderEpochChain
+from metadata_topic.offset_ranges import OffsetRange, joined_ranges
+from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,8 @@ class PlanRules:
     """Where the log begins; None: where the runs do."""
     retention_horizon_ms: int | None = None
     """What was written before this time is expired; None: nothing is."""
+    declared_gaps: tuple[DeclaredGap, ...] = ()
+    """What its leaders said of offsets that nobody can have any more."""
     begins_behind_last_gap: bool = False
     """Take the newest unbroken stretch, whatever came before it."""
 
@@ -115,6 +122,8 @@ class LogPlan:
     """As Kafka's leader-epoch-checkpoint has them; the newest may have no records."""
     gap: Gap | None = None
     """What ends the log before its time."""
+    declared_gaps: tuple[Gap, ...] = ()
+    """Offsets within the log that are missing, as was declared."""
     gaps_before: tuple[Gap, ...] = ()
     """Gaps in front of the log's start, between leftovers."""
     unused_runs: int = 0
@@ -167,6 +176,14 @@ class LogRuns:
     def run_count(self) -> int:
         return sum(map(len, self._runs.values()))
 
+    def without(self, unreadable: Container[StoredRun]) -> "LogRuns":
+        """The same, where these are known and cannot be read."""
+        readable = copy(self)
+        readable._runs = {
+            epoch: [run for run in of_epoch if run not in unreadable] for epoch, of_epoch in self._runs.items()
+        }
+        return readable
+
     def copies(self, offset: int) -> list[Extent]:
         """The runs that hold `offset` of this log, the one reaching furthest first, each from `offset` on."""
         found = []
@@ -184,19 +201,24 @@ class LogRuns:
         begin = 0
         while begin < len(stretches) - 1 and _is_passed_over(stretches[begin], rules):
             begin += 1
-        if not stretches or _lacks_its_start(stretches[0], rules):
+        declared = self._declared(rules)
+        if not stretches or _lacks_its_start(stretches[0], rules, declared):
             return self._empty_plan(rules, stretches[0][0].first_offset if stretches else self._known_end)
-        chosen = stretches[begin]
+        chosen, missing = _over_declared(stretches[begin:], declared)
         start, end = chosen[0].first_offset, chosen[-1].last_offset + 1
         if rules.start_offset is not None and begin == 0:
             start = min(rules.start_offset, start) if rules.may_have_holes else start
-        behind = stretches[begin + 1][0].first_offset if begin + 1 < len(stretches) else self._known_end
-        gap = Gap(end, behind) if behind > end else None
+        behind = next((one[0].first_offset for one in stretches if one[0].first_offset > end), self._known_end)
+        gap = Gap(end, behind) if behind > end and not _is_within((end, behind), declared) else None
         before = tuple(
             Gap(one[-1].last_offset + 1, other[0].first_offset) for one, other in pairwise(stretches[: begin + 1])
         )
         epochs = self._epochs_between(start, end, is_natural_end=gap is None)
-        return LogPlan(tuple(chosen), start, end, epochs, gap, before, self.run_count - len(chosen))
+        return LogPlan(tuple(chosen), start, end, epochs, gap, missing, before, self.run_count - len(chosen))
+
+    def _declared(self, rules: PlanRules) -> list[OffsetRange]:
+        epochs = LeaderEpochChain(self.lineage)
+        return joined_ranges((gap.from_offset, gap.end_in(epochs)) for gap in rules.declared_gaps)
 
     def _empty_plan(self, rules: PlanRules, next_offset: int) -> LogPlan:
         """Of a log that holds nothing where it begins; `next_offset` is where anything is held."""
@@ -272,11 +294,30 @@ def _lineage(starts: dict[int, int]) -> tuple[EpochStart, ...]:
     return tuple(reversed(kept))
 
 
-def _lacks_its_start(first: Sequence[Extent], rules: PlanRules) -> bool:
+def _over_declared(
+    stretches: Sequence[Sequence[Extent]], declared: Sequence[OffsetRange]
+) -> tuple[list[Extent], tuple[Gap, ...]]:
+    """The first stretch, and those that follow it behind declared gaps alone; and these gaps."""
+    extents, missing = list(stretches[0]), []
+    for stretch in stretches[1:]:
+        gap = Gap(extents[-1].last_offset + 1, stretch[0].first_offset)
+        if not _is_within(gap, declared):
+            break
+        extents += stretch
+        missing.append(gap)
+    return extents, tuple(missing)
+
+
+def _is_within(gap: OffsetRange, declared: Iterable[OffsetRange]) -> bool:
+    return any(begin <= gap[0] and gap[1] <= end for begin, end in declared)
+
+
+def _lacks_its_start(first: Sequence[Extent], rules: PlanRules, declared: Iterable[OffsetRange]) -> bool:
     """Whether the first records of a log are missing whose start is known."""
     if rules.start_offset is None or rules.may_have_holes or rules.begins_behind_last_gap:
         return False
-    return first[0].first_offset > rules.start_offset
+    found = first[0].first_offset
+    return found > rules.start_offset and not _is_within((rules.start_offset, found), declared)
 
 
 def _is_passed_over(stretch: Sequence[Extent], rules: PlanRules) -> bool:

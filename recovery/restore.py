@@ -6,19 +6,25 @@ copies of these offsets are tried, one after the other, the same way as a plan c
 none is left, the log ends there, before the first offset that is missing; what the plan has behind it is passed over.
 So what is written never has a hole that the plan did not know of.
 
+Objects that were there for the plan may expire, and be deleted, before they are read: those of a log's beginning first.
+A log that ended since an object is gone is read on until something of it is there, and planned again without what
+is gone. If it then begins behind that gap, as nothing stands before it or all of that has expired too, it is made anew
+from there: what a recovery that is begun now would make.
+
 A store that fails altogether ends the restoring with its error. What was written stays, and the next run goes on.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
-from recovery.errors import UnusableRunError
-from recovery.log_plan import EpochStart, Extent, Gap, LogPlan, LogRuns
+from recovery.errors import GoneRunError, UnusableRunError
+from recovery.log_plan import EpochStart, Extent, Gap, LogPlan, LogRuns, PlanRules, StoredRun
 from recovery.log_settings import LogSettings
 from recovery.log_writer import LogWriter
 from recovery.object_reads import ObjectRead, order_reads
@@ -39,6 +45,17 @@ class RestoreJob:
     runs: LogRuns
     plan: LogPlan
     settings: LogSettings
+    rules: PlanRules = field(default_factory=PlanRules)
+    """Those of the plan."""
+
+
+class GoneHead(NamedTuple):
+    """Offsets [from_offset, to_offset) of which something was deleted while it was read; the log begins behind them."""
+
+    from_offset: int
+    to_offset: int
+    is_expired: bool
+    """All that was found deleted was older than the topic's retention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +63,7 @@ class RestoredLog:
     """What became of a job."""
 
     job: RestoreJob
+    """With the plan that it was made by at last."""
     end_offset: int
     """Behind the last offset that was written."""
     written_bytes: int
@@ -60,6 +78,12 @@ class RestoredLog:
     """The log ends at the point in time that was asked for."""
     failed_copies: tuple[str, ...] = field(default=())
     """Why copies could not be used."""
+    gone_head: GoneHead | None = None
+
+    @property
+    def declared_gaps(self) -> tuple[Gap, ...]:
+        """What is missing within the log, as was declared."""
+        return tuple(gap for gap in self.job.plan.declared_gaps if gap.to_offset <= self.end_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +98,57 @@ class _Log:
     """A job under way."""
 
     def __init__(self, job: RestoreJob, to_timestamp_ms: int | None) -> None:
+        self._to_timestamp_ms = to_timestamp_ms
+        self._planned_start = job.plan.start_offset
+        self.unusable: set[StoredRun] = set()
+        self.gone: set[StoredRun] = set()
+        self.gone_head: GoneHead | None = None
+        self.failed: list[str] = []
+        self._begin(job)
+
+    def _begin(self, job: RestoreJob) -> None:
         self.job = job
-        self.writer = LogWriter(job.directory, job.plan, job.settings, to_timestamp_ms)
+        self.writer = LogWriter(job.directory, job.plan, job.settings, self._to_timestamp_ms)
         self.writer.resume()
         self.resumed_bytes = self.writer.written_bytes
         self.gap = job.plan.gap
         self.is_broken = False
+        self.seeks_what_is_left = False
         self.written_ms: int | None = None
-        self.failed: list[str] = []
-
-    @property
-    def is_ended(self) -> bool:
-        return self.is_broken or self.writer.reached_timestamp
 
     def wants(self, extent: Extent) -> bool:
-        return not self.is_ended and extent.last_offset >= self.writer.next_offset
+        is_ended = self.writer.reached_timestamp or (self.is_broken and not self.seeks_what_is_left)
+        return not is_ended and extent.last_offset >= self.writer.next_offset
+
+    def cannot_use(self, extent: Extent, error: UnusableRunError) -> None:
+        log.warning("recovery_copy_unusable", log=self.job.name, error=str(error))
+        self.failed.append(str(error))
+        self.unusable.add(extent.run)
+        if isinstance(error, GoneRunError):
+            self.gone.add(extent.run)
+
+    def end_before(self, gap: Gap, *, is_gone: bool) -> None:
+        """No copy is left of what comes next."""
+        self.is_broken, self.seeks_what_is_left = True, is_gone
+        self.gap = gap
+
+    def begins_anew(self, now_ms: int | None) -> bool:
+        """Whether it is to be made once more, from behind a gap that deletions made; it is ready for that."""
+        if not self.is_broken or self.gap is None or not self.gone:
+            return False
+        job = self.job
+        rules = job.rules
+        if now_ms is not None and job.settings.retention_ms is not None:
+            rules = replace(rules, retention_horizon_ms=now_ms - job.settings.retention_ms)
+        plan = job.runs.without(self.unusable).plan(rules)
+        if plan.start_offset <= self.gap.from_offset:
+            return False
+        horizon_ms = rules.retention_horizon_ms
+        is_expired = horizon_ms is not None and all(run.stored_in.written_ms < horizon_ms for run in self.gone)
+        self.gone_head = GoneHead(self._planned_start, plan.start_offset, is_expired)
+        log.warning("recovery_begins_behind_deleted", log=job.name, **self.gone_head._asdict())
+        self._begin(replace(job, plan=plan))
+        return True
 
     def take(self, found: ReadExtent) -> None:
         end_before = self.writer.next_offset
@@ -105,10 +165,24 @@ def restore_logs(
     to_timestamp_ms: int | None = None,
     threads: int,
     progress: Callable[[RestoreProgress], None] = lambda _progress: None,
+    wall_ms: Callable[[], int] | None = None,
 ) -> list[RestoredLog]:
-    """Make all logs; they are whole and on the disk when this returns. Raises RemoteStorageError, OSError."""
+    """Make all logs; they are whole and on the disk when this returns. Raises RemoteStorageError, OSError.
+
+    `wall_ms` tells what has expired meanwhile; without it, that is what had expired for the plan.
+    """
     logs = [_Log(job, to_timestamp_ms) for job in jobs]
-    reads = [read for read in order_reads([job.plan for job in jobs]) if any(_wanted(logs, read))]
+    to_be_made = logs
+    while to_be_made:
+        _write(to_be_made, reader, threads, progress)
+        now_ms = wall_ms() if wall_ms is not None else None
+        to_be_made = [one for one in to_be_made if one.begins_anew(now_ms)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="recovery-sync") as pool:
+        return list(pool.map(_finish, logs))
+
+
+def _write(logs: Sequence[_Log], reader: RunReader, threads: int, progress: Callable[[RestoreProgress], None]) -> None:
+    reads = [read for read in order_reads([one.job.plan for one in logs]) if any(_wanted(logs, read))]
     total = sum(read.size_bytes for read in reads)
     done = 0
     wanted = (read for read in reads if any(_wanted(logs, read)))
@@ -117,38 +191,43 @@ def restore_logs(
             one = logs[found.log]
             if not one.wants(found.extent):
                 continue
-            if isinstance(found, FailedExtent):
+            if one.seeks_what_is_left:
+                _seek(one, found)
+            elif isinstance(found, FailedExtent):
                 _take_other_copies(one, found, reader)
             else:
                 one.take(found)
         done += sum(found.extent.run.size_bytes for found in results)
         progress(RestoreProgress(min(done, total), total))
-    with ThreadPoolExecutor(threads, thread_name_prefix="recovery-sync") as pool:
-        return list(pool.map(_finish, logs))
 
 
 def _wanted(logs: Sequence[_Log], read: ObjectRead) -> Iterable[bool]:
     return (logs[number].wants(extent) for number, extent in read.extents)
 
 
+def _seek(one: _Log, found: ReadExtent | FailedExtent) -> None:
+    """Learn what else is gone, up to the first that is there."""
+    if isinstance(found, FailedExtent):
+        one.cannot_use(found.extent, found.error)
+    one.seeks_what_is_left = isinstance(found, FailedExtent) and isinstance(found.error, GoneRunError)
+
+
 def _take_other_copies(one: _Log, failed: FailedExtent, reader: RunReader) -> None:
     """Restore the failed extent's offsets from elsewhere, or end the log."""
-    log.warning("recovery_copy_unusable", log=one.job.name, error=str(failed.error))
-    one.failed.append(str(failed.error))
-    unusable = {failed.extent.run}
+    one.cannot_use(failed.extent, failed.error)
+    tried = {failed.extent.run}
     while one.wants(failed.extent):
         position = max(one.writer.next_offset, failed.extent.first_offset)
-        copies = [copy for copy in one.job.runs.copies(position) if copy.run not in unusable]
+        copies = [copy for copy in one.job.runs.copies(position) if copy.run not in tried]
         if not copies:
             # The log went on: at least to the end of what could not be read.
-            one.is_broken = True
-            one.gap = Gap(position, failed.extent.last_offset + 1)
+            one.end_before(Gap(position, failed.extent.last_offset + 1), is_gone=tried <= one.gone)
             return
         try:
             one.take(reader.read(failed.log, copies[0]))
         except UnusableRunError as error:
-            one.failed.append(str(error))
-            unusable.add(copies[0].run)
+            one.cannot_use(copies[0], error)
+            tried.add(copies[0].run)
 
 
 def _finish(one: _Log) -> RestoredLog:
@@ -164,4 +243,5 @@ def _finish(one: _Log) -> RestoredLog:
         one.written_ms,
         writer.reached_timestamp,
         tuple(one.failed),
+        one.gone_head,
     )

@@ -1,7 +1,8 @@
 """Reads runs from object storage: ahead of their use, in parallel, checked, and handed on in order.
 
 What is wrong with one run (its object is gone or damaged) is handed on as an error in its place, for whoever knows of
-other copies. What is wrong with the store (it does not answer, or refuses) ends the reading.
+other copies. What is wrong with the store is waited for (`recovery.patience`); if that does not help, or it refuses,
+the reading ends.
 """
 
 from collections import deque
@@ -11,13 +12,14 @@ from dataclasses import dataclass
 
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import BatchSpan, CorruptBatchError, scan_batches
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
-from recovery.errors import UnusableRunError
+from recovery.errors import GoneRunError, UnusableRunError
 from recovery.log_plan import Extent, StoredObject, StoredRun
 from recovery.object_reads import LogExtent, ObjectRead
+from recovery.patience import IMPATIENT, Patience
 
 DEFAULT_THREADS = 8
 DEFAULT_WINDOW_BYTES = 64 * 1024 * 1024
@@ -46,12 +48,21 @@ class FailedExtent:
 class RunReader:
     """Reads from the stores of combined segments and of archive objects. Thread-safe."""
 
-    def __init__(self, storage: RemoteWalStorageManager, archive: ArchiveStorage | None = None) -> None:
+    def __init__(
+        self,
+        storage: RemoteWalStorageManager,
+        archive: ArchiveStorage | None = None,
+        patience: Patience = IMPATIENT,
+    ) -> None:
         self._storage = storage
         self._archive = archive
+        self._patience = patience
 
     def fetch(self, stored: StoredObject, start: int, end: int) -> bytes:
         """The bytes [start, end) of an object, unchecked. Raises RemoteStorageError, UnusableRunError."""
+        return self._patience.call(lambda: self._fetch(stored, start, end))
+
+    def _fetch(self, stored: StoredObject, start: int, end: int) -> bytes:
         object_id = stored.object_id
         if not isinstance(object_id, ArchiveObjectId):
             return self._storage.fetch_log_segment(object_id, start, end, stored.custom_metadata)
@@ -74,7 +85,8 @@ class RunReader:
         try:
             data = memoryview(self.fetch(read.stored_in, read.start, read.end))
         except (RemoteResourceNotFoundError, RemoteSegmentCorruptError, UnusableRunError) as error:
-            unusable = UnusableRunError("read run", str(read.stored_in.object_id), str(error))
+            kind = GoneRunError if isinstance(error, RemoteResourceNotFoundError) else UnusableRunError
+            unusable = kind("read run", str(read.stored_in.object_id), str(error))
             return [FailedExtent(log, extent, unusable) for log, extent in read.extents]
         return [_checked(log, extent, data, read.start) for log, extent in read.extents]
 

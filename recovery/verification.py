@@ -33,6 +33,8 @@ class FindingKind(Enum):
 
     GAP = "gap"
     """A log ends before records that are known to have been uploaded."""
+    DECLARED_GAP = "declared_gap"
+    """A log lacks records within, as its leader has declared that nobody can have them any more."""
     LOST_OBJECT = "lost_object"
     """The metadata tells of an object that the store does not have."""
     UNREADABLE_OBJECT = "unreadable_object"
@@ -52,7 +54,7 @@ class FindingKind(Enum):
 
     @property
     def is_error(self) -> bool:
-        return self not in (FindingKind.UNDECLARED_DEAD, FindingKind.FOREIGN_OBJECTS)
+        return self not in (FindingKind.DECLARED_GAP, FindingKind.UNDECLARED_DEAD, FindingKind.FOREIGN_OBJECTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,9 @@ def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iter
         if log.plan.gap is not None:
             detail = f"offsets {log.plan.gap.from_offset} to {log.plan.gap.to_offset - 1} are in no readable object"
             yield Finding(FindingKind.GAP, log.name, detail)
+        for gap in log.plan.declared_gaps:
+            detail = f"offsets {gap.from_offset} to {gap.to_offset - 1} were gone before they could be stored"
+            yield Finding(FindingKind.DECLARED_GAP, log.name, detail)
         yield from _check_epochs(log, inventory.runs.get(log.partition, ()))
 
 

@@ -30,13 +30,12 @@ import structlog
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.archive_object import ArchiveObjectId, StoredObjectId
+from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.link_index import LinkIndex, StoredBatch
 from replication.link_planner import SendLinked
 from replication.measures import ReplicationMeasures
-from rlm.led_views import StoredLog
-from rlm.stored_runs import FoundRuns, ProvedRun
+from rlm.led_views import FoundRuns, ProvedRun, StoredLog
 
 log = structlog.get_logger(__name__)
 

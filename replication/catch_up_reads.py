@@ -11,6 +11,7 @@ is missing there is planned, so nothing is read twice. Used from the event loop 
 """
 
 import asyncio
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 
-from plugin.archive_object import StoredObjectId
+from plugin.archive_object_id import StoredObjectId
 from replication.hydration import HydrationCache, HydrationError, HydrationRange
 from replication.link import SegmentLink
 from replication.measures import ReplicationMeasures
@@ -73,7 +74,7 @@ class CatchUpReads:
         for link in links:
             missing[link.object_id] += self._cache.missing(link.object_id, link.start_position, link.end_position)
         for object_id, wanted in missing.items():
-            for start, end in coalesce_ranges(wanted, max_gap_bytes=0):
+            for start, end in coalesce_ranges(wanted, max_gap_bytes=0, max_ranges=math.inf):
                 refusal = self._plan(object_id, start, end)
                 if refusal is not None:
                     raise HydrationError(refusal, "the bytes are not read now")

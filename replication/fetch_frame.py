@@ -27,6 +27,12 @@ REPLICA_STATE_VERSION = 15
 
 CONSUMER_REPLICA_ID = -1
 
+MAX_READ_REQUEST_BYTES = 1024 * 1024
+MAX_SCANNED_ITEMS = 16384
+"""Of all arrays and tagged fields of a frame together. Each costs microseconds on the event loop, and may be of two
+bytes, so it is their number that bounds what reading a frame takes.
+"""
+
 _REQUEST_HEADER = struct.Struct(">hhih")
 _PARTITION_PREFIX = struct.Struct(">ihqqq")  # partition, error, high watermark, last stable offset, log start offset
 _FETCH_PARTITION = struct.Struct(">iiqiqi")  # partition, current leader epoch, fetch offset, last fetched epoch, ...
@@ -48,6 +54,14 @@ class MalformedFrameError(ValueError):
         self.position = position
         self.reason = reason
         super().__init__(f"malformed frame at byte {position}: {reason}")
+
+
+class CostlyFrameError(MalformedFrameError):
+    """Reading this frame would hold all others up. It may be as good as any; `bound` names the one it is beyond."""
+
+    def __init__(self, position: int, bound: str, reason: str) -> None:
+        self.bound = bound
+        super().__init__(position, reason)
 
 
 class RequestHeader(NamedTuple):
@@ -129,7 +143,7 @@ def understands_fetch(api_version: int) -> bool:
 def scan_fetch_response(frame: Buffer, api_version: int) -> FetchResponseView:
     """Find the records in a Fetch response of versions 12 to 18.
 
-    Raises MalformedFrameError when a length or count leads out of the frame or bytes are left over.
+    Raises MalformedFrameError when a length or count leads out of the frame or bytes are left over, CostlyFrameError.
     """
     cursor = _Cursor(frame)
     correlation_id = cursor.int32()
@@ -175,7 +189,9 @@ def _scan_partition(cursor: "_Cursor", topic_id: TopicId | None, topic_name: str
 
 
 def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
-    """Who asks in a Fetch request of versions 12 to 18, and for what. Raises MalformedFrameError."""
+    """Who asks in a Fetch request of versions 12 to 18, and for what. Raises MalformedFrameError, CostlyFrameError."""
+    if len(frame) > MAX_READ_REQUEST_BYTES:
+        raise CostlyFrameError(0, "size", f"a request of {len(frame)} bytes")
     cursor = _Cursor(frame)
     cursor.skip(8)  # api key, version, correlation id
     cursor.skip(max(cursor.int16(), 0))  # client id
@@ -232,11 +248,12 @@ def encode_unsigned_varint(value: int) -> bytes:
 class _Cursor:
     """A position in a frame that never leaves it."""
 
-    __slots__ = ("_end", "_frame", "position")
+    __slots__ = ("_end", "_frame", "_items", "position")
 
     def __init__(self, frame: Buffer) -> None:
         self._frame = frame
         self._end = len(frame)
+        self._items = 0
         self.position = 0
 
     def skip(self, count: int) -> None:
@@ -281,6 +298,7 @@ class _Cursor:
         length = max(self.unsigned_varint() - 1, 0)
         if length * min_item_bytes > self._end - self.position:
             raise MalformedFrameError(position, f"an array of {length} items exceeds the frame")
+        self._will_pass(length)
         return length
 
     def compact_string(self) -> str:
@@ -315,7 +333,14 @@ class _Cursor:
         count = self.unsigned_varint()
         if count * 2 > self._end - self.position:
             raise MalformedFrameError(position, f"{count} tagged fields exceed the frame")
+        self._will_pass(count)
         return count
+
+    def _will_pass(self, items: int) -> None:
+        """Before the first of them is looked at."""
+        self._items += items
+        if self._items > MAX_SCANNED_ITEMS:
+            raise CostlyFrameError(self.position, "items", f"more than {MAX_SCANNED_ITEMS} items")
 
     def expect_end(self) -> None:
         if self.position != self._end:

@@ -1,8 +1,9 @@
 """A TCP connection that carries frames: four bytes of size, then so many bytes (Kafka's framing, and our peers').
 
 Holds true: a size is judged before anything is allocated for it, and memory grows with what really arrived. Reading
-stops while the owner lags, so a fast sender waits in TCP and not in our memory. Large frames are received straight
-into their own buffer. Used from the event loop alone.
+stops while the owner lags, or while all connections together hold more than their `MemoryBudget`, so a fast sender
+waits in TCP and not in our memory. Large frames are received straight into their own buffer. Used from the event loop
+alone.
 """
 
 import asyncio
@@ -12,10 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from replication.fetch_frame import Buffer
+from replication.memory_budget import MemoryBudget
 
 SIZE_PREFIX = struct.Struct(">i")
 DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
-"""As the broker's socket.request.max.bytes."""
+"""As the broker's socket.request.max.bytes, which bounds requests alone."""
+RESPONSE_FACTOR = 2
+"""Responses may be so many times larger."""
 
 MAX_QUEUED_FRAMES = 8
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
@@ -40,8 +44,15 @@ class FramedConnection(asyncio.BufferedProtocol):
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         frame_timeout_s: float = 30.0,
         on_connected: Callable[["FramedConnection"], None] | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         """A frame that began must be complete within `frame_timeout_s`, or the connection is closed."""
+        self._budget = budget or MemoryBudget()
+        self._held_bytes = 0
+        """What was taken from the budget: frames that are being received, that are queued, and the one read last."""
+        self._waits_for_memory = False
+        self._ticket = 0
+        self._lags = False
         self.max_frame_bytes = max_frame_bytes
         self.bytes_received = 0
         self.bytes_sent = 0
@@ -58,6 +69,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._frame_timer: asyncio.TimerHandle | None = None
         self._frames: deque[Buffer] = deque()
         self._queued_bytes = 0
+        self._read_bytes = 0
         self._reader: asyncio.Future[None] | None = None
         self._reading_paused = False
         self._writable = asyncio.Event()
@@ -77,10 +89,6 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Called by the event loop: where the next bytes go."""
         if self._frame is None:
             return memoryview(self._staging)[self._staged :]
-        if self._frame_received == len(self._frame):
-            grown = bytearray(min(self._frame_size, 2 * len(self._frame)))
-            grown[: self._frame_received] = self._frame
-            self._frame = grown
         return memoryview(self._frame)[self._frame_received :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -91,6 +99,8 @@ class FramedConnection(asyncio.BufferedProtocol):
             if self._frame_received == self._frame_size:
                 frame, self._frame = self._frame, None
                 self._frame_done(frame)
+            elif self._frame_received == len(self._frame):
+                self._grow_frame(2 * len(self._frame))
         else:
             self._staged += nbytes
             self._take_frames_from_staging()
@@ -104,6 +114,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._closed = True
         self.error = self.error or exc
         self._stop_frame_timer()
+        self._budget.forget(self)
+        self._give_back(self._held_bytes)
         self._wake_reader()
         self._writable.set()
 
@@ -124,6 +136,7 @@ class FramedConnection(asyncio.BufferedProtocol):
                 return
             start = position + SIZE_PREFIX.size
             if start + size <= self._staged:
+                self._take(size)
                 self._frame_done(bytes(self._staging[start : start + size]))
                 position = start + size
                 continue
@@ -140,23 +153,73 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def _begin_large_frame(self, size: int, start: int) -> None:
         received = self._staged - start
-        self._frame = bytearray(min(size, max(_FIRST_ALLOCATION_BYTES, received)))
-        self._frame[:received] = self._staging[start : self._staged]
+        self._frame = self._staging[start : self._staged]
+        self._ticket = self._budget.ticket()
+        self._take(received)
         self._frame_size = size
         self._frame_received = received
         self._start_frame_timer()
+        self._grow_frame(_FIRST_ALLOCATION_BYTES)
+
+    def _grow_frame(self, to_bytes: int) -> None:
+        """Make room for what comes next of a large frame, as soon as the budget has it."""
+        if self._frame is None:
+            return
+        size = min(self._frame_size, max(to_bytes, len(self._frame)))
+        more = size - len(self._frame)
+        if self._budget.try_take(more):
+            self._grown(size)
+            return
+        self._waits_for_memory = True
+        self._update_reading()
+        self._budget.wait(self, self._ticket, more, len(self._frame), lambda: self._may_grow(size))
+
+    def _may_grow(self, size: int) -> None:
+        self._grown(size)
+        self._may_read()
+
+    def _grown(self, size: int) -> None:
+        if self._frame is not None:
+            self._held_bytes += size - len(self._frame)
+            grown = bytearray(size)
+            grown[: self._frame_received] = memoryview(self._frame)[: self._frame_received]
+            self._frame = grown
+
+    def _take(self, size: int) -> None:
+        """Memory of what is there already."""
+        self._budget.take(size)
+        self._held_bytes += size
+
+    def _may_read(self) -> None:
+        self._waits_for_memory = False
+        self._update_reading()
+
+    def _give_back(self, size: int) -> None:
+        self._held_bytes -= size
+        self._budget.give_back(size)
 
     def _frame_done(self, frame: Buffer) -> None:
         self._stop_frame_timer()
         self._frames.append(frame)
         self._queued_bytes += len(frame)
-        if not self._reading_paused and (
-            len(self._frames) >= MAX_QUEUED_FRAMES or self._queued_bytes >= MAX_QUEUED_BYTES
-        ):
-            self._reading_paused = True
-            if self._transport is not None:
-                self._transport.pause_reading()
+        is_full = len(self._frames) >= MAX_QUEUED_FRAMES or self._queued_bytes >= MAX_QUEUED_BYTES
+        if is_full or self._budget.is_spent:
+            self._lags = True
+            self._update_reading()
         self._wake_reader()
+
+    def _update_reading(self) -> None:
+        """Stop reading, or go on with it."""
+        pause = self._lags or self._waits_for_memory
+        if pause is self._reading_paused or self._closed:
+            return
+        self._reading_paused = pause
+        if pause:
+            self._stop_frame_timer()
+        elif self._staged or self._frame is not None:
+            self._start_frame_timer()
+        if self._transport is not None:
+            self._transport.pause_reading() if pause else self._transport.resume_reading()
 
     def _start_frame_timer(self) -> None:
         """For the frame that began; while we do not read, its sender is not to blame."""
@@ -182,7 +245,14 @@ class FramedConnection(asyncio.BufferedProtocol):
     # The owner's side.
 
     async def read_frame(self) -> Buffer | None:
-        """The next frame without its size prefix, or None when the connection ended (`error` may say why)."""
+        """The next frame without its size prefix, or None when the connection ended (`error` may say why).
+
+        The frame before it is done with.
+        """
+        if self._read_bytes:
+            size, self._read_bytes = self._read_bytes, 0
+            if not self._closed:
+                self._give_back(size)
         while not self._frames:
             if self._closed:
                 return None
@@ -193,11 +263,10 @@ class FramedConnection(asyncio.BufferedProtocol):
                 self._reader = None
         frame = self._frames.popleft()
         self._queued_bytes -= len(frame)
-        if self._reading_paused and not self._frames and self._transport is not None and not self._closed:
-            self._reading_paused = False
-            if self._staged or self._frame is not None:
-                self._start_frame_timer()
-            self._transport.resume_reading()
+        self._read_bytes = len(frame)
+        if self._lags and not self._frames:
+            self._lags = False
+            self._update_reading()
         return frame
 
     def write_frame(self, *buffers: Buffer) -> None:

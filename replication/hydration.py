@@ -28,8 +28,13 @@ from typing import Protocol
 
 import structlog
 
-from plugin.archive_object import ArchiveObjectId, StoredObjectId
-from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError, failure_label
+from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
+from plugin.errors import (
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    defect_site,
+    failure_label,
+)
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from replication.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.measures import ReplicationMeasures
@@ -158,7 +163,8 @@ class HydrationCache:
             try:
                 data = await asyncio.shield(cached.data)
             except Exception as error:  # a backend's defect, too, must not hold up replication
-                raise HydrationError(failure_label(error), str(error) or type(error).__name__) from error
+                told = str(error) if isinstance(error, RemoteStorageError) else defect_site(error)
+                raise HydrationError(failure_label(error), told) from error
             parts.append(memoryview(data)[max(start - cached.start, 0) : end - cached.start])
             start = cached.end
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
@@ -239,6 +245,12 @@ class HydrationCache:
 
     def _read(self, object_id: StoredObjectId, start: int, end: int) -> bytes:
         """On a thread."""
+        data = self._read_from(object_id, start, end)
+        if not isinstance(data, bytes):
+            raise TypeError("a storage manager gives bytes")
+        return data
+
+    def _read_from(self, object_id: StoredObjectId, start: int, end: int) -> bytes:
         if not isinstance(object_id, ArchiveObjectId):
             return self._storage.fetch_log_segment(object_id, start, end)
         archive = self._archive()

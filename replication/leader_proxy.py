@@ -8,21 +8,26 @@ A connection without a hello is relayed as it is (a follower without an agent), 
 """
 
 import asyncio
+import socket
 import ssl
 
 import structlog
 
 from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from kafka_log.topic_partition import TopicIdPartition
+from plugin.errors import defect_site
 from plugin.segment_metadata import CombinedSegmentId
+from replication.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
 from replication.fetch_frame import (
     Buffer,
     MalformedFrameError,
 )
-from replication.framed_connection import FramedConnection
-from replication.leader_relay import LeaderContext, LeaderRelay
+from replication.framed_connection import RESPONSE_FACTOR, FramedConnection
+from replication.leader_context import LeaderContext
+from replication.leader_relay import LeaderRelay
 from replication.link_index import StoredBatch
-from replication.peer_connection import HELLO_TIMEOUT_S, Address, check_certificate, connect_framed
+from replication.peer_connection import Address, Listener, check_certificate, connect_framed
+from replication.peer_listener import PeerListener, shake_hands
 from replication.peer_protocol import (
     Hello,
     PeerRefusedError,
@@ -40,38 +45,52 @@ class LeaderProxy:
 
     def __init__(self, context: LeaderContext) -> None:
         self._context = context
-        self._server: asyncio.Server | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._listener = PeerListener(self._accepted, lambda: context.measures.fault("accept_failed"))
+        limits = context.limits
+        self._shares = ConnectionShares(limits.max_connections, limits.max_connections_of_one)
         self._tasks: set[asyncio.Task[None]] = set()
         self._relays: set[LeaderRelay] = set()
         self._watermarks = WatermarkTimes(context.stage_times)
 
-    async def start(self, listener: Address, tls: ssl.SSLContext | None) -> None:
+    async def start(self, listener: Listener, tls: ssl.SSLContext | None) -> None:
         """Listen for other agents. Raises OSError naming the address."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, listener.host, listener.port, ssl=tls)
+        self._tls = tls
+        await self._listener.start(listener)
 
-    def _accept(self) -> FramedConnection:
-        limits = self._context.limits
-        return FramedConnection(limits.max_frame_bytes, limits.frame_timeout_s, self._connected)
+    @property
+    def addresses(self) -> list[Address]:
+        """Where it listens."""
+        return [Address(*one.getsockname()[:2]) for one in self._listener.sockets]
 
-    def _connected(self, connection: FramedConnection) -> None:
-        if len(self._tasks) >= self._context.limits.max_connections:
-            self._context.measures.fault("too_many_connections")
-            connection.abort()
+    def _accepted(self, accepted: socket.socket, address: str) -> None:
+        try:
+            share = self._shares.enter(address)
+        except TooManyConnectionsError as error:
+            self._too_many(error)
+            accepted.close()
             return
-        task = asyncio.get_running_loop().create_task(self._serve(connection))
+        task = asyncio.get_running_loop().create_task(self._serve(accepted, share))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, peer: FramedConnection) -> None:
-        broker = FramedConnection(self._context.limits.max_frame_bytes * 2, self._context.limits.frame_timeout_s)
+    def _too_many(self, error: TooManyConnectionsError) -> None:
+        self._context.measures.fault("too_many_connections")
+        log.warning("too_many_connections", peer=error.holder, held=error.held)
+
+    async def _serve(self, accepted: socket.socket, share: ConnectionShare) -> None:
+        limits = self._context.limits
+        peer = FramedConnection(limits.max_frame_bytes, limits.frame_timeout_s, budget=self._context.request_budget)
+        max_response_bytes = RESPONSE_FACTOR * limits.max_frame_bytes
+        broker = FramedConnection(max_response_bytes, limits.frame_timeout_s, budget=self._context.budget)
         try:
-            async with asyncio.timeout(HELLO_TIMEOUT_S):
+            async with asyncio.timeout(limits.hello_timeout_s):
+                await shake_hands(accepted, peer, self._tls)
                 first = await peer.read_frame()
             if first is None:
                 self._context.measures.connection_ended("peer", peer.error)
                 return
-            link_version = self._greet(peer, first) if is_hello(first) else None
+            link_version = self._greet(peer, first, share) if is_hello(first) else None
             await connect_framed(self._context.broker, broker)
             relay = LeaderRelay(self._context, peer, broker, link_version, self._watermarks)
             self._relays.add(relay)
@@ -79,6 +98,8 @@ class LeaderProxy:
                 await relay.run(None if is_hello(first) else first)
             finally:
                 self._relays.discard(relay)
+        except TooManyConnectionsError as error:
+            self._too_many(error)
         except (PeerRefusedError, MalformedFrameError) as error:
             self._context.measures.fault("peer_refused")
             log.error("peer_refused", error=str(error))
@@ -87,23 +108,28 @@ class LeaderProxy:
         except OSError as error:
             self._context.measures.fault("broker_unreachable")
             log.warning("broker_unreachable", broker=str(self._context.broker), error=str(error))
+        except Exception as error:
+            self._context.measures.fault("relay_defect")
+            log.error("relay_defect", defect=defect_site(error))
         finally:
             peer.close()
             broker.close()
+            self._shares.leave(share)
 
-    def _greet(self, peer: FramedConnection, first: Buffer) -> int:
+    def _greet(self, peer: FramedConnection, first: Buffer, share: ConnectionShare) -> int:
         """Answer a hello; the link version to use with this peer, 0 when it may be sent none."""
         hello = Hello.decode(first)
         check_certificate(peer, hello)
         link_version = agree(self._context.hello, hello)
+        if hello.broker_id in self._context.followers:
+            self._shares.name(share, hello.broker_id)
         peer.write_frame(self._context.hello.encode())
         log.info("peer_accepted", follower=hello.broker_id, link_version=link_version)
         return link_version
 
     async def stop(self) -> None:
         """Close the listener and all connections."""
-        if self._server is not None:
-            self._server.close()
+        await self._listener.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

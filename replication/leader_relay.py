@@ -3,24 +3,23 @@
 Holds true: a link is only ever sent where the peer said that it understands links, for bytes that this very response
 contains. The original of a linked response is kept until the follower's next request, so that it can be sent inline
 when hydration fails. A response is linked only when it is the only one under way on its connection, as is always so
-with Kafka's replica fetchers; so "the next request" means that the response arrived.
+with Kafka's replica fetchers; so "the next request" means that the response arrived. What goes wrong in looking into
+frames, in planning and in linking never keeps a frame from going on as it came.
 """
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.archive_object import ArchiveObjectId, StoredObjectId
-from replication.catch_up import CatchUp, FollowerCatchUp
+from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 from replication.fetch_frame import (
     CONSUMER_REPLICA_ID,
     FETCH_API_KEY,
     Buffer,
+    CostlyFrameError,
     FetchRequestView,
     FetchResponseView,
     MalformedFrameError,
@@ -32,74 +31,35 @@ from replication.fetch_frame import (
     with_fetch_wait,
 )
 from replication.fetch_patience import FetchPatience
-from replication.framed_connection import DEFAULT_MAX_FRAME_BYTES, SIZE_PREFIX, FramedConnection
-from replication.link import encode_linked_response
-from replication.link_index import LinkIndex
-from replication.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
-from replication.measures import PeerByteCount, ReplicationMeasures
+from replication.framed_connection import SIZE_PREFIX, FramedConnection
+from replication.leader_context import LeaderContext
+from replication.link_defects import LinkDefects
+from replication.link_planner import SendLinked
+from replication.measures import PeerByteCount
 from replication.peer_channel import PeerChannel
-from replication.peer_connection import Address
 from replication.peer_protocol import (
-    ARCHIVE_LINK_VERSION,
-    CATCH_UP_LINK_VERSION,
     Announcement,
-    Hello,
     MessageKind,
     PeerRefusedError,
     coalesce_ranges,
     decode_inline_request,
 )
-from replication.upload_signal import UploadSignal
+from replication.response_links import LinkedMessage, ResponseLinks
 from replication.watermarks import WatermarkTimes
 from rlm.combine_task import UploadedSegment
-from rlm.led_views import LedPartitions
 from rlm.link_policy import LinkMode
-from rlm.measures import StageTimes
 
 log = structlog.get_logger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class LeaderLimits:
-    """In seconds and bytes."""
-
-    link_wait_max_s: float
-    break_even_bytes: int
-    gather_max_ms: int
-    """For how long the broker is asked to gather what a follower gets, while much is uploaded; 0: never."""
-    range_gap_bytes: int
-    """Ranges of a combined segment's announcement that are closer than this are read as one."""
-    stale_after_s: float = 30.0
-    """A response later than this is of no use: the follower's broker has given up (replica.socket.timeout.ms)."""
-    allow_plain_connections: bool = True
-    max_connections: int = 1024
-    max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
-    frame_timeout_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderContext:
-    """What all relays of one agent share."""
-
-    hello: Hello
-    limits: LeaderLimits
-    broker: Address
-    """The local broker's own inter-broker listener."""
-    led: LedPartitions
-    stage_times: StageTimes
-    measures: ReplicationMeasures
-    clock: Callable[[], float] = time.monotonic
-    index: LinkIndex = field(default_factory=LinkIndex)
-    uploads: UploadSignal = field(default_factory=UploadSignal)
-    catch_up: CatchUp | None = None
-    """None: followers that are far behind get inline what the index does not hold."""
+_LARGE_REQUEST_BYTES = 8 * 1024
+"""Above it, reading takes milliseconds: all other connections get their turn before the next one."""
 
 
 @dataclass(slots=True)
 class _RequestUnderWay:
     header: RequestHeader
     received_s: float
-    linkable: bool
+    linkable: bool = False
     gathers: bool = False
     """Whether the broker was asked to gather more than the follower asks for."""
 
@@ -121,24 +81,15 @@ class LeaderRelay:
         self._channel = PeerChannel(peer)
         self._broker = broker
         self._has_agent = link_version is not None
-        self._linking = self._may_link = bool(link_version)
         self._watermarks = watermarks
         self._under_way: deque[_RequestUnderWay] = deque()
         self._kept: tuple[int, Buffer] | None = None
+        self._let_go_of: int | None = None
         self._follower_id = CONSUMER_REPLICA_ID
         self._followed: set[TopicIdPartition] = set()
         limits = context.limits
-        self._catch_up: FollowerCatchUp | None = None
-        if context.catch_up is not None and self._may_link:
-            links_archive = (link_version or 0) >= ARCHIVE_LINK_VERSION
-            self._catch_up = FollowerCatchUp(context.catch_up, self._read_ahead, context.uploads.notify, links_archive)
-        self._tells_catch_up = (link_version or 0) >= CATCH_UP_LINK_VERSION
-        self._planner = LinkPlanner(
-            context.index,
-            context.led,
-            PlannerLimits(limits.link_wait_max_s, limits.break_even_bytes),
-            self._catch_up,
-        )
+        self._defects = LinkDefects(context.measures, context.clock)
+        self._links = ResponseLinks(context, self._defects, link_version or 0, self._read_ahead)
         self._patience = FetchPatience(limits.gather_max_ms)
         self._peer_bytes = PeerByteCount(context.measures, "leader", peer)
 
@@ -159,8 +110,8 @@ class LeaderRelay:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self._catch_up is not None:
-                self._catch_up.close()
+            self._links.close()
+            self._keep(None)
             self._watermarks.drop_follower(self._follower_id)
             self._peer_bytes.update(self._follower_id)
             self._context.measures.connection_ended("peer", self._peer.error)
@@ -168,7 +119,7 @@ class LeaderRelay:
 
     def announce(self, segment: UploadedSegment) -> None:
         """Tell the follower's agent what it will be given links to."""
-        if not self._may_link or not self._peer.is_writable:  # a hint; a peer that lags or left can do without
+        if not self._links.are_spoken or not self._peer.is_writable:  # a hint; a peer that lags or left can do without
             return
         entries = [
             entry
@@ -184,7 +135,7 @@ class LeaderRelay:
 
     def _read_ahead(self, object_id: StoredObjectId, ranges: list[tuple[int, int]]) -> None:
         """Tell the agent of a follower that is far behind what it will be given links to."""
-        if self._tells_catch_up and self._peer.is_writable:
+        if self._links.tells_catch_up and self._peer.is_writable:
             is_archived = isinstance(object_id, ArchiveObjectId)
             kind = MessageKind.READ_ARCHIVE_AHEAD if is_archived else MessageKind.READ_AHEAD
             self._tell_ranges(kind, object_id, ranges)
@@ -205,8 +156,7 @@ class LeaderRelay:
     def truncated(self, partition: TopicIdPartition) -> None:
         """What was read ahead of the follower may be of a log that is none any more."""
         self._patience.dropped(partition)
-        if self._catch_up is not None:
-            self._catch_up.forget(partition)
+        self._links.truncated(partition)
 
     # Requests, from the follower to the broker.
 
@@ -219,6 +169,8 @@ class LeaderRelay:
             else:
                 self._control(kind, body)
             await self._broker.drain()
+            if len(body) > _LARGE_REQUEST_BYTES:
+                await asyncio.sleep(0)
 
     async def _next_message(self) -> tuple[MessageKind, Buffer] | None:
         if self._has_agent:
@@ -230,42 +182,77 @@ class LeaderRelay:
         if kind is MessageKind.INLINE_REQUEST:
             self._send_kept(decode_inline_request(body))
         elif kind in (MessageKind.LINKS_PAUSED, MessageKind.LINKS_RESUMED):
-            resumed = kind is MessageKind.LINKS_RESUMED
-            self._linking = self._may_link and resumed
-            self._context.measures.fault("links_resumed" if resumed else "links_paused")
-            self._context.uploads.notify()
+            self._links.paused(paused=kind is MessageKind.LINKS_PAUSED)
         else:
             raise MalformedFrameError(0, f"{kind.name} from a follower's agent")
 
     def _request(self, frame: Buffer) -> None:
         received_s = self._context.clock()
         header = parse_request_header(frame)
-        linkable = False
-        gathers = False
+        request = _RequestUnderWay(header, received_s)
         offsets: list[tuple[TopicIdPartition, int]] = []
-        if header.api_key == FETCH_API_KEY and understands_fetch(header.api_version):
-            try:
-                view = scan_fetch_request(frame, header.api_version)
-            except MalformedFrameError as error:
-                self._not_understood("request", error)
-            else:
-                linkable = view.replica_id != CONSUMER_REPLICA_ID
-                if linkable:
-                    self._follower_id = view.replica_id
-                    offsets = _fetch_offsets(view)
-                    frame, gathers = self._gathering(frame, view, offsets)
-        self._kept = None
-        self._under_way.append(_RequestUnderWay(header, received_s, linkable, gathers))
+        with self._defects.survived("request"):
+            if header.api_key == FETCH_API_KEY and understands_fetch(header.api_version):
+                frame, offsets = self._fetch_request(frame, request)
+        self._keep(None)
+        self._under_way.append(request)
         self._broker.write_frame(frame)
         # Producers wait for what this request tells the broker, so what we learn from it comes after.
         self._context.measures.relayed("request", SIZE_PREFIX.size + len(frame), self._follower_id)
-        for partition, offset in offsets:
-            self._watermarks.fetched(partition, self._follower_id, offset, received_s)
+        if self._follower_id == CONSUMER_REPLICA_ID:
+            return
+        with self._defects.survived("request"):
+            for partition, offset in offsets:
+                self._watermarks.fetched(partition, self._follower_id, offset, received_s)
+
+    def _fetch_request(
+        self, frame: Buffer, request: _RequestUnderWay
+    ) -> tuple[Buffer, list[tuple[TopicIdPartition, int]]]:
+        """The request as it goes on, and the offsets that a follower asks for in it."""
+        try:
+            view = scan_fetch_request(frame, request.header.api_version)
+        except CostlyFrameError as error:
+            self._not_read("request", error)
+            self._forget_follower()
+            return frame, []
+        except MalformedFrameError as error:
+            self._not_understood("request", error)
+            return frame, []
+        if view.replica_id == CONSUMER_REPLICA_ID:
+            return frame, []
+        is_known = view.replica_id in self._context.followers
+        self._follower_id = view.replica_id if is_known else CONSUMER_REPLICA_ID
+        offsets = self._led_offsets(view)
+        frame, request.gathers = self._gathering(frame, view, offsets)
+        request.linkable = True
+        return frame, offsets
+
+    def _led_offsets(self, view: FetchRequestView) -> list[tuple[TopicIdPartition, int]]:
+        """What the follower asks for anew of the partitions led here, and from where on."""
+        find = self._context.led.find
+        return [
+            (partition, wanted.fetch_offset)
+            for wanted in view.partitions
+            if (partition := find(wanted.topic_id, wanted.partition)) is not None
+        ]
 
     def _not_understood(self, what: str, error: MalformedFrameError) -> None:
         """The frame is passed on as it is: it is for the brokers to judge."""
         self._context.measures.fault(f"{what}_not_understood")
         log.warning("frame_not_understood", frame=what, error=str(error))
+
+    def _not_read(self, what: str, error: CostlyFrameError) -> None:
+        """The frame is passed on as it is, and what belongs to it goes inline."""
+        self._context.measures.fault(f"{what}_not_read_{error.bound}")
+        log.warning("frame_not_read", frame=what, error=str(error))
+
+    def _forget_follower(self) -> None:
+        """It asked for what we do not know; in a fetch session that holds until it asks for something else.
+
+        Links are given by what a response holds, so only what rests on the follower's offsets ends with them.
+        """
+        self._patience = FetchPatience(wait_max_ms=0)
+        self._watermarks.drop_follower(self._follower_id)
 
     def _gathering(
         self, frame: Buffer, view: FetchRequestView, offsets: list[tuple[TopicIdPartition, int]]
@@ -273,7 +260,7 @@ class LeaderRelay:
         """The request, to be answered with as much as the next upload will probably hold; and whether that is new."""
         for partition, offset in offsets:
             self._patience.fetched(partition, offset)
-        if not self._linking:
+        if not self._links.are_given:
             return frame, False
         wait = self._patience.wait(view.max_wait_ms, view.min_bytes, self._context.clock())
         return (frame, False) if wait is None else (with_fetch_wait(frame, view, *wait), True)
@@ -303,11 +290,35 @@ class LeaderRelay:
     def _scanned(self, request: _RequestUnderWay, frame: Buffer) -> FetchResponseView | None:
         try:
             return scan_fetch_response(frame, request.header.api_version)
+        except CostlyFrameError as error:
+            self._not_read("response", error)
+            return None
         except MalformedFrameError as error:
             self._not_understood("response", error)
             return None
 
     async def _fetch_response(self, request: _RequestUnderWay, frame: Buffer, view: FetchResponseView) -> None:
+        with self._defects.survived("planning"):
+            self._learn(request, frame, view)
+        sent: SendLinked | None = None
+        if self._has_agent and not self._under_way:
+            sent = await self._links.planned(
+                frame, view, request.received_s, self._follower_id, lambda: self._peer.error is not None
+            )
+            if self._under_way:  # a request came meanwhile, so the next one cannot mean that this response arrived
+                sent = None
+        if self._context.clock() - request.received_s > self._context.limits.stale_after_s:
+            self._context.measures.fault("stale_response")
+            raise ConnectionResetError("the follower has given this request up")
+        message = None if sent is None else self._links.message(sent)
+        if message is None:
+            for records in view.fields:
+                self._count_inline(records.topic_id, records.partition, records.records_end - records.records_start)
+            self._send_plain(frame)
+        else:
+            self._send_linked(request, frame, message)
+
+    def _learn(self, request: _RequestUnderWay, frame: Buffer, view: FetchResponseView) -> None:
         for records in view.fields:
             if records.topic_id is not None and not records.error_code:
                 partition = TopicIdPartition(records.topic_id, records.partition)
@@ -315,46 +326,6 @@ class LeaderRelay:
                 self._watermarks.passed(partition, records.high_watermark, self._context.clock())
         if request.gathers:
             self._patience.answered(len(frame), self._context.clock())
-        sent: SendLinked | None = None
-        if self._has_agent and not self._under_way:
-            self._planner.begin(frame, view, self._follower_id)
-            if self._planner.has_records:
-                self._context.stage_times.observe("answered", self._context.clock() - request.received_s)
-            sent = await self._links()
-            if self._under_way:  # a request came meanwhile, so the next one cannot mean that this response arrived
-                sent = None
-        if self._context.clock() - request.received_s > self._context.limits.stale_after_s:
-            self._context.measures.fault("stale_response")
-            raise ConnectionResetError("the follower has given this request up")
-        if sent is None:
-            for records in view.fields:
-                self._count_inline(records.topic_id, records.partition, records.records_end - records.records_start)
-            self._send_plain(frame)
-        else:
-            self._send_linked(request, frame, sent)
-
-    async def _links(self) -> SendLinked | None:
-        """The response with links, waiting for them while that is worth it; None to send it as it is."""
-        context = self._context
-        started_s = context.clock()
-        waited = False
-        while self._linking and not self._peer_is_gone():
-            verdict = self._planner.decide(context.clock())
-            if isinstance(verdict, WaitForUploads):
-                if not waited:
-                    context.led.links_wanted(verdict.partitions)
-                waited = True
-                await context.uploads.wait(verdict.until_s - context.clock())
-                continue
-            if waited:
-                context.stage_times.observe("link_wait", context.clock() - started_s)
-                if isinstance(verdict, PassThrough):
-                    context.measures.fault("link_wait_timeout")
-            return verdict if isinstance(verdict, SendLinked) else None
-        return None
-
-    def _peer_is_gone(self) -> bool:
-        return self._peer.error is not None
 
     def _send_plain(self, frame: Buffer) -> None:
         self._context.measures.relayed("response", SIZE_PREFIX.size + len(frame), self._follower_id)
@@ -363,12 +334,10 @@ class LeaderRelay:
         else:
             self._peer.write_frame(frame)
 
-    def _send_linked(self, request: _RequestUnderWay, frame: Buffer, sent: SendLinked) -> None:
-        measures = self._context.measures
-        self._kept = (request.header.correlation_id, frame)
-        is_old = self._catch_up is not None and self._catch_up.sent(sent) and self._tells_catch_up
-        kind = MessageKind.LINKED_OLD if is_old else MessageKind.LINKED
-        self._channel.send(kind, *encode_linked_response(sent.response))
+    def _send_linked(self, request: _RequestUnderWay, frame: Buffer, message: LinkedMessage) -> None:
+        measures, sent = self._context.measures, message.sent
+        self._keep((request.header.correlation_id, frame))
+        self._channel.send(message.kind, *message.body)
         measures.responses.labels("linked").inc()
         delivered = sum(map(len, sent.response.skeleton))
         for partition, _, size in sent.linked:
@@ -380,11 +349,26 @@ class LeaderRelay:
 
     def _send_kept(self, correlation_id: int) -> None:
         """The follower's agent could not hydrate: send the original."""
+        if self._kept is None and self._let_go_of == correlation_id:
+            self._context.measures.fault("kept_response_let_go")
+            raise ConnectionResetError("the response was not kept, as memory was short; the follower fetches it again")
         if self._kept is None or self._kept[0] != correlation_id:
             raise MalformedFrameError(0, f"no response {correlation_id} is kept")
         self._context.measures.fault("inline_requested_by_follower")
-        frame, self._kept = self._kept[1], None
+        frame = self._kept[1]
+        self._keep(None)
         self._channel.send(MessageKind.KAFKA, frame)
+
+    def _keep(self, kept: tuple[int, Buffer] | None) -> None:
+        """In the place of what was kept before."""
+        self._context.budget.keep_no_more(self)
+        self._kept = kept
+        if kept is not None:
+            self._context.budget.keep(self, len(kept[1]), self._let_go)
+
+    def _let_go(self) -> None:
+        if self._kept is not None:
+            self._let_go_of, self._kept = self._kept[0], None
 
     def _count_inline(self, topic_id: bytes | None, partition: int, size: int) -> None:
         if size <= 0:
@@ -392,12 +376,3 @@ class LeaderRelay:
         led = self._context.led.find(topic_id, partition)
         self._context.measures.inline(led, size, self._follower_id)
         self._context.measures.responses.labels("inline").inc()
-
-
-def _fetch_offsets(view: FetchRequestView) -> list[tuple[TopicIdPartition, int]]:
-    """Which partitions the follower asks for anew, and from where on."""
-    return [
-        (TopicIdPartition(wanted.topic_id, wanted.partition), wanted.fetch_offset)
-        for wanted in view.partitions
-        if wanted.topic_id is not None
-    ]

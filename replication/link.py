@@ -26,7 +26,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plugin.archive_object import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
+from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import Buffer, MalformedFrameError, encode_unsigned_varint
 
@@ -36,6 +36,10 @@ _SEGMENT_LINK = 0
 _INLINE_BYTES = 1
 _ARCHIVE_LINK = 2
 _MAX_VARINT_BYTES = 9
+
+MAX_ITEMS = 8192
+"""Objects, cuts and parts of one response together; so what a payload of megabytes costs is bounded before it is read.
+A response that would have more goes inline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,11 @@ class LinkedResponse:
     skeleton: Sequence[Buffer]
 
     @property
+    def items(self) -> int:
+        """What `MAX_ITEMS` bounds; no object is counted that no link names."""
+        return len(self.cuts) + sum(len(cut.parts) for cut in self.cuts) + len({link.object_id for link in self.links})
+
+    @property
     def links(self) -> list[SegmentLink]:
         """All links, in the order of the frame."""
         return [part for cut in self.cuts for part in cut.parts if isinstance(part, SegmentLink)]
@@ -135,11 +144,11 @@ def _encode_link(link: SegmentLink, segments: Mapping[CombinedSegmentId, int]) -
 def decode_linked_response(payload: Buffer, max_frame_bytes: int) -> LinkedResponse:
     """The inverse of `encode_linked_response`.
 
-    Raises MalformedFrameError when a count or length leads out of the payload, when a cut lies outside the skeleton,
-    or when the frame that it describes would be larger than `max_frame_bytes`.
+    Raises MalformedFrameError when a count or length leads out of the payload, when there are more than `MAX_ITEMS`,
+    when a cut lies outside the skeleton, or when the frame that it describes would be larger than `max_frame_bytes`.
     """
     reader = _Reader(payload)
-    original_frame_bytes = int.from_bytes(reader.take(_FRAME_SIZE.size), "big")
+    original_frame_bytes = reader.uint32()
     if original_frame_bytes > max_frame_bytes:
         raise MalformedFrameError(0, f"an original frame of {original_frame_bytes} bytes exceeds {max_frame_bytes}")
     segments = [_decode_segment(reader) for _ in range(reader.count(min_item_bytes=13))]
@@ -180,7 +189,7 @@ def _decode_part(reader: "_Reader", segments: Sequence[CombinedSegmentId]) -> Pa
     else:
         raise MalformedFrameError(reader.position, f"unknown kind of part {kind}")
     start_position, length = reader.varint(), reader.varint()
-    return SegmentLink(object_id, start_position, length, int.from_bytes(reader.take(_CRC32C.size), "big"))
+    return SegmentLink(object_id, start_position, length, reader.uint32())
 
 
 def _decode_archive_object(reader: "_Reader") -> ArchiveObjectId:
@@ -194,11 +203,20 @@ def _decode_archive_object(reader: "_Reader") -> ArchiveObjectId:
 class _Reader:
     """Takes bytes from a payload, and never more than there are."""
 
-    __slots__ = ("_view", "position")
+    __slots__ = ("_items_left", "_view", "position")
 
     def __init__(self, payload: Buffer) -> None:
         self._view = memoryview(payload)
+        self._items_left = MAX_ITEMS
         self.position = 0
+
+    def uint32(self) -> int:
+        try:
+            value: int = _CRC32C.unpack_from(self._view, self.position)[0]
+        except struct.error as error:
+            raise MalformedFrameError(self.position, "4 bytes wanted") from error
+        self.position += _CRC32C.size
+        return value
 
     def take(self, count: int) -> memoryview:
         start, end = self.position, self.position + count
@@ -211,6 +229,9 @@ class _Reader:
         return self.take(len(self._view) - self.position)
 
     def varint(self) -> int:
+        if self.position < len(self._view) and (value := self._view[self.position]) < 0x80:
+            self.position += 1
+            return value
         value = shift = 0
         for position in range(self.position, min(self.position + _MAX_VARINT_BYTES, len(self._view))):
             byte = self._view[position]
@@ -225,4 +246,7 @@ class _Reader:
         count = self.varint()
         if count * min_item_bytes > len(self._view) - self.position:
             raise MalformedFrameError(self.position, f"{count} items exceed the payload")
+        self._items_left -= count
+        if self._items_left < 0:
+            raise MalformedFrameError(self.position, f"{count} more items than {MAX_ITEMS} in all")
         return count

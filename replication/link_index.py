@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.archive_object import StoredObjectId
+from plugin.archive_object_id import StoredObjectId
 
 DEFAULT_MAX_BATCHES = 250_000
 """Some 60 MiB: ten minutes of 16 KiB batches at 6 MB/s."""

@@ -17,8 +17,8 @@ from typing import Protocol
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import HEADER_PREFIX_BYTES, BatchSpan, CorruptBatchError, scan_batches
 from kafka_log.topic_partition import TopicIdPartition
-from replication.fetch_frame import Buffer, FetchResponseView, RecordsField
-from replication.link import Cut, InlineBytes, LinkedResponse, Part, SegmentLink
+from replication.fetch_frame import CONSUMER_REPLICA_ID, Buffer, FetchResponseView, RecordsField
+from replication.link import MAX_ITEMS, Cut, InlineBytes, LinkedResponse, Part, SegmentLink
 from replication.link_index import LinkIndex, StoredBatch
 from rlm.led_views import LedPartitions
 from rlm.link_policy import LinkMode
@@ -115,7 +115,10 @@ class LinkPlanner:
         self._size_bytes = 0
 
     def begin(self, frame: Buffer, view: FetchResponseView, follower_id: int) -> None:
-        """Take up a response. Partitions that are not of this agent's concern stay as they are."""
+        """Take up a response. Partitions that are not of this agent's concern stay as they are.
+
+        `follower_id` is CONSUMER_REPLICA_ID for a replica that is not known.
+        """
         self._frame = frame
         self._begun_s = None
         self._fields = []
@@ -135,7 +138,8 @@ class LinkPlanner:
             if mode is not LinkMode.OFF:
                 self._fields.append(PlannedField(records, partition, batches, mode))
                 size = batches[-1].end - batches[0].start
-                self._led.fetched(follower_id, partition, batches[0].base_offset, size)
+                if follower_id != CONSUMER_REPLICA_ID:
+                    self._led.fetched(follower_id, partition, batches[0].base_offset, size)
 
     @property
     def has_records(self) -> bool:
@@ -158,7 +162,8 @@ class LinkPlanner:
                 return PassThrough()
             since = min(self._waiting_since[planned.partition] for planned in waiting)
             return WaitForUploads(since + self._limits.wait_max_s, tuple(planned.partition for planned in waiting))
-        return self._linked({planned.partition for planned in waiting})
+        linked = self._linked({planned.partition for planned in waiting})
+        return linked if linked.response.items <= MAX_ITEMS else PassThrough()
 
     def _find_stored(self, planned: PlannedField) -> None:
         """Extend the run of stored batches; it never shrinks while one response is planned."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.framed_connection import FrameSizeError
@@ -50,6 +50,13 @@ class ReplicationMeasures:
     """Bytes that were read for the local broker while it is far behind; the quota is for these."""
     catch_up_wait_seconds: Counter = field(init=False)
     """How long these reads were held back by the quota."""
+    bypass_bytes: Counter = field(init=False)
+    """{direction}: bytes of frames that went past a dead agent, to its broker and back; these cross the zone border."""
+    bypass_switches: Counter = field(init=False)
+    """{to}: changes of the way to a leader, to `broker` past its agent or back to `agent`."""
+    bypassed_peers: Gauge = field(init=False)
+    frame_bytes: Gauge = field(init=False)
+    """{way}: what the frames of all connections hold now."""
     faults: Counter = field(init=False)
     """{reason}: all that was answered by falling back or closing a connection."""
     traffic: defaultdict[TopicIdPartition, PartitionTraffic] = field(init=False)
@@ -93,6 +100,24 @@ class ReplicationMeasures:
             "remote_wal_catch_up_wait_seconds",
             "Time for which the quota held such reads back",
             registry=registry,
+        )
+        self.bypass_bytes = Counter(
+            "remote_wal_bypass_bytes",
+            "Bytes to and from leaders' brokers past their dead agents",
+            ["direction"],
+            registry=registry,
+        )
+        self.bypass_switches = Counter(
+            "remote_wal_bypass_switches",
+            "Changes of the way to a leader: past its agent to the broker, or back to the agent",
+            ["to"],
+            registry=registry,
+        )
+        self.bypassed_peers = Gauge(
+            "remote_wal_bypassed_peers", "Other agents that are bypassed now", registry=registry
+        )
+        self.frame_bytes = Gauge(
+            "remote_wal_frame_bytes", "Memory that frames hold, for all connections", ["way"], registry=registry
         )
         self.faults = Counter("remote_wal_faults", "Faults that replication survived", ["reason"], registry=registry)
         self.traffic = defaultdict(PartitionTraffic)

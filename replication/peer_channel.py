@@ -14,6 +14,7 @@ from replication.fetch_frame import Buffer, MalformedFrameError
 from replication.framed_connection import FramedConnection
 from replication.peer_protocol import MessageKind
 
+MESSAGE_KIND_BYTES = 1
 MAX_PACKED_PAYLOAD_BYTES = 8 * 1024
 """Payloads up to this size are packed."""
 MAX_UNPACKED_BYTES = 64 * 1024

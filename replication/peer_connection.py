@@ -1,7 +1,9 @@
 """Connections between agents: TCP or mutual TLS, and the hellos."""
 
 import asyncio
+import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -26,6 +28,20 @@ class Address:
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
+
+
+Listener = Address | socket.socket
+"""Where to listen, or what listens there already: a socket that a service manager has handed over."""
+
+
+async def listen(
+    factory: Callable[[], asyncio.BaseProtocol], listener: Listener, tls: ssl.SSLContext | None = None
+) -> asyncio.Server:
+    """Raises OSError naming the address."""
+    loop = asyncio.get_running_loop()
+    if isinstance(listener, Address):
+        return await loop.create_server(factory, listener.host, listener.port, ssl=tls)
+    return await loop.create_server(factory, sock=listener, ssl=tls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from plugin.archive_object import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
+from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import Buffer, MalformedFrameError
 
@@ -180,14 +180,16 @@ def decode_inline_request(body: Buffer) -> int:
     return correlation_id
 
 
-def coalesce_ranges(ranges: list[tuple[int, int]], max_gap_bytes: int) -> tuple[tuple[int, int], ...]:
+def coalesce_ranges(
+    ranges: list[tuple[int, int]], max_gap_bytes: int, max_ranges: float = MAX_ANNOUNCED_RANGES
+) -> tuple[tuple[int, int], ...]:
     """Ascending ranges joined where the bytes between them cost less to read than another request.
 
-    Beyond MAX_ANNOUNCED_RANGES the last range covers the rest.
+    Beyond `max_ranges` the last range covers the rest.
     """
     joined: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
-        if joined and (start - joined[-1][1] <= max_gap_bytes or len(joined) == MAX_ANNOUNCED_RANGES):
+        if joined and (start - joined[-1][1] <= max_gap_bytes or len(joined) == max_ranges):
             joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
             joined.append((start, end))

@@ -3,7 +3,7 @@
 Nothing that fails a check here reaches a broker: the caller then asks the leader's agent for the bytes inline.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import CorruptBatchError, scan_batches
@@ -20,11 +20,12 @@ class SpliceError(Exception):
         super().__init__(f"object {link.object_id} [{link.start_position}, {link.end_position}): {reason}")
 
 
-def verify_hydrated(link: SegmentLink, hydrated: Buffer) -> None:
+def verify_hydrated(link: SegmentLink, hydrated: Buffer, above: int = -1) -> int:
     """Hold the bytes that were fetched for a link against it: length, CRC32C, and a chain of whole batch headers.
 
     The CRC32C was taken by the leader's agent over the bytes in its broker's own response, so equality here is
-    equality with those, base offsets and leader epochs included. Raises SpliceError.
+    equality with those, base offsets and leader epochs included. Offsets ascend, and are above `above`, as no honest
+    leader gives the same batch twice. Returns the last offset; raises SpliceError.
     """
     if len(hydrated) != link.length:
         raise SpliceError(link, f"{len(hydrated)} bytes instead of {link.length}")
@@ -36,6 +37,11 @@ def verify_hydrated(link: SegmentLink, hydrated: Buffer) -> None:
         raise SpliceError(link, str(error)) from error
     if not batches or batches[-1].end != len(hydrated):
         raise SpliceError(link, "the bytes are no whole record batches")
+    for batch in batches:
+        if batch.base_offset <= above:
+            raise SpliceError(link, f"offset {batch.base_offset} comes after {above}")
+        above = batch.last_offset
+    return above
 
 
 def splice(response: LinkedResponse, hydrated: Sequence[Buffer]) -> list[Buffer]:
@@ -43,10 +49,20 @@ def splice(response: LinkedResponse, hydrated: Sequence[Buffer]) -> list[Buffer]
 
     `hydrated[i]` are the bytes for `response.links[i]`. Raises SpliceError when any of them is not what it should be.
     """
-    links = response.links
-    for link, data in zip(links, hydrated, strict=True):
-        verify_hydrated(link, data)
-    remaining = iter(hydrated)
+    remaining = zip(response.links, hydrated, strict=True)
+    for cut in response.cuts:
+        last_offset = -1
+        for part in cut.parts:
+            if isinstance(part, SegmentLink):
+                last_offset = verify_hydrated(*next(remaining), last_offset)
+    spliced = _put_together(response, iter(hydrated))
+    size = sum(map(len, spliced))
+    if size > response.original_frame_bytes and response.links:  # things are left out at most
+        raise SpliceError(response.links[0], f"{size} bytes in the place of {response.original_frame_bytes}")
+    return spliced
+
+
+def _put_together(response: LinkedResponse, remaining: Iterator[Buffer]) -> list[Buffer]:
     skeleton = memoryview(b"".join(response.skeleton))
     buffers: list[Buffer] = []
     position = 0

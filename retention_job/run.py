@@ -1,20 +1,20 @@
 """The whole job: read, judge, hand over what may be deleted, and leave the state for the next run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import structlog
 from pyspark.errors import PySparkException
 
-from retention_job.apply import Handover, hand_over
 from retention_job.errors import RetentionJobError, one_line
-from retention_job.findings import find
-from retention_job.history import History, Kafka
-from retention_job.loading import load
-from retention_job.session import tune
+from retention_job.findings.apply import Handover, hand_over
+from retention_job.findings.find import find
 from retention_job.settings import Sources
+from retention_job.sources.kafka_reading import Kafka
+from retention_job.spark.session import tune
+from retention_job.tables.history import History
+from retention_job.tables.loading import load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,8 +45,6 @@ class RunResult:
     history: History
     findings: "DataFrame"
     """FINDINGS, written down."""
-    counts: Mapping[tuple[str, str], int]
-    """Findings by (kind, severity)."""
     handover: Handover
 
     def finish(self) -> None:
@@ -67,13 +65,10 @@ def _run(settings: RunSettings, spark: "SparkSession", kafka: Kafka | None) -> R
     settings.progress("reading the store, the cluster and the metadata topic")
     history = load(spark, settings.sources, settings.now_ms, settings.run_id, kafka)
     settings.progress(f"judging {history.read.records:,} records")
-    path = history.state.path_of(settings.run_id, "findings")
-    find(history, settings.now_ms, settings.sources.life_times).write.parquet(path)
-    findings = spark.read.parquet(path)
+    findings = history.keep("findings", find(history, settings.now_ms, settings.sources.life_times))
     counted = findings.groupBy("kind", "severity").count().collect()
-    counts = {(row["kind"], row["severity"]): row["count"] for row in counted}
-    for (kind, severity), count in sorted(counts.items()):
-        log.info("findings", kind=kind, severity=severity, count=count)
+    for row in sorted(counted):
+        log.info("findings", kind=row["kind"], severity=row["severity"], count=row["count"])
     settings.progress("handing over deletions" if settings.apply else "counting what could be deleted")
     handover = hand_over(history, findings, settings.sources, settings.now_ms, dry_run=not settings.apply)
-    return RunResult(history, findings, MappingProxyType(counts), handover)
+    return RunResult(history, findings, handover)

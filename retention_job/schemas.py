@@ -33,6 +33,7 @@ def _schema(**columns: tuple[DataType, bool] | DataType) -> StructType:
 
 
 SEGMENT_KEY: Final = ("broker_id", "incarnation", "sequence")
+EPOCH_KEY: Final = ("topic_id", "partition", "leader_epoch")
 
 SEGMENTS: Final = _schema(
     broker_id=(_INT, False),

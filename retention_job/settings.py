@@ -22,8 +22,6 @@ class KafkaSource:
     bootstrap_servers: str
     client_properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     """A Java client's properties, as `--command-config` has them. May hold secrets, hence not part of the repr."""
-    starting_offsets: Mapping[int, int] | None = None
-    """Of the metadata topic by partition, as the last run left them; None reads from the earliest."""
     timeout_s: float = 60.0
 
 

@@ -12,10 +12,11 @@ An object may live longer than the topic's retention, so what is committed is pu
 
 Orphans: an object without metadata (its records died with the agent) is told as being deleted, and goes the same way;
 so does metadata whose object is gone. A listing is judged as in `rlm.orphans`: only by metadata that was read to its
-end afterwards.
+end afterwards, only of writers whose registration is known, and not while the topic is in doubt or most would go.
+Nor is an object taken for uncommitted then.
 """
 
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -25,12 +26,12 @@ from metadata_topic.archive_records import ArchiveObjectDeleted
 from metadata_topic.archive_store import ArchiveStore, LogBounds
 from metadata_topic.errors import PublicationBacklogFullError
 from metadata_topic.states import DELETED, DELETING, FINISHED
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteStorageError
 from rlm.archive_task import ArchivePublisher
 from rlm.measures import ArchiveMeasures
-from rlm.orphans import MetadataBehindError
+from rlm.orphans import HealingLimits, MetadataBehindError
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +65,17 @@ class Orphans:
     """Stored, and old, without any metadata."""
     metadata: tuple[ArchiveObjectId, ...]
     """Committed, but not stored."""
+    of_unknown_writers: tuple[ArchiveObjectId, ...] = ()
+    """Stored, and old, without any metadata, nor that of the incarnation that wrote them: never healed."""
+    stored: int = 0
+    """All objects of the brokers in care that the listing told of."""
+
+    def doubt(self, topic_doubt: str, limits: HealingLimits) -> str:
+        """Why nothing of it may be healed; empty when nothing speaks against it."""
+        going, there = len(self.objects) + len(self.metadata), self.stored + len(self.metadata)
+        if topic_doubt or limits.allows(going, there):
+            return topic_doubt
+        return f"{going} of {there} archive objects are more than {limits.max_percent:g} %"
 
 
 class ArchiveCare:
@@ -76,7 +88,10 @@ class ArchiveCare:
         publisher: ArchivePublisher,
         limits: CareLimits,
         measures: ArchiveMeasures,
+        knows_incarnation: Callable[[int, int], bool] = lambda _broker_id, _incarnation: True,
     ) -> None:
+        """`knows_incarnation` tells whether the registration of a broker's incarnation was read."""
+        self._knows_incarnation = knows_incarnation
         self._archive = archive
         self._storage = storage
         self._publisher = publisher
@@ -84,16 +99,26 @@ class ArchiveCare:
         self._measures = measures
 
     def run_once(
-        self, now_ms: int, cared_for: Mapping[int, int], logs: KnownLogs, unsettled: Collection[ArchiveObjectId] = ()
+        self,
+        now_ms: int,
+        cared_for: Mapping[int, int],
+        logs: KnownLogs,
+        unsettled: Collection[ArchiveObjectId] = (),
+        metadata_is_whole: Callable[[], bool] = lambda: True,
     ) -> None:
         """Go one step on with every object of these brokers; `cared_for` is broker id to the registered incarnation.
 
-        `unsettled` is RLMArchiveTask's, taken before the call. Only once the metadata topic was read beyond that
+        `unsettled` is RLMArchiveTask's, taken before the call; `metadata_is_whole` blocks until the store knows all
+        that was ever told, and is False when that could not be had. Only once the metadata topic was read beyond that
         registration. A failure of the store or a full publisher ends the round; the next one goes on.
         """
         try:
             for broker_id, incarnation in cared_for.items():
-                self._mark(now_ms, broker_id, incarnation, logs, unsettled)
+                doomed = [named for named in self._archive.uncommitted(now_ms, broker_id) if named not in unsettled]
+                if doomed and metadata_is_whole():
+                    still = set(self._archive.uncommitted(now_ms, broker_id))
+                    self._mark(now_ms, [named for named in doomed if named in still], incarnation)
+                self._mark(now_ms, self._archive.unneeded(logs.bounds, logs.deleted_topics, broker_id), incarnation)
                 self._delete_marked(now_ms, broker_id, incarnation)
                 for record in self._archive.to_publish_again(now_ms - self._limits.publish_again_ms, broker_id):
                     self._publisher.publish(replace(record, incarnation=incarnation, event_timestamp_ms=now_ms))
@@ -111,20 +136,27 @@ class ArchiveCare:
             for object_id, since_ms in self._archive.objects(FINISHED)
             if since_ms <= now_ms - self._limits.orphan_age_ms and object_id.writer_id.broker_id in cared_for
         ]
-        stored = list(self._storage.list())
+        stored = [item for item in self._storage.list() if item.object_id.writer_id.broker_id in cared_for]
         if not read_to_end():
             raise MetadataBehindError("the metadata topic was not read to where it ended after the archive's listing")
         there = {item.object_id for item in stored}
         without = [
             item.object_id
             for item in stored
-            if item.object_id.writer_id.broker_id in cared_for
-            and item.last_modified_ms <= now_ms - self._limits.orphan_age_ms
+            if item.last_modified_ms <= now_ms - self._limits.orphan_age_ms
             and self._archive.state_of(item.object_id) in (None, DELETED)
         ]
         still = (FINISHED,)
         lost = [named for named in committed if named not in there and self._archive.state_of(named) in still]
-        return Orphans(tuple(sorted(without)), tuple(lost))
+        known = sorted(named for named in without if self._writer_is_known(named))
+        others = sorted(set(without).difference(known))
+        return Orphans(tuple(known), tuple(lost), tuple(others), len(stored))
+
+    def _writer_is_known(self, object_id: ArchiveObjectId) -> bool:
+        writer = object_id.writer_id
+        return self._archive.state_of(object_id) is DELETED or self._knows_incarnation(
+            writer.broker_id, writer.incarnation
+        )
 
     def heal(self, orphans: Orphans, now_ms: int, cared_for: Mapping[int, int]) -> None:
         """Have them deleted, both kinds. Raises PublicationBacklogFullError, RemoteStorageError."""
@@ -136,11 +168,7 @@ class ArchiveCare:
             self._publisher.publish(ArchiveObjectDeleted(object_id, incarnation, DELETING, now_ms))
             log.warning("archive_orphan", object=str(object_id), stored=object_id in orphans.objects)
 
-    def _mark(
-        self, now_ms: int, broker_id: int, incarnation: int, logs: KnownLogs, unsettled: Collection[ArchiveObjectId]
-    ) -> None:
-        doomed = [named for named in self._archive.uncommitted(now_ms, broker_id) if named not in unsettled]
-        doomed += self._archive.unneeded(logs.bounds, logs.deleted_topics, broker_id)
+    def _mark(self, now_ms: int, doomed: Iterable[ArchiveObjectId], incarnation: int) -> None:
         for object_id in doomed:
             self._publisher.publish(ArchiveObjectDeleted(object_id, incarnation, DELETING, now_ms))
 

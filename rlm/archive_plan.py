@@ -24,7 +24,7 @@ from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.states import FINISHED, STARTED
 from metadata_topic.store import RemoteWalMetadataStore
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
 
 HIGHEST_OFFSET: Final = 2**62

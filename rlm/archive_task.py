@@ -36,7 +36,8 @@ from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObject
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.errors import PublicationBacklogFullError
 from metadata_topic.states import STARTED
-from plugin.archive_object import DEFAULT_RUN_BYTES, ArchiveObjectId, OpenArchiveObject
+from plugin.archive_object import DEFAULT_RUN_BYTES, OpenArchiveObject
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import ArchiveStorage
 from plugin.combined_segment import SealedCombinedSegment
 from plugin.errors import (
@@ -145,6 +146,11 @@ class RLMArchiveTask:
         return frozenset(
             named for named in self._unsettled.copy() if self._rooms.archive.state_of(named) in (None, STARTED)
         )
+
+    @property
+    def next_writer_id(self) -> CombinedSegmentId:
+        """Of the next object; none above was ever used."""
+        return self._next_writer_id
 
     def assign(self, partitions: Iterable[tuple[TopicIdPartition, Callable[[], LogView | None]]]) -> None:
         """The led partitions to archive from now on, each with what reads its log; that blocks, and runs in the pool.

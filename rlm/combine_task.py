@@ -8,8 +8,9 @@ describes itself, so it can be found and judged from a listing.
 When the publisher takes no more, a stored object's metadata waits here, nothing new is uploaded, and publishing is
 tried again from time to time: metadata of what was uploaded is never dropped while the process lives.
 
-An upload that failed for good leaves its sequence number unused: its outcome may be unknown, so its key is never taken
-again, and the items come back under a new one.
+An upload fails by whatever the storage manager raises, and by taking far longer than any of its deadlines; then its
+thread is left to itself. One that failed for good leaves its sequence number unused: its outcome may be unknown, so its
+key is never taken again, and the items come back under a new one.
 """
 
 import asyncio
@@ -20,8 +21,8 @@ from typing import Protocol
 
 import structlog
 
-from metadata_topic.errors import PublicationBacklogFullError
-from plugin.errors import RemoteStorageError, failure_label
+from metadata_topic.errors import MetadataTopicError, PublicationBacklogFullError
+from plugin.errors import RemoteStorageError, RemoteStorageTimeoutError, defect_site, failure_label
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -37,6 +38,8 @@ log = structlog.get_logger(__name__)
 
 _PUBLISH_AGAIN_S = 0.5
 _BACKLOG_LABEL = "publication_backlog"
+_UNPUBLISHABLE_LABEL = "not_publishable"
+DEFAULT_TIMEOUT_S = 60.0
 
 
 class MetadataPublisher(Protocol):
@@ -79,7 +82,10 @@ class RLMWalCombineTask:
         threads: int,
         measures: WriteMeasures,
         clocks: Clocks,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
+        """`timeout_s` is for storage managers that do not keep their own deadlines."""
+        self._timeout_s = timeout_s
         self._storage = storage
         self._publisher = publisher
         self._next_segment_id = first_segment_id
@@ -100,34 +106,55 @@ class RLMWalCombineTask:
         items = sorted(items, key=lambda item: item.topic_id_partition)
         segment_id = self._next_segment_id
         self._next_segment_id = segment_id._replace(sequence=segment_id.sequence + 1)
+        self._uploading.add(segment_id.sequence)
+        try:
+            update = await self._upload(segment_id, items)
+        except Exception as error:  # a storage manager of anybody's may raise anything; the records are in the log
+            self._measures.upload_failures.labels(_failure_label(error)).inc()
+            log.warning("upload_failed", segment=str(segment_id), error=_told(error))
+            self._publish_in_order(segment_id.sequence, None)
+            return None
+        except asyncio.CancelledError:
+            self._publish_in_order(segment_id.sequence, None)  # what is stored behind it is told all the same
+            raise
+        finally:
+            self._uploading.discard(segment_id.sequence)
+        self._publish_in_order(segment_id.sequence, _finished(update, self._clocks.wall_ms()))
+        return UploadedSegment(segment_id, tuple(items), update.entries, update.size_bytes, self._clocks.monotonic_s())
+
+    async def _upload(
+        self, segment_id: CombinedSegmentId, items: list[MetaQueueItem]
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         metadata = RemoteWalCombinedLogSegmentMetadata(
             segment_id,
             tuple(item.metadata_entry() for item in items),
             RemoteLogSegmentState.COPY_SEGMENT_STARTED,
             self._clocks.wall_ms(),
         )
-        self._uploading.add(segment_id.sequence)
+        self._publisher.publish(_started(metadata))
+        copied = asyncio.get_running_loop().run_in_executor(
+            self._pool, self._storage.copy_log_segment_data, metadata, [item.records for item in items]
+        )
         try:
-            self._publisher.publish(_started(metadata))
-            update = await asyncio.get_running_loop().run_in_executor(
-                self._pool, self._storage.copy_log_segment_data, metadata, [item.records for item in items]
-            )
-        except (RemoteStorageError, PublicationBacklogFullError) as error:
-            reason = failure_label(error) if isinstance(error, RemoteStorageError) else _BACKLOG_LABEL
-            self._measures.upload_failures.labels(reason).inc()
-            log.warning("upload_failed", segment=str(segment_id), error=str(error))
-            self._publish_in_order(segment_id.sequence, None)
-            return None
-        finally:
-            self._uploading.discard(segment_id.sequence)
-        self._publish_in_order(segment_id.sequence, _finished(update, self._clocks.wall_ms()))
-        return UploadedSegment(segment_id, tuple(items), update.entries, update.size_bytes, self._clocks.monotonic_s())
+            async with asyncio.timeout(self._timeout_s):
+                update = await copied
+        except TimeoutError as error:
+            key, reason = str(segment_id), f"the storage manager has not ended it within {self._timeout_s} s"
+            raise RemoteStorageTimeoutError("copy", key, reason, label="hung") from error
+        if len(update.entries) != len(items):
+            raise ValueError("the storage manager tells of other entries than it was given")
+        return update
 
     def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
         """Whether the segment is being uploaded, or is stored with its metadata held up here. On any thread."""
         if segment_id[:2] != self._next_segment_id[:2]:
             return False
         return segment_id.sequence in self._uploading or segment_id.sequence in self._unpublished
+
+    @property
+    def next_segment_id(self) -> CombinedSegmentId:
+        """What the next object will be called; none above was ever used."""
+        return self._next_segment_id
 
     @property
     def unpublished(self) -> int:
@@ -156,6 +183,9 @@ class RLMWalCombineTask:
                     self._publisher.publish(ready)
                 except PublicationBacklogFullError:
                     return True
+                except Exception as error:  # it can never be published; the object is found as one without metadata
+                    self._measures.upload_failures.labels(_UNPUBLISHABLE_LABEL).inc()
+                    log.error("metadata_not_publishable", segment=str(ready.combined_segment_id), error=_told(error))
             del self._unpublished[self._next_to_publish]
             self._next_to_publish += 1
         return False
@@ -164,6 +194,14 @@ class RLMWalCombineTask:
         self._publish_again = None
         if self._publication_is_held_up():
             self._publish_again = asyncio.get_running_loop().call_later(_PUBLISH_AGAIN_S, self._try_again)
+
+
+def _failure_label(error: Exception) -> str:
+    return _BACKLOG_LABEL if isinstance(error, PublicationBacklogFullError) else failure_label(error)
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, RemoteStorageError | MetadataTopicError) else defect_site(error)
 
 
 def _started(metadata: RemoteWalCombinedLogSegmentMetadata) -> RemoteWalCombinedLogSegmentMetadata:

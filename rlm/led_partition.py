@@ -1,26 +1,16 @@
 """A partition led by this broker with remote.wal.storage.enable, and how far its upload is."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.topic_settings import LinkPolicy
+import structlog
+
+from rlm.assignment import Assignment
 from rlm.led_views import StoredLog
 from rlm.segment_queue import MetaQueueItem
 from rlm.wal_task import RLMWalTask, TaskOutcome
 
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """A partition to take care of, as leadership, topic settings and log directories say together."""
-
-    topic_id_partition: TopicIdPartition
-    topic: str
-    directory: Path
-    link_policy: LinkPolicy
-    latency_bound_ms: int
-    archive: bool = False
-    """Whether its records are to be merged into archive objects."""
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -125,3 +115,19 @@ class PartitionStatus:
     lag_bytes: int
     lag_age_ms: int
     """Age of the oldest byte that is not stored; 0 when there is none."""
+
+
+_NAMED = 20
+
+
+def tell_unfinished(partitions: Iterable[LedPartition], now_s: float) -> None:
+    """Name what stays in the logs alone when uploading ends; the next incarnation goes on there."""
+    unfinished = [status for led in partitions if (status := led.status(now_s)).lag_bytes]
+    if unfinished:
+        log.warning(
+            "uploads_unfinished",
+            partitions=len(unfinished),
+            lag_bytes=sum(status.lag_bytes for status in unfinished),
+            from_offsets={f"{one.topic}-{one.partition}": one.uploaded_offset for one in unfinished[:_NAMED]},
+            consequence="uploaded when an agent takes the partitions on again",
+        )

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from kafka_log.record_batch import BatchSpan
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.topic_settings import LinkPolicy
+from plugin.archive_object_id import StoredObjectId
+from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.link_policy import LinkMode
 
 
@@ -19,6 +22,27 @@ class StoredLog:
     uploaded_offset: int
     """Every batch below was uploaded, here or by a leader before; negative while that is not known."""
     link_policy: LinkPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedRun:
+    """An entry of a combined segment, or a run of an archive object, whose bytes are those of the log."""
+
+    object_id: StoredObjectId
+    entry: RemoteLogSegmentMetadataEntry
+    records: memoryview
+    batches: tuple[BatchSpan, ...]
+    """Positions are relative to `records`; in the object, they are that much behind `entry.start_file_position`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRuns:
+    """Where a log's batches are from an offset on."""
+
+    runs: list[ProvedRun]
+    refused_to: int = 0
+    """Exclusive. Above 0, the runs end at one that the log does not prove, and that reaches up to here: nothing is
+    gained by another look before."""
 
 
 class LedPartitions(Protocol):

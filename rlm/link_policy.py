@@ -7,6 +7,7 @@ and are uploaded for safety at a longer interval. Above it, links are used and e
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,7 +18,7 @@ class LinkMode(Enum):
     """How the newest bytes of a partition travel now."""
 
     OFF = "off"
-    """Not ours to decide: the feature is off for the topic, or the partition is not led here."""
+    """As in stock Kafka: the feature is off for the topic or for now, or the partition is not led here."""
     INLINE = "inline"
     LINK = "link"
     """As links; it is worth waiting for the upload."""
@@ -77,6 +78,8 @@ class LinkDecider:
         self._fetched: defaultdict[int, RateMeter] = defaultdict(lambda: RateMeter(limits.time_constant_s))
         self._hold_until_s = -math.inf
         self._upload_s = 0.0
+        self.is_off: Callable[[], bool] = lambda: False
+        """Whether nothing may be linked now, whatever the policies say."""
 
     def appended(self, size: int, since_s: float, now_s: float) -> None:
         """So many bytes were read from an active segment led here, all that came since then."""
@@ -92,6 +95,8 @@ class LinkDecider:
 
     def mode(self, policy: LinkPolicy, latency_bound_ms: int, pending_bytes: int, now_s: float) -> LinkMode:
         """The way for `pending_bytes` that a follower waits for."""
+        if self.is_off():
+            return LinkMode.OFF
         if policy is LinkPolicy.ALWAYS:
             return LinkMode.LINK
         if self._object_pays(pending_bytes, now_s):

@@ -13,7 +13,7 @@ from typing import Final
 
 from kafka_log.errors import LogDirectoryError
 from rlm.append_watcher import AppendWatcher
-from rlm.wal_task import Outcome, RLMWalTask, Run, TaskOutcome, run_tasks
+from rlm.wal_task import Outcome, RLMWalTask, Run, TaskOutcome, read_defect, run_tasks
 
 _HERE_BYTES: Final = 256 * 1024
 """So much is read on the event loop at a time: in 0.1 ms as batches of 16 KB, in 4 ms as the smallest there are."""
@@ -54,6 +54,8 @@ class LogReader:
                     outcome = task.run_cached(budget_bytes, seen_s, self._clock())
                 except LogDirectoryError as error:
                     outcome = error
+                except Exception as error:
+                    outcome = read_defect(task, error)
             if isinstance(outcome, TaskOutcome):
                 budget_bytes -= outcome.read_bytes
             outcomes.append(outcome)

@@ -53,6 +53,11 @@ class WriteMeasures:
             ["reason"],
             registry=registry,
         )
+        self.listener_defects = Counter(
+            "remote_wal_upload_listener_defects",
+            "Defects of those who are told of uploads: links and announcements that were not made",
+            registry=registry,
+        )
         self.read_failures = Counter(
             "remote_wal_log_read_failures",
             "Runs of tasks that failed on the log directory",
@@ -60,7 +65,18 @@ class WriteMeasures:
         )
         self.gap_offsets = Counter(
             "remote_wal_gap_offsets",
-            "Offsets that retention removed before they were uploaded",
+            "Offsets that could not be had any more before they were uploaded",
+            registry=registry,
+        )
+        self.declared_gaps = Counter(
+            "remote_wal_declared_gaps",
+            "Gaps in what is stored that were declared in the metadata topic",
+            ["reason"],
+            registry=registry,
+        )
+        self.resumes_put_off = Counter(
+            "remote_wal_resumes_put_off",
+            "Times that a partition was not taken on, as it could not be told where its upload goes on",
             registry=registry,
         )
 
@@ -69,9 +85,6 @@ class ArchiveMeasures:
     """Counters of the archive."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.defects = Counter(
-            "remote_wal_archive_defects", "Times that the archive failed and began anew", registry=registry
-        )
         self.read_bytes = Counter(
             "remote_wal_archive_read_bytes", "Bytes of combined segments read for the archive", registry=registry
         )
@@ -97,9 +110,6 @@ class LifecycleMeasures:
     """Counters of what becomes of combined segments after their upload."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.defects = Counter(
-            "remote_wal_lifecycle_defects", "Times that the care for objects failed and began anew", registry=registry
-        )
         self.dead_entries = Counter(
             "remote_wal_dead_entries_published",
             "Entries of older leaders that were declared dead after elections",
@@ -133,6 +143,12 @@ class LifecycleMeasures:
         self.orphans = Gauge(
             "remote_wal_orphans",
             "Disagreements of object storage and metadata in the last comparison",
+            ["kind"],
+            registry=registry,
+        )
+        self.orphans_waiting = Gauge(
+            "remote_wal_orphans_waiting",
+            "Those of them that nobody heals before their amount is confirmed",
             ["kind"],
             registry=registry,
         )

@@ -3,7 +3,8 @@
 Theory. Every agent registers its incarnation in the metadata topic before it uploads anything; from then on what older
 incarnations of it may still write is refused. A broker that has been missing from the cluster for longer than a time
 gets a caretaker, for which the lowest id among the living brokers with a registered agent is taken: all agents see the
-same, so one of them finds that it is the one, and registers itself for the gone broker's last incarnation. When the
+same, so one of them finds that it is the one, and registers itself for the gone broker's last incarnation. An operator
+may name an heir before (`remote-wal decommission`); a caretaker that lives is left in its place. When the
 broker comes back, its agent registers a new incarnation; an agent that ran all the while registers its own again.
 
 Two caretakers at once, by agents that see different clusters for a moment, do no harm: deletions are idempotent and
@@ -62,6 +63,8 @@ class NodeCare:
             if now_ms - since_ms < self._takeover_ms or min(able, default=None) != own_id:
                 continue
             registration = self._registrations.registration_of(broker_id)
+            if registration is not None and registration.caretaker_broker_id in able:
+                continue  # it has one that lives: the agent that took over, or an heir that somebody named
             wanted = NodeRegistration(broker_id, registration.incarnation if registration else 0, own_id)
             if registration != wanted:
                 due.append(wanted)

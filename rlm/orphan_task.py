@@ -13,8 +13,10 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.expiration_task import LifecyclePublisher
 from rlm.orphans import (
+    DEFAULT_LIMITS,
     Comparison,
     Disagreement,
+    HealingLimits,
     Kind,
     MetadataBehindError,
     OrphanSearch,
@@ -51,6 +53,9 @@ class OrphanTask:
     ttl_ms: int
     wall_ms: Callable[[], int]
     own: OwnWork = OwnWork()
+    limits: HealingLimits = DEFAULT_LIMITS
+    topic_doubt: Callable[[], str] = str
+    """What speaks against concluding from what the metadata topic does not tell; empty when nothing does."""
 
     def compare(self, broker_ids: Collection[int]) -> dict[int, Comparison]:
         """By broker. Raises RemoteStorageError, and MetadataBehindError when nothing can be said now."""
@@ -69,29 +74,32 @@ class OrphanTask:
             for item in comparison.disagreements
             if item.kind is not Kind.LOST or self._is_lost(item.combined_segment_id)
         )
-        return replace(comparison, disagreements=confirmed)
+        return replace(comparison, disagreements=confirmed).doubted(self.topic_doubt(), self.limits)
 
-    def heal(self, comparison: Comparison, publisher: LifecyclePublisher) -> list[Disagreement]:
-        """What was healed, or is on its way: nothing when the comparison makes the metadata doubtful.
+    def heal(
+        self, comparison: Comparison, publisher: LifecyclePublisher, confirmed: str | None = None
+    ) -> list[Disagreement]:
+        """What was healed, or is on its way: what heals by itself, or all where its amount was `confirmed`.
 
         Raises RemoteStorageError, and PublicationBacklogFullError; what was healed until then stays so.
         """
-        if comparison.metadata_is_doubtful:
+        healing = comparison.disagreements if confirmed == comparison.amount else comparison.heals_by_itself
+        if waiting := len(comparison.disagreements) - len(healing):
             log.error(
-                "orphans_not_healed",
+                "orphans_wait_for_confirmation",
+                waiting=waiting,
                 objects=comparison.objects,
-                without_metadata=comparison.count(Kind.UNKNOWN) + comparison.count(Kind.FENCED),
-                reason="most objects have no metadata, so it is the metadata that seems to be lost",
+                reason=comparison.doubt or "their writers' registrations are not known either",
+                hint=f"remote-wal metadata rebuild; or, to delete them: orphans --heal --confirm {comparison.amount}",
             )
-            return []
-        for found in comparison.disagreements:
+        for found in healing:
             for record in records_that_heal(found, self.wall_ms()):
                 publisher.publish(record)
             if found.kind is Kind.DELETED:
                 self.storage.delete_log_segment_data(found.combined_segment_id)
             tell = log.error if found.kind is Kind.LOST else log.warning
             tell("orphan_healed", segment=str(found.combined_segment_id), kind=found.kind, size=found.size_bytes)
-        return list(comparison.disagreements)
+        return list(healing)
 
     def _is_lost(self, segment_id: CombinedSegmentId) -> bool:
         if self.own.is_being_deleted(segment_id):

@@ -19,14 +19,20 @@ While the metadata cannot be read to its end nothing is concluded at all.
 - A segment that is finished according to the metadata, and is not there: somebody else deletes objects. Both deletion
   records are published, so that nobody looks for it, and it is told loudly.
 
-The brake. When objects without metadata are many, and most of what is there, it is the metadata that was lost, from
-which the objects may be the only way back. Then nothing is healed.
+An object may be the only way back to its records, so little is healed without a word from somebody:
+
+- An object without metadata only where the metadata knows its writer's incarnation. The registration stands in the
+  topic before all that the incarnation published, so the rest of it was read: what is not told was never told. Where
+  the registration is unknown as well, it is the metadata that was lost, or refused.
+- Nothing, while the topic is doubted (`metadata_topic.topic_continuity`), or where what would be deleted or forgotten
+  is more than a small share of what there is (`HealingLimits`). Then a person has to say how many objects and bytes
+  these are.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from metadata_topic.states import DELETED, DELETING, FINISHED
 from plugin.errors import RemoteStorageError
@@ -37,9 +43,6 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.expiration import LifecycleStore
-
-_FEW = 1000
-"""So many objects without metadata are healed without doubting the metadata."""
 
 
 class Kind(StrEnum):
@@ -60,6 +63,9 @@ class OrphanStore(LifecycleStore, Protocol):
 
     def is_fenced(self, combined_segment_id: CombinedSegmentId, /) -> bool:
         """Whether the segment was refused, as a newer incarnation of its writer had been registered."""
+
+    def knows_incarnation(self, broker_id: int, incarnation: int, /) -> bool:
+        """Whether its registration is known: all that it published stands behind it in the topic."""
 
 
 class MetadataBehindError(Exception):
@@ -82,6 +88,29 @@ class Disagreement:
     size_bytes: int
     age_ms: int
     """Since the object was written, by the store's clock; of a lost one since its metadata was."""
+    writer_is_known: bool = True
+    """Whether the metadata knows of the incarnation that wrote it."""
+
+    @property
+    def heals_by_itself(self) -> bool:
+        """Whether nobody has to be asked."""
+        return self.writer_is_known or self.kind in (Kind.DELETED, Kind.LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class HealingLimits:
+    """How much may be deleted or forgotten without a word from somebody."""
+
+    max_percent: float = 5.0
+    min_objects: int = 100
+    """So many may be whatever their share is."""
+
+    def allows(self, objects: int, of: int) -> bool:
+        """Whether that is few enough."""
+        return objects <= max(self.min_objects, of * self.max_percent / 100)
+
+
+DEFAULT_LIMITS: Final = HealingLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +121,33 @@ class Comparison:
     young: int
     """Objects without metadata that may still be under way."""
     disagreements: tuple[Disagreement, ...] = field(default=())
+    doubt: str = ""
+    """Why nothing of it is healed without a word from somebody; empty where nothing speaks against it."""
 
     @property
-    def metadata_is_doubtful(self) -> bool:
-        """Whether healing would delete most of what is there."""
-        unknown = self.count(Kind.UNKNOWN) + self.count(Kind.FENCED)
-        return unknown > _FEW and unknown * 2 > self.objects
+    def heals_by_itself(self) -> tuple[Disagreement, ...]:
+        """What may be healed without a word from somebody."""
+        return () if self.doubt else tuple(found for found in self.disagreements if found.heals_by_itself)
+
+    @property
+    def waiting(self) -> tuple[Disagreement, ...]:
+        """What waits for it."""
+        healing = set(self.heals_by_itself)
+        return tuple(found for found in self.disagreements if found not in healing)
+
+    @property
+    def amount(self) -> str:
+        """All of it, in the words that confirm its healing."""
+        size_bytes = sum(max(found.size_bytes, 0) for found in self.disagreements)
+        return f"{len(self.disagreements)}-objects-{size_bytes}-bytes"
+
+    def doubted(self, topic_doubt: str, limits: HealingLimits) -> "Comparison":
+        """With what speaks against healing: `topic_doubt`, or else the share."""
+        there = self.objects + self.count(Kind.LOST)
+        if topic_doubt or limits.allows(len(self.disagreements), there):
+            return replace(self, doubt=topic_doubt)
+        share = f"{len(self.disagreements)} of {there} objects are more than {limits.max_percent:g} %"
+        return replace(self, doubt=f"{share}, so it seems to be the metadata, or the listing, that lost them")
 
     def count(self, kind: Kind) -> int:
         """How many are of this kind."""
@@ -135,7 +185,8 @@ class OrphanSearch:
             if age_ms < self._ttl_ms or is_under_way(segment_id):
                 young += 1
                 continue
-            found.append(Disagreement(segment_id, kind, stored.size_bytes, age_ms))
+            is_known = self._store.knows_incarnation(segment_id.broker_id, segment_id.incarnation)
+            found.append(Disagreement(segment_id, kind, stored.size_bytes, age_ms, is_known))
         found += [
             Disagreement(segment_id, Kind.LOST, metadata.size_bytes, now_ms - metadata.event_timestamp_ms)
             for segment_id, metadata in self._awaited.items()

@@ -14,25 +14,29 @@ It does not decide which partitions it leads: `assign` is told.
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain, islice
-from pathlib import Path
 
 import structlog
 
+from kafka_log.errors import LogDirectoryError
 from kafka_log.open_files import OpenFiles
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from rlm.append_rhythm import AppendRhythm
 from rlm.append_watcher import AppendWatcher
+from rlm.assignment import Assignment
 from rlm.combine_task import RLMWalCombineTask, UploadedSegment
-from rlm.led_partition import Assignment, LedPartition, PartitionStatus
+from rlm.gap_declarations import NO_GAPS, GapListener
+from rlm.led_partition import LedPartition, PartitionStatus, tell_unfinished
 from rlm.led_views import StoredLog
 from rlm.link_policy import LinkDecider, LinkMode
 from rlm.log_manager_limits import LogManagerLimits
 from rlm.log_reader import LogReader
 from rlm.measures import StageTimes, WriteMeasures
 from rlm.partition_schedule import PartitionSchedule
+from rlm.resume_point import ResumePoint, ResumeUnknownError
 from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from rlm.upload_listener import UploadListener, UploadListeners
 from rlm.upload_pacer import BULK_BYTES, UploadPacer, Urgency
@@ -43,6 +47,10 @@ log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.004
 """So long without an append is a pause."""
+_LOOK_AGAIN_S = 1.0
+"""After so long it is looked anew for where a log's upload goes on."""
+_TAKEN_ON_AT_ONCE = 32
+"""To find where a log goes on takes some tenths of a millisecond."""
 _PARTITIONS_PER_RUN = 256
 """So many due partitions are read at a time."""
 
@@ -65,11 +73,12 @@ class RemoteWalLogManager:
         self._stage_times = stage_times
         self._measures = measures
         self._clock = clock
-        self._listeners = UploadListeners()
+        self._listeners = UploadListeners(measures.listener_defects)
         self._schedule = PartitionSchedule(limits.schedule)
         self._pacer = UploadPacer(limits.pacer)
         self._queue = RemoteSegmentQueue(limits.queue_items, limits.queue_bytes)
         self._partitions: dict[TopicIdPartition, LedPartition] = {}
+        self._to_take_on: deque[Assignment] = deque()
         self._watcher = AppendWatcher()
         self._rhythm = AppendRhythm()
         self._open_files = OpenFiles(limits.open_files)
@@ -81,10 +90,14 @@ class RemoteWalLogManager:
         self._unknown: set[TopicIdPartition] = set()
         self._hurried: set[TopicIdPartition] = set()
         self._main: asyncio.Task[None] | None = None
-        self.resume_offset: Callable[[TopicIdPartition, Path], int | None] = lambda _partition, _directory: None
-        """Where the upload of a log goes on; None begins with the active segment."""
+        self.resume: Callable[[Assignment], ResumePoint] = lambda _assignment: ResumePoint(None)
+        """What of a log is to be uploaded. Raises ResumeUnknownError: then it is put off until the next `assign`."""
+        self.gaps: GapListener = NO_GAPS
+        """Told what cannot be uploaded any more."""
+        self.put_off: dict[TopicIdPartition, str] = {}
+        """Partitions that were not taken on, and why. Other threads may look."""
         self.on_unknown_partition: Callable[[], None] = lambda: None
-        """Called when a follower begins to fetch a partition that is not known as led: leadership may have changed."""
+        """Called to be assigned anew: a follower fetches a partition that is not known as led, or one was put off."""
         self.on_hurried_settled: Callable[[TopicIdPartition], None] = lambda _partition: None
         """Called when the log of a hurried partition was read and nothing of it was left to upload."""
         self.replication_is_pending: Callable[[], bool] = lambda: False
@@ -101,32 +114,39 @@ class RemoteWalLogManager:
         self._main = loop.create_task(self._run(), name="remote-wal-log-manager")
         return self._main
 
-    async def stop(self, flush_timeout_s: float) -> None:
-        """Upload what was read, as far as the time allows, then stop."""
+    async def stop(self, flush_timeout_s: float | None) -> None:
+        """Upload what was read, as far as the time allows, then stop. None, after a defect: upload nothing more."""
         if self._main is None:
             return
+        self._to_take_on.clear()
         self._main.cancel()
         await asyncio.gather(self._main, return_exceptions=True)
-        self._watcher.ignore()
-        await self._flush(self._clock() + flush_timeout_s)
-        await self._reader.stop()
-        for led in self._partitions.values():
-            led.task.close()
-        self._combine_task.close()
-        self._watcher.close()
+        try:
+            self._watcher.ignore()
+            if flush_timeout_s is not None:
+                await self._flush(self._clock() + flush_timeout_s)
+        finally:
+            for upload in list(self._uploads):
+                upload.cancel()
+            await asyncio.gather(*self._uploads, return_exceptions=True)
+            await self._reader.stop()
+            for led in self._partitions.values():
+                led.task.close()
+            self._combine_task.close()
+            self._watcher.close()
 
     async def _flush(self, deadline_s: float) -> None:
-        failures = self._pacer.failures_in_a_row
-        while self._pacer.failures_in_a_row <= failures:
-            while len(self._queue) and self._pacer.in_flight < self._limits.pacer.max_in_flight:
-                self._start_upload(self._clock())
-            if not self._uploads or self._clock() >= deadline_s:
-                break
-            timeout_s = deadline_s - self._clock()
-            await asyncio.wait(self._uploads, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        for upload in list(self._uploads):
-            upload.cancel()
-        await asyncio.gather(*self._uploads, return_exceptions=True)
+        """Upload what is queued, and anew what fails, until all is stored or the time is over."""
+        while (len(self._queue) or self._uploads) and self._defect is None and (now_s := self._clock()) < deadline_s:
+            back_off_s = self._pacer.back_off_s(now_s)
+            while len(self._queue) and not back_off_s and self._pacer.in_flight < self._limits.pacer.max_in_flight:
+                self._start_upload(now_s)
+            wait_s = min(deadline_s - now_s, back_off_s or math.inf)
+            if self._uploads:
+                await asyncio.wait(self._uploads, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(wait_s)
+        tell_unfinished(self._partitions.values(), self._clock())
 
     # Which partitions.
 
@@ -138,20 +158,43 @@ class RemoteWalLogManager:
             log.info("led_partitions_changed", before=len(self._partitions), released=len(released), now=len(wanted))
         for partition in released:
             self._release(partition)
+        for partition in self.put_off.keys() - wanted.keys():
+            del self.put_off[partition]
+        self._to_take_on.clear()
         for partition, assignment in wanted.items():
             led = self._partitions.get(partition)
             if led is None or led.assignment.directory != assignment.directory:
                 if led is not None:
                     self._release(partition)
-                self._take_on(assignment)
+                self._to_take_on.append(assignment)
             else:
                 led.assignment = assignment
+        self._take_on_some()
+
+    def _take_on_some(self) -> None:
+        """So many that relaying goes on meanwhile; then the next ones."""
+        try:
+            for _ in range(min(len(self._to_take_on), _TAKEN_ON_AT_ONCE)):
+                self._take_on(self._to_take_on.popleft())
+        except Exception as defect:
+            self._defect = defect
+        if self._to_take_on and self._defect is None:
+            asyncio.get_running_loop().call_soon(self._take_on_some)
         self._wake.set()
 
     def _take_on(self, assignment: Assignment) -> None:
         partition = assignment.topic_id_partition
-        start_offset = self.resume_offset(partition, assignment.directory)
-        task = RLMWalTask(partition, assignment.directory, start_offset, self._open_files)
+        try:
+            resume = self.resume(assignment)
+        except ResumeUnknownError as error:
+            self.put_off[partition] = str(error)
+            self._measures.resumes_put_off.inc()
+            log.warning("resume_offset_unknown", partition=str(partition), error=str(error), consequence="inline")
+            asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self.on_unknown_partition)
+            return
+        self.put_off.pop(partition, None)
+        self.gaps.resumed(assignment, resume)
+        task = RLMWalTask(partition, assignment.directory, resume, self._open_files)
         self._partitions[partition] = LedPartition(assignment, task)
         self._unknown.discard(partition)
         self._watcher.watch(partition, assignment.directory)
@@ -356,6 +399,8 @@ class RemoteWalLogManager:
         if isinstance(outcome, ReadError):
             self._measures.read_failures.inc()
             log.warning("log_read_failed", partition=str(partition), error=str(outcome))
+            if isinstance(outcome, LogDirectoryError) and outcome.lacks_descriptors:
+                self._open_files.close_unread()
             self._schedule.failed(partition, now_s)
             return
         self._schedule.succeeded(partition, now_s, outcome.more)
@@ -370,10 +415,8 @@ class RemoteWalLogManager:
             self._release(partition)
 
     def _queue_items(self, led: LedPartition, outcome: TaskOutcome) -> None:
-        partition = led.assignment.topic_id_partition
-        for from_offset, to_offset in outcome.gaps:
-            self._measures.gap_offsets.inc(to_offset - from_offset)
-            log.warning("upload_gap", partition=str(partition), from_offset=from_offset, to_offset=to_offset)
+        if outcome.gaps:
+            self.gaps.found(led.assignment, outcome.gaps)
         self._queue.put(outcome.items)
         led.log_read(outcome)
         for item in outcome.items:

@@ -15,7 +15,7 @@ from typing import Protocol
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.leader_epochs import LeaderEpochChain
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteWalLogSegmentMetadata
 
 

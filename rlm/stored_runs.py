@@ -29,20 +29,20 @@ from kafka_log.crc32c import crc32c
 from kafka_log.errors import LogDirectoryError
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.open_files import OpenFiles
-from kafka_log.record_batch import BatchSpan, scan_batches
+from kafka_log.record_batch import scan_batches
 from kafka_log.segment_tail import SegmentTail
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.archive_store import ArchivedRun
 from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.topic_settings import LinkPolicy
-from plugin.archive_object import ArchiveObjectId, StoredObjectId
+from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
     RemoteLogSegmentState,
     RemoteWalLogSegmentMetadata,
 )
-from rlm.led_views import StoredLog
+from rlm.led_views import FoundRuns, ProvedRun, StoredLog
 
 _EMPTY_READS = 3
 """A read that only tells of a roll is followed by one that has records."""
@@ -97,27 +97,6 @@ class Places:
 
 def _size_of(entry: RemoteLogSegmentMetadataEntry) -> int:
     return entry.end_file_position - entry.start_file_position
-
-
-@dataclass(frozen=True, slots=True)
-class ProvedRun:
-    """An entry of a combined segment, or a run of an archive object, whose bytes are those of the log."""
-
-    object_id: StoredObjectId
-    entry: RemoteLogSegmentMetadataEntry
-    records: memoryview
-    batches: tuple[BatchSpan, ...]
-    """Positions are relative to `records`; in the object, they are that much behind `entry.start_file_position`."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRuns:
-    """Where a log's batches are from an offset on."""
-
-    runs: list[ProvedRun]
-    refused_to: int = 0
-    """Exclusive. Above 0, the runs end at one that the log does not prove, and that reaches up to here: nothing is
-    gained by another look before."""
 
 
 def stored_runs(places: Places, partition: TopicIdPartition, directory: Path, offset: int, max_bytes: int) -> FoundRuns:

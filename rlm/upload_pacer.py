@@ -100,6 +100,10 @@ class UploadPacer:
         """For how long the quota lets no upload begin."""
         return 0.0 if self._quota is None else self._quota.wait_s(now_s)
 
+    def back_off_s(self, now_s: float) -> float:
+        """For how long nothing is tried after the last failure."""
+        return max(self._retry_at_s - now_s, 0.0)
+
     def started(self, now_s: float, size_bytes: int = 0) -> None:
         """An upload of so many bytes began."""
         self._last_start_s = now_s

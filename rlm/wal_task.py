@@ -9,8 +9,11 @@ from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.open_files import OpenFiles
 from kafka_log.record_batch import BatchSpan
 from kafka_log.segment_files import log_file_name
-from kafka_log.segment_tail import Gap, LogDeleted, SegmentTail, TailEvent, TailRead, Truncated
+from kafka_log.segment_tail import Gap, LogDeleted, TailEvent, TailRead, Truncated
 from kafka_log.topic_partition import TopicIdPartition
+from plugin.errors import defect_site
+from rlm.resume_point import ResumePoint
+from rlm.resumed_tail import ResumedTail
 from rlm.segment_queue import MetaQueueItem
 
 ReadError = LogDirectoryError | MalformedFileError
@@ -26,11 +29,11 @@ class TaskOutcome:
     next_offset: int
     """The first offset that was not read yet; negative when the log has not been found."""
     backlog_bytes: int
-    """What there is beyond; only known when something was read."""
+    """What there is beyond; only known when something was read. While ranges are missing, more than that."""
     truncated_at: int | None
     """The log was cut at this offset: what was uploaded from there on is dead."""
-    gaps: tuple[tuple[int, int], ...]
-    """[from, to) offsets that retention removed before they were read."""
+    gaps: tuple[Gap, ...]
+    """What was to be read and cannot be had any more."""
     deleted: bool
 
     @property
@@ -46,13 +49,13 @@ class RLMWalTask:
         self,
         partition: TopicIdPartition,
         directory: Path,
-        start_offset: int | None,
+        resume: ResumePoint,
         open_files: OpenFiles,
     ) -> None:
-        """`start_offset` is where uploading goes on; None begins with the active segment."""
+        """`resume` is what of the log is to be uploaded."""
         self.topic_id_partition = partition
         self.directory = directory
-        self._tail = SegmentTail(directory, start_offset, open_files)
+        self._tail = ResumedTail(directory, resume, open_files)
 
     def run(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
         """Read up to `max_bytes` of whole, checked batches, an item for each leader epoch.
@@ -60,7 +63,8 @@ class RLMWalTask:
         Raises a ReadError.
         """
         read = self._tail.read(max_bytes)
-        return self._outcome(read, self._backlog_bytes() if read.spans else 0, seen_s, now_s)
+        is_behind = bool(read.spans or read.events) or self._tail.has_missing
+        return self._outcome(read, self._backlog_bytes() if is_behind else 0, seen_s, now_s)
 
     def run_cached(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome | None:
         """As `run`, without waiting for a disk; None where it takes a `run`.
@@ -82,7 +86,7 @@ class RLMWalTask:
             self._tail.next_offset,
             backlog_bytes,
             truncated_at=_truncation(read.events),
-            gaps=tuple((event.from_offset, event.to_offset) for event in read.events if isinstance(event, Gap)),
+            gaps=tuple(event for event in read.events if isinstance(event, Gap)),
             deleted=any(isinstance(event, LogDeleted) for event in read.events),
         )
 
@@ -127,10 +131,17 @@ def run_tasks(runs: list[Run], budget_bytes: int, clock: Callable[[], float]) ->
             outcome = task.run(budget_bytes, seen_s, clock())
         except (LogDirectoryError, MalformedFileError) as error:
             outcomes.append(error)
+        except Exception as error:
+            outcomes.append(read_defect(task, error))
         else:
             outcomes.append(outcome)
             budget_bytes -= outcome.read_bytes
     return outcomes
+
+
+def read_defect(task: RLMWalTask, error: Exception) -> ReadError:
+    """What nobody thought of while reading a log is this partition's failure, and no other's."""
+    return MalformedFileError(task.directory, 0, f"a defect of reading it: {defect_site(error)}")
 
 
 def _item(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from retention_job.session import spark_session
+from retention_job.spark.session import spark_session
 
 LEAVES_SOCKETS = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 """PySpark leaves the sockets of finished jobs to the garbage collector."""
@@ -20,9 +20,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = spark_session(
         "local[2]",
         memory="1g",
-        shuffle_partitions=2,
-        scratch=scratch,
         settings={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.local.dir": str(scratch),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             # Compiling plans takes longer than running them on a few hundred rows.
             "spark.sql.adaptive.enabled": "false",

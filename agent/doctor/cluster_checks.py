@@ -2,7 +2,15 @@
 
 from agent.doctor.facts import ClockReading, Facts, Unknown
 from agent.doctor.findings import Finding, Level
-from metadata_topic.topic import METADATA_TOPIC, UNLIMITED, cleanup_problems, retention_needed_ms, retention_problems
+from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.topic_requirements import (
+    UNLIMITED,
+    TopicProblem,
+    cleanup_problems,
+    message_problems,
+    retention_needed_ms,
+    retention_problems,
+)
 
 _WANTED_REPLICAS = 3
 _WANTED_IN_SYNC = 2
@@ -48,9 +56,9 @@ def metadata_topic_retention(facts: Facts) -> Finding:
     grace_ms = facts.settings.remote_wal_expiration_delete_grace_ms
     known = [topic.local_retention_ms for topic in facts.topics.values() if topic.local_retention_ms is not None]
     longest_ms = UNLIMITED if any(retention_ms < 0 for retention_ms in known) else max(known, default=0)
-    problems = retention_problems(config, retention_needed_ms(longest_ms, grace_ms))
+    problems = retention_problems(METADATA_TOPIC, config, retention_needed_ms(longest_ms, grace_ms), _servers(facts))
     if problems:
-        return Finding(check, Level.ERROR, "; ".join(problems), "raise it, or shorten the topics' local.retention.ms")
+        return _refused(check, problems, "; or shorten the topics' local.retention.ms")
     silent = sorted(name for name, topic in facts.topics.items() if topic.local_retention_ms is None)
     if silent:
         return Finding(check, Level.UNKNOWN, f"the retention of {_some(silent)} is not known")
@@ -66,13 +74,22 @@ def metadata_topic_cleanup(facts: Facts) -> Finding:
     policy = config.get("cleanup.policy")
     if policy == "delete":
         return Finding(check, Level.OK, "cleanup.policy is delete")
-    problems = cleanup_problems(config)
-    return Finding(
-        check,
-        Level.ERROR if problems else Level.WARNING,
-        problems[0] if problems else f"{METADATA_TOPIC}: cleanup.policy is {policy!r}",
-        f"kafka-configs.sh --alter --topic {METADATA_TOPIC} --add-config cleanup.policy=delete",
-    )
+    problems = cleanup_problems(METADATA_TOPIC, config, _servers(facts))
+    if problems:
+        return _refused(check, problems)
+    return Finding(check, Level.WARNING, f"{METADATA_TOPIC}: cleanup.policy is {policy!r}", "set it to delete")
+
+
+def metadata_topic_message_size(facts: Facts) -> Finding:
+    """Whether a batch of metadata may be too large for the topic."""
+    check = "metadata-topic-message-size"
+    config = _metadata_topic_config(facts)
+    if isinstance(config, Unknown):
+        return Finding(check, Level.UNKNOWN, config.reason)
+    problems = message_problems(METADATA_TOPIC, config, _servers(facts))
+    if problems:
+        return _refused(check, problems)
+    return Finding(check, Level.OK, f"max.message.bytes is {config.get('max.message.bytes', 'the default')}")
 
 
 def metadata_topic_replication(facts: Facts) -> Finding:
@@ -92,7 +109,10 @@ def metadata_topic_replication(facts: Facts) -> Finding:
         )
         return Finding(check, max(level, _in_sync_level(in_sync), key=list(Level).index), found, change)
     if in_sync < _WANTED_IN_SYNC:
-        change = f"kafka-configs.sh --alter --topic {METADATA_TOPIC} --add-config min.insync.replicas={_WANTED_IN_SYNC}"
+        change = (
+            f"kafka-configs.sh --bootstrap-server {_servers(facts)} --alter --topic {METADATA_TOPIC} --add-config "
+            f"min.insync.replicas={_WANTED_IN_SYNC}"
+        )
         return Finding(check, Level.ERROR, found, change)
     return Finding(check, Level.OK, found)
 
@@ -201,6 +221,15 @@ def _metadata_topic_config(facts: Facts) -> "dict[str, str] | Unknown":
         return facts.cluster
     topic = facts.cluster.metadata_topic
     return topic if isinstance(topic, Unknown) else dict(topic.config)
+
+
+def _refused(check: str, problems: "list[TopicProblem]", or_else: str = "") -> Finding:
+    found, changes = ("; ".join(texts) for texts in zip(*((one.found, one.change) for one in problems), strict=True))
+    return Finding(check, Level.ERROR, found, changes + or_else)
+
+
+def _servers(facts: Facts) -> str:
+    return facts.settings.remote_wal_agent_bootstrap_servers or "HOST:PORT"
 
 
 def _in_sync_level(in_sync: int) -> Level:

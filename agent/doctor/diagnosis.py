@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from agent.doctor import cluster_checks, host_checks, store_checks
+from agent.doctor import bypass_checks, cluster_checks, host_checks, store_checks
 from agent.doctor.facts import Facts
 from agent.doctor.findings import Finding, Level
 
@@ -13,6 +13,8 @@ CHECKS: Final[Sequence[Check]] = (
     cluster_checks.system_enable,
     host_checks.listeners,
     host_checks.agent_peers,
+    bypass_checks.bypass_listener,
+    bypass_checks.bypass_peers,
     host_checks.agents_registered,
     store_checks.store_settings,
     store_checks.store_permissions,
@@ -21,6 +23,7 @@ CHECKS: Final[Sequence[Check]] = (
     cluster_checks.topics_visible,
     cluster_checks.metadata_topic_retention,
     cluster_checks.metadata_topic_cleanup,
+    cluster_checks.metadata_topic_message_size,
     cluster_checks.metadata_topic_replication,
     cluster_checks.long_term_tier,
     cluster_checks.deletion_grace,
@@ -28,6 +31,7 @@ CHECKS: Final[Sequence[Check]] = (
     cluster_checks.uncommitted_ttl,
     store_checks.clock_store,
     cluster_checks.clock_brokers,
+    host_checks.missing_records,
     host_checks.inotify_watches,
     host_checks.open_files,
 )

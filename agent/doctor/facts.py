@@ -90,6 +90,8 @@ class AgentAnswer:
     broker_id: int
     cluster_id: str
     clock: ClockReading | Unknown
+    gaps: tuple[str, ...] = ()
+    """Offsets of the partitions that it leads which no object holds or will hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +119,5 @@ class Facts:
     """Broker id to why its agent's peer listener does not answer; None: it does."""
     agents: Mapping[int, AgentAnswer | Unknown] | Unknown
     host: Host
+    bypass: Mapping[int, str | None]
+    """Broker id to why its own listener past its agent does not answer; None: it does."""

@@ -5,9 +5,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from agent.bypass import tls_context
 from agent.doctor.cluster_questions import ask_cluster, ask_topics
 from agent.doctor.facts import AgentAnswer, Cluster, EnabledTopic, Facts, Host, Store, Unknown
-from agent.doctor.host_questions import ask_agent, count_partitions, dial, max_user_watches, open_files_limit
+from agent.doctor.host_questions import (
+    ask_agent,
+    ask_broker,
+    count_partitions,
+    dial,
+    max_user_watches,
+    open_files_limit,
+)
 from agent.doctor.store_probe import probe_store
 from agent.kafka_client import client_config
 from agent.settings import AgentSettings
@@ -36,9 +44,14 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
         tls = _tls(settings)
         dialled = pool.map(lambda where: dial(where, tls, _PEER_TIMEOUT_S), others.values())
         peers = dict(zip(others, dialled, strict=True))
+        past = {key: where for key, where in settings.remote_wal_agent_bypass.items() if key != broker.node_id}
+        answers = pool.map(
+            lambda where: ask_broker(where, lambda: tls_context(settings), _PEER_TIMEOUT_S), past.values()
+        )
+        past_agents = dict(zip(past, answers, strict=True))
     return Facts(
         broker, settings, cluster, topics, _known(lambda: _probe(broker, settings, wall_ms)), peers, agents,
-        _host(broker, settings),
+        _host(broker, settings), past_agents,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from agent.doctor.findings import Finding, Level
 _FILES_BESIDE = 256
 """Sockets, libraries and the like, beside segment files."""
 _FILES_PER_PEER = 32
+_NAMED = 5
 
 
 def listeners(facts: Facts) -> Finding:
@@ -72,6 +73,28 @@ def agents_registered(facts: Facts) -> Finding:
     if len(clusters) > 1:
         return Finding(check, Level.ERROR, f"of several clusters: {', '.join(sorted(clusters))}", "separate them")
     return Finding(check, Level.OK, f"{len(facts.agents)} agents answer")
+
+
+def missing_records(facts: Facts) -> Finding:
+    """Whether object storage lacks records that cannot be had any more, as the agents tell."""
+    check = "missing-records"
+    if isinstance(facts.agents, Unknown):
+        return Finding(check, Level.UNKNOWN, facts.agents.reason)
+    answers = [answer for answer in facts.agents.values() if not isinstance(answer, Unknown)]
+    gaps = [gap for answer in answers for gap in answer.gaps]
+    if gaps:
+        more = f" and {len(gaps) - _NAMED} more" if len(gaps) > _NAMED else ""
+        return Finding(
+            check,
+            Level.WARNING,
+            f"gone before they could be stored, so a recovered log lacks them: {', '.join(gaps[:_NAMED])}{more}",
+            "see why uploads took longer than the topics' retention: remote_wal_oldest_unstored_seconds, upload_gap",
+        )
+    if len(answers) < len(facts.agents) or not answers:
+        return Finding(
+            check, Level.UNKNOWN, f"{len(facts.agents) - len(answers)} of {len(facts.agents)} agents are silent"
+        )
+    return Finding(check, Level.OK, "no agent has declared a gap that still matters")
 
 
 def inotify_watches(facts: Facts) -> Finding:

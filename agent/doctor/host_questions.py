@@ -4,6 +4,8 @@ import json
 import os
 import resource
 import socket
+import ssl
+import struct
 import urllib.request
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
@@ -15,6 +17,9 @@ from kafka_log.log_directory import LogDirectory
 from replication.peer_connection import Address, PeerTls
 
 _DATE_RESOLUTION_MS = 1000
+_CLIENT_ID = b"remote-wal-doctor"
+_API_VERSIONS = struct.pack(">ihhih", 10 + len(_CLIENT_ID), 18, 0, 1, len(_CLIENT_ID)) + _CLIENT_ID
+"""A frame with an ApiVersions request of version 0 and correlation id 1, which has no body."""
 _MAX_USER_WATCHES = Path("/proc/sys/fs/inotify/max_user_watches")
 _LOCKS = Path("/proc/locks")
 
@@ -76,6 +81,28 @@ def dial(address: Address, tls: PeerTls | None, timeout_s: float) -> str | None:
         return f"{address}: {error}"
 
 
+def ask_broker(address: Address, tls: Callable[[], ssl.SSLContext | None], timeout_s: float) -> str | None:
+    """Ask for the API versions, which takes no login; None when that is answered.
+
+    A certificate that is not trusted may show only then, as in TLS 1.3 the connection stands before it is looked at.
+    """
+    try:
+        context = tls()
+        with socket.create_connection((address.host, address.port), timeout_s) as connection:
+            if context is None:
+                return _api_versions(address, connection)
+            with context.wrap_socket(connection, server_hostname=address.host) as encrypted:
+                return _api_versions(address, encrypted)
+    except OSError as error:  # of TLS, too
+        return f"{address}: {error}"
+
+
+def _api_versions(address: Address, connection: socket.socket) -> str | None:
+    connection.sendall(_API_VERSIONS)
+    answer = connection.recv(8)
+    return None if answer[4:8] == _API_VERSIONS[8:12] else f"{address}: closed, or no broker's answer"
+
+
 def ask_agent(endpoint: str, timeout_s: float, wall_ms: Callable[[], int]) -> AgentAnswer | Unknown:
     """Who answers at that HTTP endpoint, and its host's time."""
     before_ms = wall_ms()
@@ -84,7 +111,12 @@ def ask_agent(endpoint: str, timeout_s: float, wall_ms: Callable[[], int]) -> Ag
             after_ms = wall_ms()
             date = response.headers.get("Date")
             described = json.load(response)
-        return AgentAnswer(int(described["broker_id"]), str(described["cluster_id"]), _clock(date, before_ms, after_ms))
+        gaps = tuple(
+            f"{gap['topic']}-{gap['partition']} {gap['from_offset']} to {int(gap['to_offset']) - 1}"
+            for gap in described.get("gaps", ())
+        )
+        clock = _clock(date, before_ms, after_ms)
+        return AgentAnswer(int(described["broker_id"]), str(described["cluster_id"]), clock, gaps)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return Unknown(f"{endpoint}: {type(error).__name__}: {error}")
 

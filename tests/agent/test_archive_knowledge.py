@@ -8,17 +8,17 @@ import pytest
 
 from agent.archive_knowledge import ArchiveKnowledge, KnownSettings
 from agent.cluster_observer import Observation
-from agent.kafka_side import AgentIdentity
+from agent.identity import AgentIdentity
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.archive_records import ArchiveObjectCommitted
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.records import RemoteWalNodeRegistration
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.archive_tier import ArchiveTier
-from rlm.led_partition import Assignment
+from rlm.assignment import Assignment
 from rlm.release import ClusterView, Release, Tiers, release_of
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)

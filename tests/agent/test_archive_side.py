@@ -15,10 +15,12 @@ from kafka_log.segment_files import log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.archive_records import ArchiveRecord
 from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.records import RemoteWalNodeRegistration
 from metadata_topic.states import DELETING, FINISHED, STARTED
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import LinkPolicy
-from plugin.archive_object import ArchiveObjectId, OpenArchiveObject
+from plugin.archive_object import OpenArchiveObject
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import load_archive_storage
 from plugin.local_directory import LocalWalStorageManager
 from plugin.prices import Prices
@@ -29,8 +31,8 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.archive_care import ArchiveCare, KnownLogs
+from rlm.assignment import Assignment
 from rlm.combine_task import Clocks
-from rlm.led_partition import Assignment
 from rlm.measures import ArchiveMeasures
 from tests.kafka_log.batches import batches
 
@@ -85,7 +87,7 @@ async def test_a_led_partition_with_the_archive_on_is_archived(tmp_path: Path) -
         _settings(),
         {"rsm.wal.archive.config.directory": str(tmp_path / "archive")},
         CONTEXT,
-        8,
+        CombinedSegmentId(1, 8, 0),
         ArchiveParts(
             storage, store, topic.archive, topic, ArchiveMeasures(CollectorRegistry()),
             Clocks(time.monotonic, lambda: WALL_MS + 1), lambda: True,
@@ -94,7 +96,7 @@ async def test_a_led_partition_with_the_archive_on_is_archived(tmp_path: Path) -
     )  # fmt: skip
     assignment = Assignment(ORDERS, "orders", directory, LinkPolicy.COST, 20, archive=True)
     side.assign([replace(assignment, archive=False)])
-    side.start()
+    running = asyncio.create_task(side.run())
     side.assign([assignment])
     async with asyncio.timeout(10):
         await topic.committed.wait()
@@ -103,8 +105,11 @@ async def test_a_led_partition_with_the_archive_on_is_archived(tmp_path: Path) -
     assert side.missing is None
     (stored,) = side.storage.list()
     (run,) = side.storage.fetch_runs(stored)
+    assert object_id.writer_id < side.next_writer_id
     assert side.storage.fetch(object_id, run.start_file_position, run.end_file_position) == raw
-    await side.stop()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    side.close()
     storage.close()
 
 
@@ -118,7 +123,7 @@ async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_pa
         _settings(**{"remote.wal.archive.storage.manager.class.name": name}),
         {},
         CONTEXT,
-        8,
+        CombinedSegmentId(1, 8, 0),
         ArchiveParts(
             storage, store, topic.archive, topic, ArchiveMeasures(CollectorRegistry()),
             Clocks(time.monotonic, lambda: WALL_MS), lambda: True,
@@ -132,19 +137,25 @@ async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_pa
         loop.call_soon_threadsafe(told.set)
 
     side._load = load_and_tell  # type: ignore[method-assign]
-    running = side.start()
+    running = asyncio.create_task(side.run())
     async with asyncio.timeout(10):
         await told.wait()
     assert not running.done()
     assert side.missing is not None
     assert "configure" in side.missing or "load" in side.missing
-    await side.stop()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    side.close()
     storage.close()
 
 
-@pytest.mark.parametrize(("objects", "healed"), [(1, True), (11, False)])
+@pytest.mark.parametrize(
+    ("objects", "doubt", "writer_is_known", "healed"),
+    [(1, "", True, True), (11, "", True, False), (1, "it began anew", True, False), (1, "", False, False)],
+    ids=["few", "most", "doubt", "unknown-writer"],
+)
 async def test_orphans_are_healed_unless_it_is_the_metadata_that_seems_lost(
-    tmp_path: Path, objects: int, healed: bool
+    tmp_path: Path, objects: int, doubt: str, writer_is_known: bool, healed: bool
 ) -> None:
     archive_storage = load_archive_storage(
         "plugin.local_directory.LocalWalStorageManager", None, {"directory": str(tmp_path / "archive")}, CONTEXT
@@ -163,14 +174,17 @@ async def test_orphans_are_healed_unless_it_is_the_metadata_that_seems_lost(
         _settings(),
         {"rsm.wal.archive.config.directory": str(tmp_path / "archive")},
         CONTEXT,
-        8,
+        CombinedSegmentId(1, 8, 0),
         ArchiveParts(
             wal_storage, store, topic.archive, topic, ArchiveMeasures(CollectorRegistry()),
-            Clocks(time.monotonic, lambda: later_ms), lambda: True,
+            Clocks(time.monotonic, lambda: later_ms), lambda: True, lambda: doubt,
         ),
         lambda: duties[0],
     )  # fmt: skip
-    care = ArchiveCare(topic.archive, archive_storage, topic, side._care_limits(), ArchiveMeasures(CollectorRegistry()))
+    measures = ArchiveMeasures(CollectorRegistry())
+    if writer_is_known:
+        store.apply(RemoteWalNodeRegistration(1, 7, 1, 0))
+    care = ArchiveCare(topic.archive, archive_storage, topic, side._care_limits(), measures, store.knows_incarnation)
     assert not side._search_orphans(care)
     assert topic.archive.objects(DELETING) == []
     duties[0] = CareDuties({1: 8}, KnownLogs({}, ()))

@@ -32,13 +32,29 @@ DEAD = Unknown("no answer")
 PROPERTIES = {
     "node.id": "1",
     "log.dirs": "/data/kafka",
-    "listeners": "CLIENT://:9092,WAL://127.0.0.1:19901",
+    "listeners": "CLIENT://:9092,WAL://127.0.0.1:19901,BYPASS://10.0.0.1:19096",
     "advertised.listeners": "CLIENT://kafka-1:9092,WAL://127.0.0.1:19901",
-    "listener.security.protocol.map": "CLIENT:PLAINTEXT,WAL:PLAINTEXT",
+    "listener.security.protocol.map": "CLIENT:PLAINTEXT,WAL:PLAINTEXT,BYPASS:SSL",
+    "listener.name.bypass.ssl.client.auth": "required",
     "inter.broker.listener.name": "WAL",
     "remote.log.wal.storage.system.enable": "true",
     "remote.wal.agent.peers": "1@127.0.0.1:1,2@127.0.0.1:2,3@127.0.0.1:3",
+    "remote.wal.agent.bypass": "1@10.0.0.1:19096,2@10.0.0.2:19096,3@10.0.0.3:19096",
+    "remote.wal.agent.ssl.certificate.file": "/tls/agent.pem",
+    "remote.wal.agent.ssl.key.file": "/tls/agent.key",
+    "remote.wal.agent.ssl.ca.file": "/tls/ca.pem",
 }
+
+
+OWN_LISTENERS = "CLIENT://kafka-1:9092,WAL://127.0.0.1:19901"
+PLAINTEXT_ACCEPTED = {
+    "remote_wal_agent_bypass_security_protocol": "PLAINTEXT",
+    "remote_wal_agent_bypass_plaintext_accepted": "true",
+}
+
+
+def protocols(bypass: str) -> dict[str, str]:
+    return {"listener_security_protocol_map": f"CLIENT:PLAINTEXT,WAL:PLAINTEXT,BYPASS:{bypass}"}
 
 
 def facts_of(**properties: str) -> Facts:
@@ -55,6 +71,7 @@ def facts_of(**properties: str) -> Facts:
         peers={2: None, 3: None},
         agents={broker_id: AgentAnswer(broker_id, "abc", AGREEING) for broker_id in (1, 2, 3)},
         host=Host(1000, 8192, 65536, "the agent"),
+        bypass={2: None, 3: None},
     )
 
 
@@ -84,6 +101,12 @@ FAULTS = [
     ("metadata-topic-retention", Level.ERROR, {"topics": {"t": EnabledTopic(-1, True)}}, "need -1"),
     ("metadata-topic-retention", Level.ERROR, {"cluster": topic(retention_bytes="1000")}, "retention.bytes"),
     ("metadata-topic-retention", Level.UNKNOWN, {"topics": {"t": EnabledTopic(None, True)}}, "t is not known"),
+    (
+        "metadata-topic-message-size",
+        Level.ERROR,
+        {"cluster": topic(max_message_bytes="500000")},
+        "max.message.bytes is 500000",
+    ),
     ("metadata-topic-cleanup", Level.ERROR, {"cluster": topic(cleanup_policy="compact,delete")}, "compact,delete"),
     ("metadata-topic-replication", Level.WARNING, {"cluster": topic(2)}, "replication factor 2"),
     ("metadata-topic-replication", Level.ERROR, {"cluster": topic(1, min_insync_replicas="1")}, "factor 1"),
@@ -96,8 +119,16 @@ FAULTS = [
     ("clock-brokers", Level.UNKNOWN, {"agents": {2: DEAD}}, "broker 2: no answer"),
     ("clock-brokers", Level.UNKNOWN, {"agents": {}}, "no agent is registered"),
     ("agents-registered", Level.WARNING, {"agents": {2: AgentAnswer(1, "abc", AGREEING)}}, "the agent of broker 1"),
+    (
+        "missing-records",
+        Level.WARNING,
+        {"agents": {2: AgentAnswer(2, "abc", AGREEING, ("orders-0 5 to 9",)), 1: DEAD}},
+        "orders-0 5 to 9",
+    ),
+    ("missing-records", Level.UNKNOWN, {"agents": {2: AgentAnswer(2, "abc", AGREEING), 1: DEAD}}, "1 of 2 agents"),
     ("agent-peers", Level.ERROR, {"peers": {2: None, 3: "refused"}}, "broker 3: refused"),
     ("agent-peers", Level.ERROR, {"peers": {2: None}}, "brokers 3"),
+    ("bypass-peers", Level.WARNING, {"bypass": {2: None, 3: "refused"}}, "broker 3: refused"),
     ("store-settings", Level.ERROR, {"store": store({"open": StepFailure("config", "no bucket")})}, "no bucket"),
     ("store-permissions", Level.ERROR, {"store": store({"delete": StepFailure("access", "denied")})}, "denied"),
     ("store-permissions", Level.UNKNOWN, {"store": store({"open": StepFailure("config", "")})}, "not be opened"),
@@ -137,6 +168,14 @@ def test_a_fault_is_found_by_its_check_alone(check: str, level: Level, changes: 
         ("listeners", Level.ERROR, {"listeners": "CLIENT://:9092,WAL://127.0.0.1:19900"}),
         ("listeners", Level.WARNING, {"advertised_listeners": "CLIENT://kafka-1:9092,WAL://broker-1:19901"}),
         ("listeners", Level.WARNING, {"listeners": "CLIENT://:9092,WAL://:19901"}),
+        ("bypass-listener", Level.INFORMATION, {"remote_wal_agent_bypass": ""}),
+        ("bypass-listener", Level.WARNING, {"remote_wal_agent_bypass": "2@10.0.0.2:19096"}),
+        ("bypass-listener", Level.ERROR, {"remote_wal_agent_bypass": "1@10.0.0.1:19097"}),
+        ("bypass-listener", Level.ERROR, {"listener_name_bypass_ssl_client_auth": "requested"}),
+        ("bypass-listener", Level.ERROR, protocols("PLAINTEXT")),
+        ("bypass-listener", Level.WARNING, protocols("PLAINTEXT") | PLAINTEXT_ACCEPTED),
+        ("bypass-listener", Level.ERROR, {"listeners": f"{OWN_LISTENERS},BYPASS://127.0.0.1:19096"}),
+        ("bypass-listener", Level.WARNING, {"advertised_listeners": f"{OWN_LISTENERS},BYPASS://10.0.0.1:19096"}),
         ("deletion-grace", Level.UNKNOWN, {"replica_lag_time_max_ms": "soon"}),
     ],
 )

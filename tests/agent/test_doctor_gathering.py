@@ -1,8 +1,11 @@
 """Doctor against a real directory store, real sockets, and a host on which nothing answers."""
 
+import contextlib
 import json
 import os
 import socket
+import ssl
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,11 +16,12 @@ from agent.doctor import gathering
 from agent.doctor.cluster_questions import enabled_topic
 from agent.doctor.diagnosis import CHECKS
 from agent.doctor.facts import AgentAnswer, ClockReading, EnabledTopic, Store, Unknown
-from agent.doctor.host_questions import ask_agent, dial, lock_holder, soft_limit
+from agent.doctor.host_questions import ask_agent, ask_broker, dial, lock_holder, soft_limit
 from agent.doctor.store_probe import probe
 from agent.http_endpoint import HttpEndpoint
 from agent.process import wall_ms
 from cli.main import build_app
+from local_cluster.authority import Authority
 from plugin.errors import RemoteStorageAccessError
 from plugin.local_directory import DirectoryStore, LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
@@ -110,6 +114,33 @@ def test_a_peer_is_dialled_without_a_word() -> None:
         with connection:
             assert connection.recv(1) == b""
     assert "refused" in str(dial(address, None, 5))
+
+
+def test_a_broker_is_asked_past_its_agent_by_a_request_that_takes_no_login(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own, other = authority.tls_for("broker-1"), authority.tls_for("broker-2", ["127.0.0.1"])
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        address = Address("127.0.0.1", server.getsockname()[1])
+
+        def answer(raw: bytes) -> bytes:
+            context = other.server_context()
+            with contextlib.suppress(ssl.SSLError), context.wrap_socket(server.accept()[0], server_side=True) as peer:
+                asked = peer.recv(1000)
+                peer.sendall(raw)
+                return asked
+            return b""
+
+        def asked_with(context: ssl.SSLContext, raw: bytes) -> tuple[str | None, bytes]:
+            asked = pool.submit(answer, raw)
+            return ask_broker(address, lambda: context, 5), asked.result(5)
+
+        trusting = ssl.create_default_context(cafile=str(own.ca_file))
+        assert asked_with(trusting, b"")[0] is not None, "without a client certificate"
+        trusting.load_cert_chain(own.certificate_file, own.key_file)
+        refusal, asked = asked_with(trusting, b"\0\0\0\x0a\0\0\0\x01\0\0\0\0\0\0")
+        assert (refusal, asked) == (None, b"\0\0\0\x1b\0\x12\0\0\0\0\0\x01\0\x11remote-wal-doctor")
+        assert asked_with(trusting, b"HTTP/1.1")[0] is not None
+    assert "refused" in str(ask_broker(address, lambda: None, 5))
 
 
 def test_the_agents_process_and_its_limit_are_read_from_the_kernels_text(tmp_path: Path) -> None:

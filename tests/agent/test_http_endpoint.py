@@ -2,25 +2,46 @@
 
 import http.client
 import json
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from agent.http_endpoint import HttpEndpoint
+from agent.http_endpoint import HttpEndpoint, HttpLimits
+from local_cluster.polling import wait_until
 from replication.peer_connection import Address
+from tests.descriptors import none_left
 
 
 class Rig:
-    def __init__(self) -> None:
+    def __init__(self, limits: HttpLimits | None = None) -> None:
         self.reasons: list[str] = []
+        self.degraded: list[str] = []
         self.described: dict[str, object] = {"broker_id": 1, "partitions": []}
         registry = CollectorRegistry()
         Counter("remote_wal_planted", "For this test", registry=registry).inc(3)
-        self.endpoint = HttpEndpoint(registry, lambda: self.described, lambda: self.reasons)
+        self.endpoint = HttpEndpoint(
+            registry, lambda: self.described, lambda: self.reasons, None, lambda: self.degraded, limits
+        )
         self.endpoint.start(Address("127.0.0.1", 0))
         assert self.endpoint._server is not None
         self.port = self.endpoint._server.server_address[1]
+
+    def connect(self, data: bytes) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        connection.sendall(data)
+        return connection
+
+    def closed(self, reason: str) -> float:
+        return float(self.endpoint._measures.closed.labels(reason)._value.get())
+
+    def is_answered(self) -> bool:
+        with suppress(ConnectionError):
+            return self.ask("/readyz")[0] == 200
+        return False
 
     def ask(self, path: str, method: str = "GET") -> tuple[int, str, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
@@ -59,6 +80,12 @@ def test_not_ready_says_why_and_ready_says_so(rig: Rig) -> None:
     assert rig.ask("/readyz") == (200, "text/plain", b"ready\n")
 
 
+def test_an_agent_that_is_ready_tells_what_others_lack(rig: Rig) -> None:
+    rig.degraded = ["the agent of broker 2 is dead"]
+    assert rig.ask("/readyz") == (200, "text/plain", b"ready\ndegraded: the agent of broker 2 is dead\n")
+    rig.degraded = []
+
+
 def test_other_paths_are_not_found(rig: Rig) -> None:
     for path in ("/", "/config", "/metrics/", "/../etc/passwd", "/%2e%2e/"):
         assert rig.ask(path)[0] == 404
@@ -74,6 +101,69 @@ def test_objects_are_shown_where_the_agent_offers_them(rig: Rig) -> None:
 def test_nothing_but_get_is_taken(rig: Rig) -> None:
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
         assert rig.ask("/describe", method)[0] == 405
+
+
+def test_without_file_descriptors_it_waits_between_its_tries_and_answers_later(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = rig.endpoint._server
+    assert server is not None
+    tries: list[int] = []
+    get_request = server.get_request
+    monkeypatch.setattr(server, "get_request", lambda: tries.append(1) or get_request())  # type: ignore[func-returns-value]
+    with none_left(but=1), socket.create_connection(("127.0.0.1", rig.port)):
+        threading.Event().wait(0.5)  # a span to count in, not a wait for anything
+        assert 0 < len(tries) < 20
+    assert rig.ask("/healthz")[0] == 200
+
+
+def expect_to_be_closed(connection: socket.socket) -> None:
+    with suppress(ConnectionResetError):
+        assert connection.recv(1) == b""
+
+
+def test_half_requests_take_a_bounded_number_of_threads_and_end_in_time() -> None:
+    rig = Rig(HttpLimits(threads=4, silence_s=0.5))
+    before = threading.active_count()
+    with ExitStack() as held:
+        halves = [held.enter_context(rig.connect(b"GET /metr")) for _ in range(200)]
+        most = threading.active_count()
+        for half in halves:
+            expect_to_be_closed(half)
+            most = max(most, threading.active_count())
+        assert most <= before + 4
+        wait_until(lambda: rig.closed("busy") + rig.closed("slow") == 200, "each is counted", 10)
+        assert rig.closed("slow") >= 4
+        wait_until(rig.is_answered, "a thread is free again", 10)
+    rig.endpoint.close()
+
+
+def test_a_request_that_comes_byte_by_byte_ends_in_time() -> None:
+    rig = Rig(HttpLimits(threads=1, silence_s=30, answer_s=0.5))
+    with rig.connect(b"GET /metr") as slow:
+        slow.settimeout(0.01)
+        for _ in range(1000):  # of ten seconds
+            try:
+                slow.sendall(b"i")
+                if slow.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            pytest.fail("it was never cut off")
+    wait_until(rig.is_answered, "a thread is free again", 10)
+    rig.endpoint.close()
+
+
+def test_an_answer_that_nobody_reads_holds_its_thread_for_a_bounded_time() -> None:
+    rig = Rig(HttpLimits(threads=1, silence_s=30, answer_s=0.5))
+    rig.described = {"long": "x" * 20_000_000}
+    with rig.connect(b"GET /describe HTTP/1.0\r\n\r\n"):
+        wait_until(lambda: rig.closed("slow") == 1, "the connection is cut off", 10)
+        wait_until(rig.is_answered, "a thread is free again", 10)
+    rig.endpoint.close()
 
 
 def test_closing_twice_is_no_error_and_frees_the_port() -> None:

@@ -1,5 +1,7 @@
 """Until object storage is there, every call fails as if it were down."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from agent.late_storage import LateStorageManager
@@ -41,3 +43,31 @@ def test_once_it_arrived_every_call_goes_there() -> None:
     late.delete_log_segment_data(SEGMENT)
     assert real.objects == {}
     assert list(late.list_log_segments()) == []
+
+
+def test_whatever_the_real_one_raises_is_a_failure_of_that_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    late, real = LateStorageManager(), MemoryStorage()
+    late.arrived(real)
+
+    def broken(*_: object) -> None:
+        raise KeyError("a record's bytes")
+
+    def broken_on_the_way(*_: object) -> Iterator[StoredSegment]:
+        yield StoredSegment(SEGMENT, "key", 1, 1)
+        raise KeyError("a record's bytes")
+
+    for name in ("copy_log_segment_data", "fetch_log_segment", "fetch_segment_metadata", "delete_log_segment_data"):
+        monkeypatch.setattr(real, name, broken)
+    monkeypatch.setattr(real, "list_log_segments", broken_on_the_way)
+    calls = [
+        lambda: late.copy_log_segment_data(METADATA, []),
+        lambda: late.fetch_log_segment(SEGMENT, 0, 1),
+        lambda: late.fetch_segment_metadata(StoredSegment(SEGMENT, "key", 1, 1)),
+        lambda: late.delete_log_segment_data(SEGMENT),
+        lambda: list(late.list_log_segments()),
+    ]
+    for call in calls:
+        with pytest.raises(RemoteStorageError, match=r"KeyError at agent/test_late_storage\.py") as caught:
+            call()
+        assert caught.value.label == "defect"
+        assert "record" not in str(caught.value)

@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from typing import cast
 
 import pytest
 
@@ -15,9 +14,8 @@ from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.publisher import RemoteWalMetadataPublisher
 from metadata_topic.store import RemoteWalMetadataStore
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
-from rlm.remote_wal_log_manager import RemoteWalLogManager
 
 
 @pytest.mark.parametrize(
@@ -55,13 +53,18 @@ def test_archive_objects_and_their_bytes_are_metrics() -> None:
 def _collector(counters: Counter[str], archive: ArchiveStore) -> StateCollector:
     return StateCollector(
         LateStorageManager(),
-        cast(RemoteWalLogManager, _NoLedPartitions()),
-        RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, 1, time.monotonic),
+        _NoLedPartitions(),
+        RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic),
         (RemoteWalMetadataStore(), archive),
         lambda: counters,
+        lambda: 17,
     )
 
 
 def _value(collector: StateCollector, sample: str, labels: dict[str, str]) -> float:
     samples = [found for metric in collector.collect() for found in metric.samples]
     return next(found.value for found in samples if found.name == sample and found.labels == labels)
+
+
+def test_offsets_that_no_object_will_hold_are_a_gauge_to_be_woken_by() -> None:
+    assert _value(_collector(Counter(), ArchiveStore()), "remote_wal_missing_offsets", {}) == 17

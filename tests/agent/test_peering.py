@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.kafka_side import AgentIdentity
+from agent.identity import AgentIdentity
 from agent.peering import own_hello
 from agent.settings_file import agent_settings
 from kafka_log.server_properties import parse_broker_properties

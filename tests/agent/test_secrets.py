@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import agent.kafka_side as kafka_side
-import agent.process as agent_process
+import agent.metadata_topics as metadata_topics
+import agent.storage_loading as storage_loading
 from agent.identity import AgentLock
 from agent.process import Agent
 from agent.settings import AgentSettingsError
@@ -84,8 +84,8 @@ async def test_a_whole_run_tells_no_secret(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither Kafka nor object storage answers, so there is much to complain about."""
-    monkeypatch.setattr(agent_process, "_STORAGE_RETRY_S", 0.01)
-    monkeypatch.setattr(kafka_side, "ensure_topics", _brokers_are_away)
+    monkeypatch.setattr(storage_loading, "_RETRY_S", 0.01)
+    monkeypatch.setattr(metadata_topics, "confluent_admin", _brokers_are_away)
     caplog.set_level(logging.INFO)  # botocore, told to debug, writes down whole requests
     broker = load_broker_properties(properties)
     found = agent_settings(broker, properties)
@@ -101,6 +101,7 @@ async def test_a_whole_run_tells_no_secret(
                 told += capfd.readouterr()
                 assert not run.done()
         assert running._http._server is not None
+        rooms = running._system.rooms if running._system is not None else None
         port = running._http._server.server_address[1]
         for path in ("/metrics", "/describe", "/readyz", "/healthz"):
             told.append((await asyncio.to_thread(ask, port, path)).decode())
@@ -111,7 +112,11 @@ async def test_a_whole_run_tells_no_secret(
     told += capfd.readouterr()
     told += [record.getMessage() for record in caplog.records]
     told += [repr(part) for part in (broker, found, running, *vars(running).values())]
-    told += [str(vars(running)), repr(vars(running._kafka))]
+    system = running._system
+    assert system is not None
+    assert rooms is not None
+    told += [str(vars(each)) for each in (running, system, rooms, rooms.kafka, rooms.write_path)]
+    told += [repr(vars(each)) for each in (running, system, rooms, rooms.kafka, rooms.write_path)]
     everything = "\n".join(told)
     assert "remote_wal_led_partitions" in everything
     assert "agent_started" in everything

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.configuration_doc import describe_settings
+from agent.relay_limits import catch_up_read_limits
 from agent.settings import (
     AgentSettings,
     AgentSettingsError,
@@ -14,7 +15,7 @@ from agent.settings import (
     parse_peers,
 )
 from agent.settings_file import agent_settings
-from agent.transfer_limits import catch_up_read_limits, log_manager_limits
+from agent.transfer_limits import log_manager_limits
 from kafka_log.server_properties import parse_broker_properties
 from plugin.loading import DEFAULT_IMPL_PREFIX
 from replication.peer_connection import Address
@@ -39,6 +40,18 @@ def refused(**keys: str) -> str:
     with pytest.raises(AgentSettingsError) as caught:
         parsed(**keys)
     return str(caught.value)
+
+
+def test_all_wrong_keys_are_named_at_once() -> None:
+    told = refused(
+        remote_wal_log_manager_thread_pool_size="many",
+        remote_wal_no_such_key="1",
+        remote_wal_agent_http_listener="nowhere",
+    )
+    assert told.startswith(f"{FILE}: ")
+    assert "\n" not in told
+    for key in ("log.manager.thread.pool.size", "no.such.key: no such setting", "agent.http.listener"):
+        assert f"remote.wal.{key}" in told
 
 
 TLS = {
@@ -141,6 +154,20 @@ def test_a_peer_listener_open_to_others_needs_tls_or_the_explicit_flag(host: str
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.3", "localhost", "[::1]"])
 def test_a_peer_listener_on_loopback_needs_no_tls(host: str) -> None:
     assert parsed(remote_wal_agent_peer_listener=f"{host}:19090")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.7", "[::]", "kafka-1.example"])
+def test_an_http_listener_open_to_others_needs_the_flag_whatever_else_is_accepted(host: str) -> None:
+    listener = {"remote_wal_agent_http_listener": f"{host}:19095"}
+    told = refused(**listener, **TLS, remote_wal_agent_plaintext_enable="true")
+    assert "remote.wal.agent.http.listener" in told
+    assert "remote.wal.agent.http.plaintext.accepted=true" in told
+    assert parsed(**listener, remote_wal_agent_http_plaintext_accepted="true")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.3", "localhost", "[::1]"])
+def test_an_http_listener_on_loopback_needs_no_flag(host: str) -> None:
+    assert parsed(remote_wal_agent_http_listener=f"{host}:19095")
 
 
 def test_a_replica_listener_open_to_others_is_refused_even_with_tls_between_agents() -> None:

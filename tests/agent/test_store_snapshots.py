@@ -2,16 +2,21 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from agent.late_storage import LateStorageManager
 from agent.store_snapshots import StoreSnapshots
+from agent.topic_memory import FILE_NAME, TopicMemory
+from kafka_log.topic_partition import TopicId
 from metadata_topic.archive_snapshot import EXTRA_NAME
 from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.records import RemoteWalTopicRebuilt
 from metadata_topic.snapshot_keeper import SnapshotKeeper
 from metadata_topic.states import FINISHED
 from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.topic_continuity import RememberedTopic, TopicDoubt
 from plugin.blob_storage import StoredBlob
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from tests.rlm.memory_storage import MemoryStorage
@@ -39,10 +44,13 @@ class MemoryStorageWithBlobs(MemoryStorage):
         del self.blobs[name]
 
 
-def _snapshots(store: RemoteWalMetadataStore, storage: LateStorageManager, cluster_id: str = "c") -> StoreSnapshots:
+def _snapshots(
+    store: RemoteWalMetadataStore, storage: LateStorageManager, state_directory: Path = Path("/nowhere")
+) -> StoreSnapshots:
     times = iter(range(1000, 2000))
-    keeper = SnapshotKeeper(storage, cluster_id, 1, 7)
-    return StoreSnapshots(store, ArchiveStore(), keeper, storage, lambda: next(times), 0.01)
+    keeper = SnapshotKeeper(storage, "c", 1, 7)
+    memory = TopicMemory(state_directory)
+    return StoreSnapshots(store, ArchiveStore(), keeper, storage, lambda: next(times), memory, 0.01)
 
 
 def _store(segments: int) -> RemoteWalMetadataStore:
@@ -111,3 +119,37 @@ async def test_it_is_saved_at_the_interval_once_the_topic_was_read(is_read: bool
         await _snapshots(_store(1), storage).run(600.0, lambda: is_read, sleep)
     assert slept == [600.0] * 3
     assert len(manager.blobs) == is_read
+
+
+def test_while_the_topic_is_in_doubt_nothing_is_saved_and_the_next_agent_doubts_it_again(tmp_path: Path) -> None:
+    storage, manager = LateStorageManager(), MemoryStorageWithBlobs()
+    storage.arrived(manager)
+    store = _store(3)
+    assert store.topic.reads(TopicId(b"a" * 16), {0: 3})
+    assert _snapshots(store, storage, tmp_path).save_if_changed()
+    saved = dict(manager.blobs)
+
+    next_store = RemoteWalMetadataStore()
+    snapshots = _snapshots(next_store, storage, tmp_path)
+    image = snapshots.load()
+    assert image is not None
+    next_store.restore(image)
+    assert not next_store.topic.reads(TopicId(b"b" * 16), {0: 9})
+    next_store.apply(RemoteWalCombinedLogSegmentMetadata(SEGMENT._replace(sequence=9), (), FINISHED, 5, 10), (0, 8))
+    assert not snapshots.save_if_changed()
+    assert manager.blobs == saved
+
+    later = RemoteWalMetadataStore()
+    assert _snapshots(later, LateStorageManager(), tmp_path).load() is None  # the store does not answer
+    later.topic.reads(TopicId(b"b" * 16), {0: 9})
+    assert set(later.topic.doubts) == {TopicDoubt.BEGAN_ANEW}
+    later.apply(RemoteWalTopicRebuilt(TopicId(b"b" * 16), 77), (0, 9))
+    assert _snapshots(later, storage, tmp_path).save_if_changed()
+    assert manager.blobs != saved
+
+
+def test_a_memory_of_the_topic_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text("[]")
+    assert TopicMemory(tmp_path).load() is None
+    TopicMemory(tmp_path).save(RememberedTopic(None, {3: 7}, 2))
+    assert TopicMemory(tmp_path).load() == RememberedTopic(None, {3: 7}, 2)

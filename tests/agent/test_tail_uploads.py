@@ -7,8 +7,8 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.tail_upload import TailRequest, TailStored, TopicPartitionName
 from metadata_topic.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
+from rlm.assignment import Assignment
 from rlm.combine_task import UploadedSegment
-from rlm.led_partition import Assignment
 
 T0: TopicPartitionName = ("t", 0)
 KEY = TopicIdPartition(TopicId(b"t" * 16), 0)

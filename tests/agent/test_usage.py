@@ -2,9 +2,10 @@
 
 import asyncio
 
+import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.kafka_side import AgentIdentity
+from agent.identity import AgentIdentity
 from agent.usage import UsageReport
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.errors import PublicationBacklogFullError
@@ -60,7 +61,7 @@ async def _run(parts: _Parts, sleeps: int, drift_ms: int = 0) -> None:
         parts.now_ms += round(seconds * 1000) + drift_ms
 
     try:
-        await parts.report.run(sleep)
+        await parts.report.publish_when_due(sleep)
     except asyncio.CancelledError:
         return
 
@@ -119,9 +120,10 @@ def test_a_record_that_is_not_taken_leaves_no_hole_in_the_sequence() -> None:
 
 async def test_the_last_record_comes_when_the_agent_stops() -> None:
     parts = _Parts()
-    running = parts.report.start()
+    running = asyncio.create_task(parts.report.run())
     await asyncio.sleep(0)
     parts.counts.put = 8
-    await parts.report.stop()
-    assert running.cancelled()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
     assert [record.stores[0].put for record in parts.publisher.records] == [0, 8]

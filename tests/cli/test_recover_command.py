@@ -2,23 +2,28 @@
 
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from cli.log_rows import LogRow
 from cli.main import build_app, main
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from local_cluster.object_store_front import ObjectStoreFront
 from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
+from metadata_topic.declared_gaps import DeclaredGap, GapReason
 from plugin.combined_segment import OpenCombinedSegment, SegmentHeader
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from recovery.inventory import Inventory, from_objects
+from recovery.restore import GoneHead
 from tests.kafka_log.kraft_records import DIRECTORY, metadata_batch, partition_record, topic_record
 from tests.recovery.stored_objects import MARK, Records, records
 
@@ -42,8 +47,15 @@ class Ruins:
     def store(self) -> Path:
         return self.directory / "store"
 
-    def write(self, *, node_id: int = 1, more: str = "", backend: str | None = None) -> None:
-        """`backend`: settings of another one than the store in a directory."""
+    def write(
+        self,
+        *,
+        node_id: int = 1,
+        more: str = "",
+        backend: str | None = None,
+        payments: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        """`backend`: settings of another one than the store in a directory; `payments`: its replicas' states."""
         controller = self.directory / "controller"
         log = controller / "__cluster_metadata-0"
         log.mkdir(parents=True, exist_ok=True)
@@ -53,7 +65,7 @@ class Ruins:
             topic_record("orders", ORDERS.topic_id),
             topic_record("payments", PAYMENTS.topic_id),
             partition_record(ORDERS.topic_id, 0, (1,), (DIRECTORY,)),
-            partition_record(PAYMENTS.topic_id, 2, (2, 1), (other, DIRECTORY)),
+            partition_record(PAYMENTS.topic_id, 2, (2, 1), (other, DIRECTORY), **(payments or {})),
         ]
         (log / f"{0:020}.log").write_bytes(metadata_batch(0, *topics))
         (self.directory / "server.properties").write_text(
@@ -117,6 +129,40 @@ def test_a_broker_is_rebuilt_from_objects_and_the_controllers_log(ruins: Ruins) 
     assert identity.directory_id == topic_id_to_text(TopicId(DIRECTORY)), "as the controllers know it"
 
 
+@pytest.mark.parametrize(
+    "payments",
+    [{"in_sync": (1,)}, {"in_sync": (), "eligible": (1,)}, {"in_sync": (), "last_known": (1,)}, {"in_sync": ()}],
+    ids=["in sync", "eligible", "last known", "nobody known"],
+)
+def test_where_the_broker_is_the_last_replica_in_sync_nothing_is_restored_unasked(
+    ruins: Ruins, payments: dict[str, tuple[int, ...]]
+) -> None:
+    ruins.write(payments=payments)
+    ruins.upload(1, records(ORDERS, 0, 0, 4), records(PAYMENTS, 2, 0, 2))
+
+    [refusal] = _told(ruins.run("recover", "--dry-run", "--json"))["would_be_refused"]
+    refused = ruins.run("recover", "--json")
+    assert refused.exit_code == 4
+    assert refusal in refused.stderr
+    assert "payments-2 to offset 3" in refusal
+    assert not ruins.log_dir.exists()
+
+    told = _told(ruins.run("recover", "--json", "--lead-with-what-is-restored"))
+    assert (told["only_in_sync_here"], told["complete"]) == (["payments-2"], True)
+
+
+@pytest.mark.parametrize(
+    "payments",
+    [{"in_sync": (2,), "last_known": (1,)}, {"in_sync": (), "eligible": (2,)}, {"in_sync": (1,), "eligible": (2,)}],
+)
+def test_where_another_replica_may_be_elected_the_broker_is_restored_beside_it(
+    ruins: Ruins, payments: dict[str, tuple[int, ...]]
+) -> None:
+    ruins.write(payments=payments)
+    ruins.upload(1, records(PAYMENTS, 2, 0, 2))
+    assert _told(ruins.run("recover", "--json", "--topic", "payments"))["only_in_sync_here"] == []
+
+
 def test_a_dry_run_tells_the_same_and_writes_nothing(ruins: Ruins) -> None:
     ruins.upload(1, records(ORDERS, 0, 0, 4))
     before = sorted(ruins.directory.rglob("*"))
@@ -159,6 +205,46 @@ def test_a_corrupt_object_without_another_copy_ends_the_log_and_is_an_exit_code(
     assert (log["end_offset"], log["gap"]) == (5, {"from_offset": 5, "to_offset": 10})
     assert len(log["failed_copies"]) == 1
     assert (ruins.log_dir / "meta.properties").exists(), "what there is can be served"
+
+
+def test_a_log_goes_on_behind_a_declared_gap_with_an_exit_code_of_its_own(
+    ruins: Ruins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ruins.write(more="log.retention.ms=-1\n")
+    for sequence, first in enumerate((0, 8, 15)):
+        ruins.upload(sequence, records(ORDERS, 0, first, first + 4))
+    assert _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"), exit_code=3)["complete"] is False
+
+    def inventory(*arguments: Any) -> Inventory:
+        found = from_objects(*arguments)
+        gaps = [DeclaredGap(ORDERS, begin, end, 0, GapReason.RETENTION) for begin, end in ((5, 8), (13, 15))]
+        found.declared_gaps[ORDERS] = gaps
+        return found
+
+    monkeypatch.setattr("recovery.inventory.from_objects", inventory)
+    [finding, _] = _told(ruins.run("verify", "--json"), exit_code=5)["findings"]
+    assert (finding["kind"], finding["error"], finding["subject"]) == ("declared_gap", False, "orders-0")
+
+    told = _told(ruins.run("recover", "--json", "--topic", "orders"), exit_code=5)
+
+    [log] = told["logs"]
+    assert (log["start_offset"], log["end_offset"], log["gap"]) == (0, 20, None)
+    assert log["declared_gaps"] == [{"from_offset": 5, "to_offset": 8}, {"from_offset": 13, "to_offset": 15}]
+    assert (told["complete"], log["status"]) == (False, "whole but for declared gaps")
+    shutil.rmtree(ruins.log_dir)
+    table = ruins.run("recover", "--topic", "orders")
+    assert (table.exit_code, "5 to 7 missing" in table.stdout) == (5, True)
+
+
+@pytest.mark.parametrize(
+    ("is_expired", "told"), [(True, "whole; 0 to 9 expired meanwhile"), (False, "whole; 0 to 9 deleted meanwhile")]
+)
+def test_what_was_deleted_meanwhile_is_told_and_incomplete_unless_it_had_expired(is_expired: bool, told: str) -> None:
+    head = GoneHead(0, 10, is_expired)
+    row = LogRow("orders-0", 10, 20, 1, None, 1, (), "whole", gone_head=head)
+    assert (row.told, row.is_complete) == (told, is_expired)
+    assert not replace(row, gap=(20, 30), status="gap").is_complete
+    assert replace(row, gap=(20, 30), status="gap").told.startswith("20 to 29 missing; 0 to 9 ")
 
 
 def test_what_is_behind_the_last_gap_can_be_asked_for(ruins: Ruins) -> None:

@@ -15,8 +15,8 @@ from cli.main import OWN_ROOMS, build_app, is_own_error
 from cli.report_job import run_id_of
 from cli.report_sources import Inventories, report_sources
 from plugin.prices import PriceError
-from retention_job.cost_tables import StoreSections
-from retention_job.scenario_model import ScenarioError
+from retention_job.cost.cost_tables import StoreSections
+from retention_job.cost.scenario_model import ScenarioError
 from retention_job.settings import InventoryFile, KafkaSource, StoreListing
 
 

@@ -21,12 +21,17 @@ def test_partitions_and_agents_lose_no_figure(
     agent = {
         "partitions": [partition], "storage_ready": True, "hydration_paused": False, "archive_reads_paused": True,
         "requests": {"put": 12345678, "get": 23456789}, "metadata_pending": 1234,
+        "bypassed_agents": [102, 103],
+        "gaps": [{"topic": "orders", "partition": 1, "from_offset": 50, "to_offset": 61, "reason": "retention"}],
     }  # fmt: skip
     describe._print({101: agent}, {102: "host-102:19095: refused"})
     shown = capsys.readouterr().out
     for figure in ("128", "101", "123456789", "123456700", "12.3 MB", "123 s", "987.6 GB", "98.7 MB", "12,345,678"):
         assert figure in shown
     assert "WAL only" in shown
+    assert [f"Agent 101 bypasses the dead agent of broker {dead}." in shown for dead in (102, 103)] == [True, True]
+    assert "orders-1: offsets 50 to 60 are in no object" in shown
+    shown = shown[: shown.index("orders-1: ")]
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= int(columns)
 

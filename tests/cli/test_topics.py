@@ -21,9 +21,7 @@ def test_a_topic_is_enabled_with_or_without_an_archive(
     monkeypatch: pytest.MonkeyPatch, options: list[str], expected: TopicSettings
 ) -> None:
     written: list[tuple[list[str], object]] = []
-    monkeypatch.setattr(
-        topics_module, "_set", lambda topics, _servers, _config, settings: written.append((topics, settings))
-    )
+    monkeypatch.setattr(topics_module, "_set", lambda topics, _client, settings: written.append((topics, settings)))
     result = CliRunner().invoke(
         main_module.build_app(), ["topics", "enable", "orders", "--bootstrap-server", "nowhere:1", *options]
     )

@@ -23,7 +23,7 @@ _TIMEOUT_S = 5.0
 
 def read_metrics(cluster: LocalCluster, broker_id: int) -> dict[Sample, float]:
     """Every sample of the agent's /metrics. Raises OSError when the agent does not answer."""
-    text = _get(cluster, broker_id, "/metrics").decode()
+    text = answer_of(cluster, broker_id, "/metrics").decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -33,7 +33,7 @@ def read_metrics(cluster: LocalCluster, broker_id: int) -> dict[Sample, float]:
 
 def describe(cluster: LocalCluster, broker_id: int) -> dict[str, Any]:
     """The agent's /describe. Raises OSError."""
-    answer: dict[str, Any] = json.loads(_get(cluster, broker_id, "/describe"))
+    answer: dict[str, Any] = json.loads(answer_of(cluster, broker_id, "/describe"))
     return answer
 
 
@@ -89,7 +89,8 @@ class AgentCounters:
             return {}
 
 
-def _get(cluster: LocalCluster, broker_id: int, path: str) -> bytes:
+def answer_of(cluster: LocalCluster, broker_id: int, path: str) -> bytes:
+    """What the agent's HTTP endpoint has there. Raises OSError."""
     url = f"http://{cluster.layout.agent_http_address(broker_id)}{path}"
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
         body: bytes = answer.read()

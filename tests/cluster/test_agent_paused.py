@@ -1,5 +1,10 @@
 """An agent, or a broker, stands still for a while: as a slow network is to Kafka, no more and no less."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.cluster.agent_views import FAULTS
 from tests.cluster.script import PLAIN, TRANSACTIONS, ZSTD, Script
 
 
@@ -29,3 +34,39 @@ def test_after_a_pause_of_the_leaders_agent_nothing_stale_is_served(agent_script
     script.cluster.resume_agent(1)
     script.cluster.admin.wait_for_isr(script.topic, [1, 2, 3])
     script.expect_promises()
+
+
+def test_a_response_that_comes_out_of_a_pause_too_late_is_dropped(agent_script: Script) -> None:
+    # 1 leads; its agent takes a request for given up sooner than the followers do -> it stands still for longer than
+    # that, with a response on its way -> it goes on: the response is dropped with its connection, followers ask again
+    script = agent_script
+    script.create_topic(assignment=[[1, 2, 3]])
+    script.produce(PLAIN, TRANSACTIONS)
+    script.expect_records_to_flow()
+    with gives_up_after(script, 1, "1000"):
+        script.expect_records_to_flow()
+        before = script.counters.growth(FAULTS, reason="stale_response")
+        with script.without_a_shrinking_isr():
+            script.cluster.pause_agent(1)
+            threading.Event().wait(1.5)  # the fault itself: for less than replica.socket.timeout.ms of the followers
+            script.cluster.resume_agent(1)
+            script.expect_growth(FAULTS, reason="stale_response")
+            script.expect_records_to_flow()
+    assert before == 0
+    script.expect_promises()
+
+
+@contextmanager
+def gives_up_after(script: Script, broker_id: int, timeout_ms: str) -> Iterator[None]:
+    """The agent reads another replica.socket.timeout.ms than its broker has, and its brokers' followers have."""
+    file = script.cluster.layout.server_properties(broker_id)
+    told = file.read_text()
+    file.write_text(f"{told}\nreplica.socket.timeout.ms={timeout_ms}\n")
+    try:
+        script.stop_agent(broker_id)
+        script.start_agent(broker_id)
+        yield
+    finally:
+        file.write_text(told)
+    script.stop_agent(broker_id)
+    script.start_agent(broker_id)

@@ -26,7 +26,8 @@ from metadata_topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.settings_topic import SettingsWriter
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import LinkPolicy, TopicSettings
-from plugin.archive_storage import DEFAULT_ARCHIVE_IMPL_PREFIX, ObjectArchiveStorage, load_archive_storage
+from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
+from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
 from plugin.remote_wal_storage_manager import StorageContext
 from tests.cluster.agent_views import FAULTS, AgentCounters, Sample, read_metrics
 from tests.cluster.agent_views import RECORD_BYTES as REPLICATED_BYTES

@@ -68,7 +68,7 @@ def test_three_agents_records_reach_a_reader_and_a_later_reader_sees_the_same(
 ) -> None:
     store = RemoteWalMetadataStore()
     reader = RemoteWalMetadataConsumer(client, store, rack="az1")
-    publishers = [RemoteWalMetadataPublisher(client, b, 12, time.monotonic) for b in cluster.broker_ids]
+    publishers = [RemoteWalMetadataPublisher(client, b, time.monotonic) for b in cluster.broker_ids]
     reader.start()
     try:
         for publisher in publishers:
@@ -101,7 +101,7 @@ def test_below_min_insync_replicas_publications_wait_and_then_arrive_in_order(
     cluster: LocalCluster, client: KafkaClientConfig
 ) -> None:
     writer, *others = cluster.broker_ids
-    publisher = RemoteWalMetadataPublisher(client, writer, 12, time.monotonic, PublisherSettings(retry_pause_ms=200))
+    publisher = RemoteWalMetadataPublisher(client, writer, time.monotonic, PublisherSettings(retry_pause_ms=200))
     publisher.start()
     try:
         publisher.publish(record(writer, 10_000, STARTED))

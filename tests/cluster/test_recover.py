@@ -19,6 +19,7 @@ from kafka_log.partition_metadata import read_partition_metadata
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
+from local_cluster.replica_comparison import compare_replicas
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.settings_topic import SettingsWriter
@@ -94,15 +95,21 @@ def test_the_only_replica_comes_back_with_every_record_that_was_uploaded(
     producer = _producer(cluster)
     _produce(producer, topic, 3000, acknowledged)
     _expect_uploaded(cluster, topic, 3000)
+    left_alone = _leave_alone_in_sync(cluster, f"{topic}-left-alone")
     identity = read_meta_properties(cluster.log_directories(1)[0])
 
     # Killed while records go on being acknowledged: those that were not uploaded yet are lost, and no others.
     killed_s = _kill_in_the_middle_of(cluster, topic, acknowledged)
+    cluster.start_agent(2)  # what nobody leads it does not get any more
     _erase(cluster, 1)
     _expect_no_start_on_a_half_made_directory(cluster, 1, identity)
     dry = _recover(cluster, 1, "--dry-run")
-    told = _recover(cluster, 1)
-    assert not _recover_refused(cluster, 1)
+    # Started on what is restored, the last one in sync would lead with it, and replica 2 would be cut down to that.
+    assert f"{left_alone}-0 to offset 1,000" in _recover_refused(cluster, 1, "the last replica in sync")
+    assert dry["only_in_sync_here"] == [f"{left_alone}-0"]
+    assert not any(path.exists() for path in cluster.log_directories(1))
+    told = _recover(cluster, 1, "--lead-with-what-is-restored")
+    _recover_refused(cluster, 1, "not empty", "--lead-with-what-is-restored")
 
     [log] = [one for one in told["logs"] if one["log"] == f"{topic}-0"]
     assert [one["end_offset"] for one in dry["logs"] if one["log"] == f"{topic}-0"] == [log["end_offset"]]
@@ -127,6 +134,10 @@ def test_the_only_replica_comes_back_with_every_record_that_was_uploaded(
     cluster.start_agent(1)
     # The idempotent producer of before: the broker knows its sequence from the recovered log.
     _produce(producer, topic, 500, Acknowledgements())
+    assert sorted(_read_all(cluster, left_alone)) == list(range(1000)), "nothing that was acknowledged is gone"
+    cluster.admin.wait_for_full_isr(left_alone, timeout_s=PATIENCE_S)
+    assert compare_replicas(cluster, left_alone, PATIENCE_S).identical
+    cluster.admin.delete_topic(left_alone)  # else whoever of its replicas is lost next is refused, too
 
 
 def test_erased_replicas_come_back_and_end_byte_identical(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
@@ -211,6 +222,20 @@ def test_two_disks_come_back_as_of_a_point_in_time_though_the_recovery_was_kille
     told = _recover(cluster, 3)
     again = {log["log"]: (log["status"], log["end_offset"]) for log in told["logs"] if log["log"] in ends}
     assert again == {name: ("whole", end) for name, end in ends.items()}
+
+
+def _leave_alone_in_sync(cluster: LocalCluster, topic: str) -> str:
+    """A topic with replicas 1 and 2, of which 2 has half of what was acknowledged, and lives, and cannot fetch."""
+    _make_topic(cluster, topic, [[1, 2]], {"min.insync.replicas": "1"})
+    producer = _producer(cluster)
+    _produce(producer, topic, 500, Acknowledgements())
+    assert cluster.stop_broker(2)
+    cluster.admin.wait_for_isr(topic, [1])
+    cluster.kill_agent(2)
+    cluster.start_broker(2)
+    _produce(producer, topic, 500, Acknowledgements())
+    _expect_uploaded(cluster, topic, 1000)
+    return topic
 
 
 def _expect_declared_dead(cluster: LocalCluster, topic: str, ends: dict[str, int]) -> None:
@@ -375,11 +400,12 @@ def _recover(cluster: LocalCluster, broker_id: int, *options: str, exit_code: in
     return told
 
 
-def _recover_refused(cluster: LocalCluster, broker_id: int) -> str:
-    done = _run(cluster, "recover", broker_id)
+def _recover_refused(cluster: LocalCluster, broker_id: int, reason: str, *options: str) -> str:
+    done = _run(cluster, "recover", broker_id, *options)
     assert done.returncode == 4, done.stderr
-    assert "not empty" in done.stderr
-    return done.stdout
+    assert reason in done.stderr
+    assert not done.stdout
+    return done.stderr
 
 
 def _read_all(cluster: LocalCluster, topic: str, number: int = 0) -> dict[int, bytes]:

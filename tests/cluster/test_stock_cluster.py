@@ -70,7 +70,7 @@ def test_a_cluster_keeps_its_data_and_is_found_again_after_it_was_stopped(
 
     with LocalCluster.open(cluster.layout.directory) as again:
         again.start()
-        assert again.status().healthy
+        wait_until(lambda: again.status().healthy, "all replicas are in sync", 60)
         again.admin.wait_for_full_isr(topic)
         assert again.tools.consume(topic, records=written.acknowledged).records == written.acknowledged
         again.pause_broker(2)

@@ -19,7 +19,7 @@ from metadata_topic.settings_topic import SettingsWriter
 from metadata_topic.states import FINISHED
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import LinkPolicy, TopicSettings
-from plugin.archive_storage import DEFAULT_ARCHIVE_IMPL_PREFIX
+from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
 from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore
 from tests.cluster.script import PATIENCE_S, PLAIN, Script, expect_whole_objects
 from tests.cluster.test_lifecycle import HASTY_AGENTS, expect_nothing_left, living, objects, orphans

@@ -46,10 +46,26 @@ def topic_record(name: str, topic_id: bytes) -> bytes:
     return message(2, 0, text(name) + topic_id + tagged())
 
 
-def partition_record(topic_id: bytes, number: int, replicas: tuple[int, ...], directories: tuple[bytes, ...]) -> bytes:
-    """Led by its first replica in epoch 4, all in sync."""
-    body = struct.pack(">i", number) + topic_id + int32s(*replicas) + int32s(*replicas) + int32s() + int32s()
-    return message(3, 2, body + struct.pack(">iii", replicas[0], 4, 7) + uuids(*directories) + tagged(t1=int32s()))
+def partition_record(
+    topic_id: bytes,
+    number: int,
+    replicas: tuple[int, ...],
+    directories: tuple[bytes, ...],
+    in_sync: tuple[int, ...] | None = None,
+    eligible: tuple[int, ...] = (),
+    last_known: tuple[int, ...] = (),
+) -> bytes:
+    """Led by its first replica in epoch 4, all in sync unless said otherwise."""
+    in_sync = replicas if in_sync is None else in_sync
+    body = struct.pack(">i", number) + topic_id + int32s(*replicas) + int32s(*in_sync) + int32s() + int32s()
+    return message(
+        3,
+        2,
+        body
+        + struct.pack(">iii", replicas[0], 4, 7)
+        + uuids(*directories)
+        + tagged(t1=int32s(*eligible), t2=int32s(*last_known)),
+    )
 
 
 TOPIC = topic_record("orders", ORDERS)

@@ -30,7 +30,7 @@ TO_BROKER_2 = partition_change(t1=struct.pack(">i", 2))
 
 def _log(tmp_path: Path, *batches: bytes, base: int = 0) -> Path:
     directory = tmp_path / "__cluster_metadata-0"
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{base:020}.log").write_bytes(b"".join(batches))
     return tmp_path
 
@@ -59,6 +59,16 @@ def test_changes_of_leaders_and_replicas_are_followed(tmp_path: Path) -> None:
     assert (partition.in_sync, partition.leader, partition.leader_epoch) == ((2,), 2, 5)
     assert partition.replicas == (2, 3)
     assert len(set(partition.directories)) == 1
+
+
+def test_who_may_be_elected_without_being_in_sync_is_followed(tmp_path: Path) -> None:
+    nobody = partition_change(t0=int32s(), t6=int32s(2), t1=struct.pack(">i", -1))
+    unclean = partition_change(t6=int32s(), t7=int32s(2))
+    for name, changes in (("eligible", [nobody]), ("last known", [nobody, unclean])):
+        batches = metadata_batch(0, TOPIC, PARTITION), metadata_batch(2, *changes)
+        partition = read_cluster_metadata(_log(tmp_path / name, *batches)).topics[ORDERS].partitions[0]
+        assert (partition.in_sync, partition.leader) == ((), -1)
+        assert (partition.eligible, partition.last_known) == (((2,), ()) if name == "eligible" else ((), (2,)))
 
 
 def test_a_deleted_topic_is_gone(tmp_path: Path) -> None:

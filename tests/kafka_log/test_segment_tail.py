@@ -157,7 +157,7 @@ def test_a_broken_batch_in_a_closed_segment_becomes_a_gap(log: LogWriter) -> Non
     assert tail.read(MANY).records == log.batches[0].raw
     assert tail.read(MANY).events == (TornTail(),)
     result = tail.read(MANY)
-    assert result.events == (Gap(second.base_offset, 4), Rolled(4))
+    assert result.events == (Gap(second.base_offset, 4, is_unreadable=True), Rolled(4))
     assert result.records == log.batches[2].raw
 
 

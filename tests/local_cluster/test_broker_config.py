@@ -29,6 +29,20 @@ def test_without_agents_no_key_of_ours_is_written(layout: ClusterLayout) -> None
     assert not [key for key in properties if "wal" in key]
 
 
+def test_brokers_run_on_kafkas_defaults_but_for_where_they_are_and_how_small(layout: ClusterLayout) -> None:
+    assert set(server_properties(layout, 1, ClusterSettings())) == {
+        "process.roles", "node.id", "broker.rack", "log.dirs", "log.cleaner.dedupe.buffer.size",
+        "controller.quorum.voters", "controller.listener.names",
+        "listeners", "advertised.listeners", "listener.security.protocol.map", "inter.broker.listener.name",
+    }  # fmt: skip
+
+
+def test_kafkas_own_topics_fit_on_fewer_brokers_than_three(tmp_path: Path) -> None:
+    properties = server_properties(ClusterLayout.plan(tmp_path, 2, random.Random(1)), 1, ClusterSettings())
+    assert properties["offsets.topic.replication.factor"] == "2"
+    assert properties["transaction.state.log.min.isr"] == "2"
+
+
 def test_every_broker_is_a_voter_so_that_any_one_may_die(layout: ClusterLayout) -> None:
     for broker in layout.broker_ids:
         properties = server_properties(layout, broker, ClusterSettings())
@@ -67,6 +81,29 @@ def test_the_agents_addresses_fit_together(layout: ClusterLayout) -> None:
     advertised = first["advertised.listeners"].rpartition(":")[2]
     assert int(advertised) == int(second["remote.wal.agent.replica.port.base"]) + 1
     assert second["remote.wal.agent.bootstrap.servers"].startswith(layout.client_address(2) + ",")
+
+
+def test_the_listener_past_the_agents_is_there_where_it_is_asked_for_and_not_advertised(layout: ClusterLayout) -> None:
+    assert "bypass" not in str(server_properties(layout, 1, ClusterSettings(AgentsMode()))).lower()
+    first, second = (server_properties(layout, one, ClusterSettings(AgentsMode(bypass=True))) for one in (1, 2))
+    named = dict(entry.split("@") for entry in second["remote.wal.agent.bypass"].split(","))
+    assert f"BYPASS://{named['1']}" in first["listeners"].split(",")
+    assert "REPLICATION:PLAINTEXT" in first["listener.security.protocol.map"].split(",")
+    assert "BYPASS:SSL" in first["listener.security.protocol.map"].split(",")
+    assert "BYPASS" not in first["advertised.listeners"]
+    assert first["listener.name.bypass.ssl.client.auth"] == "required"
+
+
+def test_certificates_are_made_once_and_are_what_the_properties_name(layout: ClusterLayout) -> None:
+    settings = ClusterSettings(AgentsMode(bypass=True))
+    write_configuration(layout, settings)
+    directory = str(layout.certificate_directory)
+    properties = server_properties(layout, 1, settings)
+    files = [Path(value) for value in properties.values() if value.startswith(directory)]
+    before = {file: file.read_bytes() for file in files}
+    assert len(before) == 4
+    write_configuration(layout, settings)
+    assert {file: file.read_bytes() for file in files} == before
 
 
 def test_tiered_storage_is_off_unless_asked_for_and_then_shared_by_all_brokers(layout: ClusterLayout) -> None:

@@ -1,7 +1,6 @@
 """Strategies and builders for the archive's records."""
 
 from hypothesis import strategies as st
-from metadata_strategies import ORDERS
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.archive_records import (
@@ -13,8 +12,9 @@ from metadata_topic.archive_records import (
     as_sources,
 )
 from metadata_topic.states import DELETED, DELETING
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from tests.metadata_topic.metadata_strategies import ORDERS
 from tests.plugin.id_strategies import combined_segment_ids
 
 T0 = 1_700_000_000_000

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
 
+from kafka_log.topic_partition import TopicId
+
 
 @dataclass
 class FakeMessage:
@@ -40,6 +42,7 @@ class FakeTopic:
         self.ends_are_told = True
         self.stalled: set[int] = set()
         """Partitions of which the consumers that there are read nothing more; one made later does."""
+        self.topic_id: TopicId | None = TopicId(b"t" * 16)
         self.consumers = 0
         self.reads: list[tuple[int, int]] = []
 
@@ -61,6 +64,9 @@ class FakeConsumer:
 
     def partition_count(self, topic: str, timeout_s: float) -> int:
         return len(self._topic.partitions)
+
+    def topic_id(self, topic: str) -> TopicId | None:
+        return self._topic.topic_id
 
     def begin_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
         return {partition: self._topic.log_starts.get(partition, 0) for partition in partitions}

@@ -2,6 +2,7 @@
 
 import struct
 from itertools import accumulate
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -103,7 +104,7 @@ _STATES = st.sampled_from(RemoteLogSegmentState)
 
 
 @st.composite
-def _bodies(draw: st.DrawFn) -> tuple[object, ...]:
+def _bodies(draw: st.DrawFn) -> tuple[Any, ...]:
     start = draw(st.integers(0, 2**40))
     length = draw(st.integers(0, 2**31))
     offsets = sorted([start, *draw(st.lists(st.integers(start, start + length), max_size=5))])

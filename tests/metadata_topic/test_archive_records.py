@@ -1,16 +1,16 @@
 """The archive's records as bytes: what is written is read again, and nothing else is."""
 
 import pytest
-from archive_strategies import archive_records, committed, deleting, object_id, prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metadata_strategies import segment, segment_id
 
 from metadata_topic import archive_records as records
 from metadata_topic import serde
 from metadata_topic.archive_records import ArchiveObjectDeleted, ArchiveRecord, SourceSegments, UnknownArchiveRecord
 from metadata_topic.records import UnknownRecord
 from metadata_topic.states import FINISHED
+from tests.metadata_topic.archive_strategies import archive_records, committed, deleting, object_id, prepared
+from tests.metadata_topic.metadata_strategies import segment, segment_id
 
 COMMITTED = committed(object_id(1, 0, 99), (0, 40), (2, 99))
 

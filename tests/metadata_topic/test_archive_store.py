@@ -3,10 +3,8 @@
 import random
 from concurrent.futures import ThreadPoolExecutor
 
-from archive_strategies import T0, committed, deleted, deleting, object_id, prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metadata_strategies import ORDERS, PAYMENTS
 
 from metadata_topic import archive_records as records
 from metadata_topic.archive_records import ArchiveRecord, UnknownArchiveRecord
@@ -14,7 +12,9 @@ from metadata_topic.archive_store import ArchiveStore, LogBounds
 from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store import UNKNOWN_OFFSET, StateTotals
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
+from tests.metadata_topic.archive_strategies import T0, committed, deleted, deleting, object_id, prepared
+from tests.metadata_topic.metadata_strategies import ORDERS, PAYMENTS
 
 CHAIN = LeaderEpochChain([(0, 0), (1, 12), (3, 30)])
 
@@ -124,6 +124,16 @@ def test_a_fenced_agents_records_count_for_nothing() -> None:
         store.apply(record)
     assert store.counters["fenced"] == 2
     assert (store.state_of(before), store.state_of(after), store.state_of(fresh)) == (FINISHED, None, FINISHED)
+
+
+def test_what_was_registered_in_another_partition_fences_nothing() -> None:
+    # Since partitions were added, the broker's records go to partition 3; what stands in 1 came before, or did not.
+    store = ArchiveStore()
+    store.registered(1, 5, partition=3)
+    store.apply(committed(object_id(1, 0, 9)), 1)
+    store.apply(committed(object_id(2, 10, 19)), 3)
+    assert store.state_of(object_id(1, 0, 9)) is FINISHED
+    assert store.state_of(object_id(2, 10, 19)) is None
 
 
 def test_records_are_published_again_before_the_topic_forgets_them() -> None:

@@ -76,6 +76,7 @@ def test_a_command_config_file_is_read(tmp_path: Path) -> None:
     config = read_command_config("b:9092", file)
     assert config.for_confluent(linger_ms=5) == {
         "bootstrap.servers": "b:9092",
+        "allow.auto.create.topics": False,
         "security.protocol": "PLAINTEXT",
         "client.rack": "zone-a",
         "linger.ms": 5,

@@ -3,23 +3,26 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from fake_topic import FakeTopic
-from metadata_strategies import FINISHED, STARTED, entry, segment
 
+from kafka_log.topic_partition import TopicId
 from metadata_topic import serde
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.records import MetadataRecord
+from metadata_topic.records import MetadataRecord, RemoteWalTopicRebuilt
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.store_image import StoreImage
 from metadata_topic.topic_consumer import confluent_reader
+from metadata_topic.topic_continuity import TopicDoubt
 from metadata_topic.topic_follower import FollowSettings, TopicFollower
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
+from tests.metadata_topic.fake_topic import FakeConsumer, FakeTopic
+from tests.metadata_topic.metadata_strategies import FINISHED, STARTED, entry, segment
 
 QUICK = FollowSettings(batch_records=10, batch_wait_ms=10, retry_pause_ms=1, new_partitions_check_ms=10)
 NOWHERE = KafkaClientConfig("nowhere:1")
@@ -91,6 +94,24 @@ def test_it_is_not_ready_while_the_topic_does_not_exist() -> None:
         assert not consumer.wait_until_ready(0.05)
         topic.partitions.append([])
         assert consumer.wait_until_ready(10.0)
+
+
+def test_a_topic_that_gets_its_partitions_while_it_is_taken_up_becomes_ready() -> None:
+    """A broker tells of a topic that is just being made with fewer partitions than a moment later."""
+    topic = FakeTopic()
+    told = iter([1, 1])
+
+    class Growing(FakeConsumer):
+        def partition_count(self, topic_name: str, timeout_s: float) -> int:
+            return next(told, 3)
+
+    for _ in range(2):
+        topic.partitions.append([])
+    put(topic, segment(1, entry(0, 9)), partition=2)
+    topic.consumer = lambda _config: Growing(topic)  # type: ignore[method-assign]
+    with reading(topic) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert store.totals()[FINISHED].segments == 1
 
 
 def test_it_follows_what_is_published_later_and_new_partitions() -> None:
@@ -196,10 +217,11 @@ def test_a_gap_between_snapshot_and_topic_is_counted_and_reading_goes_on() -> No
         assert store.totals()[FINISHED].segments == 5 + 11
         assert consumer.counters["gaps"] == 1
         assert consumer.counters["gap_records"] == 4
+        assert set(store.topic.doubts) == {TopicDoubt.GAP}
         assert store.progress == {0: 20}
 
 
-def test_a_snapshot_of_another_topic_is_forgotten() -> None:
+def test_of_another_topic_what_the_snapshot_tells_is_kept_and_all_is_read_from_its_beginning() -> None:
     """The topic was deleted and made again: it ends before the snapshot does."""
     topic = FakeTopic()
     for n in range(3):
@@ -207,6 +229,62 @@ def test_a_snapshot_of_another_topic_is_forgotten() -> None:
     image = image_of(*((segment(n, entry(n, n)), (0, n)) for n in range(50, 60)))
     with reading(topic, image) as (consumer, store):
         assert consumer.wait_until_ready(10.0)
-        assert store.totals()[FINISHED].segments == 3
+        assert store.totals()[FINISHED].segments == 13
         assert store.progress == {0: 3}
         assert consumer.counters["started_over"] == 1
+        assert set(store.topic.doubts) == {TopicDoubt.SHORTER}
+
+
+def test_a_topic_of_another_id_is_read_from_its_beginning_however_long_it_is_by_now() -> None:
+    topic = FakeTopic()
+    for n in range(20):
+        put(topic, segment(n, entry(n, n)))
+    image = replace(image_of((segment(90, entry(90, 90)), (0, 4))), topic_id=TopicId(b"o" * 16))
+    with reading(topic, image) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert topic.reads == [(0, n) for n in range(20)]
+        assert store.totals()[FINISHED].segments == 21
+        assert set(store.topic.doubts) == {TopicDoubt.BEGAN_ANEW}
+
+
+def test_a_topic_that_is_made_anew_under_a_reader_is_noticed_before_anything_is_concluded() -> None:
+    topic = FakeTopic()
+    for n in range(5):
+        put(topic, segment(n, entry(n, n)))
+    with reading(topic) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert not store.topic.doubts
+        with topic.changed:
+            topic.topic_id = TopicId(b"n" * 16)
+            topic.partitions[0] = []
+        for n in range(10, 20):
+            put(topic, segment(n, entry(n, n)))
+        assert consumer.read_to_end(10.0)
+        assert set(store.topic.doubts) == {TopicDoubt.BEGAN_ANEW}
+        assert store.totals()[FINISHED].segments == 15
+
+
+def test_the_record_of_a_rebuild_ends_a_doubt_and_only_once() -> None:
+    topic = FakeTopic()
+    rebuilt = RemoteWalTopicRebuilt(TopicId(b"t" * 16), 77)
+    topic.append(serde.key_of(rebuilt), serde.encode(rebuilt))
+    image = replace(image_of((segment(90, entry(90, 90)), (0, 4))), topic_id=TopicId(b"o" * 16))
+    with reading(topic, image) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert not store.topic.doubts
+        remembered = store.image()
+    assert (remembered.topic_id, remembered.rebuilt_ms) == (topic.topic_id, 77)
+    topic.partitions[0] = topic.partitions[0][:1]  # the tail is lost; what stands before it was read long ago
+    with reading(topic, replace(remembered, progress={0: 9})) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert set(store.topic.doubts) == {TopicDoubt.SHORTER}
+
+
+def test_a_rebuild_of_another_topic_says_nothing() -> None:
+    topic = FakeTopic()
+    rebuilt = RemoteWalTopicRebuilt(TopicId(b"x" * 16), 77)
+    topic.append(serde.key_of(rebuilt), serde.encode(rebuilt))
+    image = replace(image_of((segment(90, entry(90, 90)), (0, 4))), topic_id=TopicId(b"o" * 16))
+    with reading(topic, image) as (consumer, store):
+        assert consumer.wait_until_ready(10.0)
+        assert set(store.topic.doubts) == {TopicDoubt.BEGAN_ANEW}

@@ -5,13 +5,22 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metadata_strategies import DELETED, DELETING, FINISHED, ORDERS, STARTED, entry, segment, segment_id
-from test_store import histories, picture, store_of
 
 from metadata_topic import serde
-from metadata_topic.records import MetadataRecord, RemoteWalNodeRegistration
+from metadata_topic.records import MetadataRecord, PublishedSegment, RemoteWalNodeRegistration, RemoteWalRebuiltSegment
 from metadata_topic.store import RemoteWalMetadataStore
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
+from tests.metadata_topic.metadata_strategies import (
+    DELETED,
+    DELETING,
+    FINISHED,
+    ORDERS,
+    STARTED,
+    entry,
+    segment,
+    segment_id,
+)
+from tests.metadata_topic.test_store import histories, picture, store_of
 
 
 def node(incarnation: int, broker_id: int = 1, caretaker: int | None = None, timestamp_ms: int = 1) -> (
@@ -90,10 +99,21 @@ def test_the_place_in_the_topic_counts_and_not_the_time_of_arrival() -> None:
     store.apply(node(2), (0, 10))
     store.apply(segment(1, entry(0, 9)), (0, 9))
     store.apply(segment(2, entry(10, 19)), (0, 11))
-    store.apply(segment(3, entry(20, 29)), (1, 5))
-    assert [store.is_fenced(segment_id(n)) for n in (1, 2, 3)] == [False, True, True]
+    assert [store.is_fenced(segment_id(n)) for n in (1, 2)] == [False, True]
     store.apply(node(2), (0, 10))
     assert store.counters["registrations"] == 2
+
+
+def test_partitions_that_were_added_make_nothing_invalid_that_came_before() -> None:
+    # Broker 1's records went to partition 1 of 2, and go to partition 3 of 4 since; partitions are read in any order.
+    store = RemoteWalMetadataStore()
+    store.apply(node(2), (3, 0))
+    store.apply(node(1), (1, 0))
+    store.apply(segment(1, entry(0, 9)), (1, 1))
+    assert store.state_of(segment_id(1)) is FINISHED
+    assert store.registration_of(1) == node(2)
+    store.apply(segment(2, entry(10, 19)), (3, 1))
+    assert store.is_fenced(segment_id(2))
 
 
 def with_places(history: list[MetadataRecord]) -> list[tuple[MetadataRecord, tuple[int, int]]]:
@@ -154,3 +174,28 @@ def test_a_registration_is_read_as_it_was_written(record: RemoteWalNodeRegistrat
     key = serde.key_of(record)
     assert len(key) != 16, "never a segment's"
     assert serde.decode(key, serde.encode(record)) == record
+
+
+def test_what_a_topic_that_began_anew_tells_is_not_fenced_by_what_was_registered_in_the_one_before() -> None:
+    store = RemoteWalMetadataStore()
+    store.apply(node(5), (1, 100))
+    store.begin_anew()
+    store.apply(segment(1, entry(0, 9)), (1, 0))
+    assert store.state_of(segment_id(1)) is FINISHED
+    assert store.knows_incarnation(1, 5)
+    assert store.registration_of(1) == node(5)
+    store.apply(node(5, caretaker=3, timestamp_ms=2), (1, 1))
+    registered = store.registration_of(1)
+    assert registered is not None
+    assert registered.caretaker_broker_id == 3
+    store.apply(segment(2, entry(10, 19)), (1, 2))
+    assert store.is_fenced(segment_id(2))
+
+
+def test_a_rebuilt_segment_counts_though_its_writers_successor_is_registered_before_it() -> None:
+    store = RemoteWalMetadataStore()
+    store.apply(node(9), (1, 0))
+    rebuilt = RemoteWalRebuiltSegment(PublishedSegment.of(segment(1, entry(0, 9))))
+    store.apply(serde.decode(serde.key_of(rebuilt), serde.encode(rebuilt)), (1, 1))
+    assert store.state_of(segment_id(1)) is FINISHED
+    assert len(store.entries_covering(ORDERS, 5)) == 1

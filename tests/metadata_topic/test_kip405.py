@@ -5,7 +5,6 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kip405_writer import KNOWN_RECORDS, TAGGED_FIELDS, Known, varint, write
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405 import (
@@ -19,6 +18,7 @@ from metadata_topic.kip405 import (
 )
 from metadata_topic.records import UnknownRecord
 from plugin.segment_metadata import RemoteLogSegmentState as State
+from tests.metadata_topic.kip405_writer import KNOWN_RECORDS, TAGGED_FIELDS, Known, varint, write
 
 ORDERS = TopicIdPartition(TopicId(bytes.fromhex("01020304050607081112131415161718")), 7)
 SEGMENT = RemoteLogSegmentId(ORDERS, bytes.fromhex("21222324252627283132333435363738"))

@@ -5,14 +5,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from archive_strategies import committed, object_id
-from metadata_strategies import DELETING, FINISHED, STARTED, dead, entry, segment
+from confluent_kafka import KafkaError, KafkaException
 
+from local_cluster.polling import wait_until
 from metadata_topic import archive_records, serde
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.publisher import DEFAULT_SETTINGS, PublisherSettings, RemoteWalMetadataPublisher
 from metadata_topic.records import RemoteWalNodeRegistration
+from tests.metadata_topic.archive_strategies import committed, object_id
+from tests.metadata_topic.metadata_strategies import DELETING, FINISHED, STARTED, dead, entry, segment
 
 Report = Callable[[object | None, object], None]
 
@@ -26,6 +28,7 @@ class FakeKafka:
         self.log: list[tuple[int, bytes, bytes]] = []
         self.fail_next: list[str] = []
         self.queue_limit = 1_000_000
+        self.partitions = 12
         self.producers: list[FakeProducer] = []
 
     def producer(self, config: object) -> "FakeProducer":
@@ -39,7 +42,12 @@ class FakeProducer:
         self.queue: list[tuple[int, bytes, bytes, Report]] = []
         self.fatal = False
 
+    def partition_count(self, topic: str, timeout_s: float) -> int:
+        return self.kafka.partitions
+
     def produce(self, topic: str, value: bytes, key: bytes, partition: int, on_delivery: Report) -> None:
+        if partition >= self.kafka.partitions:
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
         if len(self.queue) >= self.kafka.queue_limit:
             raise BufferError("Local: Queue full")
         self.queue.append((partition, key, value, on_delivery))
@@ -71,7 +79,7 @@ class FakeProducer:
 def publishing(
     kafka: FakeKafka, settings: PublisherSettings = DEFAULT_SETTINGS, clock: Callable[[], float] = lambda: 0.0
 ) -> Iterator[RemoteWalMetadataPublisher]:
-    publisher = RemoteWalMetadataPublisher(KafkaClientConfig("nowhere:1"), 17, 12, clock, settings, kafka.producer)
+    publisher = RemoteWalMetadataPublisher(KafkaClientConfig("nowhere:1"), 17, clock, settings, kafka.producer)
     try:
         yield publisher
     finally:
@@ -168,6 +176,77 @@ def test_after_a_fatal_error_a_new_producer_publishes_what_was_not_acknowledged_
         assert len(kafka.producers) == 2
         assert publisher.counters["producer_restarts"] == 1
         assert publisher.counters["acknowledged"] == 50
+
+
+def test_the_topics_own_number_of_partitions_counts_whatever_it_is() -> None:
+    kafka = FakeKafka()
+    kafka.partitions = 5
+    with publishing(kafka) as publisher:
+        publisher.start()
+        publisher.publish(segment(0, broker_id=17))
+        assert publisher.flush(10.0)
+        assert [partition for partition, *_ in kafka.log] == [17 % 5]
+        assert "producer_restarts" not in publisher.counters
+
+
+def test_partitions_that_are_added_or_gone_are_found_out() -> None:
+    kafka, now = FakeKafka(), [0.0]
+    with publishing(kafka, PublisherSettings(retry_pause_ms=1), clock=lambda: now[0]) as publisher:
+        publisher.start()
+        for partitions, waited_s in ((12, 0.0), (16, 100.0), (3, 0.0)):
+            kafka.partitions = partitions
+            now[0] += waited_s
+            publisher.publish(segment(partitions, broker_id=15))
+            assert publisher.flush(10.0)
+        assert [partition for partition, *_ in kafka.log] == [15 % 12, 15 % 16, 15 % 3]
+
+
+def test_records_wait_for_a_topic_that_is_not_there() -> None:
+    kafka, now = FakeKafka(), [0.0]
+    kafka.partitions = 0
+    with publishing(kafka, PublisherSettings(retry_pause_ms=1), clock=lambda: now[0]) as publisher:
+        publisher.start()
+        publisher.publish(segment(0))
+        assert not publisher.flush(0.05)
+        assert publisher.stall_reason() is None
+        now[0] = 61.0
+        why = "the oldest for 61 s: there is no __remote_wal_log_metadata"
+        wait_until(lambda: why in (publisher.stall_reason() or ""), "the topic was asked for", 10.0, interval_s=0.01)
+        with pytest.raises(PublicationBacklogFullError, match="there is no __remote_wal_log_metadata"):
+            publisher.publish(segment(1))
+        kafka.partitions = 12
+        assert publisher.flush(10.0)
+        assert publisher.stall_reason() is None
+        publisher.publish(segment(2))
+        assert publisher.flush(10.0)
+        assert published(kafka) == [0, 2]
+
+
+def test_what_never_succeeds_is_told_with_its_reason_and_over_once_it_does() -> None:
+    kafka, now = FakeKafka(), [0.0]
+    kafka.fail_next = ["Broker: Message size too large"] * 3
+    with publishing(kafka, PublisherSettings(retry_pause_ms=1), clock=lambda: now[0]) as publisher:
+        publisher.publish(segment(0))
+        now[0] = 1000.0
+        assert "no broker acknowledges" in str(publisher.stall_reason())
+        publisher.start()
+        assert publisher.flush(10.0)
+        assert publisher.stall_reason() is None
+
+
+def test_nothing_is_published_while_it_would_be_lost() -> None:
+    kafka = FakeKafka()
+    with publishing(kafka, PublisherSettings(retry_pause_ms=1)) as publisher:
+        publisher.hold("cleanup.policy is compact")
+        publisher.start()
+        with pytest.raises(PublicationBacklogFullError, match="compact"):
+            publisher.publish(segment(0))
+        assert publisher.stall_reason() == "cleanup.policy is compact"
+        publisher.hold(None)
+        publisher.publish(segment(1))
+        assert publisher.flush(10.0)
+        publisher.hold("cleanup.policy is compact")
+        assert published(kafka) == [1]
 
 
 def test_a_full_client_queue_leaves_records_waiting_in_order() -> None:

@@ -1,12 +1,12 @@
 """Records of a newer agent are kept for the time after the upgrade."""
 
 import pytest
-from metadata_strategies import FINISHED, entry, segment, segment_id
 
 from metadata_topic import serde
 from metadata_topic.records import RemoteWalNodeRegistration
 from metadata_topic.retained_records import RetainedRecord, RetainedRecords
 from metadata_topic.store import RemoteWalMetadataStore
+from tests.metadata_topic.metadata_strategies import FINISHED, entry, segment, segment_id
 
 KEY = serde.encode_key(segment_id(1))
 VALUE = serde.encode(segment(1, entry(0, 9)))

@@ -3,12 +3,13 @@
 import random
 
 import pytest
-from metadata_strategies import FINISHED, ORDERS, PAYMENTS, entry
 
+from metadata_topic.offset_ranges import joined_ranges, ranges_common
 from metadata_topic.records import encode_entries
 from metadata_topic.run_index import RunIndex
 from metadata_topic.segment_table import Segment, Writer
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
+from tests.metadata_topic.metadata_strategies import FINISHED, ORDERS, PAYMENTS, entry
 
 WRITER = Writer(1, 1)
 
@@ -58,6 +59,10 @@ def test_overlapping_runs_are_found_while_they_are_added_and_removed(seed: int, 
                 assert sorted(index.reaching(*key, offset), key=repr) == sorted(reaching, key=repr)
                 below = [min(run[1], offset - 1) for run in own if run[0] < offset]
                 assert index.highest(*key, offset, lambda run: run.last_offset + 1) == max(below, default=-1)
+            bounds = (begin := rng.randrange(900), begin + rng.choice([200, 2**41]))
+            dead_from = {run[2].slot: run[0] + 2 for run in own if run[2].sequence % 7 == 0}
+            held = [(first, min(last + 1, dead_from.get(s.slot, last + 1))) for first, last, s in own]
+            assert index.ranges(*key, bounds, dead_from) == joined_ranges(ranges_common(bounds, held))
 
 
 def test_the_highest_offset_is_one_that_lives() -> None:

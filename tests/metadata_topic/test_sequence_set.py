@@ -21,6 +21,19 @@ def test_it_holds_what_was_added(numbers: list[int]) -> None:
     assert all(before[1] < after[0] for before, after in pairwise(ends))
 
 
+@given(st.lists(st.integers(0, 40)), st.lists(st.integers(0, 40)))
+def test_two_are_joined_to_what_either_holds(one: list[int], other: list[int]) -> None:
+    joined, with_it, plain = SequenceSet(), SequenceSet(), SequenceSet()
+    for number in one:
+        joined.add(number)
+        plain.add(number)
+    for number in other:
+        with_it.add(number)
+        plain.add(number)
+    joined.join(with_it.intervals)
+    assert (joined.intervals, len(joined)) == (plain.intervals, len(plain))
+
+
 def test_dense_numbers_are_one_interval() -> None:
     kept = SequenceSet()
     for number in [*range(0, 1000, 2), *range(1, 1000, 2)]:

@@ -3,7 +3,11 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metadata_strategies import (
+
+from metadata_topic import serde
+from metadata_topic.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate, UnknownRecord
+from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
+from tests.metadata_topic.metadata_strategies import (
     DELETED,
     ORDERS,
     PAYMENTS,
@@ -14,10 +18,6 @@ from metadata_strategies import (
     segment,
     segments,
 )
-
-from metadata_topic import serde
-from metadata_topic.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate, UnknownRecord
-from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 
 
 @settings(max_examples=50)

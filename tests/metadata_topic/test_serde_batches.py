@@ -5,16 +5,25 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from metadata_strategies import ORDERS, PAYMENTS, STARTED, dead, dead_entries, entry, segment, segments
 
 from metadata_topic import serde
-from metadata_topic.records import PublishedSegment
+from metadata_topic.records import PublishedSegment, RemoteWalRebuiltSegment
 from metadata_topic.serde_batches import PADDING, BinaryColumn, SegmentBatch, decode_segments
 from plugin.segment_metadata import (
     UNKNOWN_POSITION,
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
     RemoteWalCombinedLogSegmentMetadata,
+)
+from tests.metadata_topic.metadata_strategies import (
+    ORDERS,
+    PAYMENTS,
+    STARTED,
+    dead,
+    dead_entries,
+    entry,
+    segment,
+    segments,
 )
 
 Record = tuple[bytes, bytes]
@@ -38,6 +47,7 @@ def as_published(batch: SegmentBatch, index: int) -> tuple[object, ...]:
         int(batch.state[index]),
         int(batch.event_timestamp_ms[index]),
         int(batch.size_bytes[index]),
+        bool(batch.is_rebuilt[index]),
         [
             (
                 entries.topic_ids[at].tobytes(),
@@ -64,6 +74,7 @@ def expected(record: PublishedSegment) -> tuple[object, ...]:
         int(record.state),
         record.event_timestamp_ms,
         record.size_bytes,
+        record.is_rebuilt,
         [
             (
                 e.topic_id_partition.topic_id,
@@ -109,8 +120,15 @@ def damaged(draw: st.DrawFn, records: st.SearchStrategy[Record]) -> Record:
     return (draw(st.binary(max_size=20)) if how == "other key" else key), value
 
 
-GOOD = segments.map(encoded) | dead_entries().map(
-    lambda record: (serde.encode_key(record.combined_segment_id), serde.encode(record))
+def rebuilt(record: RemoteWalCombinedLogSegmentMetadata) -> Record:
+    again = RemoteWalRebuiltSegment(PublishedSegment.of(record))
+    return serde.key_of(again), serde.encode(again)
+
+
+GOOD = (
+    segments.map(encoded)
+    | segments.map(rebuilt)
+    | dead_entries().map(lambda record: (serde.encode_key(record.combined_segment_id), serde.encode(record)))
 )
 
 

@@ -1,13 +1,13 @@
 """Snapshots in object storage: the newest whole one wins, old ones go."""
 
 import pytest
-from fake_blobs import FakeBlobs
-from metadata_strategies import entry, segment
 
 from metadata_topic.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.store_image import StoreImage
 from plugin.errors import RemoteStorageError
+from tests.metadata_topic.fake_blobs import FakeBlobs
+from tests.metadata_topic.metadata_strategies import entry, segment
 
 
 def image_up_to(offset: int) -> StoreImage:

@@ -3,11 +3,10 @@
 import threading
 from collections.abc import Sequence
 
-from fake_topic import FakeTopic
-
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.stall_watch import StallWatch
 from metadata_topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
+from tests.metadata_topic.fake_topic import FakeTopic
 
 
 def test_standing_still_short_of_an_earlier_end_is_a_stall() -> None:

@@ -3,10 +3,9 @@
 from itertools import permutations, product
 from pathlib import Path
 
-from metadata_strategies import DELETED, DELETING, FINISHED, STARTED
-
 from metadata_topic.states import TRANSITIONS, Step, furthest, step
 from metadata_topic.states_doc import BEGIN, END, section
+from tests.metadata_topic.metadata_strategies import DELETED, DELETING, FINISHED, STARTED
 
 
 def test_the_table_is_that_of_kip_405() -> None:

@@ -6,7 +6,13 @@ from itertools import accumulate
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metadata_strategies import (
+
+from metadata_topic import serde
+from metadata_topic.leader_epochs import LeaderEpochChain
+from metadata_topic.records import MetadataRecord, UnknownRecord
+from metadata_topic.store import RemoteWalMetadataStore, StateTotals
+from plugin.segment_metadata import RemoteLogSegmentState
+from tests.metadata_topic.metadata_strategies import (
     DELETED,
     DELETING,
     FINISHED,
@@ -18,12 +24,6 @@ from metadata_strategies import (
     segment,
     segment_id,
 )  # fmt: skip
-
-from metadata_topic import serde
-from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.records import MetadataRecord, UnknownRecord
-from metadata_topic.store import RemoteWalMetadataStore, StateTotals
-from plugin.segment_metadata import RemoteLogSegmentState
 
 
 def store_of(*records: MetadataRecord) -> RemoteWalMetadataStore:
@@ -89,6 +89,16 @@ def test_a_run_across_the_divergence_lives_up_to_it() -> None:
     assert sequences(store, 5) == [1]
     assert sequences(store, 6) == []
     assert len(store.living_entries(segment_id(1))) == 1
+    assert store.outside_of(ORDERS, chain) == []
+
+
+def test_what_a_topic_before_told_as_dead_stays_dead_and_is_to_be_declared_again_in_the_new_one() -> None:
+    store = store_of(segment(2, entry(6, 10)), dead(2, entry(6, 10), leader_epoch=1))
+    chain = LeaderEpochChain([(0, 0), (1, 6)])
+    store.begin_anew()
+    assert sequences(store, 6) == []
+    assert [(run.combined_segment_id.sequence, at) for run, at in store.outside_of(ORDERS, chain)] == [(2, 6)]
+    store.apply(dead(2, entry(6, 10), leader_epoch=1))
     assert store.outside_of(ORDERS, chain) == []
 
 

@@ -4,15 +4,14 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from fake_topic import FakeTopic
-from kip405_writer import write
-from test_tiered_offsets import ONE_LEADER, ORDERS, copied, started, update
-
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.kip405 import RemoteLogMetadata
 from metadata_topic.tier_follower import TierFollower
 from metadata_topic.tiered_offsets import NOTHING_TIERED, TieredOffsets
 from metadata_topic.topic_follower import FollowSettings
+from tests.metadata_topic.fake_topic import FakeTopic
+from tests.metadata_topic.kip405_writer import write
+from tests.metadata_topic.test_tiered_offsets import ONE_LEADER, ORDERS, copied, started, update
 
 QUICK = FollowSettings(
     batch_records=10, batch_wait_ms=10, retry_pause_ms=1, new_partitions_check_ms=10, absence_check_ms=5

@@ -1,6 +1,5 @@
 """The topics' layout and making."""
 
-import re
 from collections.abc import Mapping
 
 import pytest
@@ -15,10 +14,10 @@ from metadata_topic.topic import (
     SETTINGS_TOPIC,
     Broker,
     MetadataTopicSettings,
-    check_retention,
     ensure_topics,
     replica_assignment,
 )
+from metadata_topic.topic_requirements import TopicLayout
 
 THREE_ZONES = [Broker(1, "a"), Broker(2, "b"), Broker(3, "c")]
 NOWHERE = KafkaClientConfig("nowhere:1")
@@ -41,6 +40,10 @@ class FakeAdmin:
             self.not_seen_yet -= 1
             return {}
         return dict(self.topics)
+
+    def layout(self, topic: str) -> TopicLayout | None:
+        count = self.partition_counts().get(topic)
+        return None if count is None else TopicLayout(count, min(3, len(self._brokers)))
 
     def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
         if self.faster_agent:
@@ -166,32 +169,6 @@ def test_the_topic_keeps_records_as_long_as_objects_live_and_never_shorter_than_
     assert covering.retention_ms == expected_ms
     assert covering.metadata_topic_config()["retention.ms"] == str(expected_ms)
     assert int(covering.metadata_topic_config()["segment.ms"]) >= 60_000
-
-
-@pytest.mark.parametrize(
-    ("config", "problem"),
-    [
-        ({"retention.ms": "1100", "cleanup.policy": "delete", "retention.bytes": "-1"}, None),
-        ({"retention.ms": "-1"}, None),
-        ({"retention.ms": "1099"}, "retention.ms is 1099, .* need 1100"),
-        ({"retention.ms": "9999", "cleanup.policy": "compact,delete"}, "cleanup.policy"),
-        ({"retention.ms": "9999", "retention.bytes": "1000000"}, "retention.bytes"),
-        ({}, "not known"),
-    ],
-)
-def test_what_is_wrong_with_an_existing_topics_retention_is_told(config: dict[str, str], problem: str | None) -> None:
-    admin = FakeAdmin(THREE_ZONES, {METADATA_TOPIC: 12})
-    admin.configs[METADATA_TOPIC] = dict(config)
-    problems = check_retention(admin, 1000, 100)
-    assert len(problems) == (problem is not None)
-    assert problem is None or re.search(problem, problems[0])
-    assert admin.configs[METADATA_TOPIC] == config
-
-
-def test_a_topic_without_end_is_asked_for_where_a_topic_is_kept_for_ever() -> None:
-    admin = FakeAdmin(THREE_ZONES, {METADATA_TOPIC: 12})
-    admin.configs[METADATA_TOPIC] = {"retention.ms": "999999999999"}
-    assert "need -1" in check_retention(admin, -1, 100)[0]
 
 
 def test_a_topic_that_keeps_records_longer_does_not_deviate() -> None:

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Mapping
 
 import pytest
-from fake_topic import FakeTopic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +25,7 @@ from metadata_topic.topic_settings import (
     encode_topic_settings,
     topic_key,
 )
+from tests.metadata_topic.fake_topic import FakeTopic
 
 NOWHERE = KafkaClientConfig("nowhere:1")
 AGENT = AgentRegistration(
@@ -132,6 +132,9 @@ class FakeProducer:
     def __init__(self, error: object | None, answers: bool = True) -> None:
         self.error, self.answers = error, answers
         self.written: list[tuple[str, bytes | None, bytes]] = []
+
+    def partition_count(self, topic: str, timeout_s: float) -> int:
+        raise AssertionError("not asked for")
 
     def produce(
         self, topic: str, value: bytes | None, key: bytes, partition: int,

@@ -107,7 +107,7 @@ def test_agents_pass_usage_over() -> None:
 
 
 def test_usage_goes_to_the_partition_of_its_broker() -> None:
-    publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 3, 12, time.monotonic)
+    publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 3, time.monotonic)
     publisher.publish(RECORD)
     [waiting] = publisher._waiting
-    assert (waiting.partition, waiting.key, waiting.value) == (3, encode_usage_key(RECORD), encode_usage(RECORD))
+    assert (waiting.broker_id, waiting.key, waiting.value) == (3, encode_usage_key(RECORD), encode_usage(RECORD))

@@ -9,13 +9,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from storage_backends import Backend
-
 from local_cluster.object_store_front import ObjectStoreFront
 from local_cluster.object_store_server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET, ObjectStoreServer
 from plugin.local_directory import LocalWalStorageManager
 from plugin.s3 import S3WalStorageManager
 from plugin.s3_express import S3ExpressWalStorageManager
+from tests.plugin.storage_backends import Backend
 
 _numbers = itertools.count(1)
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from storage_backends import Backend, segment
 
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.archive_object import ArchiveObjectId, OpenArchiveObject
+from plugin.archive_object import OpenArchiveObject
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import ObjectArchiveStorage, StoredArchiveObject, load_archive_storage
 from plugin.combined_segment import SealedCombinedSegment
 from plugin.errors import (
@@ -15,10 +15,12 @@ from plugin.errors import (
     RemoteSegmentConflictError,
     RemoteSegmentCorruptError,
     RemoteStorageConfigError,
+    RemoteStorageError,
 )
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
 from tests.kafka_log.batches import batches
+from tests.plugin.storage_backends import Backend, segment
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
 
@@ -111,3 +113,29 @@ def test_an_archive_is_loaded_by_its_class_name(tmp_path: Path) -> None:
     archive.close()
     with pytest.raises(RemoteStorageConfigError, match="archive needs keys"):
         load_archive_storage("agent.late_storage.LateStorageManager", None, {}, context)
+
+
+def test_whatever_a_backend_raises_fails_the_one_call(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = backend.manager()
+    archive = ObjectArchiveStorage(manager)
+    object_id, sealed = archive_object(backend.cluster_id)
+    archive.write(object_id, sealed)
+    (stored,) = archive.list()
+
+    def broken(*_: object) -> None:
+        raise KeyError("a record's bytes")
+
+    for name in ("write_object", "read_object", "read_footer", "delete_object", "list_objects"):
+        monkeypatch.setattr(manager, name, broken)
+    calls = [
+        lambda: archive.write(object_id, sealed),
+        lambda: archive.fetch(object_id, 0, 1),
+        lambda: archive.fetch_runs(stored),
+        lambda: archive.delete(object_id),
+        lambda: list(archive.list()),
+    ]
+    for call in calls:
+        with pytest.raises(RemoteStorageError) as caught:
+            call()
+        assert caught.value.label == "defect"
+        assert "record" not in str(caught.value)

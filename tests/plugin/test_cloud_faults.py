@@ -6,7 +6,6 @@ import urllib.request
 from functools import partial
 
 import pytest
-from storage_backends import Backend, VirtualTime, segment
 
 from local_cluster.object_store_faults import Fault
 from local_cluster.object_store_server import ObjectStoreServer
@@ -19,6 +18,7 @@ from plugin.errors import (
     RemoteStorageUnreachableError,
 )
 from plugin.remote_wal_storage_manager import StorageContext
+from tests.plugin.storage_backends import Backend, VirtualTime, segment
 
 QUICK = {"attempt_timeout_ms": "400", "connect_timeout_ms": "100", "total_timeout_ms": "10000"}
 

@@ -1,11 +1,10 @@
 """What doctor's probe does is taken by every backend."""
 
-from storage_backends import Backend
-
 from agent.doctor.facts import ClockReading, Store
 from agent.doctor.store_probe import probe
 from agent.process import wall_ms
 from plugin.remote_wal_storage_manager import StorageContext
+from tests.plugin.storage_backends import Backend
 
 
 def test_the_probe_passes_sees_the_other_cluster_and_leaves_nothing(backend: Backend) -> None:

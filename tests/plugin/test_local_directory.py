@@ -3,12 +3,12 @@ import os
 from pathlib import Path
 
 import pytest
-from storage_backends import VirtualTime, segment
 
 from plugin.errors import RemoteStorageAccessError, RemoteStorageError
 from plugin.local_directory import DirectoryStore, LocalWalStorageManager
 from plugin.object_store import ObjectExistsError
 from plugin.remote_wal_storage_manager import StorageContext
+from tests.plugin.storage_backends import VirtualTime, segment
 
 
 def store_in(directory: Path, time: VirtualTime | None = None, fsync: bool = False) -> DirectoryStore:

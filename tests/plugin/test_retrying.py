@@ -4,7 +4,6 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from storage_backends import VirtualTime
 
 from plugin.errors import (
     RemoteResourceNotFoundError,
@@ -14,6 +13,7 @@ from plugin.errors import (
     RemoteStorageTimeoutError,
 )
 from plugin.retrying import Retrier, RetryPolicy
+from tests.plugin.storage_backends import VirtualTime
 
 POLICY = RetryPolicy(attempt_timeout=2.0, total_timeout=10.0)
 

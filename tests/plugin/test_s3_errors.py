@@ -1,6 +1,9 @@
+import errno
+
 import pytest
 from botocore import exceptions as boto
-from urllib3.exceptions import NameResolutionError
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import EmptyPoolError, NameResolutionError, NewConnectionError
 
 from plugin.errors import (
     RemoteResourceNotFoundError,
@@ -21,6 +24,13 @@ from plugin.s3_errors import as_storage_error
 
 def answer(status: int, code: str) -> boto.ClientError:
     return boto.ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")
+
+
+def caused_by(cause: OSError) -> NewConnectionError:
+    """As urllib3 raises it."""
+    error = NewConnectionError(None, "failed")  # type: ignore[arg-type]
+    error.__cause__ = cause
+    return error
 
 
 @pytest.mark.parametrize(
@@ -61,6 +71,16 @@ def answer(status: int, code: str) -> boto.ClientError:
         (ConnectionResetError(), RemoteStorageUnreachableError, "connection"),
         (boto.NoCredentialsError(), RemoteStorageAccessError, "access"),
         (boto.ResponseStreamingError(error="IncompleteRead"), RemoteSegmentCorruptError, "corrupt"),
+        (KeyError("ContentLength"), RemoteStorageError, "odd_answer"),
+        (ResponseParserError("not well-formed"), RemoteStorageError, "odd_answer"),
+        (RecursionError(), RemoteStorageError, "odd_answer"),
+        (answer(301, "301"), RemoteStorageRefusedError, "redirect"),
+        (boto.HTTPClientError(error=EmptyPoolError(None, "full")), RemoteStorageUnreachableError, "pool"),  # type: ignore[arg-type]
+        (
+            boto.EndpointConnectionError(endpoint_url="u", error=caused_by(OSError(errno.EMFILE, "too many"))),
+            RemoteStorageUnreachableError,
+            "file_descriptors",
+        ),
         (boto.ParamValidationError(report="bad"), RemoteStorageRefusedError, "refused"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

@@ -3,7 +3,6 @@
 import threading
 
 import pytest
-from storage_backends import Backend, segment
 
 from kafka_log.crc32c import crc32c
 from plugin.errors import (
@@ -15,6 +14,7 @@ from plugin.errors import (
 from plugin.object_keys import ObjectKeyFactory
 from plugin.remote_wal_storage_manager import StorageContext, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
+from tests.plugin.storage_backends import Backend, segment
 
 
 def test_each_entrys_range_holds_the_batches_that_were_given(backend: Backend) -> None:
@@ -150,6 +150,7 @@ def test_blobs_stand_beside_segments_and_are_not_foreign(backend: Backend) -> No
     manager.put_blob("metadata-snapshots/11/a/00000-of-00001", b"another broker's")
     listed = list(manager.list_blobs(directory))
     assert {blob.name: manager.get_blob(blob) for blob in listed} == contents
+    assert len(list(manager.list_blobs("metadata-snapshots"))) == 3
     with pytest.raises(RemoteSegmentConflictError):
         manager.put_blob(listed[0].name, b"other bytes")
     assert [stored.combined_segment_id.sequence for stored in manager.list_log_segments()] == [0]

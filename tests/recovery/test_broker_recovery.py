@@ -9,7 +9,8 @@ from kafka_log.meta_properties import read_meta_properties
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.client_config import KafkaClientConfig
-from plugin.archive_object import ArchiveObjectId, OpenArchiveObject
+from plugin.archive_object import OpenArchiveObject
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
@@ -52,7 +53,7 @@ def _stored(store: ObjectsInMemory, *sizes: int) -> Inventory:
 
 def _recover(broker: LostBroker, view: ClusterView, inventory: Inventory, store: ObjectsInMemory) -> list[PlannedLog]:
     planned = plan_broker(broker, view, inventory, Selection(), now_ms=10**12)
-    recover_broker(broker, view, planned, RunReader(store), new_directory_id=lambda: NEW_ID)
+    recover_broker(broker, view, planned, RunReader(store), new_directory_id=lambda: NEW_ID, wall_ms=lambda: 10**12)
     return planned
 
 
@@ -154,7 +155,9 @@ def test_a_log_is_put_together_from_the_archive_and_from_combined_segments(tmp_p
     broker, view = _broker(tmp_path / "log"), _view({0: ReplicaSet((1,), (1,), 1)})
 
     planned = plan_broker(broker, view, stored, Selection(), now_ms=0)
-    recover_broker(broker, view, planned, RunReader(store, archive), new_directory_id=lambda: NEW_ID)
+    recover_broker(
+        broker, view, planned, RunReader(store, archive), new_directory_id=lambda: NEW_ID, wall_ms=lambda: 10**12
+    )
 
     assert (tmp_path / "log" / "orders-0" / f"{0:020}.log").read_bytes() == old + young
     archive.close()

@@ -7,14 +7,13 @@ from itertools import groupby, takewhile
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from agent.leadership import offset_to_resume
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
 from metadata_topic.archive_store import ArchiveStore, LogBounds
 from metadata_topic.records import PublishedSegment
 from metadata_topic.states import DELETED, FINISHED
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import StoredArchiveObject
 from plugin.remote_wal_storage_manager import StoredSegment
 from plugin.segment_metadata import (
@@ -27,6 +26,7 @@ from recovery.log_plan import LogPlan, PlanRules
 from recovery.metadata_notes import NotedMetadata
 from rlm.archive_tier import ArchiveTier
 from rlm.failover import FailoverPlanner
+from rlm.resume_point import LedLog, resume_of
 from tests.recovery.stored_logs import ORDERS
 from tests.rlm.archive_rig import MemoryArchive
 from tests.rlm.memory_storage import MemoryStorage
@@ -128,10 +128,12 @@ class Partition:
         self, log: tuple[int, ...], epochs: LeaderEpochs, term: Term
     ) -> list[RemoteWalCombinedLogSegmentMetadata]:
         """From where agents go on, an object for each few records of one epoch."""
-        begin = offset_to_resume(self.noted.store, self.archived, ORDERS, epochs) or 0
+        resume = resume_of(self.noted.store, self.archived, LedLog(ORDERS, epochs, [0], is_archived=True))
+        wanted = [*resume.missing, (resume.next_offset or 0, len(log))]
         parts = [
             offsets[start : start + term.object_records]
-            for _, of_epoch in groupby(range(begin, len(log)), key=log.__getitem__)
+            for first, behind in wanted
+            for _, of_epoch in groupby(range(first, min(behind, len(log))), key=log.__getitem__)
             for offsets in [list(of_epoch)]
             for start in range(0, len(offsets), term.object_records)
         ]

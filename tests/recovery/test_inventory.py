@@ -12,7 +12,8 @@ from metadata_topic.archive_records import ArchiveObjectCommitted
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.states import FINISHED
-from plugin.archive_object import ArchiveObjectId, OpenArchiveObject
+from plugin.archive_object import OpenArchiveObject
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.segment_metadata import (

@@ -1,10 +1,13 @@
 """Which runs make up a log."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metadata_topic.declared_gaps import DeclaredGap, GapReason
 from recovery.log_plan import EpochStart, Gap, LogRuns, PlanRules
-from tests.recovery.stored_logs import ModelLog, model_logs, run, starts_of
+from tests.recovery.stored_logs import ORDERS, ModelLog, model_logs, run, starts_of
 
 NO_RULES = PlanRules()
 
@@ -143,3 +146,39 @@ def test_other_copies_of_an_offset_are_found_the_furthest_reaching_first() -> No
     copies = LogRuns([short, long, other_epoch]).copies(4)
 
     assert [copy.run for copy in copies] == [long, short]
+
+
+def declared(from_offset: int, to_offset: int, leader_epoch: int = 0) -> PlanRules:
+    gap = DeclaredGap(ORDERS, from_offset, to_offset, leader_epoch, GapReason.RETENTION)
+    return PlanRules(declared_gaps=(gap,))
+
+
+def test_a_log_goes_on_behind_a_declared_gap_and_ends_before_one_that_nobody_declared() -> None:
+    runs = [run(0, 0, 9, 1), run(0, 20, 29, 2), run(0, 40, 49, 3)]
+    assert LogRuns(runs).plan(NO_RULES).gap == Gap(10, 20)
+    plan = LogRuns(runs).plan(declared(10, 20))
+    assert [(extent.first_offset, extent.last_offset) for extent in plan.extents] == [(0, 9), (20, 29)]
+    assert (plan.end_offset, plan.declared_gaps, plan.gap) == (30, (Gap(10, 20),), Gap(30, 40))
+    assert LogRuns(runs).plan(declared(10, 19)).gap == Gap(10, 20), "not all of it was declared"
+    assert LogRuns(runs).plan(declared(5, 60)).gap is None
+
+
+def test_a_gap_that_a_newer_epoch_has_written_over_counts_no_more() -> None:
+    runs = [run(0, 0, 9, 1), run(2, 20, 29, 2), run(2, 15, 15, 3)]
+    assert LogRuns(runs).plan(declared(10, 20, leader_epoch=1)).gap == Gap(16, 20)
+    assert LogRuns(runs).plan(declared(10, 20, leader_epoch=2)).gap is None
+
+
+def test_leftovers_before_a_declared_gap_do_not_come_back() -> None:
+    old, young = run(0, 0, 9, 1), run(0, 20, 29, 9)
+    rules = replace(declared(10, 20), retention_horizon_ms=5)
+    plan = LogRuns([old, young]).plan(rules)
+    assert (plan.start_offset, plan.end_offset, plan.declared_gaps) == (20, 30, ())
+
+
+def test_a_declared_gap_at_the_known_end_or_start_of_a_log_is_none_of_the_plan() -> None:
+    lost = run(0, 10, 19, 2)
+    plan = LogRuns([run(0, 0, 9, 1)], [lost]).plan(declared(10, 20))
+    assert (plan.end_offset, plan.gap) == (10, None)
+    plan = LogRuns([lost]).plan(replace(declared(0, 10), start_offset=0))
+    assert (plan.start_offset, plan.end_offset, plan.gap) == (10, 20, None)

@@ -1,5 +1,6 @@
 """Logs out of objects: byte for byte, from other copies where one fails, to the first gap, on after an interruption."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,12 @@ from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.errors import RemoteStorageTimeoutError
+from plugin.errors import RemoteStorageRefusedError, RemoteStorageThrottledError, RemoteStorageTimeoutError
+from plugin.segment_metadata import CombinedSegmentId
 from recovery.log_plan import Gap, LogRuns, PlanRules
 from recovery.log_settings import LogSettings
 from recovery.object_reads import order_reads
+from recovery.patience import Patience
 from recovery.restore import RestoredLog, RestoreJob, restore_logs
 from recovery.run_reader import RunReader
 from tests.recovery.stored_objects import ObjectsInMemory, Records, records, runs_of
@@ -205,3 +208,58 @@ def _interrupt(job: RestoreJob, store: ObjectsInMemory, after_reads: int) -> Non
 
     with pytest.raises(RemoteStorageTimeoutError):
         restore_logs([job], Failing(store), threads=1)
+
+
+class ThrottlingStore(ObjectsInMemory):
+    """Says slow down so many times to each request."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self._times = times
+        self._refused: Counter[object] = Counter()
+
+    def fetch_log_segment(
+        self,
+        combined_segment_id: CombinedSegmentId,
+        start_position: int,
+        end_position: int,
+        custom_metadata: bytes = b"",
+    ) -> bytes:
+        self._refused[combined_segment_id] += 1
+        if self._refused[combined_segment_id] <= self._times:
+            raise RemoteStorageThrottledError("get", str(combined_segment_id), "503 SlowDown")
+        return super().fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
+
+
+def test_a_store_that_throttles_for_minutes_delays_a_recovery_and_does_not_end_it(tmp_path: Path) -> None:
+    store = ThrottlingStore(times=12)
+    parts = [records(ORDERS, 0, 0, 9), records(ORDERS, 0, 10, 14)]
+    uploads = [store.upload(number, part) for number, part in enumerate(parts)]
+    slept: list[float] = []
+    told: list[str] = []
+    patience = Patience(slept.append, lambda _low, high: high, told.append)
+    job = _job(tmp_path, LogRuns(runs_of(uploads, ORDERS)))
+    [restored] = restore_logs([job], RunReader(store, None, patience), threads=1)
+    assert (restored.end_offset, restored.gap) == (15, None)
+    assert _bytes(tmp_path / "orders-0") == _whole(*parts)
+    assert slept[:7] == [1, 2, 4, 8, 16, 30, 30]
+    assert "503 SlowDown" in told[0]
+
+
+def test_a_store_that_throttles_for_ever_or_refuses_ends_the_recovery_all_the_same() -> None:
+    waits: list[float] = []
+    patience = Patience(waits.append, lambda _low, high: high, total_s=100)
+
+    def throttled() -> None:
+        raise RemoteStorageThrottledError("get", "key", "503 SlowDown")
+
+    def refused() -> None:
+        raise RemoteStorageRefusedError("get", "key", "400")
+
+    with pytest.raises(RemoteStorageThrottledError):
+        patience.call(throttled)
+    assert 100 <= sum(waits) <= 130
+    waits.clear()
+    with pytest.raises(RemoteStorageRefusedError):
+        patience.call(refused)
+    assert waits == []

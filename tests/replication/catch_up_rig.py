@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from plugin.archive_object import ArchiveObjectId, StoredObjectId
+from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
 from replication.fetch_frame import scan_fetch_response

@@ -2,7 +2,11 @@
 
 Every step lets one actor act: append, read the log's tail, begin or end an upload, fetch, hand over leadership, crash
 the agent, lose an object. The store fails before or after its effect, and reads come back short, wrong or not at all.
-No sockets and no threads: the sans-IO parts are the real ones (queue, pacer, decider, index, planner, link, splicer).
+No sockets and no threads: the sans-IO parts are the real ones (queue, pacer, decider, index, planner, link, splicer,
+the metadata store, and what it says of where an upload goes on).
+
+What is stored is told in a metadata topic, in the order of the objects; an agent that crashes takes along what it has
+not told, and the next one resumes by the topic. What counts as uploaded must be stored, and at the end all of it.
 
 A change of leadership cuts what the follower has not got, and what is appended then takes the same offsets. The agent
 learns of it later, so its index lists dead batches for a while.
@@ -14,14 +18,23 @@ from dataclasses import dataclass
 
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.leader_epochs import LeaderEpochChain
+from metadata_topic.offset_ranges import ranges_common
+from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import LinkPolicy
-from plugin.segment_metadata import CombinedSegmentId
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentState,
+    RemoteWalCombinedLogSegmentMetadata,
+)
 from replication.fetch_frame import scan_fetch_response
 from replication.link import LinkedResponse, decode_linked_response, encode_linked_response
 from replication.link_index import LinkIndex
 from replication.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
 from replication.splicer import SpliceError, splice
 from rlm.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.resume_point import LedLog, ResumePoint, resume_of
 from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from rlm.upload_pacer import PacerLimits, UploadPacer, Urgency
 from tests.kafka_log.batches import batch
@@ -51,15 +64,31 @@ class OlderIndex(LinkIndex):
 class LeadersAgent:
     """One incarnation. Everything in it is lost when it crashes."""
 
-    def __init__(self, incarnation: int, read_offsets: dict[int, int], policy: LinkPolicy, older: "OlderIndex") -> None:
+    def __init__(
+        self, incarnation: int, resumed: dict[int, ResumePoint], policy: LinkPolicy, older: "OlderIndex"
+    ) -> None:
         self.incarnation, self.sequence, self.policy = incarnation, 0, policy
-        self.read_offsets = read_offsets
+        self.read_offsets = {number: point.next_offset or 0 for number, point in resumed.items()}
+        self.missing = {number: list(point.missing) for number, point in resumed.items()}
+        self.unpublished: dict[int, RemoteWalCombinedLogSegmentMetadata | None] = {}
+        self.next_to_publish = 0
         self.queue, self.pacer = RemoteSegmentQueue(50, 20_000), UploadPacer(PACER)
         self.decider = LinkDecider(CostLimits(500, 0.01))
         self.uploads: list[Upload] = []
         self.index = LinkIndex(max_batches=40)
         self.planner = LinkPlanner(self.index, self, PlannerLimits(WAIT_MAX_S, 500), older)
         self.now_s = self.read_s = 0.0
+
+    def uploaded_offset(self, number: int) -> int:
+        """As LedPartition tells it: nothing below is queued, under way, or yet to be read."""
+        under_way = [item for upload in self.uploads for item in upload.items]
+        unstored = [
+            item.first_offset
+            for item in (*self.queue._items, *under_way)
+            if item.topic_id_partition == partition(number)
+        ]
+        unread = [begin for begin, _ in self.missing[number]] or [self.read_offsets[number]]
+        return min(*unstored, *unread) if unstored else unread[0]
 
     # LedPartitions
 
@@ -90,7 +119,11 @@ class Simulation:
         self.objects: dict[CombinedSegmentId, bytes] = {}
         self.policy = self.rng.choice([LinkPolicy.ALWAYS, LinkPolicy.COST])
         self.older = OlderIndex()
-        self.agent = LeadersAgent(0, dict.fromkeys(PARTITIONS, 0), self.policy, self.older)
+        self.topic = RemoteWalMetadataStore()
+        self.epochs = {number: [(0, 0)] for number in PARTITIONS}
+        self.stored: dict[int, set[tuple[int, int]]] = {number: set() for number in PARTITIONS}
+        """Leader epoch and offset of what was stored, whatever became of the object since."""
+        self.agent = LeadersAgent(0, self.resumed(), self.policy, self.older)
         self.untold_cuts: list[tuple[int, int]] = []
         self.waiting: tuple[bytes, float] | None = None
         """The response that waits for its links, and until when."""
@@ -100,7 +133,7 @@ class Simulation:
     def run(self, steps: int) -> None:
         actions: list[tuple[Callable[[], object], int]] = [
             (self.append, 15), (self.read, 25), (self.begin_upload, 25), (self.end_upload, 25), (self.fetch, 25),
-            (self.tell_cuts, 3), (self.hand_over, 1), (self.crash_agent, 1), (self.lose_object, 1),
+            (self.publish, 10), (self.tell_cuts, 3), (self.hand_over, 1), (self.crash_agent, 1), (self.lose_object, 1),
         ]  # fmt: skip
         choices, weights = zip(*actions, strict=True)
         for _ in range(steps):
@@ -114,20 +147,38 @@ class Simulation:
         for number in PARTITIONS:
             got, sent = self.follower[number], self.leader[number]
             assert got == sent[: len(got)], f"partition {number} differs from the leader's log"
+            if not any(cut == number for cut, _ in self.untold_cuts):
+                uploaded = self.agent.uploaded_offset(number)
+                left_out = [at for at in range(uploaded) if (_epoch_of(sent[at]), at) not in self.stored[number]]
+                assert not left_out, f"partition {number}: {left_out} count as uploaded, and are in no object"
 
     def settle(self) -> None:
         """No more faults and no more appends: the follower must get everything."""
         self.faults = False
         self.tell_cuts(every=True)
         for _ in range(2000):
-            if self.follower == self.leader:
+            if self.follower == self.leader and all(self.told(number) for number in PARTITIONS):
                 return
             self.now_s += 0.05
             self.agent.now_s = self.now_s
-            for act in (self.read, self.begin_upload, self.end_upload, self.fetch):
+            for act in (self.read, self.begin_upload, self.end_upload, self.publish, self.fetch):
                 act()
             self.check()
-        raise AssertionError("the follower does not catch up")
+        raise AssertionError("the follower does not catch up, or not all of the log is told as stored")
+
+    def told(self, number: int) -> bool:
+        """Whether the topic tells of the whole log."""
+        end = len(self.leader[number])
+        chain = LeaderEpochChain(self.epochs[number])
+        return self.topic.stored_ranges(partition(number), chain) == ([(0, end)] if end else [])
+
+    def resumed(self) -> dict[int, ResumePoint]:
+        """Where an agent that begins now goes on."""
+        found = {}
+        for number in PARTITIONS:
+            log = LedLog(partition(number), LeaderEpochChain(self.epochs[number]), [0])
+            found[number] = resume_of(self.topic, ArchiveStore(), log)
+        return found
 
     # What may happen.
 
@@ -140,8 +191,9 @@ class Simulation:
 
     def read(self) -> str:
         agent, number = self.agent, self.rng.choice(PARTITIONS)
-        offset = agent.read_offsets[number]
-        run = self.leader[number][offset : offset + self.rng.randint(1, 5)]
+        missing = agent.missing[number]
+        offset, end = missing[0] if missing else (agent.read_offsets[number], len(self.leader[number]))
+        run = self.leader[number][offset : min(offset + self.rng.randint(1, 5), end)]
         if not run or not agent.queue.free_items or not agent.queue.free_bytes:
             return "nothing"
         epochs = {raw[12:16] for raw in run}
@@ -151,8 +203,12 @@ class Simulation:
         agent.queue.put([MetaQueueItem(partition(number), spans, memoryview(records), self.now_s, self.now_s)])
         agent.decider.appended(len(records), agent.read_s, self.now_s)
         agent.read_s = self.now_s
-        agent.read_offsets[number] = spans[-1].last_offset + 1
-        return f"{number}:{agent.read_offsets[number]}"
+        read_to = spans[-1].last_offset + 1
+        if missing:
+            missing[:1] = [(read_to, end)] if read_to < end else []
+        else:
+            agent.read_offsets[number] = read_to
+        return f"{number}:{read_to}"
 
     def begin_upload(self) -> str:
         agent = self.agent
@@ -177,6 +233,7 @@ class Simulation:
         if outcome != "stored":
             agent.pacer.failed(upload.started_s, self.now_s)
             agent.queue.put_back(upload.items)
+            agent.unpublished[upload.segment.sequence] = None
             return f"{upload.segment} failed {outcome}"
         agent.pacer.finished(upload.started_s)
         agent.decider.uploaded(self.now_s - upload.started_s)
@@ -185,7 +242,24 @@ class Simulation:
             for index in (agent.index, self.older):
                 store(index, item.topic_id_partition, bytes(item.records), upload.segment, start)
             start += len(item.records)
+        entries = tuple(item.metadata_entry() for item in upload.items)
+        for entry in entries:
+            for offset in range(entry.first_offset, entry.last_offset + 1):
+                self.stored[entry.topic_id_partition.partition].add((entry.leader_epoch, offset))
+        agent.unpublished[upload.segment.sequence] = RemoteWalCombinedLogSegmentMetadata(
+            upload.segment, entries, RemoteLogSegmentState.COPY_SEGMENT_FINISHED, 0, start
+        )
         return f"{upload.segment} stored"
+
+    def publish(self) -> str:
+        """What is next in the order of the objects."""
+        agent = self.agent
+        while agent.next_to_publish in agent.unpublished:
+            record = agent.unpublished.pop(agent.next_to_publish)
+            agent.next_to_publish += 1
+            if record is not None:
+                self.topic.apply(record)
+        return str(agent.next_to_publish)
 
     def fetch(self) -> str:
         """Go on with the response that waits, or ask for a new one."""
@@ -251,6 +325,8 @@ class Simulation:
         for number in PARTITIONS:
             end = self.rng.randint(len(self.follower[number]), len(self.leader[number]))
             del self.leader[number][end:]
+            kept = [(epoch, start) for epoch, start in self.epochs[number] if start < end]
+            self.epochs[number] = [*kept, (self.epoch, end)]
             self.untold_cuts.append((number, end))
         return f"epoch {self.epoch}"
 
@@ -262,16 +338,16 @@ class Simulation:
             self.agent.queue.discard(partition(number), offset)
             self.agent.index.drop_from(partition(number), offset)
             self.agent.read_offsets[number] = min(self.agent.read_offsets[number], offset)
+            self.agent.missing[number] = ranges_common((0, offset), self.agent.missing[number])
             told += 1
         return str(told)
 
     def crash_agent(self) -> str:
-        """Uploads under way may have taken effect. The tail begins anew, somewhere below where it was."""
+        """Uploads under way may have taken effect. The next agent goes on by what the topic tells."""
         for upload in self.agent.uploads:
             if self.rng.random() < 0.5:
                 self.objects[upload.segment] = b"".join(bytes(item.records) for item in upload.items)
-        begin = {n: self.rng.randint(0, len(self.leader[n])) for n in PARTITIONS}
-        self.agent = LeadersAgent(self.agent.incarnation + 1, begin, self.policy, self.older)
+        self.agent = LeadersAgent(self.agent.incarnation + 1, self.resumed(), self.policy, self.older)
         self.agent.now_s = self.now_s
         self.waiting, self.untold_cuts = None, []
         return str(self.agent.incarnation)
@@ -282,3 +358,7 @@ class Simulation:
         segment = self.rng.choice(sorted(self.objects))
         del self.objects[segment]
         return str(segment)
+
+
+def _epoch_of(raw: bytes) -> int:
+    return int.from_bytes(raw[12:16], "big")

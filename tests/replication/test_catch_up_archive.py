@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.archive_object import StoredObjectId
+from plugin.archive_object_id import StoredObjectId
 from replication.catch_up import FollowerCatchUp
 from replication.link_planner import LinkPlanner, PassThrough, SendLinked
 from rlm.led_views import StoredLog

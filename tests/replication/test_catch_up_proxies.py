@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin.archive_object import ArchiveObjectId, StoredObjectId
+from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.errors import RemoteStorageTimeoutError
 from replication.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
 from replication.catch_up_reads import CatchUpReads
@@ -121,11 +121,11 @@ async def test_a_follower_that_goes_away_ends_what_is_read_ahead_of_it(tmp_path:
         follower = await missed.agents.connect()
         await follower.fetch({0: 0})
         (relay,) = missed.agents.leader._relays
-        assert relay._catch_up is not None
-        assert relay._catch_up._windows
+        assert relay._links._catch_up is not None
+        assert relay._links._catch_up._windows
         follower.writer.close()
         await missed.agents.until(lambda: not missed.agents.leader._relays)
-        assert not relay._catch_up._windows
+        assert not relay._links._catch_up._windows
 
 
 def archive_all(missed: Missed, follower_has_archive: bool = True) -> None:

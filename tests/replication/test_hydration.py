@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.errors import RemoteStorageTimeoutError
 from plugin.segment_metadata import CombinedSegmentId
 from replication.circuit_breaker import BreakerLimits, CircuitBreaker

@@ -228,7 +228,57 @@ def test_bytes_with_the_right_checksum_that_are_no_whole_batches_are_refused() -
 def test_the_splicer_wants_one_answer_for_each_link() -> None:
     raw = batch(5, 2)
     link = SegmentLink(SEGMENT, 0, len(raw), crc32c(raw))
-    linked = LinkedResponse(9, (Cut(0, (link,)),), (b"skeleton",))
+    linked = LinkedResponse(len(raw) + 9, (Cut(0, (link,)),), (b"skeleton",))
     assert b"".join(map(bytes, splice(linked, [raw]))) == encode_unsigned_varint(len(raw) + 1) + raw + b"skeleton"
     with pytest.raises(ValueError, match="shorter"):
         splice(replace(linked, cuts=(Cut(0, (link, link)),)), [raw])
+
+
+def test_a_payload_of_many_links_is_refused_before_one_is_made() -> None:
+    """Four megabytes hold half a million links of the smallest kind, and would be ten times as much in memory."""
+    link = b"\0\0\0\1" + b"\0" * 4
+    count = 4 * 1024 * 1024 // len(link)
+    payload = b"".join(
+        (
+            (100).to_bytes(4, "big"),
+            encode_unsigned_varint(1) + b"\1" + b"\0" * 12,
+            encode_unsigned_varint(1),
+            encode_unsigned_varint(0),
+            encode_unsigned_varint(count),
+            link * count,
+        )
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedFrameError, match="more items"):
+            decode_linked_response(payload, 100 * MAX)
+        assert tracemalloc.get_traced_memory()[1] < 1024 * 1024
+    finally:
+        tracemalloc.stop()
+
+
+def linked_twice(first: bytes, second: bytes) -> tuple[LinkedResponse, list[bytes]]:
+    """One records field made of two links."""
+    frame = response({0: first})
+    (field,) = scan_fetch_response(frame, 17).fields
+    parts = tuple(SegmentLink(SEGMENT, 112, len(raw), crc32c(raw)) for raw in (first, second))
+    skeleton = (frame[: field.length_start], frame[field.records_end :])
+    original_bytes = len(response({0: first + second}))
+    return LinkedResponse(original_bytes, (Cut(field.length_start, parts),), skeleton), [first, second]
+
+
+@pytest.mark.parametrize("second", [batches(2, 0), batches(2, 1), batches(1, 0)], ids=["same", "overlap", "before"])
+def test_a_batch_that_was_linked_twice_never_becomes_a_frame(second: bytes) -> None:
+    with pytest.raises(SpliceError, match="comes after"):
+        splice(*linked_twice(batches(2, 0), second))
+
+
+def test_batches_that_ascend_over_several_links_are_put_together() -> None:
+    linked, data = linked_twice(batches(2, 0), batches(2, 7))
+    assert decode(b"".join(map(bytes, splice(linked, data))), 17).responses[0].partitions[0].records == b"".join(data)
+
+
+def test_a_frame_larger_than_the_leaders_is_never_put_together() -> None:
+    linked, data = linked_twice(batches(2, 0), batches(2, 7))
+    with pytest.raises(SpliceError, match="in the place of"):
+        splice(replace(linked, original_frame_bytes=linked.original_frame_bytes - 1), data)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import MalformedFrameError
 from replication.peer_protocol import (

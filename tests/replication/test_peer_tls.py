@@ -11,62 +11,15 @@ from typing import Any
 
 import pytest
 import uvloop
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from local_cluster.authority import Authority
 from replication.framed_connection import FramedConnection
 from replication.peer_connection import Address, PeerTls, check_certificate, connect_framed, exchange_hellos
 from replication.peer_protocol import LINK_VERSION, Hello, PeerRefusedError
 
-NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-
-
-class Authority:
-    """Signs certificates for agents."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-        self.file = directory / "ca.pem"
-        certificate = self._builder(self._name, self._key.public_key()).add_extension(
-            x509.BasicConstraints(ca=True, path_length=None), critical=True
-        )
-        self.file.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-
-    def tls_for(self, name: str) -> PeerTls:
-        """Files for an agent with this name in its certificate."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an agent")])
-        certificate = self._builder(subject, key.public_key()).add_extension(
-            x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False
-        )
-        certificate_file, key_file = self.directory / f"{name}.pem", self.directory / f"{name}.key"
-        certificate_file.write_bytes(
-            certificate.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-        )
-        key_file.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
-        return PeerTls(certificate_file, key_file, self.file)
-
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(NOW)
-            .not_valid_after(NOW + datetime.timedelta(days=36_500))
-        )
-
-
 Test = Callable[..., Coroutine[Any, Any, None]]
+
+A_DAY = datetime.timedelta(days=1)
 
 
 def on_both_event_loops(test: Test) -> Callable[..., None]:
@@ -187,6 +140,49 @@ async def test_a_rotated_certificate_is_shown_from_the_next_connection_on(author
         assert rotated != first
         tls.key_file.write_text("half written")
         assert await serial_shown() == rotated
+
+
+@on_both_event_loops
+async def test_an_expired_certificate_is_refused_by_the_side_that_connects_in_a_clear_line(
+    authority: Authority,
+) -> None:
+    async with answering(hello_of(1), authority.tls_for("broker-1", life=A_DAY)) as address:
+        connection = FramedConnection()
+        with pytest.raises(ssl.SSLError, match="certificate has expired"):
+            await greet(address, connection, authority.tls_for("broker-2").client_context())
+        connection.close()
+        # Once it is renewed, the next connection succeeds; nothing was started anew.
+        authority.tls_for("broker-1")
+        renewed = FramedConnection()
+        await greet(address, renewed, authority.tls_for("broker-2").client_context())
+        renewed.close()
+
+
+@on_both_event_loops
+async def test_an_expired_certificate_is_refused_by_the_side_that_listens(authority: Authority) -> None:
+    async with answering(hello_of(1), authority.tls_for("broker-1")) as address:
+        connection = FramedConnection()
+        # In TLS 1.3 the side that connects learns of it after its handshake.
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await greet(address, connection, authority.tls_for("broker-2", life=A_DAY).client_context())
+        connection.close()
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
+@on_both_event_loops
+async def test_versions_below_tls_1_2_are_refused(authority: Authority) -> None:
+    async with answering(hello_of(1), authority.tls_for("broker-1")) as address:
+        for highest, speaks in ((ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True)):
+            context = authority.tls_for("broker-2").client_context()
+            context.minimum_version, context.maximum_version = ssl.TLSVersion.MINIMUM_SUPPORTED, highest
+            context.set_ciphers("ALL:@SECLEVEL=0")
+            connection = FramedConnection()
+            if speaks:
+                await greet(address, connection, context)
+            else:
+                with pytest.raises((ssl.SSLError, ConnectionError)):
+                    await greet(address, connection, context)
+            connection.close()
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ async def test_more_connections_than_the_limit_are_not_served() -> None:
     async with two_agents(max_connections=1) as agents:
         raw = batches(1, 0)
         agents.append({0: raw})
-        follower = await agents.connect()
+        follower = await agents.connect(agents.leader_address)
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         second = await agents.connect(agents.leader_address)
         assert await second.fetch({0: 0}) is None

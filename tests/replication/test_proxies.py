@@ -197,6 +197,20 @@ async def test_what_is_no_fetch_or_of_an_unknown_version_passes_untouched() -> N
         assert agents.broker.requests == [other, newer]
 
 
+async def test_what_a_broker_says_of_its_versions_passes_untouched_also_of_those_that_nobody_knows_here() -> None:
+    versions = (0, 3, 4, 99)
+    async with two_agents() as agents:
+        follower = await agents.connect()
+        # Kafka's ApiVersions: Fetch (1) is spoken from version 4 to 99.
+        told = struct.pack(">hi", 0, 1) + struct.pack(">hhh", 1, 4, 99) + b" and fields of the future"
+        agents.broker.answer = lambda frame: frame[4:8] + told
+        for version in versions:
+            asked = struct.pack(">hhih", 18, version, version, 3) + b"abc" + b"\0 whatever the client says of itself"
+            follower.writer.write(framed(asked))
+            assert await follower.receive() == struct.pack(">i", version) + told
+            assert agents.broker.requests[-1] == asked
+
+
 async def test_frames_that_contradict_themselves_are_passed_on_for_the_brokers_to_judge() -> None:
     async with two_agents() as agents:
         raw = batches(1, 0)

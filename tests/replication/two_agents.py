@@ -7,8 +7,9 @@ follower's connection -> FollowerProxy -> LeaderProxy -> ScriptedBroker
 
 import asyncio
 import contextlib
+import ssl
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -25,11 +26,15 @@ from replication.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.circuit_breaker import BreakerLimits
 from replication.fetch_frame import FETCH_API_KEY, parse_request_header, scan_fetch_request
 from replication.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
+from replication.framed_connection import FramedConnection
 from replication.hydration import ArchiveReads, HydrationCache, HydrationLimits
+from replication.leader_bypass import Bypass
+from replication.leader_context import LeaderContext, LeaderLimits
 from replication.leader_proxy import LeaderProxy
-from replication.leader_relay import LeaderContext, LeaderLimits
+from replication.leader_route import RouteLimits
 from replication.link_index import LinkIndex
 from replication.measures import ReplicationMeasures
+from replication.memory_budget import MemoryBudget
 from replication.peer_connection import Address
 from replication.peer_protocol import Hello
 from rlm.combine_task import UploadedSegment
@@ -90,7 +95,7 @@ class ScriptedBroker:
         return response(records, version=header.api_version, correlation_id=header.correlation_id)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
             while (frame := await read_frame(reader)) is not None:
                 self.requests.append(frame)
                 await self.go_on.wait()
@@ -101,7 +106,6 @@ class ScriptedBroker:
                 writer.write(raw[: len(raw) // 2] if self.half_answers else raw)
                 if self.half_answers:
                     break
-        writer.close()
 
 
 @dataclass
@@ -159,33 +163,44 @@ class Agents:
         self.index = LinkIndex()
         self.limits = LeaderLimits(link_wait_max_s=0.5, break_even_bytes=1, gather_max_ms=25, range_gap_bytes=1000)
         self.follower_limits = FollowerLimits(hydration_timeout_s=5.0)
+        self.leader_budget, self.follower_budget, self.request_budget = (MemoryBudget() for _ in range(3))
         self.leader_hello = Hello("cluster", 1, 11)
         self.follower_hello = Hello("cluster", 2, 22)
         self.leader_address = self.follower_address = LOOPBACK
+        self.bypass_limits: RouteLimits | None = None
+        """Where the follower's agent may bypass the leader's."""
+        self.bypass_login: Callable[[FramedConnection], Awaitable[None]] | None = None
+        self.leader_tls: Callable[[], ssl.SSLContext] | None = None
+        self.follower_tls: Callable[[], ssl.SSLContext] | None = None
         self._sequence = 0
         self._followers: list[Follower] = []
 
     async def start(self) -> None:
-        broker = await self.broker.start()
+        self.broker_address = await self.broker.start()
         self.leader = LeaderProxy(
             LeaderContext(
                 self.leader_hello,
                 self.limits,
-                broker,
+                self.broker_address,
                 self.led,
                 StageTimes(self.leader_measures.registry),
                 self.leader_measures,
                 clock=lambda: self.now_s,
                 index=self.index,
+                followers=frozenset(range(10)),
+                budget=self.leader_budget,
+                request_budget=self.request_budget,
                 catch_up=self.catch_up,
             )
         )
-        await self.leader.start(LOOPBACK, None)
-        assert self.leader._server is not None
-        self.leader_address = Address(*self.leader._server.sockets[0].getsockname()[:2])
+        await self.leader.start(LOOPBACK, self.leader_tls() if self.leader_tls else None)
+        (self.leader_address,) = self.leader.addresses
         await self.start_follower(self.leader_address)
 
     async def start_follower(self, leader: Address) -> None:
+        limits, bypass = self.bypass_limits, None
+        if limits is not None:
+            bypass = Bypass({1: self.broker_address}, limits, lambda: None, self.bypass_login)
         self.follower = FollowerProxy(
             FollowerContext(
                 self.follower_hello,
@@ -194,9 +209,12 @@ class Agents:
                 self.stage_times,
                 self.follower_measures,
                 self.catch_up_reads,
-                lambda: None,
+                self.follower_tls or (lambda: None),
+                clock=lambda: self.now_s,
+                budget=self.follower_budget,
             ),
             {1: leader},
+            bypass,
         )
         await self.follower.start({1: LOOPBACK})
         self.follower_address = Address(*self.follower._servers[0].sockets[0].getsockname()[:2])

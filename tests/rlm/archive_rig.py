@@ -14,7 +14,7 @@ from metadata_topic.archive_records import ArchiveRecord
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.store import RemoteWalMetadataStore
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import StoredArchiveObject
 from plugin.combined_segment import (
     HEADER_BYTES,

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records import PublishableRecord
+from metadata_topic.records import PublishableRecord, RemoteWalNodeRegistration
 from metadata_topic.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -115,7 +115,7 @@ class _Publisher:
 class AgentOfWorld:
     """One incarnation."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, registers: bool = True) -> None:
         world.incarnation += 1
         world.is_dead = False
         self._world = world
@@ -123,6 +123,10 @@ class AgentOfWorld:
         for record in world.topic:
             self.store.apply(record)
         self.publisher = _Publisher(world, self.store)
+        if registers:
+            registration = RemoteWalNodeRegistration(BROKER, world.incarnation, BROKER, world.now_ms)
+            world.topic.append(registration)
+            self.store.apply(registration)
         clocks = Clocks(lambda: world.now_ms / 1000, lambda: world.now_ms)
         registry = CollectorRegistry()
         self.combine = RLMWalCombineTask(
@@ -136,6 +140,7 @@ class AgentOfWorld:
         self.planner = ExpirationPlanner(self.store, Tiers(), ExpirationLimits(GRACE_MS, TTL_MS), Random(1))
         self.planner.cluster_seen(ClusterView(frozenset({TOPIC}), retention_ms={TOPIC: RETENTION_MS}))
         self.read_to_end: Callable[[], bool] = lambda: True
+        self.topic_doubt = ""
         self.unlinked: list[CombinedSegmentId] = []
         self.measures = LifecycleMeasures(registry)
         self.expiration = RLMWalExpirationTask(
@@ -153,6 +158,7 @@ class AgentOfWorld:
             TTL_MS,
             clocks.wall_ms,
             OwnWork(self.planner.is_being_deleted, self.combine.is_under_way),
+            topic_doubt=lambda: self.topic_doubt,
         )
 
     def _read_to_end(self) -> bool:
@@ -168,9 +174,9 @@ class AgentOfWorld:
             self._world.now_ms += step_ms
             await self.expiration.run_once()
 
-    def heal(self) -> None:
+    def heal(self, confirmed: str | None = None) -> None:
         for comparison in self.orphans.compare([BROKER]).values():
-            self.orphans.heal(comparison, self.publisher)
+            self.orphans.heal(comparison, self.publisher, confirmed)
 
     def close(self) -> None:
         self.publisher.holds = True

@@ -12,13 +12,14 @@ from prometheus_client import CollectorRegistry
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
+from rlm.assignment import Assignment
 from rlm.combine_task import Clocks, RLMWalCombineTask, UploadedSegment
-from rlm.led_partition import Assignment
 from rlm.link_policy import CostLimits, LinkDecider
 from rlm.log_manager_limits import LogManagerLimits
 from rlm.measures import StageTimes, WriteMeasures
 from rlm.partition_schedule import ScheduleIntervals
 from rlm.remote_wal_log_manager import RemoteWalLogManager
+from rlm.resume_point import ResumePoint
 from rlm.upload_pacer import PacerLimits
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
@@ -84,7 +85,7 @@ class Rig:
         combine = RLMWalCombineTask(self.storage, self.publisher, CombinedSegmentId(1, 5, 0), 2, self.measures, clocks)
         decider = LinkDecider(CostLimits(30_000, 0.001))
         self.manager = RemoteWalLogManager(limits, combine, decider, StageTimes(registry), self.measures)
-        self.manager.resume_offset = lambda _partition, _directory: 0
+        self.manager.resume = lambda _assignment: ResumePoint(0)
         self.manager.add_listener(self.listener)
         self.logs: dict[TopicIdPartition, LogWriter] = {}
 
@@ -100,14 +101,16 @@ class Rig:
     def assign(self, *numbers: int) -> None:
         self.manager.assign(self.assignment(number) for number in numbers)
 
-    async def until(self, condition: Callable[[], bool], what: str = "") -> None:
+    async def until(
+        self, condition: Callable[[], bool], what: str = "", *, timeout_s: float = 10, look_s: float = 0.003
+    ) -> None:
         """Wait for the condition, looking whenever the listener hears something and every few milliseconds."""
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(timeout_s):
                 while not condition():
                     self.listener.heard.clear()
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self.listener.heard.wait(), 0.003)
+                        await asyncio.wait_for(self.listener.heard.wait(), look_s)
         except TimeoutError:
             raise AssertionError(f"never: {what or condition}") from None
 

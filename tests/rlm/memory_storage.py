@@ -133,7 +133,7 @@ class MemoryPublisher:
         from metadata_topic.errors import PublicationBacklogFullError
 
         if self.is_full:
-            raise PublicationBacklogFullError("publish metadata", str(record.combined_segment_id), "planted")
+            raise PublicationBacklogFullError("publish metadata", "-", "planted")
         self.published.append(record)
 
     def sequences(self, state: int) -> list[int]:

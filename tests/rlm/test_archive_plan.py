@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.leader_epochs import LeaderEpochChain
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
 from rlm.archive_plan import ArchiveLimits, LogView, PartitionPlanner, StoreEntries
 from rlm.bandwidth import TokenBucket

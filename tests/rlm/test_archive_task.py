@@ -1,5 +1,6 @@
 """Archiving: what is archived is the log, byte for byte, whatever overlaps, dies or fails."""
 
+from functools import partial
 from itertools import count, pairwise
 
 import pytest
@@ -283,6 +284,21 @@ async def test_an_object_whose_commit_is_on_its_way_is_never_taken_for_one_given
     agent.take_care()
     assert agent.archive.totals()[FINISHED].segments == 1
     assert agent.task.unsettled == frozenset()
+    agent.task.close()
+
+
+async def test_an_object_is_taken_for_one_given_up_only_while_the_metadata_is_whole() -> None:
+    outside = Outside(plain_log(4), ((0, 0),))
+    outside.upload(outside.log)
+    agent = Agent(outside, 5)
+    await agent.task.run_due()
+    outside.topic.pop()  # the commit is lost with the topic's end
+    agent.read_topic()
+    outside.now_s += 10 * TTL_MS / 1000
+    for whole in ([], [True]):
+        agent.care.run_once(outside.wall_ms(), {1: agent.incarnation}, KnownLogs({}, ()), (), partial(bool, whole))
+        agent.read_topic()
+        assert len(agent.archive.objects(DELETING)) == len(whole)
     agent.task.close()
 
 

@@ -3,7 +3,7 @@
 from metadata_topic.archive_records import ArchiveObjectCommitted
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.leader_epochs import LeaderEpochChain
-from plugin.archive_object import ArchiveObjectId
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.archive_tier import ArchiveTier
 from rlm.release import HeldRange

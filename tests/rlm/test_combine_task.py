@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 import rlm.combine_task
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from rlm.combine_task import Clocks, RLMWalCombineTask
 from rlm.measures import WriteMeasures
 from rlm.segment_queue import MetaQueueItem
@@ -21,7 +21,7 @@ STARTED, FINISHED = RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegment
 
 
 class Rig:
-    def __init__(self, threads: int = 4) -> None:
+    def __init__(self, threads: int = 4, timeout_s: float = 60.0) -> None:
         self.storage, self.publisher = MemoryStorage(), MemoryPublisher()
         self.measures = WriteMeasures(CollectorRegistry())
         self.task = RLMWalCombineTask(
@@ -31,6 +31,7 @@ class Rig:
             threads,
             self.measures,
             Clocks(lambda: 5.0, lambda: 1_700_000_000_000),
+            timeout_s,
         )
 
 
@@ -154,3 +155,34 @@ async def test_when_not_even_the_start_can_be_published_nothing_is_uploaded(rig:
     assert await rig.task.combine([item(0)]) is None
     assert rig.storage.objects == {}
     assert rig.task.unpublished == 0
+
+
+async def test_an_upload_that_hangs_for_ever_is_given_up() -> None:
+    rig = Rig(timeout_s=0.01)
+    rig.storage.hold_copies(0)
+    assert await rig.task.combine([item(0)]) is None
+    assert rig.measures.upload_failures.labels("hung")._value.get() == 1
+    stored = await rig.task.combine([item(0)])
+    assert stored is not None
+    assert stored.combined_segment_id.sequence == 1
+    assert rig.publisher.sequences(FINISHED) == [1]
+    assert rig.storage.copies_held is not None
+    rig.storage.copies_held[0].set()
+    rig.task.close()
+
+
+async def test_metadata_that_can_never_be_published_holds_up_none_behind_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = rig.publisher.publish
+
+    def refuse_the_first_end(record: RemoteWalCombinedLogSegmentMetadata) -> None:
+        if record.state is FINISHED and record.combined_segment_id.sequence == 0:
+            raise ValueError("cannot be encoded")
+        publish(record)
+
+    monkeypatch.setattr(rig.publisher, "publish", refuse_the_first_end)
+    assert await rig.task.combine([item(0)]) is not None
+    assert await rig.task.combine([item(10)]) is not None
+    assert rig.publisher.sequences(FINISHED) == [1]
+    assert rig.measures.upload_failures.labels("not_publishable")._value.get() == 1

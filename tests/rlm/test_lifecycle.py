@@ -10,7 +10,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentMetadataEntry,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.orphans import Kind, MetadataBehindError, skipped_because
+from rlm.orphans import HealingLimits, Kind, MetadataBehindError, skipped_because
 from rlm.release import ClusterView
 from tests.rlm.lifecycle_world import (
     BROKER,
@@ -137,7 +137,7 @@ async def test_an_object_whose_records_stand_unread_in_the_topic_is_no_orphan_ho
 
 async def test_a_segment_whose_deletion_by_another_agent_stands_unread_in_the_topic_is_not_lost() -> None:
     world = World()
-    agent, other = AgentOfWorld(world), AgentOfWorld(world)
+    agent, other = AgentOfWorld(world), AgentOfWorld(world, registers=False)
     await agent.upload(0)
     for record in world.topic:
         other.store.apply(record)
@@ -187,7 +187,7 @@ async def test_an_upload_whose_end_stands_unread_in_the_topic_is_not_taken_for_u
     agent.planner.cluster_seen(ClusterView(frozenset({TOPIC})))
     agent.publisher.is_read_late = True
     await agent.upload(0)
-    agent.store.apply(world.topic[0])
+    agent.store.apply(world.topic[1])
 
     def read_on() -> bool:
         for record in world.topic if can_read else []:
@@ -196,7 +196,7 @@ async def test_an_upload_whose_end_stands_unread_in_the_topic_is_not_taken_for_u
 
     agent.read_to_end = read_on
     await agent.live_for(2 * TTL_MS)
-    assert len(world.topic) == 2
+    assert len(world.topic) == 3
     assert len(world.storage.objects) == 1
     agent.close()
 
@@ -284,21 +284,60 @@ async def test_after_a_restart_the_object_itself_says_how_old_it_is() -> None:
     agent.close()
 
 
-async def test_when_most_objects_have_no_metadata_it_is_the_metadata_that_is_doubted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("rlm.orphans._FEW", 3)
+async def orphans_of_an_agent_that_is_known(world: World, objects: int) -> AgentOfWorld:
+    """Another agent, which finds so many objects of the one before without their records."""
+    agent = AgentOfWorld(world)
+    agent.publisher.holds = True
+    for number in range(objects):
+        await agent.upload(10 * number)
+    agent.close()
+    world.now_ms += TTL_MS
+    return AgentOfWorld(world)
+
+
+async def test_where_healing_would_delete_more_than_a_small_share_nothing_is_healed_unless_it_is_confirmed() -> None:
+    world = World()
+    agent = await orphans_of_an_agent_that_is_known(world, HealingLimits().min_objects + 1)
+    [comparison] = agent.orphans.compare([BROKER]).values()
+    assert "101 of 101 objects" in comparison.doubt
+    before = len(world.topic)
+    agent.heal()
+    agent.heal("100-objects-44000-bytes")
+    assert len(world.topic) == before
+    agent.heal(comparison.amount)
+    await agent.live_for(2 * GRACE_MS)
+    assert world.storage.objects == {}
+    agent.close()
+
+
+async def test_a_few_objects_whose_writer_is_not_known_either_wait_for_a_word() -> None:
     world = World()
     agent = AgentOfWorld(world)
-    for number in range(5):
-        await agent.upload(10 * number)
+    await agent.upload(0)
     agent.close()
     world.topic.clear()
     world.now_ms += TTL_MS
     agent = AgentOfWorld(world)
+    [comparison] = agent.orphans.compare([BROKER]).values()
+    assert (comparison.doubt, comparison.heals_by_itself) == ("", ())
+    assert [found.kind for found in comparison.waiting] == [Kind.UNKNOWN]
     agent.heal()
-    assert agent.orphans.compare([BROKER])[BROKER].metadata_is_doubtful
-    assert world.topic == []
+    await agent.live_for(10 * GRACE_MS)
+    assert len(world.storage.objects) == 1
+    agent.close()
+
+
+async def test_nothing_is_healed_while_the_topic_is_doubted() -> None:
+    world = World()
+    agent = await orphans_of_an_agent_that_is_known(world, 1)
+    agent.topic_doubt = "it began anew"
+    agent.heal()
+    await agent.live_for(10 * GRACE_MS)
+    assert len(world.storage.objects) == 1
+    agent.topic_doubt = ""
+    agent.heal()
+    await agent.live_for(10 * GRACE_MS)
+    assert world.storage.objects == {}
     agent.close()
 
 
@@ -349,4 +388,21 @@ async def test_while_the_store_reads_late_nothing_is_deleted_twice_and_nothing_i
         agent.store.apply(record)
     await agent.expiration.run_once()
     assert agent.planner.deleting == 0
+    agent.close()
+
+
+async def test_objects_of_a_metadata_topic_that_was_lost_stay_however_few_they_are() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    agent.planner.cluster_seen(ClusterView(frozenset({TOPIC})))
+    for number in range(300):
+        await agent.upload(10 * number)
+    agent.close()
+    world.topic.clear()
+    world.now_ms += TTL_MS
+    agent = AgentOfWorld(world)
+    agent.planner.cluster_seen(ClusterView(frozenset({TOPIC})))
+    agent.heal()
+    await agent.live_for(10 * GRACE_MS)
+    assert len(world.storage.objects) == 300
     agent.close()

@@ -11,6 +11,7 @@ import pytest
 from kafka_log.open_files import OpenFiles
 from rlm.append_watcher import AppendWatcher
 from rlm.log_reader import LogReader
+from rlm.resume_point import ResumePoint
 from rlm.wal_task import RLMWalTask, TaskOutcome
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.manager_rig import partition
@@ -28,7 +29,9 @@ class Reading:
         self.logs = [LogWriter(directory / f"t-{number}") for number in range(2)]
         for log in self.logs:
             log.file(log.segments[0], "index").touch()  # a broker makes it together with the segment
-        self.tasks = [RLMWalTask(partition(number), log.path, 0, self.files) for number, log in enumerate(self.logs)]
+        self.tasks = [
+            RLMWalTask(partition(number), log.path, ResumePoint(0), self.files) for number, log in enumerate(self.logs)
+        ]
         for task in self.tasks:
             self.watcher.watch(task.topic_id_partition, task.directory)
         self.in_pool: list[RLMWalTask] = []

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,11 @@ from kafka_log.segment_tail import SegmentTail
 from plugin.segment_metadata import RemoteLogSegmentState
 from rlm.link_policy import LinkMode
 from rlm.partition_schedule import ScheduleIntervals
+from rlm.resume_point import ResumePoint
 from rlm.segment_queue import MetaQueueItem
 from rlm.wal_task import RLMWalTask
 from tests.kafka_log.log_writer import LogWriter
-from tests.rlm.manager_rig import LIMITS, Rig, partition, running
+from tests.rlm.manager_rig import LIMITS, Listener, Rig, partition, running
 from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -44,7 +46,7 @@ async def test_everything_appended_is_stored_exactly_once_and_in_order(tmp_path:
 def test_a_run_that_ends_where_the_log_was_rolled_says_that_there_is_more(tmp_path: Path) -> None:
     """The appends to the new segment were told of before the run, so nothing else would bring the task back."""
     log = LogWriter(tmp_path / "t-0")
-    task = RLMWalTask(partition(0), log.path, 0, OpenFiles())
+    task = RLMWalTask(partition(0), log.path, ResumePoint(0), OpenFiles())
     log.append(3)
     assert not task.run(10_000, 0.0, 0.0).more
     log.append(3)
@@ -310,21 +312,61 @@ async def test_a_deleted_log_is_released_and_its_successor_taken_on_anew(tmp_pat
         await rig.all_stored()
 
 
-async def test_a_defect_in_an_upload_ends_the_manager_instead_of_stopping_it_silently(
+async def test_a_defect_of_the_storage_manager_is_a_failed_upload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = Rig(tmp_path, LIMITS)
+    async with running(tmp_path) as rig:
+        copy, answers = rig.storage.copy_log_segment_data, iter(["raise", "nonsense"])
 
-    def broken(*_: object) -> None:
-        raise ValueError("a broken precondition")
+        def broken(*arguments: Any) -> Any:
+            match next(answers, None):
+                case "raise":
+                    raise KeyError("what nobody thought of")
+                case "nonsense":
+                    return replace(copy(*arguments), entries=())
+                case _:
+                    return copy(*arguments)
 
-    monkeypatch.setattr(rig.storage, "copy_log_segment_data", broken)
-    main = rig.manager.start()
-    rig.log().append()
-    rig.assign(0)
-    with pytest.raises(ValueError, match="a broken precondition"):
-        await asyncio.wait_for(main, 10)
-    await rig.manager.stop(1)
+        monkeypatch.setattr(rig.storage, "copy_log_segment_data", broken)
+        rig.log().append()
+        rig.assign(0)
+        await rig.all_stored()
+        assert rig.measures.upload_failures.labels("defect")._value.get() == 2
+        assert rig.listener.uploaded[0].combined_segment_id.sequence == 2
+
+
+async def test_a_defect_of_a_listener_holds_up_neither_the_others_nor_uploads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as rig:
+        failing = Listener()
+        monkeypatch.setattr(failing, "segment_uploaded", lambda _: 1 // 0)
+        rig.manager._listeners._listeners.insert(0, failing)
+        rig.log().append()
+        rig.assign(0)
+        await rig.all_stored()
+        assert rig.measures.listener_defects._value.get() == 1
+
+
+async def test_a_defect_in_reading_one_log_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RLMWalTask.run
+
+    def broken(task: RLMWalTask, *arguments: Any) -> Any:
+        if task.topic_id_partition == partition(0):
+            raise IndexError("what nobody thought of")
+        return run(task, *arguments)
+
+    async with running(tmp_path) as rig:
+        with monkeypatch.context() as patch:
+            patch.setattr(RLMWalTask, "run", broken)
+            rig.log(0).append()
+            rig.log(1).append()
+            rig.assign(0, 1)
+            await rig.all_stored(1)
+            await rig.until(lambda: rig.measures.read_failures._value.get() > 0)
+        await rig.all_stored(0)
 
 
 async def test_a_graceful_stop_uploads_all_that_was_read(tmp_path: Path) -> None:
@@ -372,7 +414,7 @@ def _items(rig: Rig, count: int) -> list[MetaQueueItem]:
     made: list[MetaQueueItem] = []
     for number in range(10, 10 + count):
         rig.log(number).append(1, payload=b"s" * 900)
-        task = RLMWalTask(partition(number), rig.log(number).path, 0, rig.manager._open_files)
+        task = RLMWalTask(partition(number), rig.log(number).path, ResumePoint(0), rig.manager._open_files)
         made += task.run(10_000, 0.0, 0.0).items
         task.close()
     return made

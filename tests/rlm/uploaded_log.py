@@ -11,7 +11,8 @@ from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObject
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import LinkPolicy
-from plugin.archive_object import ArchiveObjectId, OpenArchiveObject
+from plugin.archive_object import OpenArchiveObject
+from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,

@@ -9,13 +9,19 @@ it:
 - die-before-delete, die-after-delete: the same at its next deletion of an object with records
 - die-before-deletion-started: the same when it is about to publish DELETE_SEGMENT_STARTED the next time
 - die-after-deletion-finished: the same once a DELETE_SEGMENT_FINISHED is in the metadata topic
-- stop-before-get: SIGSTOP of the agent at its next read; whoever waits for that resumes it
+- stop-before-put, stop-before-get: SIGSTOP of the agent at its next upload, the object in hand, or read; whoever waits
+  for that resumes it
+- leave-a-hole: its next upload fails as soon as one behind it is stored, and so does every one from then on
 - die-after-put-ms: SIGKILL so many milliseconds after an upload is stored, while it is published and links go out
+- defect-in-pacing: the agent's upload pacer raises what nobody thought of, while the switch is set
 - put-latency-ms, get-latency-ms: waits that long before each request, while the switch is set
+- put-defect, get-defect: raises what no storage manager may, while the switch is set
+- garbled-links: the leader's side sends linked responses that nobody can decode, while the switch is set
 
 The first kind is taken away by the one thread that acts on it, so the agent survives its next start.
 
-No request to the store stands at the two ends of a deletion, so those two switches sit in the agent's publisher.
+No request to the store stands at the two ends of a deletion, so those two switches sit in the agent's publisher; and
+the one for links in its encoder.
 """
 
 import os
@@ -23,17 +29,26 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from metadata_topic.publisher import Publishable, RemoteWalMetadataPublisher
 from metadata_topic.states import DELETED, DELETING
 from plugin.backend_settings import ObjectBackendSettings
+from plugin.errors import RemoteStorageAccessError
 from plugin.local_directory import LocalDirectorySettings, LocalWalStorageManager
 from plugin.object_store import ListPage, ObjectHead, ObjectStore
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
+from replication import response_links
+from replication.fetch_frame import Buffer
+from replication.link import LinkedResponse
+from rlm.upload_pacer import UploadPacer
 
 _POLL_S = 0.005
+_HOLE_WAIT_S = 10.0
+_RECORDS = ".rwal"
+"""How keys of objects with records end; not of a probe, nor of a snapshot."""
 
 
 class BreakableSettings(LocalDirectorySettings):
@@ -54,6 +69,8 @@ class BreakableWalStorageManager(LocalWalStorageManager):
         directory = settings.directory.resolve()
         store = BreakableStore(super().open_store(settings), prefix, directory, self._sleep)
         _break_publisher(store)
+        _break_pacing(store)
+        _break_links(store)
         return store
 
 
@@ -65,21 +82,40 @@ class BreakableStore:
         self._prefix = prefix
         self._directory = directory
         self._sleep = sleep
+        self._hole_key: str | None = None
+        self._is_stored_behind_the_hole = threading.Event()
+        self._refuses = False
 
     def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
         self._wait("put-latency-ms")
+        self._raise_if("put-defect", chunks)
+        if key.endswith(_RECORDS):
+            self._leave_a_hole(key)
+            if self.takes("stop-before-put"):
+                os.kill(os.getpid(), signal.SIGSTOP)
         self.die_if("die-before-put")
         if self.takes("die-mid-put"):
             self._write_half(key, chunks)
             _die()
         self._store.put_if_absent(key, chunks)
+        if self._hole_key is not None and key > self._hole_key:
+            self._is_stored_behind_the_hole.set()
         self.die_if("die-after-put")
         delay_ms = self._take("die-after-put-ms")
         if delay_ms:
             threading.Timer(float(delay_ms) / 1000, _die).start()
 
+    def _leave_a_hole(self, key: str) -> None:
+        if self.takes("leave-a-hole"):
+            self._hole_key = key  # keys of one incarnation are in the order of their sequence
+            self._is_stored_behind_the_hole.wait(_HOLE_WAIT_S)
+            self._refuses = True
+        if self._refuses:
+            raise RemoteStorageAccessError("put", key, "there is to be a hole")
+
     def get_range(self, key: str, start: int, end: int) -> bytes:
         self._wait("get-latency-ms")
+        self._raise_if("get-defect", self._store)
         self.die_if("die-before-get")
         if self.takes("stop-before-get"):
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -91,7 +127,7 @@ class BreakableStore:
         return self._store.head(key)
 
     def delete(self, key: str) -> None:
-        holds_records = key.endswith(".rwal")  # not a probe, nor a snapshot
+        holds_records = key.endswith(_RECORDS)
         if holds_records:
             self.die_if("die-before-delete")
         self._store.delete(key)
@@ -110,6 +146,14 @@ class BreakableStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         body = b"".join(chunks)
         path.with_name(f".{path.name}-half").write_bytes(body[: len(body) // 2])
+
+    def is_set(self, switch: str) -> bool:
+        return Path(self._prefix + switch).exists()
+
+    def _raise_if(self, switch: str, at_hand: object) -> None:
+        if self.is_set(switch):
+            shown = [bytes(each[:2000]) for each in at_hand] if isinstance(at_hand, Sequence) else at_hand
+            raise KeyError("what nobody thought of", shown)
 
     def _wait(self, switch: str) -> None:
         try:
@@ -139,6 +183,16 @@ class BreakableStore:
             _die()
 
 
+def _break_links(store: BreakableStore) -> None:
+    encode = response_links.encode_linked_response
+
+    def garbled(response: LinkedResponse) -> list[Buffer]:
+        encoded = encode(response)
+        return [b"\xff" * 4, *encoded] if store.is_set("garbled-links") else encoded
+
+    response_links.encode_linked_response = garbled
+
+
 def _break_publisher(store: BreakableStore) -> None:
     """Look at the switches of deletions whenever this process publishes."""
     publish = RemoteWalMetadataPublisher.publish
@@ -152,6 +206,17 @@ def _break_publisher(store: BreakableStore) -> None:
             threading.Thread(target=_die_once_published, args=(publisher, publisher.counters["queued"])).start()
 
     RemoteWalMetadataPublisher.publish = publish_or_die  # type: ignore[method-assign,assignment]
+
+
+def _break_pacing(store: BreakableStore) -> None:
+    next_start_s = UploadPacer.next_start_s
+
+    def next_start_or_fail(pacer: UploadPacer, *state: Any) -> float | None:
+        if store.is_set("defect-in-pacing"):
+            raise ZeroDivisionError("planted in the pacing")
+        return next_start_s(pacer, *state)
+
+    UploadPacer.next_start_s = next_start_or_fail  # type: ignore[method-assign,assignment]
 
 
 def _die_once_published(publisher: RemoteWalMetadataPublisher, records: int) -> None:

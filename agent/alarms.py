@@ -1,0 +1,65 @@
+"""What somebody should look at although nothing has failed for good: in /readyz while it lasts, in the log as it comes
+and goes.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from plugin.errors import defect_site
+from rlm.led_partition import PartitionStatus
+
+log = structlog.get_logger(__name__)
+
+_INTERVAL_S = 5.0
+
+Watch = Callable[[], str | None]
+"""What is wrong, or None."""
+
+
+class Alarms:
+    """Looks at all watches from time to time."""
+
+    def __init__(self, watches: Mapping[str, Watch]) -> None:
+        """By the name that the log has for each."""
+        self._watches = watches
+        self._raised: dict[str, str] = {}
+
+    @property
+    def reasons(self) -> list[str]:
+        """What is wrong now; on any thread."""
+        return list(self._raised.values())
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(_INTERVAL_S)
+
+    def look(self) -> None:
+        """Once."""
+        for name, watch in self._watches.items():
+            try:
+                wrong = watch()
+            except Exception as error:  # one that fails must not blind the others
+                wrong = f"{name} cannot be watched: {defect_site(error)}"
+            if wrong is None:
+                if self._raised.pop(name, None) is not None:
+                    log.info("alarm_ended", alarm=name)
+                continue
+            if name not in self._raised:
+                log.error("alarm_raised", alarm=name, reason=wrong)
+            self._raised[name] = wrong
+
+
+def upload_lag(partitions: Iterable[PartitionStatus], bound_ms: int) -> str | None:
+    """Whether a record has waited for its upload for longer than the bound."""
+    late = [partition for partition in partitions if partition.lag_age_ms > bound_ms]
+    if not late:
+        return None
+    worst = max(late, key=lambda partition: partition.lag_age_ms)
+    return (
+        f"records of {len(late)} partitions wait for their upload for longer than remote.wal.upload.lag.alarm.ms; "
+        f"the oldest, of {worst.topic}-{worst.partition}, for {worst.lag_age_ms // 1000} s"
+    )

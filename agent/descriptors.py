@@ -1,0 +1,87 @@
+"""File descriptors: as many as the system lets the agent have, and told when they run out.
+
+Connections, segment files and directories all take of the same number. Segment files are bounded by what there is, so
+that they never take what connections need; what runs out all the same is told, and nothing ends by it: a connection is
+closed, a read is made again, a scan that failed leaves the last one standing.
+"""
+
+import asyncio
+import errno
+import os
+import resource
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter
+
+log = structlog.get_logger(__name__)
+
+_OPEN = Path("/proc/self/fd")
+_WANTED = 65_536
+"""More than an agent ever needs; a limit without end is not raised beyond it."""
+_RESERVE = 64
+"""With fewer left, they run out."""
+_LOOK_S = 5.0
+
+
+def raise_limit() -> int:
+    """Take as many as may be had without a privilege; how many these are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return _WANTED if soft == resource.RLIM_INFINITY else soft
+
+
+def bounded_open_files(wanted: int, limit: int | None = None) -> int:
+    """How many segment files may be open: half of all descriptors at most."""
+    if limit is None:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return wanted
+    bound = min(wanted, max(limit // 2, 1))
+    if bound < wanted:
+        log.warning("open_files_bounded", wanted=wanted, bound=bound, limit=limit, key="LimitNOFILE")
+    return bound
+
+
+class DescriptorWatch:
+    """Looks from time to time how many are left. Used from the event loop; `shortage` on any thread."""
+
+    def __init__(self, registry: CollectorRegistry, count: Callable[[], int] | None = None) -> None:
+        self._count = count or _open_descriptors
+        self._shortages = Counter(
+            "remote_wal_descriptor_shortages", "Times that file descriptors began to run out", registry=registry
+        )
+        self.shortage = ""
+        """What /readyz says of it; empty while there are enough."""
+
+    async def run(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
+        """Never ends."""
+        while True:
+            self.look()
+            await sleep(_LOOK_S)
+
+    def look(self) -> None:
+        """Count them, and tell of a change."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = self._count()
+        is_short = limit != resource.RLIM_INFINITY and limit - used < _RESERVE
+        if is_short and not self.shortage:
+            self._shortages.inc()
+            log.error("descriptors_run_out", used=used, limit=limit, hint="raise LimitNOFILE of the agent's unit")
+        elif not is_short and self.shortage:
+            log.info("descriptors_suffice", used=used, limit=limit)
+        self.shortage = f"file descriptors run out: {used} of {limit} are in use" if is_short else ""
+
+
+def _open_descriptors() -> int:
+    """All of the limit when not even this look could be opened."""
+    try:
+        return len(os.listdir(_OPEN))
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,0 +1,82 @@
+"""The write path as relays see it: perhaps not there yet, perhaps failed a moment ago.
+
+Relaying begins before the write path, and survives it. While there is none, nothing is led as far as relays know, so
+all bytes go inline. A call that meets a defect gives that same answer, and the write path is told that it failed; no
+connection ends by it.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+from kafka_log.topic_partition import TopicIdPartition
+from plugin.archive_object_id import StoredObjectId
+from replication.catch_up import StoredLogs
+from rlm.led_views import FoundRuns, LedPartitions, StoredLog
+from rlm.link_policy import LinkMode
+
+T = TypeVar("T")
+
+
+class WritePathLike(LedPartitions, Protocol):
+    """What is asked of `agent.write_path`."""
+
+    @property
+    def logs(self) -> StoredLogs: ...
+
+    def failed(self, defect: Exception) -> None:
+        """A call met this; any thread may tell."""
+
+
+class LateWritePath:
+    """`LedPartitions` for relays, `StoredLogs` for catching up. Event loop; `is_living` and `runs` on any thread."""
+
+    def __init__(self) -> None:
+        self._path: WritePathLike | None = None
+
+    def arrived(self, path: WritePathLike) -> None:
+        """Ask this one from now on."""
+        self._path = path
+
+    def left(self) -> None:
+        """There is none any more."""
+        self._path = None
+
+    # LedPartitions.
+
+    def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
+        return self._asked(lambda path: path.mode_of(partition, size), LinkMode.OFF)
+
+    def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
+        self._asked(lambda path: path.fetched(follower_id, partition, offset, size), None)
+
+    def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
+        return self._asked(lambda path: path.upload_expected(partition, offset), False)
+
+    def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
+        self._asked(lambda path: path.links_wanted(partitions), None)
+
+    def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
+        return self._asked(lambda path: path.find(topic_id, partition), None)
+
+    # StoredLogs.
+
+    def stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
+        return self._asked(lambda path: path.logs.stored_log(partition), None)
+
+    def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> FoundRuns:
+        """Defects are for the caller: it goes on without."""
+        path = self._path
+        return FoundRuns([]) if path is None else path.logs.runs(log, offset, max_bytes, archive)
+
+    def is_living(self, object_id: StoredObjectId) -> bool:
+        return self._asked(lambda path: path.logs.is_living(object_id), False)
+
+    def _asked(self, question: Callable[[WritePathLike], T], otherwise: T) -> T:
+        path = self._path
+        if path is None:
+            return otherwise
+        try:
+            return question(path)
+        except Exception as defect:
+            path.failed(defect)
+            return otherwise

@@ -1,0 +1,48 @@
+"""What of the process's memory is for frames: all that the other parts may take by their settings is taken off."""
+
+from dataclasses import dataclass
+
+from agent.settings import AgentSettings
+
+MIB = 1024 * 1024
+PROCESS_BYTES = 160 * MIB
+"""The interpreter, its libraries, stacks of threads, librdkafka's buffers."""
+INDEX_BYTES = 96 * MIB
+"""Link index (250,000 batches), batches found again for followers far behind (100,000), partitions."""
+PUBLICATION_BYTES = 64 * MIB
+"""Metadata that waits for its topic."""
+MIN_FRAME_BYTES = 64 * MIB
+"""In all: fetches of some megabytes side by side."""
+
+
+def other_bytes(settings: AgentSettings) -> int:
+    """What is not for frames."""
+    uploads = settings.remote_wal_log_manager_combiner_thread_pool_size
+    upload_bytes = settings.remote_wal_log_manager_combiner_task_upload_bytes
+    archive_bytes = 2 * settings.remote_wal_archive_object_max_bytes if settings.remote_wal_archive_enable else 0
+    return (
+        PROCESS_BYTES
+        + INDEX_BYTES
+        + PUBLICATION_BYTES
+        + settings.remote_wal_log_manager_combiner_queue_bytes
+        + 2 * uploads * upload_bytes  # in pieces, and in one piece for the store's client
+        + settings.remote_wal_hydration_cache_bytes
+        + settings.remote_wal_hydration_cache_bytes // 4  # reads for a broker that is far behind
+        + archive_bytes
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBytes:
+    """What the frames of all connections together may hold, by the way that they go."""
+
+    requests: int
+    """From other agents to the local broker."""
+    to_followers: int
+    from_leaders: int
+
+
+def frame_bytes(settings: AgentSettings) -> FrameBytes:
+    """A quarter for requests, which are small, the rest for responses."""
+    eighth = (settings.remote_wal_agent_memory_bytes - other_bytes(settings)) // 8
+    return FrameBytes(2 * eighth, 3 * eighth, 3 * eighth)

@@ -1,0 +1,182 @@
+"""Sees to the agents' two topics for as long as the agent runs: they are there, and nothing in them gets lost.
+
+Theory. A topic that is missing, at the start or later, is made explicitly, and by one agent: the living brokers' agents
+take turns by their ids, a few seconds apart, as beside a broker there may be none. No client of ours makes a topic by
+asking for it, or it would have the broker's defaults. Where two agents are as quick, Kafka makes it once.
+
+A topic that is there is never altered: an operator may have it otherwise, and shortening would lose metadata. What is
+wrong with it is told with the command that mends it; while records would be lost, publication is held. Both end at the
+first look after it was mended.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import structlog
+
+from agent.cluster_observer import ClusterObserver, ClusterUnknownError
+from agent.settings import AgentSettings
+from agent.topic_retention import longest_retention_ms
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.cluster_descriptions import DescriptionError
+from metadata_topic.errors import MetadataTopicError, TopicNotKnownError
+from metadata_topic.settings_topic import SettingsReader
+from metadata_topic.topic import (
+    METADATA_TOPIC,
+    SETTINGS_TOPIC,
+    AdminLike,
+    MetadataTopicSettings,
+    confluent_admin,
+    ensure_topics,
+)
+from metadata_topic.topic_requirements import TopicNeeds, TopicProblem, retention_needed_ms, topic_problems
+from rlm.release import TopicWatch
+
+log = structlog.get_logger(__name__)
+
+_RETRY_S = 0.5
+_LOOK_S = 5.0
+_TURN_S = 3.0
+_ADMIN_TIMEOUT_S = 10.0
+_SETTINGS_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the agent is."""
+
+    broker_id: int
+    rack: str | None
+
+
+class MetadataTopics:
+    """Looks after both topics. Looks block, one at a time, on `threads`; all else belongs to the event loop."""
+
+    def __init__(
+        self,
+        client: KafkaClientConfig,
+        settings: AgentSettings,
+        place: Place,
+        threads: Executor,
+        make_admin: Callable[[], AdminLike] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._client = client
+        self._place = place
+        self._threads = threads
+        self._make_admin = make_admin or (lambda: confluent_admin(client, _ADMIN_TIMEOUT_S))
+        self._admin: AdminLike | None = None
+        self._clock = clock
+        self._sleep = sleep
+        self._configured = MetadataTopicSettings(
+            settings.remote_wal_log_metadata_topic_num_partitions,
+            settings.remote_wal_log_metadata_topic_replication_factor,
+            settings.remote_wal_log_metadata_topic_retention_ms,
+        )
+        self._grace_ms = settings.remote_wal_expiration_delete_grace_ms
+        self._longest_local_retention_ms: int | None = None
+        self._missing_since_s: float | None = None
+        self.problems: tuple[TopicProblem, ...] = ()
+        """What is wrong with the metadata topic, as of the last look; any thread may ask."""
+        self.hold_publication: Callable[[str | None], None] = lambda _reason: None
+        """Called with why nothing may be published, or None; on any thread."""
+
+    async def make(self) -> None:
+        """Until both topics are there."""
+        while not await self._look():
+            await self._sleep(_RETRY_S)
+
+    async def watch(self) -> None:
+        """For as long as the agent runs."""
+        while True:
+            await self._sleep(_RETRY_S if self._missing_since_s is not None else _LOOK_S)
+            await self._look()
+
+    def local_retention_seen(self, longest_ms: int | None) -> None:
+        """The longest local retention of the topics with the feature on; None: nothing new is known."""
+        if longest_ms is not None:
+            self._longest_local_retention_ms = longest_ms
+
+    async def _look(self) -> bool:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self.look)
+        except MetadataTopicError as error:
+            log.info("metadata_topics_wait", reason=str(error))
+            return False
+
+    def look(self) -> bool:
+        """Make what is missing, if it is this agent's turn, and judge what is there; whether all is there.
+
+        Blocks. Raises MetadataTopicError.
+        """
+        admin = self._admin = self._admin or self._make_admin()
+        missing = [topic for topic in (METADATA_TOPIC, SETTINGS_TOPIC) if admin.layout(topic) is None]
+        if missing:
+            if self._missing_since_s is None:
+                self._missing_since_s = self._clock()
+                log.warning("metadata_topics_missing", topics=missing)
+            if not self._is_my_turn(admin):
+                return False
+            ensure_topics(self._client, self._covering(missing), admin=admin)
+        self._judge(admin)
+        self._missing_since_s = None
+        return True
+
+    def _is_my_turn(self, admin: AdminLike) -> bool:
+        living = sorted(broker.broker_id for broker in admin.brokers())
+        before = sum(broker_id < self._place.broker_id for broker_id in living)
+        since_s = self._clock() if self._missing_since_s is None else self._missing_since_s
+        return self._clock() - since_s >= before * _TURN_S
+
+    def _judge(self, admin: AdminLike) -> None:
+        layout = admin.layout(METADATA_TOPIC)
+        if layout is None:
+            raise TopicNotKnownError("describe topic", METADATA_TOPIC, "the broker does not know it")
+        longest_ms = self._longest_local_retention_ms
+        needs = TopicNeeds(
+            self._configured.replication_factor,
+            self._configured.min_insync_replicas,
+            None if longest_ms is None else retention_needed_ms(longest_ms, self._grace_ms),
+        )
+        config = admin.topic_config(METADATA_TOPIC)
+        found = topic_problems(METADATA_TOPIC, config, layout.replicas, needs, self._client.bootstrap_servers)
+        self._tell(tuple(found))
+        fatal = [str(problem) for problem in found if problem.loses_records]
+        self.hold_publication("; ".join(fatal) or None)
+
+    def _tell(self, found: tuple[TopicProblem, ...]) -> None:
+        for problem in found:
+            if problem not in self.problems:
+                tell = log.error if problem.loses_records else log.warning
+                consequence = "nothing is published, nor uploaded" if problem.loses_records else "metadata may be lost"
+                tell("metadata_topic_problem", found=problem.found, change=problem.change, consequence=consequence)
+        for problem in self.problems:
+            if problem.key not in {one.key for one in found}:
+                log.info("metadata_topic_mended", key=problem.key)
+        self.problems = found
+
+    def _covering(self, missing: list[str]) -> MetadataTopicSettings:
+        """With the retention that the topics which have the feature on need; they are known when only the metadata
+        topic was lost. Where both topics are new, none has it on yet. Raises MetadataTopicError.
+        """
+        from confluent_kafka import KafkaException
+
+        if METADATA_TOPIC not in missing or SETTINGS_TOPIC in missing:
+            return self._configured
+        reader = SettingsReader(self._client, rack=self._place.rack)
+        reader.start()
+        try:
+            reader.wait_until_ready(_SETTINGS_TIMEOUT_S)
+            enabled = [name for name, topic in reader.topics.items() if topic.enable]
+            observer = ClusterObserver(self._client, self._place.broker_id, TopicWatch(0))
+            longest_ms = longest_retention_ms(observer.local_retentions_ms(enabled).values())
+        except (KafkaException, ClusterUnknownError, DescriptionError) as error:
+            log.warning("local_retention_unknown", error=str(error), consequence="the configured retention is taken")
+            return self._configured
+        finally:
+            reader.close()
+        return self._configured if longest_ms is None else self._configured.covering(longest_ms, self._grace_ms)

@@ -1,0 +1,53 @@
+"""Whether metadata can be published, looked at every second: while it cannot, nothing is linked, nor uploaded.
+
+An object whose metadata is never published is an orphan, and nobody knows what is stored of the logs; so what cannot be
+published for longer than `remote.wal.log.metadata.unpublished.max.ms` goes inline, as in stock Kafka. The publisher
+itself takes no more records then, which ends the uploads; this ends the links, and tells.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+_INTERVAL_S = 1.0
+STALLED = "metadata_publication_stalled"
+
+
+class PublicationWatch:
+    """Belongs to the event loop; `stalled_because` may be read on any thread."""
+
+    def __init__(
+        self,
+        stall_reason: Callable[[], str | None],
+        count_fault: Callable[[str], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`stall_reason` is the publisher's; `count_fault` is told once for each stall."""
+        self._stall_reason = stall_reason
+        self._count_fault = count_fault
+        self._sleep = sleep
+        self.stalled_because: str | None = None
+        """None while all is well."""
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether nothing may be linked."""
+        return self.stalled_because is not None
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            self.look()
+            await self._sleep(_INTERVAL_S)
+
+    def look(self) -> None:
+        """Once."""
+        before, self.stalled_because = self.stalled_because, self._stall_reason()
+        if before is None and self.stalled_because is not None:
+            self._count_fault(STALLED)
+            log.error(STALLED, reason=self.stalled_because, consequence="all goes inline, nothing is uploaded")
+        elif before is not None and self.stalled_because is None:
+            log.info("metadata_publication_resumed")

@@ -1,0 +1,90 @@
+"""What a service manager hands over, and what it is told: systemd's plain protocols, without its library.
+
+Sockets come as descriptors from 3 on, counted in LISTEN_FDS and named in LISTEN_FDNAMES, for the process LISTEN_PID
+alone (sd_listen_fds(3)). The state goes as a datagram to NOTIFY_SOCKET (sd_notify(3)). Without these variables nothing
+is handed over, and nobody is told.
+"""
+
+import os
+import socket
+from collections.abc import Mapping, MutableMapping
+
+import structlog
+
+from replication.peer_connection import Address, Listener
+
+log = structlog.get_logger(__name__)
+
+_FIRST_DESCRIPTOR = 3
+_MICROSECONDS = 1_000_000
+
+
+class ListeningSockets:
+    """Those that were handed over, until they are taken: by their name, or else by their address."""
+
+    def __init__(self, sockets: list[tuple[str, socket.socket]]) -> None:
+        self._left = sockets
+
+    @classmethod
+    def handed_over(cls, environment: MutableMapping[str, str], pid: int) -> "ListeningSockets":
+        """Those of this process. Takes the variables away: they are not for its children."""
+        told = {name: environment.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
+        if told["LISTEN_PID"] != str(pid) or not told["LISTEN_FDS"].isdecimal():
+            return cls([])
+        names = told["LISTEN_FDNAMES"].split(":")
+        sockets = []
+        for index in range(int(told["LISTEN_FDS"])):
+            descriptor = _FIRST_DESCRIPTOR + index
+            os.set_inheritable(descriptor, False)
+            listening = socket.socket(fileno=descriptor)
+            listening.setblocking(False)
+            sockets.append((names[index] if index < len(names) else "", listening))
+        return cls(sockets)
+
+    def take(self, name: str, address: Address) -> Listener:
+        """The socket of this name, or the one that is bound there; the address itself when there is none."""
+        named = [entry for entry in self._left if entry[0] == name]
+        for entry in named or [entry for entry in self._left if _is_bound_to(entry[1], address)]:
+            self._left.remove(entry)
+            return entry[1]
+        return address
+
+    def close_rest(self) -> None:
+        """Tell of those that nothing listens at, and let them go: who connects there would wait for ever."""
+        for name, listening in self._left:
+            log.error(
+                "handed_socket_not_wanted",
+                name=name,
+                address=str(listening.getsockname()),
+                hint="name it peer, http or replica-<broker id>, or bind it where the agent's settings say",
+            )
+            listening.close()
+        self._left = []
+
+
+def _is_bound_to(listening: socket.socket, address: Address) -> bool:
+    is_internet = listening.family in (socket.AF_INET, socket.AF_INET6)
+    return is_internet and tuple(listening.getsockname()[:2]) == (address.host, address.port)
+
+
+class ServiceManager:
+    """Who is told of this process's state."""
+
+    def __init__(self, environment: Mapping[str, str], pid: int) -> None:
+        name = environment.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + name[1:] if name.startswith("@") else name
+        watchdog_us = environment.get("WATCHDOG_USEC", "")
+        is_for_us = environment.get("WATCHDOG_PID", str(pid)) == str(pid)
+        self.watchdog_s = int(watchdog_us) / _MICROSECONDS if watchdog_us.isdecimal() and is_for_us else None
+        """It ends the process when it is not told of it for so long; None when it does not look."""
+
+    def tell(self, *states: str) -> None:
+        """Such as READY=1, WATCHDOG=1, STOPPING=1, STATUS=text. Who cannot be told is not."""
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as telling:
+                telling.setblocking(False)
+                telling.sendto("\n".join(states).encode(), self._address)
+        except OSError as error:
+            log.warning("service_manager_not_told", states=states, error=str(error))

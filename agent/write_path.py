@@ -1,0 +1,202 @@
+"""The write path as a part of the agent: the log manager and what it is put together from, made anew for each run.
+
+Theory. A log manager that met a defect is let go of as if its process had been killed: what was under way is uploaded
+again from where the metadata topic tells, under new sequence numbers, and links to what it had stored are forgotten.
+The sequence goes on, as no key is ever written twice. An end in order uploads what was read before.
+
+Belongs to the event loop, but for `failed`, `status`, `put_off`, `is_under_way` and `logs`.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from agent.late_write_path import LateWritePath
+from agent.settings import AgentSettings
+from agent.tail_uploads import Answer, TailUploads
+from agent.transfer_limits import log_manager_limits
+from kafka_log.topic_partition import TopicIdPartition
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.segment_metadata import CombinedSegmentId
+from replication.catch_up import StoredLogs
+from replication.leader_proxy import LeaderProxy
+from rlm.assignment import Assignment
+from rlm.combine_task import Clocks, MetadataPublisher, RLMWalCombineTask
+from rlm.gap_declarations import GapListener
+from rlm.led_partition import PartitionStatus
+from rlm.led_views import StoredLog
+from rlm.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.measures import StageTimes, WriteMeasures
+from rlm.remote_wal_log_manager import RemoteWalLogManager
+from rlm.resume_point import ResumePoint
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WritePathParts:
+    """What the rest of the agent has made."""
+
+    storage: RemoteWalStorageManager
+    publisher: MetadataPublisher
+    links_are_off: Callable[[], bool]
+    """Whether nothing may be linked now, whatever the policies say."""
+    leader: LeaderProxy
+    """Where links are made."""
+    late: LateWritePath
+    resume: Callable[[Assignment], ResumePoint]
+    gaps: GapListener
+    on_unknown_partition: Callable[[], None]
+    answer: Answer
+    """Takes answers to requests for tails."""
+    logs: Callable[[Callable[[TopicIdPartition], StoredLog | None]], StoredLogs]
+    """Makes the led logs beside what metadata tells, from how far they are stored."""
+    break_even_bytes: int
+    stage_times: StageTimes
+    measures: WriteMeasures
+    clocks: Clocks
+
+
+class WritePath:
+    """See the module's theory."""
+
+    def __init__(self, settings: AgentSettings, first_segment_id: CombinedSegmentId, parts: WritePathParts) -> None:
+        self._settings = settings
+        self._parts = parts
+        self.next_segment_id = first_segment_id
+        """For the next run."""
+        self._loop = asyncio.get_running_loop()
+        self._assignments: Sequence[Assignment] = ()
+        self._manager: RemoteWalLogManager | None = None
+        self._combine: RLMWalCombineTask | None = None
+        self._failure: asyncio.Future[None] = self._loop.create_future()
+        self.logs = parts.logs(self._stored_log)
+        self.tails = TailUploads(first_segment_id.broker_id, self, parts.answer, parts.clocks.wall_ms)
+
+    async def run(self) -> None:
+        """Upload until cancelled, and then what was read before, as far as the shutdown's time allows.
+
+        Raises the defect that ended it.
+        """
+        self._failure = self._loop.create_future()
+        self._combine = combine = self._make_combine_task()
+        self._manager = manager = self._make_manager(combine)
+        flush_timeout_s = None
+        try:
+            running = manager.start()
+            self._parts.late.arrived(self)
+            manager.assign(self._assignments)
+            await asyncio.wait((running, self._failure), return_when=asyncio.FIRST_COMPLETED)
+            await (self._failure if self._failure.done() else running)
+        except asyncio.CancelledError:
+            flush_timeout_s = self._settings.remote_wal_agent_shutdown_timeout_ms / 1000
+            raise
+        finally:
+            if not self._failure.cancel() and not self._failure.cancelled():
+                self._failure.exception()  # it is told of, or came second
+            try:
+                await manager.stop(flush_timeout_s)
+            finally:
+                self._leave(combine)
+
+    def _leave(self, combine: RLMWalCombineTask) -> None:
+        self._parts.late.left()
+        self._manager = self._combine = None
+        self.next_segment_id = combine.next_segment_id
+        for assignment in self._assignments:
+            self._parts.leader.partition_released(assignment.topic_id_partition)
+
+    def failed(self, defect: Exception) -> None:
+        """A call met a defect: begin anew."""
+        self._loop.call_soon_threadsafe(self._fail, defect)
+
+    def _fail(self, defect: Exception) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(defect)
+
+    def assign(self, assignments: Sequence[Assignment]) -> None:
+        """Take care of exactly these partitions from now on."""
+        self._assignments = assignments
+        self._tried(lambda manager: manager.assign(assignments))
+        self.tails.assigned(assignments)
+
+    # LedPartitions, for relays by way of LateWritePath, which is told of defects.
+
+    def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
+        return self._manager.mode_of(partition, size) if self._manager else LinkMode.OFF
+
+    def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
+        if self._manager:
+            self._manager.fetched(follower_id, partition, offset, size)
+
+    def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
+        return self._manager is not None and self._manager.upload_expected(partition, offset)
+
+    def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
+        if self._manager:
+            self._manager.links_wanted(partitions)
+
+    def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
+        return self._manager.find(topic_id, partition) if self._manager else None
+
+    def _stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
+        return self._manager.stored_log(partition) if self._manager else None
+
+    # HurriedUploads, for tails.
+
+    def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None:
+        self._tried(lambda manager: manager.hurry(partition, hurried=hurried))
+
+    def uploaded_offset(self, partition: TopicIdPartition) -> int | None:
+        return self._manager.uploaded_offset(partition) if self._manager else None
+
+    # For metrics and `describe`, on other threads.
+
+    def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
+        """The led partitions; none while there is no log manager."""
+        manager = self._manager
+        return manager.status() if manager is not None else {}
+
+    def put_off(self) -> Mapping[TopicIdPartition, str]:
+        """Partitions that are not uploaded, as it is not known from where; and why."""
+        manager = self._manager
+        return dict(manager.put_off) if manager is not None else {}
+
+    def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
+        """See RLMWalCombineTask."""
+        combine = self._combine
+        return combine is not None and combine.is_under_way(segment_id)
+
+    def _tried(self, call: Callable[[RemoteWalLogManager], None]) -> None:
+        """Who calls is another part, and does not fail by a defect of this one."""
+        if self._manager is None:
+            return
+        try:
+            call(self._manager)
+        except Exception as defect:
+            self._fail(defect)
+
+    def _make_combine_task(self) -> RLMWalCombineTask:
+        parts = self._parts
+        threads = self._settings.remote_wal_log_manager_combiner_thread_pool_size
+        timeout_s = self._settings.remote_wal_log_manager_upload_timeout_ms / 1000
+        return RLMWalCombineTask(
+            parts.storage, parts.publisher, self.next_segment_id, threads, parts.measures, parts.clocks, timeout_s
+        )
+
+    def _make_manager(self, combine: RLMWalCombineTask) -> RemoteWalLogManager:
+        parts, settings = self._parts, self._settings
+        interval_s = settings.remote_wal_log_manager_combiner_task_interval_ms / 1000
+        decider = LinkDecider(CostLimits(parts.break_even_bytes, interval_s))
+        decider.is_off = parts.links_are_off
+        manager = RemoteWalLogManager(log_manager_limits(settings), combine, decider, parts.stage_times, parts.measures)
+        manager.add_listener(parts.leader)
+        manager.replication_is_pending = lambda: parts.leader.replication_is_pending
+        manager.add_listener(self.tails)
+        manager.on_hurried_settled = self.tails.settled
+        manager.resume = parts.resume
+        manager.gaps = parts.gaps
+        manager.on_unknown_partition = parts.on_unknown_partition
+        return manager

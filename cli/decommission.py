@@ -1,0 +1,38 @@
+"""`remote-wal decommission`: who cares for the objects of a broker that is gone for good."""
+
+from typing import Annotated
+
+import typer
+
+from cli.connection import Connection
+from cli.option_groups import grouped
+
+
+@grouped
+def decommission(
+    broker: Annotated[int, typer.Argument(help="The broker that is gone for good.", min=0)],
+    heir: Annotated[int, typer.Option(help="The broker whose agent is to care for its objects.", min=0)],
+    connection: Connection,
+) -> None:
+    """Give the objects of a broker that is gone to another broker's agent, which deletes them when their time comes.
+
+    Without it, the living broker with the lowest id takes over after remote.wal.node.takeover.ms. The broker must not
+    be in the cluster any more; should it come back, its agent takes its care back.
+    """
+    import time
+
+    from agent.node_registrations import StoreRegistrations, publish_registration
+    from agent.process import wall_ms
+    from metadata_topic.cluster_descriptions import ClusterDescriptions
+    from metadata_topic.settings_topic import read_settings
+    from metadata_topic.topic_session import TopicSession
+    from rlm.decommission import inheritance
+
+    client = connection.client_config()
+    living = [one.broker_id for one in ClusterDescriptions(client, "remote-wal-decommission", 30.0).brokers()]
+    _, agents = read_settings(client)
+    with TopicSession(client, heir, time.monotonic) as topic:
+        registration = inheritance(broker, heir, living, StoreRegistrations(topic.store, agents.keys))
+        publish_registration(topic.publisher, registration, wall_ms())
+        topic.published()
+    typer.echo(f"the agent of broker {heir} cares for the objects of broker {broker}")

@@ -1,0 +1,108 @@
+"""Logs as `remote-wal recover` tells of them: those that would be restored, and those that were."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from recovery.broker_recovery import PlannedLog
+    from recovery.restore import GoneHead, RestoredLog
+    from recovery.timestamp_bound import TimestampBound
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """A log as it is told of."""
+
+    name: str
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    gap: tuple[int, int] | None
+    recovery_point_ms: int | None
+    leader_epochs: tuple[tuple[int, int], ...]
+    status: str
+    failed_copies: tuple[str, ...] = ()
+    resumed_bytes: int = 0
+    """Of `size_bytes`, what a run before this one had written."""
+    declared_gaps: tuple[tuple[int, int], ...] = ()
+    is_at_most: bool = False
+    """The end is a bound: it is known for certain only when the log is read."""
+    gone_head: "GoneHead | None" = None
+
+    @property
+    def is_complete(self) -> bool:
+        return self.gap is None and (self.gone_head is None or self.gone_head.is_expired)
+
+    @property
+    def told(self) -> str:
+        """The last column of the table."""
+        gaps = [*map(_declared, self.declared_gaps), *([_missing(self.gap)] if self.gap else [])]
+        missing = gaps or [self.status]
+        if self.gone_head is not None:
+            why = "expired" if self.gone_head.is_expired else "deleted"
+            missing.append(f"{self.gone_head.from_offset:,} to {self.gone_head.to_offset - 1:,} {why} meanwhile")
+        return "; ".join(missing)
+
+
+def planned_row(log: "PlannedLog", bound: "TimestampBound | None" = None) -> LogRow:
+    """Of what would be restored; `bound`: up to the point in time that was asked for."""
+    plan = log.plan
+    if bound is not None:
+        return LogRow(
+            log.name,
+            plan.start_offset,
+            bound.end_offset,
+            bound.size_bytes,
+            None,
+            bound.written_ms,
+            tuple((epoch, start) for epoch, start in bound.leader_epochs),
+            "to the timestamp, at most",
+            is_at_most=True,
+        )
+    if not log.is_stored:
+        status = "nothing stored; other replicas" if log.has_other_replicas else "nothing stored"
+    else:
+        status = _status(plan.gap, plan.declared_gaps)
+    return LogRow(
+        log.name,
+        plan.start_offset,
+        plan.end_offset,
+        plan.size_bytes,
+        plan.gap,
+        plan.written_ms,
+        tuple((epoch, start) for epoch, start in plan.leader_epochs),
+        status,
+        declared_gaps=plan.declared_gaps,
+    )
+
+
+def _status(gap: object, declared_gaps: Sequence[object]) -> str:
+    return "gap" if gap else "whole but for declared gaps" if declared_gaps else "whole"
+
+
+def restored_row(log: "RestoredLog") -> LogRow:
+    """Of what was."""
+    status = "to the timestamp" if log.reached_timestamp and not log.gap else _status(log.gap, log.declared_gaps)
+    return LogRow(
+        log.job.name,
+        log.job.plan.start_offset,
+        log.end_offset,
+        log.written_bytes,
+        log.gap,
+        log.job.plan.written_ms if log.written_ms is None and not log.reached_timestamp else log.written_ms,
+        tuple((epoch, start) for epoch, start in log.leader_epochs),
+        status,
+        log.failed_copies,
+        log.resumed_bytes,
+        log.declared_gaps,
+        gone_head=log.gone_head,
+    )
+
+
+def _missing(gap: tuple[int, int]) -> str:
+    return f"{gap[0]:,} to {gap[1] - 1:,} missing"
+
+
+def _declared(gap: tuple[int, int]) -> str:
+    return f"{_missing(gap)} within, as declared"

@@ -1,0 +1,113 @@
+"""`remote-wal metadata`: the metadata topic, written anew when it was lost."""
+
+import json as json_format
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.connection import Json
+from cli.option_groups import grouped
+from cli.recovery_sources import BrokersCluster, Tell, client_of, log_to_stderr, open_stores, patience_of, progress_to
+
+if TYPE_CHECKING:
+    from recovery.topic_rebuild import RebuildPlan
+
+app = typer.Typer(help="The metadata topic.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """The metadata topic."""
+
+
+@app.command()
+@grouped
+def rebuild(
+    where: BrokersCluster,
+    write: Annotated[bool, typer.Option("--write/--dry-run", help="Write it, or only tell what would be.")] = False,
+    json: Json = False,
+) -> None:
+    """Tell the metadata topic of every stored object that it does not tell of, by snapshots and the objects themselves.
+
+    For when the topic was deleted, made anew, or lost its end. Agents may run, and go on uploading; until the end of it
+    they delete nothing that the topic does not tell of. Run it once, with any broker's settings. Exits with 3 when an
+    object cannot be read: it stays, and counts as unknown.
+    """
+
+    def tell(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+
+    with log_to_stderr():
+        plan, written = _rebuild(where, write, tell)
+    typer.echo(json_format.dumps(_as_json(plan, written)) if json else _as_text(plan, written))
+    if plan.unreadable:
+        raise typer.Exit(3)
+
+
+def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPlan, int | None]":
+    import time
+
+    from agent.process import wall_ms
+    from agent.settings_file import agent_settings
+    from kafka_log.server_properties import load_broker_properties
+    from metadata_topic.topic_session import TopicSession
+    from recovery.cluster_view import ask_cluster
+    from recovery.remembered_metadata import read_snapshots
+    from recovery.topic_rebuild import Known, Rebuild
+
+    broker = load_broker_properties(where.broker_config)
+    settings = agent_settings(broker, where.broker_config)
+    client = client_of(broker, settings, where)
+    cluster_id, _ = ask_cluster(client)
+    storage, archive = open_stores(broker, settings, cluster_id)
+    try:
+        tell("reading snapshots")
+        remembered = read_snapshots(storage, cluster_id, progress_to(tell))
+        if remembered.refused:
+            tell(f"the snapshots of {remembered.refused} brokers cannot be read, and are done without")
+        tell("reading the metadata topic")
+        with TopicSession(client, broker.node_id, time.monotonic, broker.rack) as session:
+            run = Rebuild(storage, archive, remembered, wall_ms, progress_to(tell), patience_of(tell))
+            tell("listing objects")
+            plan = run.plan(Known(session.store, session.archive))
+            tell(_summary(plan))
+            return plan, run.write(session, plan) if write else None
+    finally:
+        storage.close()
+        if archive is not None:
+            archive.close()
+
+
+def _as_json(plan: "RebuildPlan", written: int | None) -> dict[str, object]:
+    return {
+        "objects": plan.objects,
+        "known": plan.known,
+        "segments": len(plan.segments),
+        "archive_objects": len(plan.archived),
+        "deletions": len(plan.deletions),
+        "registrations": len(plan.registrations),
+        "declared_gaps": plan.declared_gaps,
+        "bounds": plan.bounds,
+        "from_footers": plan.from_footers,
+        "bytes": plan.bytes,
+        "unreadable": [{"key": item.key, "reason": item.reason} for item in plan.unreadable],
+        "written": written,
+    }
+
+
+def _summary(plan: "RebuildPlan") -> str:
+    return (
+        f"{plan.objects:,} objects are stored, {plan.known:,} are known. To be told of: {len(plan.segments):,} "
+        f"combined segments and {len(plan.archived):,} archive objects ({plan.from_footers:,} of both by footers), "
+        f"{len(plan.deletions):,} deletions, {len(plan.registrations):,} agents, {plan.declared_gaps:,} declared "
+        f"gaps, {plan.bounds:,} bounds of logs (where the upload began, or up to where records were released)"
+    )
+
+
+def _as_text(plan: "RebuildPlan", written: int | None) -> str:
+    lines = [f"unreadable: {item.key}: {item.reason}" for item in plan.unreadable]
+    done = (
+        f"{written:,} records written; the topic is whole" if written is not None else "nothing written: --write does"
+    )
+    return "\n".join([*lines, done])

@@ -1,0 +1,43 @@
+"""Options that several commands share, as dataclasses: what a command takes as one parameter are many on its line."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, get_type_hints
+
+Command = Callable[..., None]
+
+
+def grouped(command: Command) -> Command:
+    """The command as Typer is to see it: in the place of each parameter that is a dataclass, the fields of it.
+
+    A field is declared as the command's own options are, and required where it has no default.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    parameters, groups = [], {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        if is_dataclass(hints[name]):
+            groups[name] = (hints[name], _options(hints[name]))
+            parameters += groups[name][1]
+        else:
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[name]))
+
+    def run(**given: Any) -> None:
+        for name, (group, options) in groups.items():
+            given[name] = group(**{option.name: given.pop(option.name) for option in options})
+        command(**given)
+
+    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _options(group: type) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [_option(field, hints[field.name]) for field in fields(group)]
+
+
+def _option(field: "Field[Any]", annotation: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -1,0 +1,57 @@
+"""What `remote-wal` begins with: an agent is started without importing what the other commands are made of.
+
+A broker does not replicate while its agent starts, and the tree of commands takes longer to import than relaying does.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_OPTIONS = ("--broker-config", "--log-format")
+
+
+def main() -> None:
+    """Run the command line. Exits as `cli.main`."""
+    options = agent_options(sys.argv[1:])
+    if options is None:
+        from cli.main import main as any_command
+
+        any_command()
+    else:
+        _run_agent(*options)
+
+
+def agent_options(arguments: Sequence[str]) -> tuple[Path, str] | None:
+    """The broker's configuration and the log's format, when an agent is to be started in plain words.
+
+    None for everything else, mistakes among it: the whole command line tells of them.
+    """
+    if arguments[:1] != ["agent"]:
+        return None
+    words = [word for argument in arguments[1:] for word in argument.split("=", 1)]
+    told = dict(zip(words[::2], words[1::2], strict=False))
+    file = Path(told.get("--broker-config", ""))
+    if len(words) != 2 * len(told) or not told.keys() <= set(_OPTIONS):
+        return None
+    return (file, told.get("--log-format", "json")) if file.is_file() and os.access(file, os.R_OK) else None
+
+
+def _run_agent(broker_config: Path, log_format: str) -> None:
+    # structlog would import it for tracebacks in colours, which takes a fifth of an agent's start.
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+    from cli.agent_start import start_agent
+
+    try:
+        start_agent(broker_config, log_format)
+    except Exception as error:
+        from cli.main import TRACEBACK_VARIABLE, is_own_error
+
+        if not is_own_error(error) or os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        sys.stderr.write(f"remote-wal: {error}\n")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""An authority for certificates of tests and of a local cluster: PEM files in a directory, for as long as it lasts."""
+
+import datetime
+import ipaddress
+from collections.abc import Iterable
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from replication.peer_connection import PeerTls
+
+_BEGINS = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+_LIFE = datetime.timedelta(days=36_500)
+
+
+class Authority:
+    """Signs certificates, with a key that is in memory alone."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _subject("authority")
+        self.file = directory / "ca.pem"
+        certificate = self._builder(self._name, self._key.public_key()).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        )
+        self.file.write_bytes(_pem(certificate.sign(self._key, hashes.SHA256())))
+
+    def tls_for(self, name: str, addresses: Iterable[str] = (), life: datetime.timedelta = _LIFE) -> PeerTls:
+        """Files with a new key and a certificate for this name, and for IP addresses where it listens there.
+
+        Certificates begin with the year 2026, so with a `life` of a day this one has expired.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = [x509.DNSName(name), *(x509.IPAddress(ipaddress.ip_address(one)) for one in addresses)]
+        certificate = self._builder(_subject(name), key.public_key(), life).add_extension(
+            x509.SubjectAlternativeName(names), critical=False
+        )
+        files = PeerTls(self.directory / f"{name}.pem", self.directory / f"{name}.key", self.file)
+        files.certificate_file.write_bytes(_pem(certificate.sign(self._key, hashes.SHA256())))
+        files.key_file.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return files
+
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, life: datetime.timedelta = _LIFE
+    ) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(_BEGINS)
+            .not_valid_after(_BEGINS + life)
+        )
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)

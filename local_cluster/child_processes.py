@@ -1,0 +1,71 @@
+"""Programs that start brokers, agents, tools and Spark end them all when they are told to end themselves.
+
+A cluster's processes lead sessions of their own, so that what is typed at a terminal does not reach them, and threads
+that wait for a tool would wait on after an interrupt. So the first SIGTERM, SIGINT or SIGHUP kills every process that
+descends from this one, and then unwinds the main thread as an interrupt does; what was started meanwhile follows at the
+end. Descendants whose own parent has ended become this process's children (prctl(2), PR_SET_CHILD_SUBREAPER).
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+_PR_SET_CHILD_SUBREAPER = 36
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def ends_what_it_started(*, stays_if_done: bool = False) -> Iterator[None]:
+    """For the main thread of a program. KeyboardInterrupt comes out of it after a signal.
+
+    `stays_if_done`: what was started stays when the block ends without an exception.
+    """
+    told = False
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        nonlocal told
+        first, told = not told, True
+        kill_descendants()
+        if first:  # a second one must not interrupt what puts things in order
+            raise KeyboardInterrupt
+
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    before = {number: signal.signal(number, end) for number in _SIGNALS}
+    done = False
+    try:
+        yield
+        done = True
+    finally:
+        if not (done and stays_if_done):
+            kill_descendants()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def kill_descendants() -> None:
+    """SIGKILL to every process that this one has started, and those have, until none is left."""
+    while living := descendants(os.getpid()):
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def descendants(pid: int) -> list[int]:
+    """Those that live. Source: proc(5), /proc/pid/stat, fields 3 and 4."""
+    children = defaultdict(list)
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (directory / "stat").read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if state not in ("Z", "X"):
+            children[int(parent)].append(int(directory.name))
+    found = list(children[pid])
+    for one in found:  # grows meanwhile
+        found += children[one]
+    return found

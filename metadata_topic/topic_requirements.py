@@ -1,0 +1,152 @@
+"""What an existing metadata topic must be like, and the command that mends it where it is not. Sans-IO.
+
+Theory. Nobody alters a topic that is there but its operator. Of what may be wrong with it, some makes what is published
+be lost at once, or never be taken: then nothing may be published, nor uploaded, until it is mended (`loses_records`).
+The rest makes it forget objects too early, or rest on too few brokers: that is told, loudly, and no more, as without
+links the cluster would be no safer, and snapshots remember what the topic forgets. How many partitions it has does not
+matter.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+UNLIMITED: Final = -1
+"""Kafka's retention.ms without end."""
+MAX_BATCH_BYTES: Final = 1_000_000
+"""The largest batch that agents publish."""
+_KAFKAS_MESSAGE_BYTES: Final = 1_048_588
+"""The default of max.message.bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProblem:
+    """A setting that is not as it must be."""
+
+    key: str
+    found: str
+    change: str
+    """The command that mends it."""
+    loses_records: bool = False
+    """Whether publishing now would lose records, or never end."""
+
+    def __str__(self) -> str:
+        return f"{self.found}: {self.change}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLayout:
+    """A topic's partitions, and the replicas of that one which has the fewest."""
+
+    partitions: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNeeds:
+    """What this cluster's metadata topic must have."""
+
+    replication_factor: int
+    min_insync_replicas: int
+    retention_ms: int | None = None
+    """`retention_needed_ms`; None while it is not known."""
+
+
+def retention_needed_ms(longest_local_retention_ms: int, grace_ms: int) -> int:
+    """How long the topic must remember an object; -1 for ever.
+
+    An object lives as long as the longest `local.retention.ms` of the topics with the feature on (-1: for
+    ever), and its deletion is told after the grace time. Before that its metadata must not be gone.
+    """
+    if longest_local_retention_ms < 0:
+        return UNLIMITED
+    return longest_local_retention_ms + max(grace_ms, 0)
+
+
+def longer_retention(one_ms: int, other_ms: int) -> int:
+    """Of the two."""
+    return UNLIMITED if UNLIMITED in (one_ms, other_ms) else max(one_ms, other_ms)
+
+
+def topic_problems(
+    topic: str, config: Mapping[str, str], replicas: int, needs: TopicNeeds, servers: str
+) -> list[TopicProblem]:
+    """All that is wrong with the metadata topic, the worst first. `servers` stand in the commands."""
+    problems = [*cleanup_problems(topic, config, servers), *message_problems(topic, config, servers)]
+    if needs.retention_ms is not None:
+        problems += retention_problems(topic, config, needs.retention_ms, servers)
+    return problems + replication_problems(topic, config, replicas, needs, servers)
+
+
+def cleanup_problems(topic: str, config: Mapping[str, str], servers: str) -> list[TopicProblem]:
+    """Whether compaction loses records."""
+    policy = config.get("cleanup.policy", "")
+    if "compact" not in policy:
+        return []
+    found = f"{topic}: cleanup.policy is {policy}, not delete: compaction loses states"
+    return [TopicProblem("cleanup.policy", found, _alter(topic, servers, "cleanup.policy=delete"), loses_records=True)]
+
+
+def message_problems(topic: str, config: Mapping[str, str], servers: str) -> list[TopicProblem]:
+    """Whether a batch may be too large for the topic: nothing that comes after it would ever be published."""
+    key = "max.message.bytes"
+    size = number(config.get(key), None)
+    if size is None or size >= MAX_BATCH_BYTES:
+        return []
+    found = f"{topic}: {key} is {size}, batches have up to {MAX_BATCH_BYTES}"
+    return [TopicProblem(key, found, _alter(topic, servers, f"{key}={_KAFKAS_MESSAGE_BYTES}"), loses_records=True)]
+
+
+def retention_problems(topic: str, config: Mapping[str, str], needed_ms: int, servers: str) -> list[TopicProblem]:
+    """Which limits are below `needed_ms` (`retention_needed_ms`)."""
+    problems = []
+    if number(config.get("retention.bytes"), UNLIMITED) != UNLIMITED:
+        found = f"{topic}: retention.bytes is {config['retention.bytes']}, and time alone may cut it"
+        problems.append(TopicProblem("retention.bytes", found, _alter(topic, servers, "retention.bytes=-1")))
+    retention_ms = number(config.get("retention.ms"), None)
+    change = _alter(topic, servers, f"retention.ms={needed_ms}")
+    if retention_ms is None:
+        problems.append(TopicProblem("retention.ms", f"{topic}: retention.ms is not known", change))
+    elif longer_retention(retention_ms, needed_ms) != retention_ms:
+        found = (
+            f"{topic}: retention.ms is {retention_ms}, the longest local.retention.ms and the grace time need "
+            f"{needed_ms}"
+        )
+        problems.append(TopicProblem("retention.ms", found, change))
+    return problems
+
+
+def replication_problems(
+    topic: str, config: Mapping[str, str], replicas: int, needs: TopicNeeds, servers: str
+) -> list[TopicProblem]:
+    """Whether the loss of a broker may lose metadata."""
+    problems = []
+    if replicas < needs.replication_factor:
+        found = f"{topic}: a partition has {replicas} replicas, not {needs.replication_factor}"
+        change = (
+            f"kafka-reassign-partitions.sh --bootstrap-server {servers} --execute --reassignment-json-file FILE, where "
+            f"FILE gives each partition {needs.replication_factor} replicas"
+        )
+        problems.append(TopicProblem("replication.factor", found, change))
+    in_sync = number(config.get("min.insync.replicas"), 1) or 1
+    if in_sync < needs.min_insync_replicas:
+        found = f"{topic}: min.insync.replicas is {in_sync}, not {needs.min_insync_replicas}"
+        change = _alter(topic, servers, f"min.insync.replicas={needs.min_insync_replicas}")
+        problems.append(TopicProblem("min.insync.replicas", found, change))
+    if config.get("unclean.leader.election.enable") == "true":
+        found = f"{topic}: unclean.leader.election.enable is true: what was acknowledged may be lost"
+        change = _alter(topic, servers, "unclean.leader.election.enable=false")
+        problems.append(TopicProblem("unclean.leader.election.enable", found, change))
+    return problems
+
+
+def number(text: str | None, default: int | None) -> int | None:
+    """A setting's; the default where there is none."""
+    try:
+        return default if text is None else int(text)
+    except ValueError:
+        return default
+
+
+def _alter(topic: str, servers: str, setting: str) -> str:
+    return f"kafka-configs.sh --bootstrap-server {servers} --alter --topic {topic} --add-config {setting}"

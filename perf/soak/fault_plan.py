@@ -1,0 +1,99 @@
+"""Which faults strike, in which order and for how long: all of it follows from a seed. Sans-IO.
+
+Faults are dealt as from a deck of cards, so that each kind comes once before any comes again. At times a second one
+strikes together with the first; never two of the store, nor two of brokers, of which a cluster of three that
+acknowledges with two replicas bears one at a time.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FaultKind(StrEnum):
+    """What strikes; the value is its name for people and programs."""
+
+    AGENT_KILLED = "agent-killed"
+    AGENT_STOPPED = "agent-stopped"
+    """SIGTERM."""
+    AGENT_PAUSED = "agent-paused"
+    BROKER_KILLED = "broker-killed"
+    BROKER_STOPPED = "broker-stopped"
+    """A controlled shutdown."""
+    BROKER_PAUSED = "broker-paused"
+    LEADER_MOVED = "leader-moved"
+    STORE_SILENT = "store-silent"
+    """Requests are taken, and never answered."""
+    STORE_REFUSING = "store-refusing"
+    """503 to each request."""
+    STORE_REFUSING_SOME = "store-refusing-some"
+    """The same to some uploads, so that one fails while the next is stored."""
+    STORE_SLOW = "store-slow"
+    STORE_LOSING_ANSWERS = "store-losing-answers"
+    """Uploads take effect, their answers do not come."""
+    STORE_CUTTING_BODIES = "store-cutting-bodies"
+
+    @property
+    def part(self) -> str:
+        """What it strikes: agent, broker, leader or store."""
+        return self.value.partition("-")[0]
+
+
+PROCESS_FAULTS = tuple(kind for kind in FaultKind if kind.part in ("agent", "broker") and kind.value[-7:] != "stopped")
+"""Kills and pauses."""
+
+_LONGEST_S = 15.0
+_SHORTEST_S = 0.5
+_LONGEST_CALM_S = 4.0
+_SECOND_FAULT = 0.4
+_ALONE = ("broker", "store")
+"""Parts of which two faults never strike together. A leader moves while nothing else strikes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFault:
+    """One fault."""
+
+    kind: FaultKind
+    broker_id: int
+    """Whose agent or broker; of a leader, who shall lead. Means nothing for the store."""
+    seconds: float
+
+    def __str__(self) -> str:
+        whom = "" if self.kind.part == "store" else f" {self.broker_id}"
+        return f"{self.kind.value}{whom} for {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Faults that strike together, and the calm behind them."""
+
+    faults: tuple[PlannedFault, ...]
+    calm_s: float
+
+
+def plan_faults(
+    seed: int, broker_ids: Sequence[int], kinds: Sequence[FaultKind] = tuple(FaultKind), longest_s: float = _LONGEST_S
+) -> Iterator[Step]:
+    """Steps without end."""
+    rng = random.Random(seed)  # noqa: S311 - a plan that can be repeated
+    while True:
+        deck = list(kinds)
+        rng.shuffle(deck)
+        while deck:
+            chosen = [deck.pop()]
+            if deck and rng.random() < _SECOND_FAULT and _strike_together(chosen[0], deck[-1]):
+                chosen.append(deck.pop())
+            victims = rng.sample(list(broker_ids), k=len(chosen))
+            faults = tuple(
+                PlannedFault(kind, victim, rng.uniform(_SHORTEST_S, longest_s))
+                for kind, victim in zip(chosen, victims, strict=True)
+            )
+            yield Step(faults, rng.uniform(_SHORTEST_S, _LONGEST_CALM_S))
+
+
+def _strike_together(one: FaultKind, other: FaultKind) -> bool:
+    if "leader" in (one.part, other.part):
+        return False
+    return one.part != other.part or one.part not in _ALONE

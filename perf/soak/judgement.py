@@ -1,0 +1,172 @@
+"""What must hold once the faults are over and nobody writes: replicas, objects, metadata, and the agents' own words."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import WaitTimeoutError, wait_until
+from local_cluster.replica_comparison import ReplicaReadError, compare_replicas
+from local_cluster.stored_offsets import StoredOffsets, find_stored_offsets
+
+_STORED_S = 120.0
+_REPLICAS_S = 60.0
+_ORPHANS_S = 120.0
+_SPARE_MS = 60_000
+"""Wanted is what was appended within the topic's retention, but for this much, in which the judgement is made."""
+_COMMAND_S = 180.0
+_SHOWN = 8
+
+Tell = Callable[[str], None]
+
+
+class Judge:
+    """Looks at a cluster at rest. Each question gives what is wrong, one line each."""
+
+    def __init__(self, cluster: LocalCluster, topics: tuple[str, ...], tell: Tell) -> None:
+        self.figures: dict[str, object] = {}
+        self._cluster = cluster
+        self._topics = topics
+        self._tell = tell
+
+    def replicas(self) -> Iterator[str]:
+        """Replicas that differ."""
+        self._tell("comparing the replicas byte by byte")
+        compared_bytes = 0
+        for topic in self._topics:
+            comparison = _again_when_files_go(lambda: compare_replicas(self._cluster, topic, _REPLICAS_S))  # noqa: B023
+            compared_bytes += comparison.compared_bytes
+            if not comparison.identical:
+                yield f"replicas of {topic}: {comparison}"
+        self.figures["replica_bytes_compared"] = compared_bytes
+
+    def all_is_stored(self) -> Iterator[str]:
+        """Agents that believe that something is left to upload."""
+        self._tell("waiting for the last uploads")
+        try:
+            wait_until(lambda: not self._unstored(), "all is stored and published", _STORED_S, interval_s=0.5)
+        except WaitTimeoutError:
+            yield f"not stored within {_STORED_S:g} s: {_some(self._unstored())}"
+
+    def stored_offsets(self, now_ms: int, retention_ms: int) -> Iterator[str]:
+        """Wanted offsets that no object holds."""
+        self._tell("holding the objects against the wanted offsets")
+        stored: StoredOffsets = find_stored_offsets(
+            self._cluster, self._topics, appended_since_ms=now_ms - retention_ms + _SPARE_MS
+        )
+        self.figures["wanted_offsets"] = stored.wanted_offsets
+        self.figures["missing_offsets"] = sum(one.end - one.first for one in stored.missing)
+        if not stored.wanted_offsets:
+            yield "no offsets were wanted, so nothing was shown"
+        if stored.missing:
+            yield f"wanted and in no object: {_some([str(one) for one in stored.missing])}"
+        if stored.lost_objects:
+            yield f"finished in the metadata and not in the store: {_some(list(stored.lost_objects))}"
+
+    def objects(self, environment: Mapping[str, str]) -> Iterator[str]:
+        """What `remote-wal verify` finds when it reads all objects and holds them against a broker's logs."""
+        self._tell("reading all objects back")
+        broker_id = self._cluster.broker_ids[0]
+        replicas = [str(path) for path in self._cluster.log_directories(broker_id)]
+        arguments = [part for path in replicas for part in ("--replica-log-dir", path)]
+        arguments += [part for topic in self._topics for part in ("--topic", topic)]
+        document, complaint = self._ask("verify", broker_id, environment, *arguments)
+        if document is None:
+            yield f"verify: {complaint}"
+            return
+        self.figures["objects"] = document["objects"]
+        self.figures["object_bytes_read"] = document["bytes_read"]
+        self.figures["batches_compared_with_a_replica"] = document["batches_compared_with_a_replica"]
+        wrong = [f"{one['kind']} {one['subject']}: {one['detail']}" for one in document["findings"] if one["error"]]
+        if wrong or not document["sound"]:
+            yield f"verify: {_some(wrong)}"
+
+    def orphans(self, environment: Mapping[str, str]) -> Iterator[str]:
+        """Disagreements between the store's listing and the metadata that the agents do not heal."""
+        self._tell("waiting for the agents to heal orphans")
+        found: list[str] = []
+
+        def are_healed() -> bool:
+            found[:] = self._disagreements(environment)
+            return not found
+
+        try:
+            wait_until(are_healed, "store and metadata agree", _ORPHANS_S, interval_s=2.0)
+        except WaitTimeoutError:
+            yield f"orphans after {_ORPHANS_S:g} s: {_some(found)}"
+
+    def defects(self) -> Iterator[str]:
+        """Tracebacks in what the agents have logged."""
+        for broker_id in self._cluster.broker_ids:
+            log = self._cluster.agent(broker_id).spec.log_path
+            if not log.exists():
+                continue
+            errors = re.findall(r"Traceback \(most recent call last\).*?\n(?=\w)([^\n]*)", log.read_text(), re.DOTALL)
+            if errors:
+                yield f"agent {broker_id} logged {len(errors)} tracebacks, the last one of {errors[-1][:200]}"
+
+    def _unstored(self) -> list[str]:
+        left = []
+        for broker_id in self._cluster.broker_ids:
+            try:
+                answer = self._describe(broker_id)
+            except OSError as error:
+                return [f"agent {broker_id} does not answer: {error}"]
+            left += [
+                f"{led['topic']}-{led['partition']} at {led['uploaded_offset']} of {led['log_end_offset']}"
+                for led in answer["partitions"]
+                if led["topic"] in self._topics and led["uploaded_offset"] != led["log_end_offset"]
+            ]
+            if answer["metadata_pending"]:
+                left.append(f"agent {broker_id} has {answer['metadata_pending']} records to publish")
+        return left
+
+    def _describe(self, broker_id: int) -> dict[str, Any]:
+        url = f"http://{self._cluster.layout.agent_http_address(broker_id)}/describe"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            told: dict[str, Any] = json.load(answer)
+        return told
+
+    def _disagreements(self, environment: Mapping[str, str]) -> list[str]:
+        found = []
+        for broker_id in self._cluster.broker_ids:
+            document, complaint = self._ask("orphans", broker_id, environment)
+            if document is None:
+                return [complaint]
+            found += [f"{one['kind']} {one['segment']}" for one in document["disagreements"]]
+        return found
+
+    def _ask(
+        self, command: str, broker_id: int, environment: Mapping[str, str], *arguments: str
+    ) -> tuple[dict[str, Any] | None, str]:
+        """What the command answers in JSON, or what it complains of."""
+        properties = str(self._cluster.layout.server_properties(broker_id))
+        asked = [sys.executable, "-m", "cli.main", command, "--json", "--broker-config", properties, *arguments]
+        asked += ["--bootstrap-server", self._cluster.bootstrap_servers] if command == "verify" else []
+        ended = subprocess.run(
+            asked, capture_output=True, text=True, timeout=_COMMAND_S, check=False, env={**os.environ, **environment}
+        )
+        try:
+            return json.loads(ended.stdout), ""
+        except ValueError:
+            return None, f"{command} ended with {ended.returncode}: {(ended.stderr or ended.stdout).strip()[-500:]}"
+
+
+def _again_when_files_go(compare: Callable[[], Any]) -> Any:
+    """Retention removes segments while they are compared, each some time after the last."""
+    for _ in range(3):
+        try:
+            return compare()
+        except (FileNotFoundError, ReplicaReadError):
+            continue
+    return compare()
+
+
+def _some(lines: list[str]) -> str:
+    more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    return "; ".join(lines[:_SHOWN]) + more

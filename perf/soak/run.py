@@ -1,0 +1,203 @@
+"""A soak from an empty directory to its verdict: records flow, faults strike as planned, then all is judged at rest."""
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent.process import wall_ms
+from local_cluster.agent_figures import read_agents
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.ledger_workload import LedgerWorkloadError
+from local_cluster.object_store_process import start_object_store
+from local_cluster.object_store_server import DEFAULT_BUCKET
+from local_cluster.polling import WaitTimeoutError, wait_until
+from local_cluster.processes import ProcessStartError
+from local_cluster.store_spec import S3Store
+from local_cluster.verifiable_clients import VerifiableClientError
+from perf.soak.fault_plan import FaultKind, Step, plan_faults
+from perf.soak.judgement import Judge, Tell
+from perf.soak.load import TOPICS, Load, Records
+from perf.soak.strikes import Strikes
+
+RETENTION_MS = 300_000
+_STEPS_BETWEEN_RESTS = 4
+_STORE_LATENCY_MS = 20
+_LINKS_S = 60.0
+_BROKERS = {
+    "replica.lag.time.max.ms": "10000",
+    "replica.socket.timeout.ms": "10000",
+    "log.retention.check.interval.ms": "30000",
+    "log.segment.delete.delay.ms": "1000",
+}
+_AGENTS = {
+    # So that one machine bears it: some ten objects a second and agent.
+    "remote.wal.log.manager.combiner.task.interval.ms": "100",
+    # What takes hours elsewhere comes often enough to be struck.
+    "remote.wal.expiration.task.interval.ms": "5000",
+    "remote.wal.expiration.delete.grace.ms": "15000",
+    "remote.wal.expiration.cluster.interval.ms": "5000",
+    "remote.wal.uncommitted.ttl.ms": "60000",
+    "remote.wal.orphans.interval.ms": "30000",
+    "remote.wal.failover.check.interval.ms": "5000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SoakOptions:
+    """What strikes, and for how long."""
+
+    seconds: float
+    seed: int
+    kinds: Sequence[FaultKind] = tuple(FaultKind)
+    longest_fault_s: float = 15.0
+    reads_objects_back: bool = True
+    """Whether all objects are read, and orphans waited for, which takes a minute."""
+
+
+@dataclass(slots=True)
+class SoakReport:
+    """What was seen of one cluster."""
+
+    with_agents: bool
+    seed: int
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    records: Records | None = None
+    figures: dict[str, object] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+    """What must not be; empty if all promises were kept."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        records = asdict(self.records) if self.records is not None else None
+        return {
+            "with_agents": self.with_agents,
+            "seed": self.seed,
+            "seconds": round(self.seconds, 1),
+            "faults": dict(self.faults),
+            "records": records,
+            "figures": self.figures,
+            "findings": self.findings,
+        }
+
+
+def soak(options: SoakOptions, directory: Path, tell: Tell, *, with_agents: bool) -> SoakReport:
+    """Run it. However it ends, no process is left behind; the directory stays.
+
+    Raises ProcessStartError, WaitTimeoutError when the cluster does not even start.
+    """
+    with contextlib.ExitStack() as undo:
+        store: S3Store | None = None
+        if with_agents:
+            latency = ("--put-latency-ms", str(_STORE_LATENCY_MS), "--get-latency-ms", str(_STORE_LATENCY_MS))
+            server, url = start_object_store(directory / "store", DEFAULT_BUCKET, *latency)
+            undo.callback(server.kill)
+            store = S3Store(url, DEFAULT_BUCKET)
+        agents = AgentsMode(store, _AGENTS) if store is not None else None
+        cluster = LocalCluster.create(directory / "cluster", settings=ClusterSettings(agents, _BROKERS))
+        undo.callback(cluster.kill_all)
+        tell("starting the cluster")
+        cluster.start()
+        return Soak(options, cluster, store, tell).run(directory / "clients")
+
+
+class Soak:
+    """The part with records, on a cluster that runs."""
+
+    def __init__(
+        self,
+        options: SoakOptions,
+        cluster: LocalCluster,
+        store: S3Store | None,
+        tell: Tell,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Without a `store` with an endpoint, its faults do nothing."""
+        self.report = SoakReport(cluster.has_agents, options.seed)
+        self._options = options
+        self._cluster = cluster
+        self._environment = store.environment() if store is not None else {}
+        self._strikes = Strikes(cluster, store.endpoint_url if store is not None else "", TOPICS)
+        self._say = tell
+        self._clock = clock
+        self._started_s = clock()
+        self._pause = threading.Event().wait
+
+    def run(self, directory: Path) -> SoakReport:
+        """Faults, then the verdict. `directory` takes what the clients leave."""
+        report = self.report
+        load = Load(self._cluster, directory, self._options.seed, RETENTION_MS)
+        with load:
+            try:
+                self._strike(load)
+                self._tell("the faults are over: everything comes back")
+                self._strikes.settle()
+                report.findings += self._links_are_used()
+                self._tell("the producers end, and what they wrote is read")
+                report.records = load.finish()
+                report.findings += report.records.findings()
+                self._judge()
+            except (LedgerWorkloadError, VerifiableClientError, ProcessStartError, WaitTimeoutError) as error:
+                report.findings.append(f"{type(error).__name__}: {error}")
+        report.findings += self._strikes.findings
+        report.seconds = self._clock() - self._started_s
+        return report
+
+    def _strike(self, load: Load) -> None:
+        ends_s = self._clock() + self._options.seconds
+        plan = plan_faults(
+            self._options.seed, self._cluster.broker_ids, self._options.kinds, self._options.longest_fault_s
+        )
+        for number, step in enumerate(plan, start=1):
+            if self._clock() >= ends_s:
+                return
+            self._play(step)
+            records = load.records()
+            faults = " and ".join(map(str, step.faults))
+            self._tell(f"{faults}; {records.acknowledged:,} acknowledged, {records.consumed:,} read")
+            if number % _STEPS_BETWEEN_RESTS == 0:
+                self._strikes.settle()
+
+    def _play(self, step: Step) -> None:
+        began_s = self._clock()
+        for fault in step.faults:
+            self.report.faults[fault.kind.value] += 1
+            self._strikes.begin(fault)
+        for fault in sorted(step.faults, key=lambda fault: fault.seconds):
+            self._pause(max(began_s + fault.seconds - self._clock(), 0.0))
+            self._strikes.end(fault)
+        self._pause(step.calm_s)
+        self._strikes.look()
+
+    def _links_are_used(self) -> Iterator[str]:
+        """A soak in which all goes inline shows nothing."""
+        if not self._cluster.has_agents:
+            return
+        try:
+            wait_until(lambda: read_agents(self._cluster).linked_bytes > 0, "links are used again", _LINKS_S)
+        except (WaitTimeoutError, OSError) as error:
+            yield f"after the faults: {error}"
+        self.report.figures["linked_bytes_since_last_start"] = int(read_agents(self._cluster).linked_bytes)
+
+    def _judge(self) -> None:
+        judge = Judge(self._cluster, TOPICS, self._tell)
+        now_ms = wall_ms()
+        found = itertools.chain(judge.replicas(), judge.defects())
+        if self._cluster.has_agents:
+            os.environ.update(self._environment)  # the store's credentials, for what is read in this process
+            found = itertools.chain(judge.all_is_stored(), judge.stored_offsets(now_ms, RETENTION_MS), found)
+            if self._options.reads_objects_back:
+                found = itertools.chain(found, judge.objects(self._environment), judge.orphans(self._environment))
+        self.report.findings += found
+        self.report.figures |= judge.figures
+
+    def _tell(self, line: str) -> None:
+        self._say(f"{self._clock() - self._started_s:7.1f} s  {line}")

@@ -1,0 +1,44 @@
+"""What archive objects are called, and how it is told which of the two stores has an object."""
+
+import struct
+from typing import NamedTuple, Self
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.segment_metadata import CombinedSegmentId
+
+_ID = struct.Struct(">16sIQQ16s")
+ARCHIVE_OBJECT_ID_BYTES = _ID.size
+
+
+class ArchiveObjectId(NamedTuple):
+    """Names an archive object; its key follows from it."""
+
+    topic_id_partition: TopicIdPartition
+    first_offset: int
+    last_offset: int
+    """Inclusive."""
+    writer_id: CombinedSegmentId
+    """The agent's broker and incarnation, and a sequence that counts its archive objects. Used once: an upload
+    that failed leaves it unused, as its outcome may be unknown."""
+
+    def to_bytes(self) -> bytes:
+        """52 bytes, big endian: topic id, partition, first and last offset, writer id."""
+        (topic_id, partition), first, last, writer_id = self
+        return _ID.pack(topic_id, partition, first, last, writer_id.to_bytes())
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        """The inverse of `to_bytes`. Raises ValueError for what cannot be an archive object's id."""
+        if len(raw) != ARCHIVE_OBJECT_ID_BYTES:
+            raise ValueError(f"an archive object id has {ARCHIVE_OBJECT_ID_BYTES} bytes, not {len(raw)}")
+        topic_id, partition, first, last, writer_id = _ID.unpack(raw)
+        if partition >= 2**31 or not first <= last < 2**62:
+            raise ValueError(f"partition {partition} with offsets {first} to {last} is no archive object")
+        return cls(TopicIdPartition(TopicId(topic_id), partition), first, last, CombinedSegmentId.from_bytes(writer_id))
+
+    def __str__(self) -> str:
+        return f"{self.topic_id_partition}:{self.first_offset}-{self.last_offset}:{self.writer_id}"
+
+
+StoredObjectId = CombinedSegmentId | ArchiveObjectId
+"""Names an object that holds record batches; its type says which of the two stores has it."""

@@ -1,0 +1,53 @@
+"""Waiting for a store that throttles or is away: a recovery that runs for hours must not end by a bad minute of it.
+
+The backends try again for seconds, as an agent has others that send the bytes inline. Here nobody else has them. A
+request that fails in a way that may pass is made again after a wait that grows, with jitter, until the waits together
+are so long that somebody should look.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError, RemoteStorageError
+
+T = TypeVar("T")
+
+_FIRST_WAIT_S = 1.0
+_LONGEST_WAIT_S = 30.0
+
+
+def _say_nothing(_text: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Thread-safe, if what it is given is."""
+
+    sleep: Callable[[float], object]
+    uniform: Callable[[float, float], float]
+    """Random numbers of a range."""
+    tell: Callable[[str], None] = _say_nothing
+    """Told what is waited for."""
+    total_s: float = 1800.0
+
+    def call(self, attempt: Callable[[], T]) -> T:
+        """What `attempt` returns. Raises the last RemoteStorageError, at once if waiting does not help."""
+        waited_s, longest_s = 0.0, _FIRST_WAIT_S
+        while True:
+            try:
+                return attempt()
+            except RemoteStorageError as error:
+                is_of_the_object = isinstance(error, RemoteResourceNotFoundError | RemoteSegmentCorruptError)
+                if is_of_the_object or not error.retriable or waited_s >= self.total_s:
+                    raise
+                wait_s = self.uniform(longest_s / 2, longest_s)
+                self.tell(f"object storage: {error}; again in {wait_s:.0f} s")
+            self.sleep(wait_s)
+            waited_s += wait_s
+            longest_s = min(2 * longest_s, _LONGEST_WAIT_S)
+
+
+IMPATIENT = Patience(lambda _seconds: None, lambda low, _high: low, total_s=0.0)
+"""For whoever has another way."""

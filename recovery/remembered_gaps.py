@@ -1,0 +1,63 @@
+"""What a rebuilt metadata topic tells of offsets that are in no object, and need not be.
+
+Theory. An agent that knows the topic alone takes for missing what lies behind the begin of a log's upload and is in no
+object (`rlm.resume_point`). So the topic is told of both: of what was declared, and, before that, up to where the
+records of each log were released, else all that has expired since the upload began would be declared as lost.
+
+Released is what snapshots say, and what was in objects that a snapshot knows as finished and that are not stored any
+more. Should somebody else have deleted them, it counts just so, as where an agent finds an object to be lost.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from metadata_topic.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.leader_epochs import LeaderEpochChain
+from metadata_topic.released_offsets import ReleasedOffsets
+from metadata_topic.sequence_set import SequenceSet
+from metadata_topic.states import FINISHED
+from metadata_topic.store import RemoteWalMetadataStore
+from plugin.segment_metadata import CombinedSegmentId
+from recovery.remembered_metadata import RememberedMetadata
+
+
+class ListedObjects:
+    """Which combined segments are stored: a few intervals for each writer."""
+
+    def __init__(self) -> None:
+        self._of: defaultdict[tuple[int, int], SequenceSet] = defaultdict(SequenceSet)
+
+    def add(self, segment_id: CombinedSegmentId) -> None:
+        """It is in the listing."""
+        self._of[segment_id.broker_id, segment_id.incarnation].add(segment_id.sequence)
+
+    def __contains__(self, segment_id: CombinedSegmentId) -> bool:
+        return segment_id.sequence in self._of[segment_id.broker_id, segment_id.incarnation]
+
+
+def remembered_gaps(remembered: RememberedMetadata, listed: ListedObjects) -> list[DeclaredGap]:
+    """What was released, and then what was declared."""
+    image = remembered.store.image()
+    released = ReleasedOffsets(image.released)
+    for segment in image.segments:
+        segment_id = segment.combined_segment_id
+        if segment.state is FINISHED and segment_id not in listed and not remembered.store.dead_tails(segment_id):
+            released.add(segment.entry_block)
+    bounds = [
+        DeclaredGap(partition, 0, offset, epoch, GapReason.RELEASED) for partition, epoch, offset in released.all()
+    ]
+    return [*bounds, *image.gaps]
+
+
+def untold_gaps(gaps: Sequence[DeclaredGap], told: RemoteWalMetadataStore) -> list[DeclaredGap]:
+    """Those of them that the topic does not tell."""
+    partitions = {gap.topic_id_partition for gap in gaps}
+    declared = {gap for partition in partitions for gap in told.declared_gaps(partition)}
+    return [gap for gap in gaps if gap not in declared and not _is_known_as_released(gap, told)]
+
+
+def _is_known_as_released(gap: DeclaredGap, told: RemoteWalMetadataStore) -> bool:
+    if gap.reason is not GapReason.RELEASED:
+        return False
+    of_its_epoch = LeaderEpochChain([(gap.leader_epoch, 0)])
+    return told.released_up_to(gap.topic_id_partition, of_its_epoch) >= gap.to_offset

@@ -1,0 +1,52 @@
+"""What all agents' snapshots remember of the metadata, joined: for when the topic is lost.
+
+Each agent's snapshots hold what the whole topic told until then. Those of several agents, some older than others, are
+joined as the topic's records are: order and repetition do not matter.
+"""
+
+from metadata_topic.archive_snapshot import EXTRA_NAME, decode_archive
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.errors import SnapshotError
+from metadata_topic.snapshot_keeper import SnapshotKeeper, brokers_with_snapshots
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.topic_continuity import NEVER_REBUILT_MS
+from plugin.blob_storage import BlobStorage
+from recovery.footers import Progress
+
+
+class RememberedMetadata:
+    """Filled by one thread, then read."""
+
+    def __init__(self) -> None:
+        self.store = RemoteWalMetadataStore()
+        self.archive = ArchiveStore()
+        self.rebuilt_ms = NEVER_REBUILT_MS
+        """Of the newest rebuild of any topic that an agent remembers."""
+        self.snapshots = 0
+        self.refused = 0
+        """Brokers whose snapshots are all damaged, or foreign."""
+
+
+def read_snapshots(
+    storage: object, cluster_id: str, progress: Progress = lambda _what, _done: None
+) -> RememberedMetadata:
+    """The newest snapshot of each broker; nothing where `storage` keeps none. Raises RemoteStorageError."""
+    remembered = RememberedMetadata()
+    if not isinstance(storage, BlobStorage):
+        return remembered
+    for broker_id in brokers_with_snapshots(storage):
+        image = SnapshotKeeper(storage, cluster_id, broker_id, 0).load_own()
+        if image is None:
+            remembered.refused += 1
+            continue
+        remembered.store.join(image)
+        remembered.rebuilt_ms = max(remembered.rebuilt_ms, image.rebuilt_ms)
+        try:
+            archived = decode_archive(image.extras[EXTRA_NAME]) if EXTRA_NAME in image.extras else []
+        except SnapshotError:
+            archived = []
+        for record in archived:
+            remembered.archive.apply(record)
+        remembered.snapshots += 1
+        progress("snapshots", remembered.snapshots)
+    return remembered

@@ -1,0 +1,282 @@
+"""Writing the metadata topic anew: what to tell of, from what the objects and the agents' snapshots say.
+
+Theory. Object storage is listed, and each object of which the topic tells nothing, or no end, is told of again: by what
+a snapshot holds of it, else by its own footer. So what costs a request each is only what is younger than the last
+snapshots. Agents may go on all the while: what they tell of themselves is left out where it was read, and does no harm
+where it was not, as records are joined. What is told again counts whatever is registered before it
+(`RemoteWalRebuiltSegment`).
+
+An object that was stored and never told of is whole, since a write is all or nothing, so it is told of as well; in
+doubt an object stays until its records expire. One whose deletion a snapshot knows of is told of as to be deleted.
+
+Told of last is what is in no object and need not be (`recovery.remembered_gaps`).
+
+Not told of are dead entries: leaders' agents declare them again by their logs (`rlm.failover`).
+
+When all was read back, and only then, a last record says that the topic is whole again.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
+from metadata_topic.archive_recovery import record_from_object
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.cluster_descriptions import NO_TOPIC_ID
+from metadata_topic.declared_gaps import DeclaredGap
+from metadata_topic.errors import MetadataTopicError, PublicationBacklogFullError
+from metadata_topic.gap_record import MAX_GAPS, RemoteWalGapDeclaration
+from metadata_topic.publishable import Publishable
+from metadata_topic.records import (
+    PublishedSegment,
+    RemoteWalNodeRegistration,
+    RemoteWalRebuiltSegment,
+    RemoteWalTopicRebuilt,
+)
+from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.topic import METADATA_TOPIC
+from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
+from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
+from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from recovery.footers import Progress, UnreadableObject, read_footers
+from recovery.patience import IMPATIENT, Patience
+from recovery.remembered_gaps import ListedObjects, remembered_gaps, untold_gaps
+from recovery.remembered_metadata import RememberedMetadata
+
+_PASSES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a topic tells, or snapshots remember."""
+
+    store: RemoteWalMetadataStore
+    archive: ArchiveStore
+
+
+@dataclass(slots=True)
+class RebuildPlan:
+    """What to write, and where it is from."""
+
+    objects: int = 0
+    """Stored combined segments and archive objects."""
+    known: int = 0
+    """Those of them that the topic tells of."""
+    bytes: int = 0
+    """Of those that it does not tell of."""
+    segments: list[PublishedSegment] = field(default_factory=list)
+    """COPY_SEGMENT_FINISHED."""
+    from_footers: int = 0
+    """Objects, archive objects too, that no snapshot tells of."""
+    deletions: list[RemoteWalCombinedLogSegmentMetadata | ArchiveObjectDeleted] = field(default_factory=list)
+    """DELETE_SEGMENT_STARTED."""
+    archived: list[ArchiveObjectCommitted] = field(default_factory=list)
+    registrations: list[RemoteWalNodeRegistration] = field(default_factory=list)
+    gaps: list[DeclaredGap] = field(default_factory=list)
+    """Up to where records were released first."""
+    unreadable: list[UnreadableObject] = field(default_factory=list)
+    """Objects that nobody tells of, not even themselves."""
+
+    @property
+    def records(self) -> int:
+        """How many are to be published."""
+        of_gaps = -(-len(self.gaps) // MAX_GAPS)
+        return len(self.segments) + len(self.deletions) + len(self.archived) + len(self.registrations) + of_gaps
+
+    @property
+    def declared_gaps(self) -> int:
+        """How many ranges of records are lost for object storage."""
+        return sum(gap.reason.is_loss for gap in self.gaps)
+
+    @property
+    def bounds(self) -> int:
+        """How often it is said where the upload of a log began, or up to where its records were released."""
+        return len(self.gaps) - self.declared_gaps
+
+    def untold(self, told: Known) -> "RebuildPlan":
+        """What of it the topic does not tell yet."""
+        return replace(
+            self,
+            segments=[one for one in self.segments if _is_untold(told.store.state_of(one.combined_segment_id))],
+            archived=[one for one in self.archived if _is_untold(told.archive.state_of(one.object_id))],
+            deletions=[one for one in self.deletions if _is_untold(_state_of(one, told))],
+            registrations=[one for one in self.registrations if told.store.registration_of(one.broker_id) is None],
+            gaps=untold_gaps(self.gaps, told.store),
+        )
+
+
+class WritableTopic(Protocol):
+    """What is asked of `metadata_topic.topic_session.TopicSession`."""
+
+    @property
+    def store(self) -> RemoteWalMetadataStore: ...
+    @property
+    def archive(self) -> ArchiveStore: ...
+
+    def publish(self, record: Publishable, /) -> None:
+        """Raises PublicationBacklogFullError."""
+
+    def published(self) -> None:
+        """Wait until all is acknowledged. Raises MetadataTopicError."""
+
+    def read_to_end(self) -> bool: ...
+
+
+class Rebuild:
+    """Plans and writes. Blocks."""
+
+    def __init__(
+        self,
+        storage: RemoteWalStorageManager,
+        archive: ArchiveStorage | None,
+        remembered: RememberedMetadata,
+        wall_ms: Callable[[], int],
+        progress: Progress = lambda _what, _done: None,
+        patience: Patience = IMPATIENT,
+    ) -> None:
+        """`archive`: None where no broker has one."""
+        self._storage = storage
+        self._archive = archive
+        self._remembered = remembered
+        self._wall_ms = wall_ms
+        self._progress = progress
+        self._patience = patience
+
+    def plan(self, told: Known) -> RebuildPlan:
+        """What the topic does not tell, of which this is told. Raises RemoteStorageError."""
+        plan = RebuildPlan()
+        self._plan_registrations(plan, told)
+        self._plan_segments(plan, told)
+        if self._archive is not None:
+            self._plan_archive(plan, told, self._archive)
+        return plan
+
+    def write(self, session: WritableTopic, plan: RebuildPlan) -> int:
+        """Publish it, and what is missing then, until all was read back; then tell so. Returns how many records.
+
+        Raises MetadataTopicError, RemoteStorageError; then it may be run again.
+        """
+        written = 0
+        for _ in range(_PASSES):
+            for record in self._records(plan):
+                _publish(session, record)
+                written += 1
+                if written % 1000 == 0:
+                    self._progress("records written", written)
+            session.published()
+            if not session.read_to_end():
+                raise MetadataTopicError(
+                    "rebuild", METADATA_TOPIC, "what was written was not read back", "run it again"
+                )
+            plan = plan.untold(Known(session.store, session.archive))
+            if not plan.records:
+                break
+        else:
+            raise MetadataTopicError("rebuild", METADATA_TOPIC, f"{plan.records} records are missing", "run it again")
+        topic = session.store.topic
+        # Above all that agents remember, also where a clock was ahead: an older one would not end their doubt.
+        rebuilt_ms = max(self._wall_ms(), topic.rebuilt_ms + 1, self._remembered.rebuilt_ms + 1)
+        _publish(session, RemoteWalTopicRebuilt(topic.topic_id or NO_TOPIC_ID, rebuilt_ms))
+        session.published()
+        return written + 1
+
+    def _plan_registrations(self, plan: RebuildPlan, told: Known) -> None:
+        """Of brokers of which the topic tells none: another one's might fence an agent that is alive."""
+        remembered = self._remembered.store.newest_registrations()
+        plan.registrations += [known for known in remembered if told.store.registration_of(known.broker_id) is None]
+
+    def _plan_segments(self, plan: RebuildPlan, told: Known) -> None:
+        unremembered: list[StoredSegment] = []
+        listed = ListedObjects()
+        for stored in self._storage.list_log_segments():
+            plan.objects += 1
+            listed.add(stored.combined_segment_id)
+            if plan.objects % 1000 == 0:
+                self._progress("objects listed", plan.objects)
+            if not _is_untold(told.store.state_of(stored.combined_segment_id)):
+                plan.known += 1
+                continue
+            plan.bytes += stored.size_bytes
+            remembered = self._remembered.store.published_segment(stored.combined_segment_id)
+            state = self._remembered.store.state_of(stored.combined_segment_id)
+            if state in (DELETING, DELETED):
+                plan.deletions.append(
+                    RemoteWalCombinedLogSegmentMetadata(
+                        stored.combined_segment_id, (), DELETING, self._wall_ms(), stored.size_bytes
+                    )
+                )
+            elif remembered is not None and state is FINISHED and remembered.entry_count:
+                plan.segments.append(remembered)
+            else:
+                unremembered.append(stored)
+        for found in read_footers(self._storage, unremembered, self._progress, self._patience):
+            if not isinstance(found, UnreadableObject):
+                plan.segments.append(PublishedSegment.of(replace(found, state=FINISHED)))
+                plan.from_footers += 1
+            elif not found.is_gone:  # what is gone by now was deleted by the agents meanwhile
+                plan.unreadable.append(found)
+        plan.gaps += untold_gaps(remembered_gaps(self._remembered, listed), told.store)
+
+    def _plan_archive(self, plan: RebuildPlan, told: Known, archive: ArchiveStorage) -> None:
+        for stored in archive.list():
+            plan.objects += 1
+            if not _is_untold(told.archive.state_of(stored.object_id)):
+                plan.known += 1
+                continue
+            plan.bytes += stored.size_bytes
+            incarnation = self._publisher_of(stored, told)
+            if self._remembered.archive.state_of(stored.object_id) in (DELETING, DELETED):
+                deletion = ArchiveObjectDeleted(stored.object_id, incarnation, DELETING, self._wall_ms())
+                plan.deletions.append(deletion)
+                continue
+            record = self._remembered.archive.committed(stored.object_id)
+            if record is None:
+                try:
+                    record = self._patience.call(partial(record_from_object, archive, stored))
+                except RemoteResourceNotFoundError:
+                    continue
+                except RemoteSegmentCorruptError as error:
+                    plan.unreadable.append(UnreadableObject(stored.key, error.reason))
+                    continue
+                plan.from_footers += 1
+            plan.archived.append(replace(record, incarnation=incarnation))
+
+    def _publisher_of(self, stored: StoredArchiveObject, told: Known) -> int:
+        """An incarnation whose records about the object count."""
+        writer = stored.object_id.writer_id
+        registered = (store.registration_of(writer.broker_id) for store in (told.store, self._remembered.store))
+        return max([writer.incarnation, *(known.incarnation for known in registered if known is not None)])
+
+    def _records(self, plan: RebuildPlan) -> Iterator[Publishable]:
+        yield from plan.registrations
+        yield from (RemoteWalRebuiltSegment(segment) for segment in plan.segments)
+        yield from plan.archived
+        yield from plan.deletions
+        now_ms = self._wall_ms()  # for keys that no agent uses, nor a rebuild before
+        for sequence, at in enumerate(range(0, len(plan.gaps), MAX_GAPS)):
+            yield RemoteWalGapDeclaration(0, now_ms, sequence, tuple(plan.gaps[at : at + MAX_GAPS]), now_ms)
+
+
+def _is_untold(state: RemoteLogSegmentState | None) -> bool:
+    """An upload without an end may be under way, or its end may have been lost; the object is there."""
+    return state in (None, STARTED)
+
+
+def _state_of(
+    record: RemoteWalCombinedLogSegmentMetadata | ArchiveObjectDeleted, told: Known
+) -> RemoteLogSegmentState | None:
+    if isinstance(record, ArchiveObjectDeleted):
+        return told.archive.state_of(record.object_id)
+    return told.store.state_of(record.combined_segment_id)
+
+
+def _publish(session: WritableTopic, record: Publishable) -> None:
+    try:
+        session.publish(record)
+    except PublicationBacklogFullError:
+        session.published()
+        session.publish(record)

@@ -1,0 +1,306 @@
+"""What was uploaded, stored, fetched, linked and sent inline, and what it cost: by topic, broker and day.
+
+Theory. What a topic did is told by two witnesses. The metadata tells objects, their sizes, life times and whose bytes
+are in them; an object's PUT, upload and storage are shared out by the bytes of its entries. The agents' usage records
+tell what followers were given, linked or inline, and each agent's requests. GETs belong to no topic by themselves, as
+one range holds several topics' batches: each day's GETs and retrieved bytes are shared out by the bytes that were
+linked. So the sum over topics is what was paid, and nothing is counted twice.
+
+An archive object is of one topic, and is priced as its own store is. What has no topic stands in rows with a null
+topic: requests beside the objects (snapshots, listings, failed attempts, reads of the archive), and all that crossed
+the border beside record bytes. In an incremental run, combined segments of earlier runs have no entries here; their
+storage stands in such a row, too.
+
+The broker of a row is the one that led. Stock Kafka's cost is that of the same records crossing to the same followers
+in other zones; a broker of which no zone is known counts as a zone of its own. Where no usage record tells of a
+broker's day, amounts and dollars that follow from usage are null, which is unknown and not 0.
+
+All of it is linear aggregation; `entries` is shuffled once, by object.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as fn
+
+from plugin.prices import BYTES_PER_GB, StorePrices
+from retention_job.cost.price_table import EXPRESS, STANDARD, PriceTable
+from retention_job.cost.storage_days import byte_ms_by_day, life_days, life_sums
+from retention_job.cost.stored_objects import ARCHIVE_AMOUNTS, archive_by_topic, segments_by_topic
+from retention_job.cost.usage_table import AGENT, FOLLOWER, STORE, TOPIC, amounts_by_day, racks
+from retention_job.spark.joins import union
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_BYTE_MS_PER_GB_MONTH: Final = BYTES_PER_GB * 720 * 3_600_000.0
+"""A 30-day month, as in the price comparisons."""
+_KEY: Final = ("topic_id", "broker_id", "day")
+_OF_TOPICS: Final = (
+    "puts", "upload_bytes", "linked_remote_bytes", "inline_remote_bytes", "archive_puts", "archive_upload_bytes",
+)  # fmt: skip
+
+AMOUNTS: Final = (
+    "objects",  # that the topic has bytes in
+    "puts",  # its share of their PUTs
+    "upload_bytes",
+    "stored_byte_ms",
+    "linked_bytes",  # to all followers
+    "linked_remote_bytes",  # to those in other zones
+    "inline_bytes",
+    "inline_remote_bytes",
+    "gets",
+    "retrieval_bytes",
+    "protocol_bytes",  # across the border beside record bytes: requests, links, what has the feature off
+    "protocol_stock_bytes",  # the same in stock Kafka
+    "archive_objects",  # that were written
+    "archive_puts",  # theirs and, without a topic, all else that is paid as a PUT in a store with other prices
+    "archive_upload_bytes",
+    "archive_stored_byte_ms",
+    "archive_gets",  # from a store with other prices
+)
+DOLLARS: Final = (
+    "put_usd",
+    "upload_usd",
+    "storage_usd",
+    "get_usd",
+    "retrieval_usd",
+    "read_fee_usd",
+    "crossing_usd",  # what is left of the zone border
+    "archive_put_usd",
+    "archive_get_usd",
+    "archive_storage_usd",
+)
+"""The parts of `remote_wal_usd`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostSources:
+    """What a run read: `schemas.SEGMENTS`, `ENTRIES`, `TIERED`, `ARCHIVE_OBJECTS`, and `usage_table.COUNTERS`."""
+
+    segments: "DataFrame"
+    entries: "DataFrame"
+    tiered: "DataFrame"
+    archive: "DataFrame"
+    counters: "DataFrame"
+    now_ms: int
+    counted_until_ms: int = 0
+    """What was stored before this time has been counted by earlier runs; 0 when this run counts everything."""
+    since_ms: int = 0
+    """When the time begins that amounts are of."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSections:
+    """The sections of price tables that two stores are paid by."""
+
+    wal: str = EXPRESS
+    archive: str = STANDARD
+
+
+_DEFAULT: Final = StoreSections()
+
+
+def cost_by_topic(sources: CostSources, prices: PriceTable, sections: StoreSections = _DEFAULT) -> "DataFrame":
+    """One row for each topic id, broker and day: AMOUNTS, `remote_followers`, DOLLARS, `remote_wal_usd`, `stock_usd`,
+    `saved_usd`.
+
+    Raises PriceError when a price is missing.
+    """
+    rates = _Rates.of(prices, sections)
+    # Decoded once: there are few usage records, and they are asked many things.
+    counters = sources.counters.cache()
+    usage, zones = amounts_by_day(counters).cache(), racks(counters).cache()
+    uploads = segments_by_topic(sources.segments, sources.entries, sources.now_ms, sources.counted_until_ms).cache()
+    moved = _moved(usage, zones).cache()
+    archived = archive_by_topic(sources.archive, sources.now_ms, sources.since_ms).cache()
+    by_broker = _without_topic(usage, [uploads, moved, archived], zones, sections)
+    amounts = (
+        union(uploads, _with_gets(moved, usage, sections.wal), archived, by_broker)
+        .groupBy(*_KEY)
+        .agg(*(fn.sum(name).alias(name) for name in AMOUNTS), fn.max("remote_followers").alias("remote_followers"))
+    )
+    known = usage.where(fn.col("kind") == AGENT).select("broker_id", "day", fn.lit(True).alias("_known"))
+    return _priced(amounts.join(fn.broadcast(known), ["broker_id", "day"], "left"), rates)
+
+
+def tiered_cost(tiered: "DataFrame", prices: PriceTable, now_ms: int, since_ms: int = 0) -> "DataFrame":
+    """(topic_id, day, stored_byte_ms, storage_usd): KIP-405's storage, which stock Kafka pays as well."""
+    start, end = fn.greatest(fn.col("finished_ms"), fn.lit(since_ms)), fn.coalesce("deleted_ms", fn.lit(now_ms))
+    lives = tiered.where("finished_ms is not null and size_bytes is not null")
+    grouped = lives.groupBy("topic_id", *life_days(start, end)).agg(*life_sums(start, end, fn.col("size_bytes")))
+    rate = prices.usd(STANDARD, "storage_gb_month") / _BYTE_MS_PER_GB_MONTH
+    return byte_ms_by_day(grouped, ["topic_id"]).withColumn("storage_usd", fn.col("stored_byte_ms") * rate)
+
+
+def _moved(usage: "DataFrame", zones: "DataFrame") -> "DataFrame":
+    """(key, linked and inline bytes, remote_followers) from usage."""
+    topics = _with_zones(usage.where(fn.col("kind") == TOPIC), zones)
+    remote = fn.col("is_remote").cast("long")
+    given = ((fn.col("a1") + fn.col("a2")) > 0).cast("int")
+    return topics.groupBy(fn.unhex("name").alias("topic_id"), "broker_id", "day").agg(
+        fn.sum("a1").alias("linked_bytes"),
+        fn.sum(fn.col("a1") * remote).alias("linked_remote_bytes"),
+        fn.sum("a2").alias("inline_bytes"),
+        fn.sum(fn.col("a2") * remote).alias("inline_remote_bytes"),
+        fn.sum(remote * given).alias("remote_followers"),
+    )
+
+
+def _with_zones(rows: "DataFrame", zones: "DataFrame") -> "DataFrame":
+    """With `is_remote`: whether leader and follower are in different zones, or a zone is not known."""
+    own = fn.broadcast(zones.withColumnRenamed("rack", "_own"))
+    theirs = fn.broadcast(zones.select(fn.col("broker_id").alias("follower"), fn.col("rack").alias("_theirs")))
+    joined = rows.join(own, "broker_id", "left").join(theirs, "follower", "left")
+    return joined.withColumn("is_remote", ~fn.coalesce(fn.col("_own") == fn.col("_theirs"), fn.lit(False)))
+
+
+def _store_by_day(usage: "DataFrame", wal_prices: str) -> "DataFrame":
+    """The combined segments' store, by broker and day."""
+    return usage.where((fn.col("kind") == STORE) & (fn.col("name") == wal_prices))
+
+
+def _with_gets(moved: "DataFrame", usage: "DataFrame", wal_prices: str) -> "DataFrame":
+    """With each topic's share of the day's GETs and retrieved bytes, by the bytes that were linked."""
+    made = _store_by_day(usage, wal_prices).groupBy("day").agg(
+        fn.sum(fn.col("a2") + fn.col("a3")).alias("_gets"), fn.sum("a7").alias("_retrieved")
+    )  # fmt: skip
+    share = fn.col("linked_bytes") / fn.col("_linked")
+    linked = moved.groupBy("day").agg(fn.sum("linked_bytes").alias("_linked"))
+    days = made.join(linked.where("_linked > 0"), "day")
+    return (
+        moved.join(fn.broadcast(days), "day", "left")
+        .withColumn("gets", share * fn.col("_gets"))
+        .withColumn("retrieval_bytes", share * fn.col("_retrieved"))
+        .drop("_gets", "_retrieved", "_linked")
+    )
+
+
+def _without_topic(
+    usage: "DataFrame", by_topic: "list[DataFrame]", zones: "DataFrame", sections: StoreSections
+) -> "DataFrame":
+    """Rows with a null topic: what an agent did beside the topics' records, which are `by_topic`."""
+    together = union(*by_topic)
+    of_topics = together.groupBy("broker_id", "day").agg(
+        *(fn.coalesce(fn.sum(name), fn.lit(0)).alias(f"_{name}") for name in _OF_TOPICS)
+    ).cache()  # fmt: skip
+    rows = union(
+        _requests(usage, of_topics, together, sections),
+        _border(usage, of_topics, zones),
+        _other_store(usage, of_topics, sections),
+    )
+    return rows.withColumn("topic_id", fn.lit(None).cast("binary"))
+
+
+def _left(counted: str, *told: str) -> "Column":
+    """What usage counted beside what the objects tell."""
+    return fn.greatest(fn.expr(" - ".join((counted, *(f"coalesce({name}, 0)" for name in told)))), fn.lit(0))
+
+
+def _requests(
+    usage: "DataFrame", of_topics: "DataFrame", together: "DataFrame", sections: StoreSections
+) -> "DataFrame":
+    """To the combined segments' store, in which archive objects may be as well."""
+    linked = together.groupBy("day").agg(fn.coalesce(fn.sum("linked_bytes") > 0, fn.lit(False)).alias("_any_linked"))
+    both = sections.wal == sections.archive
+    store = _store_by_day(usage, sections.wal).select("broker_id", "day", *(f"a{n}" for n in range(1, 8)))
+    beside = store.join(of_topics, ["broker_id", "day"], "left").join(fn.broadcast(linked), "day", "left")
+    unlinked = ~fn.coalesce("_any_linked", fn.lit(False))
+    return beside.select(
+        "broker_id",
+        "day",
+        # A listing is paid as a PUT is.
+        (_left("a1", "_puts", *(["_archive_puts"] if both else [])) + fn.col("a5")).alias("puts"),
+        _left("a6", "_upload_bytes", *(["_archive_upload_bytes"] if both else [])).alias("upload_bytes"),
+        fn.when(unlinked, fn.col("a2") + fn.col("a3")).alias("gets"),
+        fn.when(unlinked, fn.col("a7")).alias("retrieval_bytes"),
+    )
+
+
+def _border(usage: "DataFrame", of_topics: "DataFrame", zones: "DataFrame") -> "DataFrame":
+    """What crossed it beside record bytes."""
+    border = (
+        _with_zones(usage.where((fn.col("kind") == FOLLOWER) & (fn.col("follower") >= 0)), zones)
+        .where("is_remote")
+        .groupBy("broker_id", "day")
+        .agg(fn.sum("a1").alias("_peer"), fn.sum("a2").alias("_stock"))
+        .join(of_topics, ["broker_id", "day"], "left")
+    )
+    records = fn.coalesce("_inline_remote_bytes", fn.lit(0))
+    return border.select(
+        "broker_id",
+        "day",
+        (fn.col("_peer") - records).alias("protocol_bytes"),
+        (fn.col("_stock") - records - fn.coalesce("_linked_remote_bytes", fn.lit(0))).alias("protocol_stock_bytes"),
+    )
+
+
+def _other_store(usage: "DataFrame", of_topics: "DataFrame", sections: StoreSections) -> "DataFrame":
+    """Requests to a store that is not priced as the combined segments' is: the archive's."""
+    counted = (
+        usage.where((fn.col("kind") == STORE) & (fn.col("name") != sections.wal))
+        .groupBy("broker_id", "day")
+        .agg(*(fn.sum(name).alias(name) for name in ("a1", "a2", "a3", "a5", "a6")))
+    )
+    return counted.join(of_topics, ["broker_id", "day"], "left").select(
+        "broker_id",
+        "day",
+        (_left("a1", "_archive_puts") + fn.col("a5")).alias("archive_puts"),
+        _left("a6", "_archive_upload_bytes").alias("archive_upload_bytes"),
+        fn.expr("a2 + a3").alias("archive_gets"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Dollars."""
+
+    store: StorePrices
+    archive: StorePrices
+    crossing_gb: float
+    read_fee_gb: float
+
+    @classmethod
+    def of(cls, prices: PriceTable, sections: StoreSections) -> "_Rates":
+        # S3 Standard is in all zones, so only a directory bucket's readers can be in others.
+        read_fee_gb = prices.cross_zone_read_gb if sections.wal == EXPRESS else 0.0
+        return cls(prices.store(sections.wal), prices.store(sections.archive), prices.zone_crossing_gb, read_fee_gb)
+
+
+def _priced(amounts: "DataFrame", rates: _Rates) -> "DataFrame":
+    known = fn.coalesce("_known", fn.lit(False))
+
+    def usage(name: str) -> "Column":
+        return fn.when(known, fn.coalesce(name, fn.lit(0)))
+
+    def metadata(name: str) -> "Column":
+        return fn.coalesce(name, fn.lit(0))
+
+    from_metadata = ("objects", "puts", "upload_bytes", "stored_byte_ms", *ARCHIVE_AMOUNTS)
+    counted = amounts.select(
+        *_KEY,
+        *((metadata(name) if name in from_metadata else usage(name)).cast("double").alias(name) for name in AMOUNTS),
+        "remote_followers",
+    )
+    store, gb = rates.store, float(BYTES_PER_GB)
+    usd = {
+        "put_usd": fn.col("puts") * (store.put_per_1000 / 1000),
+        "upload_usd": fn.col("upload_bytes") * (store.upload_gb / gb),
+        "storage_usd": fn.col("stored_byte_ms") * (store.storage_gb_month / _BYTE_MS_PER_GB_MONTH),
+        "get_usd": fn.col("gets") * (store.get_per_1000 / 1000),
+        "retrieval_usd": fn.col("retrieval_bytes") * (store.retrieval_gb / gb),
+        "read_fee_usd": fn.col("linked_remote_bytes") * (rates.read_fee_gb / gb),
+        "crossing_usd": fn.expr("inline_remote_bytes + protocol_bytes") * (rates.crossing_gb / gb),
+        "archive_put_usd": fn.col("archive_puts") * (rates.archive.put_per_1000 / 1000)
+        + fn.col("archive_upload_bytes") * (rates.archive.upload_gb / gb),
+        "archive_get_usd": fn.col("archive_gets") * (rates.archive.get_per_1000 / 1000),
+        "archive_storage_usd": fn.col("archive_stored_byte_ms")
+        * (rates.archive.storage_gb_month / _BYTE_MS_PER_GB_MONTH),
+    }
+    stock = fn.expr("linked_remote_bytes + inline_remote_bytes + protocol_stock_bytes") * (rates.crossing_gb / gb)
+    return (
+        counted.withColumns(usd)
+        .withColumn("remote_wal_usd", fn.expr(" + ".join(DOLLARS)))
+        .withColumn("stock_usd", stock)
+        .withColumn("saved_usd", fn.col("stock_usd") - fn.col("remote_wal_usd"))
+    )

@@ -1,0 +1,150 @@
+"""Named scenarios from `scenarios.toml`, with parameters set anew by whoever asks."""
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from retention_job.cost.price_table import PriceTable
+from retention_job.cost.scenario_model import STORAGE_PARTS, MonthlyCost, ScenarioCost, ScenarioError, Workload, cost_of
+
+SCENARIOS_FILE: Final = Path(__file__).with_name("scenarios.toml")
+CURRENT_PRICES: Final = "current"
+_OWN_KEYS: Final = frozenset({"about", "prices", "inferred", "base"})
+_PARAMETERS: Final = tuple(parameter.name for parameter in dataclasses.fields(Workload))
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A workload with its price table."""
+
+    name: str
+    about: str
+    workload: Workload
+    prices: PriceTable
+    inferred: tuple[str, ...]
+    """Parameters that the scenario's source does not tell, but that follow from its figures."""
+    overridden: tuple[str, ...]
+
+    @property
+    def cost(self) -> ScenarioCost:
+        """Raises PriceError."""
+        return cost_of(self.workload, self.prices)
+
+
+def scenario_names(file: Path = SCENARIOS_FILE) -> dict[str, str]:
+    """Every scenario with one line about it."""
+    scenarios = _read(file)["scenarios"]
+    return {name: str(scenario.get("about", "")) for name, scenario in scenarios.items()}
+
+
+def load_scenario(
+    name: str, overrides: Sequence[str] = (), prices_file: Path | None = None, file: Path = SCENARIOS_FILE
+) -> Scenario:
+    """A scenario with `overrides`, each `parameter=value`; `prices=current` takes the price file.
+
+    Raises ScenarioError for an unknown name, parameter or value, PriceError for a price file without a date.
+    """
+    tables = _read(file)
+    raw = _with_bases(name, tables["scenarios"], file)
+    changed = dict(_split(override) for override in overrides)
+    raw |= changed
+    prices = _prices(str(raw.get("prices", CURRENT_PRICES)), tables.get("prices", {}), prices_file, file)
+    try:
+        workload = TypeAdapter(Workload).validate_python({key: raw[key] for key in _PARAMETERS if key in raw})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        parameter = ".".join(map(str, first["loc"])) or "parameters"
+        raise ScenarioError(f"scenario {name}: {parameter}: {first['msg']}") from None
+    return Scenario(
+        name,
+        str(raw.get("about", "")),
+        workload,
+        prices,
+        tuple(key for key in raw.get("inferred", ()) if key not in changed),
+        tuple(changed),
+    )
+
+
+def scenario_json(scenario: Scenario) -> dict[str, object]:
+    """Dollars per broker and month, with their parts; what programs get. Raises PriceError."""
+    cost = scenario.cost
+    return {
+        "scenario": scenario.name,
+        "about": scenario.about,
+        "unit": "US dollars per broker and month",
+        "baseline": _cost_json(cost.baseline),
+        "remote_wal": _cost_json(cost.remote_wal),
+        "saved_percent": round(100 * cost.saved_ratio, 1),
+        "all_brokers_saved": round(scenario.workload.brokers * (cost.baseline.total - cost.remote_wal.total), 2),
+        "linked": cost.linked,
+        "objects_per_month": round(cost.objects_per_month),
+        "object_bytes": round(cost.object_bytes),
+        "break_even_mb_s": None if cost.break_even_mb_s is None else round(cost.break_even_mb_s, 3),
+        "prices": {"source": scenario.prices.source, "confirmed": scenario.prices.confirmed},
+        "parameters": TypeAdapter(Workload).dump_python(scenario.workload, mode="json"),
+        "inferred_parameters": list(scenario.inferred),
+        "overridden_parameters": list(scenario.overridden),
+    }
+
+
+def _cost_json(cost: MonthlyCost) -> dict[str, float]:
+    storage = cost.sum_of(*STORAGE_PARTS[: 3 if "wal_storage" in cost.parts else 2])
+    return {
+        "total": round(cost.total, 2),
+        "storage_and_instance": round(storage, 2),
+        "transfer": round(cost.total - storage, 2),
+        **{part: round(usd, 2) for part, usd in cost.parts.items()},
+    }
+
+
+def _read(file: Path) -> dict[str, Any]:
+    chosen = resources.files("retention_job.cost") / file.name if file == SCENARIOS_FILE else file  # maybe in a zip
+    try:
+        tables = tomllib.loads(chosen.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ScenarioError(f"{file}: {error}") from error
+    if not isinstance(tables.get("scenarios"), dict):
+        raise ScenarioError(f"{file}: scenarios: there are none")
+    return tables
+
+
+def _with_bases(name: str, scenarios: Mapping[str, dict[str, Any]], file: Path) -> dict[str, Any]:
+    """A scenario's own keys over those of the one that it is based on."""
+    layers: list[dict[str, Any]] = []
+    at: str | None = name
+    while at is not None:
+        if at not in scenarios:
+            raise ScenarioError(f"scenario {at}: unknown; there are: {', '.join(scenarios)}")
+        if len(layers) > len(scenarios):
+            raise ScenarioError(f"{file}: scenario {name}: its bases go in a circle")
+        layers.append(scenarios[at])
+        at = scenarios[at].get("base")
+    merged: dict[str, Any] = {}
+    for layer in reversed(layers):
+        merged |= layer
+    unknown = merged.keys() - _OWN_KEYS - set(_PARAMETERS)
+    if unknown:
+        raise ScenarioError(f"{file}: scenario {name}: unknown parameters: {', '.join(sorted(unknown))}")
+    return merged
+
+
+def _split(override: str) -> tuple[str, str]:
+    parameter, equals, value = override.partition("=")
+    parameter = parameter.strip().replace("-", "_")
+    if not equals or (parameter not in _PARAMETERS and parameter != "prices"):
+        raise ScenarioError(f"{override!r}: not parameter=value; the parameters are: prices, {', '.join(_PARAMETERS)}")
+    return parameter, value.strip()
+
+
+def _prices(name: str, tables: Mapping[str, Any], prices_file: Path | None, file: Path) -> PriceTable:
+    if name == CURRENT_PRICES:
+        return PriceTable.load(prices_file)
+    if name not in tables:
+        raise ScenarioError(f"prices {name}: unknown; there are: {', '.join((CURRENT_PRICES, *tables))}")
+    return PriceTable.of(tables[name], f"{file.name} [prices.{name}]")

@@ -1,0 +1,1 @@
+"""What is wrong, how bad it is, and handing safe deletions over to the agents."""

@@ -1,0 +1,143 @@
+"""Safe deletions, handed to the agents' two-phase delete.
+
+Theory. The job deletes nothing itself. For an object that may go it publishes DELETE_SEGMENT_STARTED, as the owner's
+agent would; from there on agents treat it as any deletion: after the grace time the owner's agent, or its caretaker,
+judges the object's entries anew by what it knows then, and deletes it or holds it back (`rlm.expiration`).
+
+What may be handed over:
+
+- `expired_not_deleted`: the agent's own guard stands behind it, so a mistake here deletes nothing.
+- `upload_unfinished` and `object_without_metadata`: nothing is known of their records, so the guard cannot help. Hence
+  the topic is read on to its present end right before, and whatever was told of such a segment meanwhile takes it off
+  the list; and if most objects have no metadata, none is handed over, as it is the metadata that seems to be lost.
+
+A record says the same however often it is published, and it is the furthest state that counts. So the handover may be
+made twice, or be killed at any point and made again; two jobs at once do no harm either. Once handed over, a segment is
+DELETE_SEGMENT_STARTED, and the next run finds nothing to hand over.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+from pyspark.sql import functions as fn
+
+from metadata_topic.errors import PublicationBacklogFullError
+from metadata_topic.publisher import RemoteWalMetadataPublisher
+from metadata_topic.records import PublishableRecord
+from metadata_topic.states import DELETING
+from metadata_topic.topic import METADATA_TOPIC
+from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
+from retention_job.errors import RetentionJobError
+from retention_job.findings.find import metadata_is_doubtful
+from retention_job.findings.kinds import Kind
+from retention_job.settings import Sources
+from retention_job.sources.kafka_cluster import client_config, read_cluster
+from retention_job.sources.kafka_reading import read_topic
+from retention_job.tables.history import History
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = structlog.get_logger(__name__)
+
+_HANDED_OVER: Final = (Kind.EXPIRED, Kind.UPLOAD_UNFINISHED, Kind.NO_METADATA)
+_UNGUARDED: Final = (Kind.UPLOAD_UNFINISHED, Kind.NO_METADATA)
+_FLUSH_S: Final = 60.0
+_PUBLISHERS_ID: Final = 0
+"""A name among clients; the records are partitioned by their segments' brokers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What was handed over, or could be."""
+
+    segments: int
+    size_bytes: int
+    is_dry: bool
+    withheld: int
+    """Not handed over: objects without metadata where most objects have none, and what a record came about since."""
+
+
+class Publisher(Protocol):
+    """Takes records for the metadata topic."""
+
+    def publish(self, record: PublishableRecord, /) -> None:
+        """Raises PublicationBacklogFullError when too much waits."""
+
+    def flush(self, timeout_s: float, /) -> bool:
+        """Whether everything is in the topic."""
+
+
+def hand_over(history: History, findings: "DataFrame", sources: Sources, now_ms: int, *, dry_run: bool) -> Handover:
+    """Raises RetentionJobError when the topic takes no records; what was published until then counts."""
+    is_unguarded = fn.col("kind").isin(*(kind.value for kind in _UNGUARDED))
+    deletable = findings.filter(fn.col("kind").isin(*(kind.value for kind in _HANDED_OVER))).select(
+        "segment", "size_bytes", is_unguarded.alias("is_unguarded")
+    )
+    found = deletable.count()
+    if metadata_is_doubtful(history, sources.life_times) is not None:
+        deletable = deletable.filter("NOT is_unguarded")
+    if not dry_run and not deletable.filter("is_unguarded").isEmpty():
+        deletable = deletable.join(_told_since(history, sources), "segment", "left_anti").localCheckpoint()
+    counted = deletable.agg(
+        fn.count("*").alias("n"), fn.coalesce(fn.sum("size_bytes"), fn.lit(0)).alias("bytes")
+    ).collect()[0]
+    handover = Handover(counted["n"], counted["bytes"], dry_run, found - counted["n"])
+    if not dry_run and handover.segments:
+        publisher = RemoteWalMetadataPublisher(client_config(sources.kafka), _PUBLISHERS_ID, time.monotonic)
+        publisher.start()
+        try:
+            publish_deletions(_segments(deletable), publisher, now_ms)
+        finally:
+            publisher.close()
+        log.info("deletions_handed_over", segments=handover.segments, size_bytes=handover.size_bytes)
+    return handover
+
+
+def _told_since(history: History, sources: Sources) -> "DataFrame":
+    """Names of the segments that records behind the end of this run's reading tell of."""
+    ending = read_cluster(sources.kafka).offsets[METADATA_TOPIC].latest
+    later = read_topic(history.spark, sources.kafka, METADATA_TOPIC, history.read.ending_offsets, ending)
+    ids = later.filter("length(key) = 16").select(fn.lower(fn.hex("key")).alias("id"))
+    parts = (fn.substring("id", 1, 8), fn.substring("id", 9, 12), fn.substring("id", 21, 12))
+    broker = fn.conv(parts[0], 16, 10)
+    return ids.select(fn.concat_ws("-", broker, parts[1], parts[2]).alias("segment")).distinct()
+
+
+def _segments(deletable: "DataFrame") -> Iterator[tuple[CombinedSegmentId, int]]:
+    for row in deletable.select("segment", "size_bytes").toLocalIterator():
+        broker_id, incarnation, sequence = row["segment"].split("-")
+        size_bytes = row["size_bytes"]
+        segment_id = CombinedSegmentId(int(broker_id), int(incarnation, 16), int(sequence, 16))
+        yield segment_id, UNKNOWN_POSITION if size_bytes is None else size_bytes
+
+
+def publish_deletions(
+    segments: Iterator[tuple[CombinedSegmentId, int]],
+    publisher: Publisher,
+    now_ms: int,
+    flush_s: float = _FLUSH_S,
+) -> int:
+    """DELETE_SEGMENT_STARTED for each (segment, size); returns how many. Raises RetentionJobError."""
+    published = 0
+    for segment_id, size_bytes in segments:
+        record = RemoteWalCombinedLogSegmentMetadata(segment_id, (), DELETING, now_ms, size_bytes)
+        try:
+            publisher.publish(record)
+        except PublicationBacklogFullError:
+            _flush(publisher, flush_s, published)
+            publisher.publish(record)
+        published += 1
+    _flush(publisher, flush_s, published)
+    return published
+
+
+def _flush(publisher: Publisher, flush_s: float, published: int) -> None:
+    if not publisher.flush(flush_s):
+        raise RetentionJobError(
+            "publish", METADATA_TOPIC, f"not all of {published} records were taken within {flush_s:.0f} s",
+            "are the brokers up? run it again: what was published counts",
+        )  # fmt: skip

@@ -1,0 +1,69 @@
+"""What is wrong, as one table: every rule is one function that gives rows of `schemas.FINDINGS`.
+
+Severities: `critical` where data is missing or will be, `warning` where something is kept, or left undone, that costs
+money or will do harm, `info` for what is worth knowing and needs nobody. A rule says nothing of what it cannot know: of
+segments whose entries were not read, of topics whose settings are not known, of objects that are younger than the time
+to live.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from metadata_topic.topic import METADATA_TOPIC
+from retention_job.findings.kinds import Kind, SmallFinding
+from retention_job.findings.object_rules import object_findings
+from retention_job.findings.partition_rules import partition_findings
+from retention_job.findings.topic_findings import topic_findings
+from retention_job.schemas import FINDINGS
+from retention_job.settings import LifeTimes
+from retention_job.spark.joins import union
+from retention_job.tables.chains import chains_of
+from retention_job.tables.history import History
+from retention_job.tables.objects import COMBINED_SEGMENT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FEW_WITHOUT_METADATA: Final = 1000
+"""So many objects without metadata are no reason to doubt the metadata, as with agents (`rlm.orphans`)."""
+
+
+def find(history: History, now_ms: int, life_times: LifeTimes) -> "DataFrame":
+    """FINDINGS, by all rules. Writes the run's chains down beside its tables."""
+    parts = [
+        object_findings(history, now_ms, life_times),
+        *partition_findings(history, chains_of(history), now_ms, life_times),
+        _small(history, [*topic_findings(history.cluster, life_times), *_lost_metadata(history, life_times)]),
+    ]
+    return union(*parts).select(*FINDINGS.fieldNames())
+
+
+def _small(history: History, found: list[SmallFinding]) -> "DataFrame":
+    rows = [
+        (one.kind.value, one.kind.severity.value, one.topic, None, None, one.detail, None, None, one.heal)
+        for one in found
+    ]
+    return history.spark.createDataFrame(rows, FINDINGS)
+
+
+def metadata_is_doubtful(history: History, life_times: LifeTimes) -> tuple[int, int] | None:
+    """(objects without metadata, objects) where most have none, so that it is the metadata that was lost."""
+    inventory_ms = history.read.inventory_ms.get(COMBINED_SEGMENT.table)
+    if inventory_ms is None:
+        return None
+    before_ms = inventory_ms - life_times.uncommitted_ttl_ms
+    counted = (
+        history.objects(COMBINED_SEGMENT)
+        .filter("stored_ms IS NOT NULL")
+        .selectExpr("count(*)", f"count_if(NOT has_metadata AND stored_ms < {before_ms})")
+        .collect()[0]
+    )
+    objects, unknown = counted[0], counted[1]
+    return (unknown, objects) if unknown > FEW_WITHOUT_METADATA and unknown * 2 > objects else None
+
+
+def _lost_metadata(history: History, life_times: LifeTimes) -> list[SmallFinding]:
+    doubtful = metadata_is_doubtful(history, life_times)
+    if doubtful is None:
+        return []
+    detail = f"{doubtful[0]} of {doubtful[1]} objects have no metadata: nothing is deleted on that ground"
+    return [SmallFinding(Kind.METADATA_LOST, detail, "remote-wal doctor", METADATA_TOPIC)]

@@ -1,0 +1,93 @@
+"""What can be found, how bad it is, and what a run's exit code says of it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Final
+
+
+class Severity(StrEnum):
+    """How bad a finding is; the gravest first."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
+
+
+SEVERITIES: Final = tuple(severity.value for severity in Severity)
+
+
+class Kind(StrEnum):
+    """What was found."""
+
+    EXPIRED = "expired_not_deleted"
+    DELETION_STUCK = "deletion_unfinished"
+    DELETED_BUT_THERE = "deleted_but_there"
+    DELETED_EARLY = "deleted_too_early"
+    NO_METADATA = "object_without_metadata"
+    NO_OBJECT = "metadata_without_object"
+    OTHER_SIZE = "object_of_other_size"
+    UPLOAD_UNFINISHED = "upload_unfinished"
+    GAP = "offset_gap"
+    OVERLAP = "offset_overlap"
+    DEAD = "dead_entries"
+    DEAD_UNTOLD = "dead_entries_untold"
+    CONTRADICTION = "retention_contradiction"
+    METADATA_RETENTION = "metadata_retention_short"
+    METADATA_LOST = "metadata_seems_lost"
+    QUARANTINED = "records_quarantined"
+    ARCHIVE_UNFINISHED = "archive_upload_unfinished"
+    ARCHIVE_DELETION_STUCK = "archive_deletion_unfinished"
+    ARCHIVE_DELETED_BUT_THERE = "archive_deleted_but_there"
+    ARCHIVE_NO_METADATA = "archive_object_without_metadata"
+    ARCHIVE_NO_OBJECT = "archive_metadata_without_object"
+    ARCHIVE_OTHER_SIZE = "archive_object_of_other_size"
+
+    @property
+    def severity(self) -> Severity:
+        if self in _CRITICAL:
+            return Severity.CRITICAL
+        return Severity.INFO if self in _INFO else Severity.WARNING
+
+
+_CRITICAL: Final = frozenset(
+    {
+        Kind.DELETED_EARLY,
+        Kind.NO_OBJECT,
+        Kind.OTHER_SIZE,
+        Kind.METADATA_RETENTION,
+        Kind.METADATA_LOST,
+        Kind.ARCHIVE_NO_OBJECT,
+        Kind.ARCHIVE_OTHER_SIZE,
+    }
+)
+_INFO: Final = frozenset({Kind.OVERLAP, Kind.DEAD})
+
+
+@dataclass(frozen=True, slots=True)
+class SmallFinding:
+    """A finding that is no row of a large table."""
+
+    kind: Kind
+    detail: str
+    heal: str
+    topic: str | None = None
+
+
+class ExitCode(IntEnum):
+    """Of `remote-wal report`. 2 is left to wrong command lines."""
+
+    CLEAN = 0
+    """The run ended, and found nothing to do; notes of severity info do not count."""
+    FAILED = 1
+    """The run could not be made: a source, a price or the output is missing. Nothing is said of the cluster."""
+    WARNING = 3
+    """Something should be looked at."""
+    CRITICAL = 4
+    """Records are lost, or about to be."""
+
+
+def exit_code(severities: Iterable[str]) -> ExitCode:
+    """The code for findings of these severities; one that is not known counts as critical."""
+    codes = {Severity.INFO.value: ExitCode.CLEAN, Severity.WARNING.value: ExitCode.WARNING}
+    return max((codes.get(severity, ExitCode.CRITICAL) for severity in severities), default=ExitCode.CLEAN)

@@ -1,0 +1,202 @@
+"""Rules that one row of a table of objects decides: all of them in one pass over the table of a kind."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as fn
+
+from retention_job.findings.kinds import Kind
+from retention_job.schemas import SEGMENT_KEY
+from retention_job.settings import LifeTimes
+from retention_job.spark.joins import union
+from retention_job.tables.history import History
+from retention_job.tables.objects import ARCHIVE_OBJECT, COMBINED_SEGMENT
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+AGENT: Final = "remote-wal agent --broker-config <server.properties of broker {}>"
+_APPLY: Final = "remote-wal report --apply"
+_ORPHANS: Final = "remote-wal orphans --heal --broker-config <server.properties of broker {}>"
+_VERIFY: Final = "remote-wal verify"
+_ARCHIVE_STORE: Final = (
+    "none: find out who deletes in the archive's store; the brokers have the records that local retention kept"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """When an object is to be told of."""
+
+    sql: str
+    """Over `ObjectKind.schema_with_facts`; `{now}` and the like are filled in. Without metadata, `state` is -1."""
+    since: str
+    """The age's beginning."""
+
+
+_EXPIRED: Final = _Condition(
+    "state = 1 AND coalesce(is_stored, true) AND finished_ms < {now} - {slack} - retention_ms", "finished_ms"
+)
+_UNFINISHED: Final = _Condition("state = 0 AND started_ms < {now} - {ttl} - {slack}", "started_ms")
+_NOT_COMMITTED: Final = _Condition("state = 0 AND coalesce(expires_ms, started_ms) < {now} - {slack}", "started_ms")
+_DELETION_STUCK: Final = _Condition(
+    "state = 2 AND coalesce(is_stored, true) AND deleting_ms < {now} - {grace} - {slack}", "deleting_ms"
+)
+_DELETED_BUT_THERE: Final = _Condition("state = 3 AND is_stored AND deleted_ms < {inventory} - {ttl}", "deleted_ms")
+_UNKNOWN: Final = _Condition(
+    "NOT has_metadata AND stored_ms < {inventory} - {ttl} AND refused_state IS NULL", "stored_ms"
+)
+_REFUSED: Final = _Condition(
+    "NOT has_metadata AND stored_ms < {inventory} - {ttl} AND refused_state IS NOT NULL", "stored_ms"
+)
+_NO_OBJECT: Final = _Condition("state = 1 AND NOT is_stored AND finished_ms < {inventory} - {ttl}", "finished_ms")
+_OTHER_SIZE: Final = _Condition("state = 1 AND is_stored AND stored_bytes <> size_bytes", "finished_ms")
+_SIZES: Final = ("stored_bytes", "size_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What is wrong with an object, and what to do about it."""
+
+    kind: Kind
+    condition: _Condition
+    detail: str
+    """A format string of SQL for the columns in `shown`."""
+    heal: str
+    """`{}` stands for the broker of the object's writer."""
+    shown: tuple[str, ...] = ()
+
+
+_SEGMENT_RULES: Final = (
+    _Rule(
+        Kind.EXPIRED,
+        _EXPIRED,
+        "none of its %d entries is wanted for longer than %d ms after its upload",
+        _APPLY,
+        ("entry_count", "retention_ms"),
+    ),
+    _Rule(Kind.UPLOAD_UNFINISHED, _UNFINISHED, "COPY_SEGMENT_STARTED, and nothing since", _APPLY),
+    _Rule(Kind.DELETION_STUCK, _DELETION_STUCK, "DELETE_SEGMENT_STARTED, and nothing since", AGENT),
+    _Rule(
+        Kind.DELETED_BUT_THERE, _DELETED_BUT_THERE, "DELETE_SEGMENT_FINISHED, and the object is in the store", _ORPHANS
+    ),
+    _Rule(Kind.NO_METADATA, _UNKNOWN, "an object of which no record tells", _APPLY),
+    _Rule(
+        Kind.NO_METADATA,
+        _REFUSED,
+        "an object whose records are refused: when its agent published them, a newer incarnation was registered",
+        _APPLY,
+    ),
+    _Rule(Kind.NO_OBJECT, _NO_OBJECT, "COPY_SEGMENT_FINISHED, and no object in the store", _ORPHANS),
+    _Rule(Kind.OTHER_SIZE, _OTHER_SIZE, "the object has %d bytes, its metadata says %d", _VERIFY, _SIZES),
+)
+# Whether records are missing from the archive is judged elsewhere: `tables.chains` tells offsets that are in neither
+# kind of object, and `early_deletions` combined segments that were deleted before the archive held all of them.
+_ARCHIVE_RULES: Final = (
+    _Rule(
+        Kind.ARCHIVE_UNFINISHED,
+        _NOT_COMMITTED,
+        "an archive object was prepared, was not committed in its time, and is not given up",
+        AGENT,
+    ),
+    _Rule(
+        Kind.ARCHIVE_DELETION_STUCK,
+        _DELETION_STUCK,
+        "an archive object is to be deleted, and nothing was done since",
+        AGENT,
+    ),
+    _Rule(
+        Kind.ARCHIVE_DELETED_BUT_THERE,
+        _DELETED_BUT_THERE,
+        "an archive object is deleted, says its metadata, and is in the store",
+        AGENT,
+    ),
+    _Rule(Kind.ARCHIVE_NO_METADATA, _UNKNOWN, "an archive object of which no record tells", AGENT),
+    _Rule(
+        Kind.ARCHIVE_NO_METADATA,
+        _REFUSED,
+        "an archive object whose records are refused: a newer incarnation was registered when they were published",
+        AGENT,
+    ),
+    _Rule(
+        Kind.ARCHIVE_NO_OBJECT,
+        _NO_OBJECT,
+        "an archive object is committed, and not in the store: offsets %d to %d",
+        _ARCHIVE_STORE,
+        ("first_offset", "last_offset"),
+    ),
+    _Rule(
+        Kind.ARCHIVE_OTHER_SIZE, _OTHER_SIZE, "the archive object has %d bytes, its metadata says %d", _VERIFY, _SIZES
+    ),
+)
+
+
+def object_findings(history: History, now_ms: int, life_times: LifeTimes) -> "DataFrame":
+    """FINDINGS that one row of the table of either kind tells."""
+    nothing = fn.lit(None)
+    segments = history.objects(COMBINED_SEGMENT).select(
+        "*", nothing.alias("topic"), nothing.alias("topic_partition"), writer_name().alias("segment")
+    )
+    archive = named(history, history.objects(ARCHIVE_OBJECT)).select(
+        "*",
+        fn.col("partition").alias("topic_partition"),
+        fn.format_string("archive:%d-%d:%s", "first_offset", "last_offset", writer_name()).alias("segment"),
+    )
+    times = {"now": now_ms, "ttl": life_times.uncommitted_ttl_ms, "slack": life_times.slack_ms}
+    of_segments = {
+        "inventory": history.read.inventory_ms.get(COMBINED_SEGMENT.table, 0), "grace": life_times.delete_grace_ms
+    }  # fmt: skip
+    of_archive = {
+        "inventory": history.read.inventory_ms.get(ARCHIVE_OBJECT.table, 0), "grace": life_times.archive_delete_grace_ms
+    }  # fmt: skip
+    return union(
+        _judged(segments, _SEGMENT_RULES, times | of_segments), _judged(archive, _ARCHIVE_RULES, times | of_archive)
+    )
+
+
+def writer_name() -> "Column":
+    """CombinedSegmentId's text form, of the segment or the archive object's writer."""
+    return fn.format_string(
+        "%d-%s-%s",
+        fn.col("broker_id"),
+        *(fn.lpad(fn.lower(fn.hex(fn.col(name))), 12, "0") for name in SEGMENT_KEY[1:]),
+    )
+
+
+def named(history: History, frame: "DataFrame") -> "DataFrame":
+    """With the topic's name, or its id where it is gone."""
+    unknown = fn.concat(fn.lit("deleted, id "), fn.lower(fn.hex("topic_id")))
+    return history.with_topic_names(frame).withColumn("topic", fn.coalesce("topic", unknown))
+
+
+def _judged(objects: "DataFrame", rules: Sequence[_Rule], times: Mapping[str, int]) -> "DataFrame":
+    """FINDINGS of the rows, which have `topic`, `topic_partition` and `segment` beside the table's columns."""
+
+    def as_finding(rule: _Rule) -> "Column":
+        shown = (fn.coalesce(fn.col(name), fn.lit(-1)) for name in rule.shown)
+        before, _, after = rule.heal.partition("{}")
+        broker = fn.col("broker_id").cast("string") if after else fn.lit("")
+        heal = fn.concat(fn.lit(before), broker, fn.lit(after))
+        return fn.struct(
+            fn.lit(rule.kind.value).alias("kind"),
+            fn.lit(rule.kind.severity.value).alias("severity"),
+            fn.format_string(rule.detail, *shown).alias("detail"),
+            (fn.lit(times["now"]) - fn.col(rule.condition.since)).alias("age_ms"),
+            heal.alias("heal"),
+        )
+
+    conditions = [rule.condition.sql.format(**times) for rule in rules]
+    found = fn.array(*(fn.when(fn.expr(one), as_finding(rule)) for one, rule in zip(conditions, rules, strict=True)))
+    wrong = objects.filter(" OR ".join(f"({one})" for one in conditions))
+    return wrong.withColumn("finding", fn.explode(fn.filter(found, lambda one: one.isNotNull()))).select(
+        "finding.kind",
+        "finding.severity",
+        fn.col("topic").cast("string").alias("topic"),
+        fn.col("topic_partition").cast("int").alias("partition"),
+        "segment",
+        "finding.detail",
+        "finding.age_ms",
+        fn.coalesce("stored_bytes", "size_bytes").alias("size_bytes"),
+        "finding.heal",
+    )

@@ -1,0 +1,153 @@
+"""Rules about partitions: what is missing, twice, dead, or was deleted too early, and what was not understood."""
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as fn
+
+from retention_job.findings.early_deletions import early_deletions
+from retention_job.findings.kinds import Kind
+from retention_job.findings.object_rules import AGENT, named, writer_name
+from retention_job.schemas import EPOCH_KEY, SEGMENT_KEY
+from retention_job.settings import LifeTimes
+from retention_job.spark.joins import of_segments
+from retention_job.tables.chains import Chains
+from retention_job.tables.history import History
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def partition_findings(history: History, chains: Chains, now_ms: int, life_times: LifeTimes) -> "list[DataFrame]":
+    """FINDINGS, a table for each rule."""
+    return [
+        _deleted_early(history, chains, now_ms),
+        _gaps(history, chains),
+        _overlaps(history, chains),
+        _dead(history, now_ms),
+        _dead_untold(history, chains, now_ms, life_times),
+        _quarantined(history),
+    ]
+
+
+_NOTHING: Final = "NULL"
+_BYTES: Final = "end_position - start_position"
+
+
+def _rows(
+    found: "DataFrame",
+    kind: Kind,
+    detail: "Column",
+    heal: str,
+    *,
+    segment: "Column | None" = None,
+    age_ms: "Column | None" = None,
+    size_bytes: str = _NOTHING,
+) -> "DataFrame":
+    """FINDINGS from rows with `topic` and `partition`; `size_bytes` is SQL."""
+    nothing = fn.lit(None)
+    return found.select(
+        fn.lit(kind.value).alias("kind"),
+        fn.lit(kind.severity.value).alias("severity"),
+        "topic",
+        "partition",
+        (nothing if segment is None else segment).cast("string").alias("segment"),
+        detail.alias("detail"),
+        (nothing if age_ms is None else age_ms).cast("long").alias("age_ms"),
+        fn.expr(size_bytes).cast("long").alias("size_bytes"),
+        fn.lit(heal).alias("heal"),
+    )
+
+
+def _gaps(history: History, chains: Chains) -> "DataFrame":
+    """Of topics that are there, in offsets that their logs still hold. Compacted logs have holes of their own."""
+    kept = history.topics.filter("NOT coalesce(cleanup_policy, '') LIKE '%compact%'").select("topic_id", "topic")
+    starts = history.partitions.select("topic_id", "partition", "log_start_offset")
+    found = (
+        chains.gaps.join(fn.broadcast(kept), "topic_id")
+        .join(fn.broadcast(starts), ["topic_id", "partition"])
+        .filter("last_offset >= coalesce(log_start_offset, 0)")
+    )
+    detail = fn.format_string(
+        "offsets %d to %d are in no object, behind leader epoch %d",
+        fn.greatest("first_offset", fn.coalesce("log_start_offset", fn.lit(0))),
+        fn.col("last_offset"),
+        fn.col("leader_epoch"),
+    )
+    return _rows(found, Kind.GAP, detail, "none: the records are on the brokers; they go with the log")
+
+
+def _overlaps(history: History, chains: Chains) -> "DataFrame":
+    detail = fn.format_string(
+        "offsets %d to %d of leader epoch %d are in more than one object", "first_offset", "last_offset", "leader_epoch"
+    )
+    return _rows(named(history, chains.twice), Kind.OVERLAP, detail, "none: readers take either copy")
+
+
+def _dead(history: History, now_ms: int) -> "DataFrame":
+    """What agents declared dead and is still stored, by election."""
+    by_election = (*EPOCH_KEY, "declared_epoch")
+    once = history.dead_entries.dropDuplicates([*SEGMENT_KEY, *by_election, "first_offset"])
+    found = (
+        of_segments(history.segments.filter("state < 3"), once)
+        .groupBy(*by_election)
+        .agg(
+            fn.count("*").alias("entries"),
+            fn.min("first_offset").alias("first_offset"),
+            fn.sum(fn.col("end_position") - fn.col("start_position")).alias("bytes"),
+            fn.min("event_timestamp_ms").alias("since_ms"),
+        )
+    )
+    detail = fn.format_string(
+        "%d entries of leader epoch %d from offset %d on are dead: leader epoch %d does not have them",
+        "entries", "leader_epoch", "first_offset", "declared_epoch",
+    )  # fmt: skip
+    heal, age_ms = "none: they go with their objects", fn.lit(now_ms) - fn.col("since_ms")
+    return _rows(named(history, found), Kind.DEAD, detail, heal, age_ms=age_ms, size_bytes="bytes")
+
+
+def _dead_untold(history: History, chains: Chains, now_ms: int, life_times: LifeTimes) -> "DataFrame":
+    """Entries beyond their epoch's end that no agent declared dead, long after the election."""
+    told = history.dead_entries.groupBy(*SEGMENT_KEY, *EPOCH_KEY).agg(fn.min("first_offset").alias("told_from"))
+    found = (
+        of_segments(
+            history.segments.filter("state = 1"),
+            chains.dead.filter(fn.col("succeeded_ms") < now_ms - life_times.slack_ms),
+        )
+        .join(told, [*SEGMENT_KEY, *EPOCH_KEY], "left")
+        .withColumn("dead_from", fn.greatest("first_offset", "epoch_end"))
+        .filter("told_from IS NULL OR told_from > dead_from")
+    )
+    detail = fn.format_string(
+        "offsets %d to %d of leader epoch %d are dead, as a later epoch begins at %d, and no agent has said so",
+        "dead_from", "last_offset", "leader_epoch", "epoch_end",
+    )  # fmt: skip
+    heal, age_ms = AGENT.format("that leads the partition"), fn.lit(now_ms) - fn.col("succeeded_ms")
+    return _rows(
+        named(history, found), Kind.DEAD_UNTOLD, detail, heal, segment=writer_name(), age_ms=age_ms, size_bytes=_BYTES
+    )
+
+
+def _deleted_early(history: History, chains: Chains, now_ms: int) -> "DataFrame":
+    found = early_deletions(history, chains)
+    detail = fn.format_string(
+        "offsets %d to %d of leader epoch %d were to be kept for %s ms, and were deleted after %d ms",
+        fn.col("first_offset"),
+        fn.col("last_offset"),
+        fn.col("leader_epoch"),
+        fn.coalesce(fn.col("kept_ms").cast("string"), fn.lit("ever")),
+        fn.col("deleting_ms") - fn.col("finished_ms"),
+    )
+    heal = "none: the brokers still have the records; find out what deletes with remote-wal describe --objects"
+    age_ms = fn.lit(now_ms) - fn.col("deleting_ms")
+    return _rows(found, Kind.DELETED_EARLY, detail, heal, segment=writer_name(), age_ms=age_ms, size_bytes=_BYTES)
+
+
+def _quarantined(history: History) -> "DataFrame":
+    found = history.quarantine.groupBy("topic", "partition", "reason").agg(
+        fn.count("*").alias("records"), fn.min("offset").alias("first"), fn.max("offset").alias("last")
+    )
+    detail = fn.format_string(
+        "%d records were not understood (%s), offsets %d to %d", "records", "reason", "first", "last"
+    )
+    heal = "find out who writes to the topic; the table `quarantine` has all offsets"
+    return _rows(found, Kind.QUARANTINED, detail, heal)

@@ -1,0 +1,225 @@
+"""The report's plots, each as one SVG element that stands in the page. Drawn without a display, from plain values."""
+
+import io
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from retention_job.cost.advice import Choices
+from retention_job.cost.cost_tables import DOLLARS
+from retention_job.page.report_data import Bar, DayCosts, ReportData, UploadTimes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_REMOTE: Final = "#2a6f97"
+_STOCK: Final = "#b0b7bf"
+_SAVED: Final = "#3a7d44"
+_LOST: Final = "#b23a48"
+_PARTS: Final = {
+    "put_usd": ("PUT requests", "#013a63"),
+    "upload_usd": ("upload", "#2a6f97"),
+    "get_usd": ("GET requests", "#61a5c2"),
+    "retrieval_usd": ("retrieval", "#a9d6e5"),
+    "storage_usd": ("storage", "#7f5539"),
+    "read_fee_usd": ("cross-zone reads", "#ddb892"),
+    "crossing_usd": ("zone border left", "#e09f3e"),
+    "archive_put_usd": ("archive PUT requests", "#5a4a78"),
+    "archive_get_usd": ("archive GET requests", "#9c89b8"),
+    "archive_storage_usd": ("archive storage", "#cdc3dc"),
+}
+_TOPICS: Final = 12
+_NAME_CHARACTERS: Final = 32
+
+
+def plots(data: ReportData) -> dict[str, "Figure"]:
+    """By name; those without anything to show are left out."""
+    costs, objects = data.costs, data.objects
+    drawn: dict[str, Figure | None] = {
+        "cost_by_day": _cost_by_day(costs.days),
+        "savings": _savings(costs.days),
+        "cost_by_topic": _cost_by_topic(data),
+        "choices": _choices(costs.choices),
+        "sizes": _histogram(objects.sizes, "size of object, from"),
+        "ages": _histogram(objects.ages, "age of object"),
+        "upload_times": _upload_times(objects.upload_times),
+    }
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+def svg(figure: "Figure") -> str:
+    """The figure as an SVG element, without the XML prologue; the same figure gives the same text."""
+    from matplotlib import rc_context
+
+    written = io.StringIO()
+    with rc_context({"svg.hashsalt": "remote-wal", "svg.fonttype": "none"}):
+        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+    text = written.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _figure(height_inches: float = 3.0) -> "tuple[Figure, Axes]":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, height_inches), layout="constrained")
+    axes = figure.add_subplot()
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.grid(axis="y", color="#e3e6e8", linewidth=0.8)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _dollars(axis: "object") -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    def text(value: float, _position: int) -> str:
+        return f"${value:,.0f}" if abs(value) >= 10 and value == round(value) else money(value)
+
+    axis.set_major_formatter(FuncFormatter(text))  # type: ignore[attr-defined]
+
+
+def money(usd: float) -> str:
+    """Short, with as many digits as tell something."""
+    sign, usd = ("-" if usd < 0 else ""), abs(usd)
+    if usd == 0:
+        return "$0"
+    if usd < 0.01:
+        return f"{sign}${usd:.2g}" if usd >= 1e-4 else f"{sign}${usd:.1e}"
+    return f"{sign}${usd:,.2f}" if usd < 100 else f"{sign}${usd:,.0f}"
+
+
+def _cost_by_day(days: Sequence[DayCosts]) -> "Figure | None":
+    if not days:
+        return None
+    figure, axes = _figure(3.4)
+    at = range(len(days))
+    stock = [day.stock_usd or 0.0 for day in days]
+    axes.bar([x - 0.2 for x in at], stock, 0.38, color=_STOCK, label="stock Kafka: zone border")
+    bottom = [0.0] * len(days)
+    for name in DOLLARS:
+        values = [day.parts.get(name, 0.0) for day in days]
+        if any(values):
+            label, colour = _PARTS[name]
+            # What is left of the border can be below nothing where small frames were packed.
+            axes.bar([x + 0.2 for x in at], values, 0.38, bottom=bottom, color=colour, label=label)
+            bottom = [below + value for below, value in zip(bottom, values, strict=True)]
+    axes.set_xticks(list(at), _day_labels(days))
+    axes.set_ylabel("dollars a day")
+    _dollars(axes.yaxis)
+    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
+    return figure
+
+
+def _day_labels(days: Sequence[DayCosts]) -> list[str]:
+    """Month and day; a star where usage records do not tell of all brokers. With many days, not each has room."""
+    step = max(1, len(days) // 12)
+    return [
+        day.date[5:] + ("" if day.is_complete else "*") if number % step == 0 else "" for number, day in enumerate(days)
+    ]
+
+
+def _savings(days: Sequence[DayCosts]) -> "Figure | None":
+    if all(day.saved_usd is None for day in days):
+        return None
+    figure, axes = _figure()
+    known = [(number, day.saved_usd) for number, day in enumerate(days) if day.saved_usd is not None]
+    at, saved = [number for number, _ in known], [usd for _, usd in known]
+    axes.bar(at, saved, 0.6, color=[_SAVED if usd >= 0 else _LOST for usd in saved], label="of the day")
+    axes.plot(at, list(accumulate(saved)), color="#22333b", marker="o", markersize=4, label="summed up")
+    axes.axhline(0, color="#6c757d", linewidth=0.8)
+    axes.set_xticks(range(len(days)), _day_labels(days))
+    axes.set_xlim(-0.6, len(days) - 0.4)
+    axes.set_ylabel("saved against stock Kafka")
+    _dollars(axes.yaxis)
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _cost_by_topic(data: ReportData) -> "Figure | None":
+    topics = [topic for topic in data.costs.topics if topic.remote_wal_usd is not None][:_TOPICS]
+    if not topics:
+        return None
+    figure, axes = _figure(1.0 + 0.42 * len(topics))
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", color="#e3e6e8", linewidth=0.8)
+    at = range(len(topics))
+    axes.barh(
+        [y - 0.2 for y in at], [topic.stock_usd or 0.0 for topic in topics], 0.38, color=_STOCK, label="stock Kafka"
+    )
+    axes.barh([y + 0.2 for y in at], [topic.remote_wal_usd or 0.0 for topic in topics], 0.38, color=_REMOTE,
+              label="remote WAL")  # fmt: skip
+    axes.set_yticks(list(at), [_shortened(topic.topic) for topic in topics])
+    axes.invert_yaxis()
+    axes.set_xlabel("dollars in the report's time")
+    _dollars(axes.xaxis)
+    axes.locator_params(axis="x", nbins=6)
+    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    return figure
+
+
+def _shortened(name: str) -> str:
+    # A dollar sign would begin a formula.
+    name = name.replace("$", r"\$")
+    return name if len(name) <= _NAME_CHARACTERS else name[: _NAME_CHARACTERS - 1] + "…"
+
+
+def _choices(found: Choices | None) -> "Figure | None":
+    if found is None:
+        return None
+    figure, axes = _figure(3.4)
+    for buckets, colour in zip((1, 2, 3), ("#013a63", "#2a6f97", "#89c2d9"), strict=True):
+        row = [choice for choice in found.all if choice.buckets == buckets]
+        axes.plot([choice.interval_ms for choice in row], [choice.usd_per_month for choice in row], color=colour,
+                  marker="o", markersize=4, label=f"{buckets} bucket{'s' if buckets > 1 else ''}")  # fmt: skip
+    axes.axhline(found.stock_usd_per_month, color="#6c757d", linestyle="--", linewidth=1, label="stock Kafka")
+    axes.set_xscale("log")
+    intervals = sorted({choice.interval_ms for choice in found.all})
+    axes.set_xticks(intervals, [str(interval) for interval in intervals])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("remote.wal.log.manager.combiner.task.interval.ms")
+    axes.set_ylabel("dollars a month, all brokers")
+    _dollars(axes.yaxis)
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _histogram(bars: Sequence[Bar], label: str) -> "Figure | None":
+    if not bars:
+        return None
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    figure, axes = _figure(2.6)
+    axes.bar(range(len(bars)), [bar.count for bar in bars], 0.8, color=_REMOTE)
+    axes.set_xticks(range(len(bars)), [bar.label for bar in bars], fontsize=8)
+    if len(bars) > 9:
+        axes.tick_params(axis="x", labelrotation=45)
+    axes.set_xlabel(label)
+    axes.set_ylabel("objects")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:,.0f}"))
+    return figure
+
+
+def _upload_times(times: Sequence[UploadTimes]) -> "Figure | None":
+    if not times:
+        return None
+    from matplotlib.ticker import FuncFormatter
+
+    figure, axes = _figure(2.6)
+    labels = [DayCosts(time.day, {}, None, 0.0, True).date[5:] for time in times]
+    for name, colour, values in (
+        ("median", _REMOTE, [max(1, time.p50_ms) for time in times]),
+        ("99 %", "#e09f3e", [max(1, time.p99_ms) for time in times]),
+        ("longest", _LOST, [max(1, time.max_ms) for time in times]),
+    ):
+        axes.plot(range(len(times)), values, color=colour, marker="o", markersize=4, label=name)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:,g}"))
+    axes.set_ylim(bottom=1)
+    axes.set_xticks(range(len(times)), labels)
+    axes.set_ylabel("ms until the upload ended")
+    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
+    return figure

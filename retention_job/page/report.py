@@ -1,0 +1,192 @@
+"""From a run of the engine to its report: costs, summaries, tables and pages, written as one."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as fn
+from pyspark.sql.types import BooleanType, DoubleType, IntegerType, StringType, StructField, StructType
+
+from retention_job.cost.cost_tables import CostSources, StoreSections, cost_by_topic, tiered_cost
+from retention_job.cost.price_table import PriceTable
+from retention_job.cost.usage_table import counters, latest
+from retention_job.findings.kinds import SEVERITIES
+from retention_job.page.cost_summary import CostFrames, summarise
+from retention_job.page.html_report import html_report
+from retention_job.page.object_summary import summarise_objects
+from retention_job.page.report_data import (
+    MAX_FINDINGS,
+    Costs,
+    DayCosts,
+    Finding,
+    FindingCount,
+    ReportData,
+    report_json,
+)
+from retention_job.page.report_output import ReportOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from retention_job.run import RunResult
+    from retention_job.tables.history import History
+
+PAGE: Final = "report.html"
+JSON_PAGE: Final = "report.json"
+
+_DAYS: Final = StructType(
+    [
+        StructField("day", IntegerType(), False),
+        StructField("parts", StringType(), False),  # JSON: dollars by cost_tables.DOLLARS
+        StructField("stock_usd", DoubleType(), True),
+        StructField("tiered_storage_usd", DoubleType(), False),
+        StructField("is_complete", BooleanType(), False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report that is made, and not written yet."""
+
+    data: ReportData
+    tables: "Mapping[str, DataFrame]"
+
+
+def make_report(
+    result: "RunResult",
+    prices: PriceTable,
+    sections: StoreSections,
+    before: ReportOutput | None,
+    cluster_id: str | None = None,
+) -> Report:
+    """The report of a run. `before` is where the runs before it wrote; days that this run does not see come from there.
+
+    Raises PriceError.
+    """
+    history = result.history
+    last_run = history.last.run_id if history.last is not None else None
+    sources = _cost_sources(history, before, last_run)
+    daily = cost_by_topic(sources, prices, sections).cache()
+    tiered = tiered_cost(history.tiered, prices, sources.now_ms, sources.counted_until_ms).cache()
+    costs = summarise(CostFrames(daily, tiered, _seconds(sources)), prices, history.with_topic_names)
+    costs = dataclasses.replace(costs, days=merged_days(_days_before(before), costs.days, history.read.is_incremental))
+    data = ReportData(
+        history.run_id,
+        sources.now_ms,
+        cluster_id,
+        history.read.is_incremental,
+        history.read.records,
+        _counts(result.findings),
+        _findings(result.findings),
+        {row.reason: row["count"] for row in history.quarantine.groupBy("reason").count().collect()},
+        costs,
+        summarise_objects(history, sources.now_ms),
+        result.handover,
+    )
+    tables = {
+        "findings": result.findings,
+        "quarantine": history.quarantine,
+        "cost_daily": history.with_topic_names(daily),
+        "cost_tiered": history.with_topic_names(tiered),
+        "cost_days": _days_table(history, costs),
+        "usage_counters": latest(sources.counters),
+    }
+    return Report(data, tables)
+
+
+def write_report(report: Report, output: ReportOutput) -> None:
+    """Raises StateError; nothing is committed then."""
+    data = report.data
+    told = report_json(data)
+    pages = {PAGE: html_report(data), JSON_PAGE: json.dumps(told, indent=1)}
+    output.write(data.run_id, report.tables, pages, now_ms=data.now_ms, is_incremental=data.is_incremental)
+
+
+def merged_days(before: Sequence[DayCosts], now: Sequence[DayCosts], is_incremental: bool) -> list[DayCosts]:
+    """All days that are known of. An incremental run adds to what was counted; a full one replaces it, but for its
+    first day, of which retention may have cut a part, and those before it.
+    """
+    known = {day.day: day for day in before}
+    first = min((day.day for day in now), default=0)
+    for day in now:
+        old = known.get(day.day)
+        if old is None or (not is_incremental and (day.day > first or day.remote_wal_usd >= old.remote_wal_usd)):
+            known[day.day] = day
+        elif is_incremental:
+            known[day.day] = _sum_of(old, day)
+    return [known[day] for day in sorted(known)]
+
+
+def _sum_of(one: DayCosts, other: DayCosts) -> DayCosts:
+    parts = {name: one.parts.get(name, 0.0) + other.parts.get(name, 0.0) for name in {**one.parts, **other.parts}}
+    stock = [usd for usd in (one.stock_usd, other.stock_usd) if usd is not None]
+    return DayCosts(
+        one.day,
+        parts,
+        sum(stock) if stock else None,
+        one.tiered_storage_usd + other.tiered_storage_usd,
+        one.is_complete and other.is_complete,
+    )
+
+
+def _cost_sources(history: "History", before: ReportOutput | None, last_run: str | None) -> CostSources:
+    counted = counters(history.other_records)
+    counted_until_ms = 0
+    if last_run is not None and history.last is not None:
+        counted_until_ms = history.last.now_ms
+        carried = before.table("usage_counters", last_run) if before is not None else None
+        if carried is not None:
+            counted = counted.unionByName(carried.select(*counted.columns))
+    return CostSources(
+        history.segments, history.entries, history.tiered, history.archive, counted.cache(), history.read.now_ms,
+        counted_until_ms, counted_until_ms or _first_ms(history),
+    )  # fmt: skip
+
+
+def _first_ms(history: "History") -> int:
+    """When the first combined segment was written that the run knows of; its own time without any."""
+    first_ms = history.segments.agg(fn.min("finished_ms")).collect()[0][0]
+    return history.read.now_ms if first_ms is None else int(first_ms)
+
+
+def _seconds(sources: CostSources) -> float:
+    """The time that amounts are of."""
+    return max(0.0, (sources.now_ms - sources.since_ms) / 1000)
+
+
+def _counts(findings: "DataFrame") -> list[FindingCount]:
+    rows = findings.groupBy("kind", "severity").agg(fn.count("*").alias("n"), fn.sum("size_bytes").alias("b")).collect()
+    counts = [FindingCount(row.kind, row.severity, row.n, row.b or 0) for row in rows]
+    return sorted(counts, key=lambda count: (_gravity(count.severity), -count.count, count.kind))
+
+
+def _gravity(severity: str) -> int:
+    return SEVERITIES.index(severity) if severity in SEVERITIES else -1
+
+
+def _findings(findings: "DataFrame") -> list[Finding]:
+    gravity = fn.array_position(fn.array(*(fn.lit(severity) for severity in SEVERITIES)), fn.col("severity"))
+    ordered = findings.orderBy(gravity, "kind", "topic", "partition", "segment").limit(MAX_FINDINGS)
+    names = [field.name for field in dataclasses.fields(Finding)]
+    return [Finding(**{name: row[name] for name in names}) for row in ordered.select(*names).collect()]
+
+
+def _days_table(history: "History", costs: Costs) -> "DataFrame":
+    rows = [
+        (day.day, json.dumps(dict(day.parts)), day.stock_usd, float(day.tiered_storage_usd), day.is_complete)
+        for day in costs.days
+    ]
+    return history.spark.createDataFrame(rows, _DAYS)
+
+
+def _days_before(before: ReportOutput | None) -> list[DayCosts]:
+    table = None if before is None else before.table("cost_days", before.last_run_id() or "")
+    if table is None:
+        return []
+    return [
+        DayCosts(row.day, json.loads(row.parts), row.stock_usd, row.tiered_storage_usd, row.is_complete)
+        for row in table.collect()
+    ]

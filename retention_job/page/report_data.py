@@ -1,0 +1,202 @@
+"""What a report shows, as plain values: all that is taken from the cluster of Spark to the driver, and bounded."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from retention_job.cost.advice import Choices, TopicTotals, TopicVerdict
+from retention_job.findings.apply import Handover
+
+MAX_FINDINGS: Final = 5_000
+"""In the page; the table `findings` has all."""
+MAX_TOPICS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A row of `schemas.FINDINGS`."""
+
+    kind: str
+    severity: str
+    topic: str | None
+    partition: int | None
+    segment: str | None
+    detail: str
+    age_ms: int | None
+    size_bytes: int | None
+    heal: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindingCount:
+    """All findings of one kind."""
+
+    kind: str
+    severity: str
+    count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DayCosts:
+    """Dollars of one day, all topics and brokers together."""
+
+    day: int
+    """Since 1970, UTC."""
+    parts: Mapping[str, float]
+    """By the names in `cost_tables.DOLLARS`, as far as they are known."""
+    stock_usd: float | None
+    tiered_storage_usd: float
+    is_complete: bool
+    """Whether usage records tell of all brokers that uploaded on that day."""
+
+    @property
+    def date(self) -> str:
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=self.day)).date().isoformat()
+
+    @property
+    def remote_wal_usd(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def saved_usd(self) -> float | None:
+        """None where usage does not tell of the whole day."""
+        return self.stock_usd - self.remote_wal_usd if self.stock_usd is not None and self.is_complete else None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerCosts:
+    """A broker's figures of the report's time."""
+
+    broker_id: int
+    amounts: Mapping[str, float | None]
+    remote_wal_usd: float | None
+    stock_usd: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar of a histogram."""
+
+    label: str
+    count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadTimes:
+    """From COPY_SEGMENT_STARTED to COPY_SEGMENT_FINISHED, of one day's objects."""
+
+    day: int
+    objects: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """What of a partition's log no object holds, at the time of the run."""
+
+    topic: str
+    partition: int
+    log_end_offset: int
+    stored_up_to: int | None
+    """The offset after the last one that an object holds; None when none does."""
+
+    @property
+    def records(self) -> int | None:
+        return None if self.stored_up_to is None else max(0, self.log_end_offset - self.stored_up_to)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """The half of a report that is about money."""
+
+    prices_source: str
+    prices_confirmed: str
+    read_fee_gb: float
+    seconds: float
+    """The time that amounts are of."""
+    days: Sequence[DayCosts]
+    topics: Sequence[TopicTotals]
+    verdicts: Sequence[TopicVerdict]
+    brokers: Sequence[BrokerCosts]
+    choices: Choices | None
+    topics_left_out: int = 0
+
+    @property
+    def parts(self) -> dict[str, float]:
+        total: dict[str, float] = {}
+        for day in self.days:
+            for name, usd in day.parts.items():
+                total[name] = total.get(name, 0.0) + usd
+        return total
+
+    @property
+    def remote_wal_usd(self) -> float:
+        return sum(day.remote_wal_usd for day in self.days)
+
+    @property
+    def stock_usd(self) -> float | None:
+        """None where no usage record tells of anything."""
+        known = [day.stock_usd for day in self.days if day.stock_usd is not None]
+        return sum(known) if known else None
+
+    @property
+    def saved_usd(self) -> float | None:
+        """Of the days of which all is known; None without any."""
+        known = [day.saved_usd for day in self.days if day.saved_usd is not None]
+        return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The half of a report that is about what is stored."""
+
+    sizes: Sequence[Bar] = ()
+    ages: Sequence[Bar] = ()
+    upload_times: Sequence[UploadTimes] = ()
+    lags: Sequence[PartitionLag] = ()
+    """Of the partitions that lag most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    """One run's report."""
+
+    run_id: str
+    now_ms: int
+    cluster_id: str | None
+    is_incremental: bool
+    records_read: int
+    finding_counts: Sequence[FindingCount]
+    findings: Sequence[Finding]
+    """The gravest first, at most MAX_FINDINGS."""
+    quarantine: Mapping[str, int]
+    """Records that were not understood, by reason."""
+    costs: Costs
+    objects: Objects
+    handover: Handover | None = None
+
+    @property
+    def findings_left_out(self) -> int:
+        return sum(count.count for count in self.finding_counts) - len(self.findings)
+
+    def severity_count(self, severity: str) -> int:
+        return sum(count.count for count in self.finding_counts if count.severity == severity)
+
+
+def report_json(data: ReportData) -> dict[str, object]:
+    """For programs: every field, and the sums. Dollars and bytes as they are, not rounded."""
+    told = dataclasses.asdict(data)
+    costs = told["costs"]
+    costs["parts"] = data.costs.parts
+    for name in ("remote_wal_usd", "stock_usd", "saved_usd"):
+        costs[name] = getattr(data.costs, name)
+    for day, plain in zip(data.costs.days, costs["days"], strict=True):
+        plain |= {"date": day.date, "remote_wal_usd": day.remote_wal_usd, "saved_usd": day.saved_usd}
+    told["findings_left_out"] = data.findings_left_out
+    return told

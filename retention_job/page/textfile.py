@@ -1,0 +1,73 @@
+"""The report's figures for Prometheus' textfile collector (node_exporter), so that alerts need nothing else.
+
+The file is replaced as a whole, as the collector reads it at any time. A figure that is not known is left out: an alert
+can tell its absence, but not a false 0.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from retention_job.findings.kinds import SEVERITIES
+from retention_job.page.report_data import ReportData
+
+_PREFIX: Final = "remote_wal_report"
+
+
+class _ReportCollector(Collector):
+    def __init__(self, data: ReportData) -> None:
+        self._data = data
+
+    def collect(self) -> Iterator[Metric]:
+        data = self._data
+        yield _gauge("timestamp_seconds", "When the report's run began", data.now_ms / 1000)
+        findings = GaugeMetricFamily(f"{_PREFIX}_findings", "Findings", labels=["kind", "severity"])
+        for count in data.finding_counts:
+            findings.add_metric([count.kind, count.severity], count.count)
+        yield findings
+        severities = GaugeMetricFamily(
+            f"{_PREFIX}_findings_by_severity", "Findings, 0 where there are none", labels=["severity"]
+        )
+        for severity in SEVERITIES:
+            severities.add_metric([severity], data.severity_count(severity))
+        yield severities
+        yield _gauge("quarantined_records", "Records that were not understood", sum(data.quarantine.values()))
+        yield from self._costs()
+
+    def _costs(self) -> Iterator[Metric]:
+        costs = self._data.costs
+        parts = GaugeMetricFamily(
+            f"{_PREFIX}_cost_dollars", "Dollars of replication with remote WAL in the report's time", labels=["part"]
+        )
+        for part, usd in costs.parts.items():
+            parts.add_metric([part.removesuffix("_usd")], usd)
+        yield parts
+        known: tuple[tuple[str, str, float | None], ...] = (
+            ("stock_cost_dollars", "Dollars that stock Kafka's replication would have cost", costs.stock_usd),
+            ("saved_dollars", "Dollars saved, of the days of which all is known", costs.saved_usd),
+        )
+        for name, about, dollars in known:
+            if dollars is not None:
+                yield _gauge(name, about, dollars)
+        yield _gauge("cost_seconds", "The time that dollars are of", costs.seconds)
+        saved = GaugeMetricFamily(f"{_PREFIX}_topic_saved_dollars", "Dollars saved by topic", labels=["topic"])
+        for topic in costs.topics:
+            if topic.saved_usd is not None:
+                saved.add_metric([topic.topic], topic.saved_usd)
+        yield saved
+
+
+def _gauge(name: str, about: str, value: float) -> Metric:
+    gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", about)
+    gauge.add_metric([], value)
+    return gauge
+
+
+def textfile(data: ReportData) -> bytes:
+    """Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(_ReportCollector(data))
+    return generate_latest(registry)

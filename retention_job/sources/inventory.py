@@ -1,0 +1,165 @@
+"""What is in the stores: by listing them, the combined segments' with a task per broker, or from an S3 Inventory."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import functions as fn
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from plugin.archive_storage import ObjectArchiveStorage, StoredArchiveObject, load_archive_storage
+from plugin.errors import RemoteStorageError
+from plugin.loading import load_storage_manager
+from plugin.object_keys import ObjectKeyFactory
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, StoredSegment
+from retention_job.errors import SourceError
+from retention_job.schemas import INVENTORY
+from retention_job.settings import InventoryFile, StoreListing
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_OBJECTS_PER_BATCH: Final = 10_000
+_NO_BROKER: Final = 0
+"""A storage manager is made for a broker; the job writes nothing, so it does not matter which."""
+
+_SUFFIX_CHARACTERS: Final = len("/000000000000/000000000000.rwal")
+
+Stored = StoredSegment | StoredArchiveObject
+Manager = TypeVar("Manager", RemoteWalStorageManager, ObjectArchiveStorage)
+
+
+def list_store(spark: "SparkSession", listing: StoreListing, brokers: Iterable[int]) -> "DataFrame":
+    """The combined segments of these brokers: INVENTORY. Lists when it is used.
+
+    The store is asked once from here, so that a store that is away is told at once. Raises SourceError.
+    """
+    _check("store", "the", _segments(listing, None))
+
+    def list_brokers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for broker_id in batch.column("broker_id").to_pylist():
+                yield from _batches(_segments(listing, broker_id), listing.store_class)
+
+    chosen = sorted(brokers)
+    frame = spark.createDataFrame([(broker_id,) for broker_id in chosen], "broker_id INT")
+    return frame.repartition(max(1, len(chosen))).mapInArrow(list_brokers, INVENTORY)
+
+
+def list_archive(spark: "SparkSession", listing: StoreListing) -> "DataFrame":
+    """The archive's objects: INVENTORY. Lists when it is used, in one task, as they are few. Raises SourceError."""
+    _check("archive", "the archive's", _archived(listing))
+
+    def list_objects(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield from _batches(_archived(listing), listing.store_class)
+
+    return spark.range(1, numPartitions=1).mapInArrow(list_objects, INVENTORY)
+
+
+def _check(name: str, whose: str, stored: Generator[Stored, None, None]) -> None:
+    try:
+        with closing(stored):
+            next(stored, None)
+    except RemoteStorageError as error:
+        hint = f"are {whose} storage manager's settings right?"
+        raise SourceError("list", name, str(error), hint) from error
+
+
+def _segments(listing: StoreListing, broker_id: int | None) -> Generator[Stored, None, None]:
+    with closing(_opened(load_storage_manager, listing)) as manager:
+        yield from manager.list_log_segments(broker_id)
+
+
+def _archived(listing: StoreListing) -> Generator[Stored, None, None]:
+    with closing(_opened(load_archive_storage, listing)) as archive:
+        yield from archive.list()
+
+
+def _opened(load: Callable[..., Manager], listing: StoreListing) -> Manager:
+    settings = {**listing.settings, "startup.self.test": "false"}
+    return load(listing.class_name, listing.class_path, settings, StorageContext(listing.cluster_id, _NO_BROKER))
+
+
+def _batches(stored: Iterator[Stored], store_class: str | None) -> Iterator[pa.RecordBatch]:
+    schema = to_arrow_schema(INVENTORY)
+    while page := [_row(one, store_class) for one in islice(stored, _OBJECTS_PER_BATCH)]:
+        columns = (pa.array(column, kind) for column, kind in zip(zip(*page, strict=True), schema.types, strict=True))
+        yield pa.RecordBatch.from_arrays(list(columns), names=schema.names)
+
+
+def _row(stored: Stored, store_class: str | None) -> tuple[object, ...]:
+    """Of INVENTORY."""
+    if isinstance(stored, StoredArchiveObject):
+        (topic_id, partition), first_offset, last_offset, writer = stored.object_id
+        archived: tuple[object, ...] = (bytes(topic_id), partition, first_offset, last_offset)
+    else:
+        writer, archived = stored.combined_segment_id, (None, None, None, None)
+    return stored.key, stored.size_bytes, stored.last_modified_ms, store_class, *writer, *archived
+
+
+def read_inventory_file(spark: "SparkSession", source: InventoryFile) -> "DataFrame":
+    """The objects of this cluster out of an S3 Inventory: INVENTORY. Raises SourceError."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        if source.format == "csv":
+            raw = spark.read.csv(source.path).toDF(*source.csv_schema)
+        else:
+            raw = spark.read.parquet(source.path)
+    except (AnalysisException, ValueError) as error:
+        raise SourceError("read", source.path, str(error).splitlines()[0], "is that an inventory?") from error
+    names = {name.replace("_", "").lower(): name for name in raw.columns}
+    if missing := [name for name in ("key", "size", "lastmodifieddate") if name not in names]:
+        raise SourceError("read", source.path, f"the inventory has no column {', '.join(missing)}")
+    key = fn.col(names["key"])
+    if source.format == "csv":
+        key = fn.url_decode(key)  # as S3 documents it for CSV inventories alone
+    plain = raw.select(
+        key.alias("key"),
+        fn.col(names["size"]).cast("long").alias("size_bytes"),
+        fn.unix_millis(fn.col(names["lastmodifieddate"]).cast("timestamp")).alias("last_modified_ms"),
+        (fn.col(names["storageclass"]) if "storageclass" in names else fn.lit(source.store_class).cast("string")).alias(
+            "store_class"
+        ),
+    )
+    return _with_ids(plain, ObjectKeyFactory.of(source.prefix, source.cluster_id))
+
+
+def _with_ids(plain: "DataFrame", keys: ObjectKeyFactory) -> "DataFrame":
+    """The ids that `ObjectKeyFactory.parse` and `parse_archive` find, by Spark's own functions; others are left out."""
+
+    def hexadecimal(text: "Column") -> "Column":
+        return fn.conv(text, 16, 10).cast("long")
+
+    start = keys.list_prefix()
+    key = fn.col("key")
+    rest = fn.substring(key, len(start) + 1, 10_000)
+    is_ours = key.startswith(start)
+    is_segment = is_ours & rest.rlike(r"^(0|[1-9][0-9]{0,9})/[0-9a-f]{12}/[0-9a-f]{12}\.rwal\z")
+    segment_broker = fn.expr(f"substring(key, {len(start) + 1}, length(key) - {len(start) + _SUFFIX_CHARACTERS})")
+    archive = (
+        r"^archive/([0-9a-f]{32})/(0|[1-9][0-9]{0,9})/([0-9]{20})-([0-9]{20})"
+        r"-(0|[1-9][0-9]{0,9})-[0-9a-f]{12}-[0-9a-f]{12}\.rwal\z"
+    )
+    is_archive = is_ours & rest.rlike(archive)
+
+    def archived(group: int) -> "Column":
+        return fn.when(is_archive, fn.regexp_extract(rest, archive, group))
+
+    segments_sequence = hexadecimal(fn.substring(key, -17, 12))
+    segments_incarnation = hexadecimal(fn.substring(key, -30, 12))
+    with_ids = plain.filter(is_segment | is_archive).select(
+        "*",
+        fn.when(is_segment, segment_broker).otherwise(archived(5)).cast("long").alias("broker_id"),
+        segments_incarnation.alias("incarnation"),
+        segments_sequence.alias("sequence"),
+        fn.unhex(archived(1)).alias("archive_topic_id"),
+        archived(2).cast("long").alias("archive_partition"),
+        archived(3).cast("long").alias("archive_first_offset"),
+        archived(4).cast("long").alias("archive_last_offset"),
+    )
+    in_range = (fn.col("broker_id") < 2**31) & fn.coalesce(fn.col("archive_partition"), fn.lit(0)).between(0, 2**31 - 1)
+    return with_ids.filter(in_range).select(*(fn.col(field.name).cast(field.dataType) for field in INVENTORY.fields))

@@ -1,0 +1,81 @@
+"""The Spark session of the job: made here for this machine, given by spark-submit on a cluster."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from jvm.java import find_java
+from retention_job.spark.connector import connector_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TUNING: Final[Mapping[str, str]] = {
+    # Decoding pays per batch, so batches are large; the second limit keeps large records from filling the memory.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "32768",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(32 * 1024 * 1024),
+    # The staged rows of one task go to a directory per kind; without this they would be sorted by kind first.
+    "spark.sql.maxConcurrentOutputFileWriters": "16",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""What the job wants of any session; `run` sets it where it can still be set."""
+
+_LOCAL: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.shuffle.compress": "true",
+}
+DEFAULT_MEMORY: Final = "2560m"
+"""Of the JVM; the Python workers and Arrow's buffers come on top of it, one worker per core."""
+
+
+def spark_session(
+    master: str | None = None,
+    *,
+    memory: str = DEFAULT_MEMORY,
+    settings: Mapping[str, str] | None = None,
+) -> "SparkSession":
+    """The session that runs already (spark-submit's), else a new one on this machine, `local[*]` unless said otherwise.
+
+    `settings` are Spark's own. Raises ConnectorError, JavaNotFoundError.
+    """
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    builder = SparkSession.builder.appName("remote-wal report")
+    if not _is_submitted(os.environ):
+        java = find_java()
+        os.environ.setdefault("JAVA_HOME", str(java.home))
+        # Workers must be this Python, with these packages; whatever `python3` is on the path may have none.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        jars = connector_jars(java)
+        builder = builder.master(master or "local[*]")
+        given = {
+            **_LOCAL,
+            "spark.jars": ",".join(str(jar) for jar in jars),
+            "spark.driver.memory": memory,
+        }
+        for name, value in given.items():
+            builder = builder.config(name, value)
+    for name, value in {**TUNING, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def tune(spark: "SparkSession") -> None:
+    """Set on a session of somebody else's what the job wants and can still be set."""
+    for name, value in TUNING.items():
+        if spark.conf.isModifiable(name):
+            spark.conf.set(name, value)
+
+
+def _is_submitted(environment: Mapping[str, str]) -> bool:
+    """spark-submit has started a JVM, and tells this process where."""
+    return "PYSPARK_GATEWAY_PORT" in environment

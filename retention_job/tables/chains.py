@@ -1,0 +1,83 @@
+"""The leader-epoch chains of all partitions, and what an election killed, over all runs so far.
+
+A run merges what its entries cover with what the run before knew, so an incremental run shuffles its own ranges and the
+merged ones of before, which are few. An entry that a later epoch made dead may be of any run; older runs' entries are
+looked through only for partitions in which an epoch ends elsewhere than the run before knew.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as fn
+
+from retention_job.schemas import EPOCH_KEY, SEGMENT_KEY
+from retention_job.spark.joins import of_segments, small_side, union
+from retention_job.tables.coverage import RANGE_COLUMNS, gaps, joined_ranges, merged_ranges, ranges_of, with_epoch_ends
+from retention_job.tables.history import History
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_DEAD_COLUMNS: Final = (*SEGMENT_KEY, *EPOCH_KEY, "first_offset", "last_offset", "start_position", "end_position")
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """Made by `chains_of`."""
+
+    covered: "DataFrame"
+    """Ranges with `epoch_end` and `succeeded_ms`."""
+    twice: "DataFrame"
+    """Ranges that are in two objects."""
+    gaps: "DataFrame"
+    """What neither a combined segment nor the archive holds."""
+    archived: "DataFrame"
+    """RANGES_SCHEMA: what committed archive objects hold."""
+    dead: "DataFrame"
+    """Entries that reach beyond their epoch's end, as ENTRIES less the time, with `epoch_end` and `succeeded_ms`."""
+
+
+def chains_of(history: History) -> Chains:
+    """Written down beside the run's tables, as several findings and the next run read them."""
+    ranges = ranges_of(history.entries)
+    if history.last is not None:
+        ranges = union(ranges, history.table("chains", run_id=history.last.run_id).select(*RANGE_COLUMNS))
+    # Each step is used several times by the next one, and would be computed anew each time, from the entries on.
+    merged = history.keep("merged_ranges", merged_ranges(history.keep("ranges", ranges)))
+    covered = with_epoch_ends(merged.filter("NOT is_twice"))
+    chains = history.keep("chains", union(covered, merged.filter("is_twice")))
+    known = chains.filter("NOT is_twice")
+    dead = history.keep("dead", _dead(history, known))
+    archived = history.keep("archived_ranges", joined_ranges(_archived_spans(history.archive)))
+    held = known if archived.isEmpty() else with_epoch_ends(joined_ranges(known, archived))
+    return Chains(known, chains.filter("is_twice"), gaps(held), archived, dead)
+
+
+def _archived_spans(archive: "DataFrame") -> "DataFrame":
+    """(topic_id, partition, leader_epoch, first_offset, last_offset, first_event_ms): what committed objects hold."""
+    spans = archive.filter("state = 1").select(
+        "topic_id", "partition", fn.explode("spans").alias("span"), fn.col("finished_ms").alias("first_event_ms")
+    )
+    return spans.select("topic_id", "partition", "span.*", "first_event_ms")
+
+
+def _dead(history: History, covered: "DataFrame") -> "DataFrame":
+    ends = covered.filter("last_offset >= epoch_end").select(*EPOCH_KEY, "epoch_end", "succeeded_ms").distinct()
+    found = _reaching_beyond(history.entries, ends)
+    if history.last is None:
+        return found
+    before = history.table("chains", run_id=history.last.run_id).filter("epoch_end IS NOT NULL")
+    moved = ends.join(
+        before.select(*EPOCH_KEY, "epoch_end").distinct(), [*EPOCH_KEY, "epoch_end"], "left_anti"
+    ).localCheckpoint()
+    found = union(found, history.table("dead", run_id=history.last.run_id))
+    if not moved.isEmpty():
+        found = union(found, _reaching_beyond(history.entries_of_all_runs(), moved))
+    newest = fn.min("epoch_end").alias("epoch_end"), fn.min("succeeded_ms").alias("succeeded_ms")
+    living = of_segments(history.segments.filter("state < 2"), found)
+    return living.groupBy(*_DEAD_COLUMNS).agg(*newest)
+
+
+def _reaching_beyond(entries: "DataFrame", ends: "DataFrame") -> "DataFrame":
+    reaching = entries.join(small_side(ends), list(EPOCH_KEY)).filter("last_offset >= epoch_end")
+    return reaching.select(*_DEAD_COLUMNS, "epoch_end", "succeeded_ms")

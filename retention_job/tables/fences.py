@@ -1,0 +1,79 @@
+"""Which records the agents' stores refuse, as their writer was fenced: `metadata_topic.fencing`, over tables.
+
+Theory. A record counts for nothing when a registration of a higher incarnation of its broker stands before it in the
+same partition of the topic; partitions have no order between them. Registrations are few (one for each start of an
+agent), so those that count are found on the driver, in the topic's order, by the very class that agents use. For an
+incarnation the rule then comes down to one place in each partition, from which on its records are refused; so each
+record needs one look into a small table.
+
+What a registration says of records in its own partition never changes later, so an incremental run keeps what runs
+before it took in or refused, and is handed their registrations. A registration that the topic's retention has removed
+is not known to a whole run; agents know it from their snapshots.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as fn
+
+from metadata_topic import serde
+from metadata_topic.fencing import PlacedRegistration, Registrations
+from metadata_topic.records import RemoteWalNodeRegistration
+from retention_job.sources.staged_rows import PARTITION_SHIFT
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+REGISTRATIONS: Final = "key BINARY, value BINARY, record_id LONG"
+_FENCES: Final = "broker_id INT, fenced_incarnation LONG, fence_partition INT, fence_record_id LONG"
+
+
+def registrations_of(rows: "Iterable[Row]") -> Registrations:
+    """From rows of REGISTRATIONS, in any order."""
+    found = Registrations()
+    for row in sorted(rows, key=lambda row: row.record_id):
+        record = serde.decode(bytes(row.key), bytes(row.value))
+        if isinstance(record, RemoteWalNodeRegistration):
+            found.add(record, (row.record_id >> PARTITION_SHIFT, row.record_id & ((1 << PARTITION_SHIFT) - 1)))
+    return found
+
+
+def with_refusals(records: "DataFrame", registrations: Registrations, publisher: str) -> "DataFrame":
+    """The records, which have `broker_id`, `record_id` and the column `publisher` (an incarnation), with `is_fenced`:
+    whether the publisher was fenced when it published. Which kinds of records that refuses is for the caller to say.
+    """
+    placed = registrations.placed()
+    if not placed:
+        return records.withColumn("is_fenced", fn.lit(False))
+    writers = records.select("broker_id", publisher).distinct().collect()
+    rows = [fence for writer in writers for fence in _fences(placed, writer[0], writer[1])]
+    table = records.sparkSession.createDataFrame(rows, _FENCES)
+    fences = fn.broadcast(table.withColumnRenamed("broker_id", "_fenced_broker"))
+    matches = (
+        (fn.col("broker_id") == fn.col("_fenced_broker"))
+        & (fn.col(publisher) == fn.col("fenced_incarnation"))
+        & (fn.shiftright("record_id", PARTITION_SHIFT) == fn.col("fence_partition"))
+    )
+    joined = records.join(fences, matches, "left")
+    return joined.withColumn("is_fenced", _is_behind_fence()).drop("_fenced_broker", *_columns(_FENCES)[1:])
+
+
+def _is_behind_fence() -> "Column":
+    return fn.coalesce(fn.col("record_id") > fn.col("fence_record_id"), fn.lit(False))
+
+
+def _columns(schema: str) -> list[str]:
+    return [column.split()[0] for column in schema.split(", ")]
+
+
+def _fences(placed: list[PlacedRegistration], broker_id: int, incarnation: int) -> list[tuple[int, int, int, int]]:
+    """The rows of _FENCES for an incarnation: in each partition the first registration that fences it."""
+    first: dict[int, int] = {}
+    for registration, source in placed:
+        if registration.broker_id == broker_id and registration.incarnation > incarnation and source is not None:
+            partition, offset = source
+            first[partition] = min(offset, first.get(partition, offset))
+    return [
+        (broker_id, incarnation, partition, (partition << PARTITION_SHIFT) | offset)
+        for partition, offset in first.items()
+    ]

@@ -1,0 +1,222 @@
+"""All that the sources say, as tables. `loading` makes them, and has the theory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as fn
+from pyspark.sql.types import StructType
+
+from metadata_topic.topic import METADATA_TOPIC
+from retention_job.schemas import (
+    ARCHIVE_OBJECTS,
+    DEAD_ENTRIES,
+    ENTRIES,
+    OTHER_RECORDS,
+    PARTITIONS,
+    QUARANTINE,
+    SEGMENT_KEY,
+    SEGMENTS,
+    TIERED,
+    TOPICS,
+)
+from retention_job.sources.kafka_cluster import Cluster, Topic
+from retention_job.sources.staged_rows import (
+    DEAD_ROW,
+    ENTRY_ROW,
+    OTHER_ROW,
+    PARTITION_SHIFT,
+    QUARANTINE_ROW,
+    STAGED,
+)
+from retention_job.spark.joins import small_side, union
+from retention_job.tables import tier
+from retention_job.tables.objects import ARCHIVE_OBJECT, COMBINED_SEGMENT, ObjectKind
+from retention_job.tables.read_plan import (
+    ReadSummary,
+    metadata_retention_ms,
+    metadata_topic_id,
+    retentions,
+)
+from retention_job.tables.state import RunRecord, RunState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_OFFSET_MASK: Final = (1 << PARTITION_SHIFT) - 1
+_NO_RECORD: Final = -2
+
+
+@dataclass(frozen=True)
+class History:
+    """The tables of `schemas`, each read from disk when it is used; `loading.load` makes it."""
+
+    spark: "SparkSession"
+    state: RunState
+    run_id: str
+    cluster: Cluster
+    read: ReadSummary
+    last: RunRecord | None
+    """The run that this one goes on from."""
+    tier_events: "DataFrame"
+
+    def table(self, name: str, schema: StructType | str | None = None, run_id: str | None = None) -> "DataFrame":
+        """A table of this run, or of one before it, by the directory that it has."""
+        reader = self.spark.read if schema is None else self.spark.read.schema(schema)
+        return reader.parquet(self.state.path_of(run_id or self.run_id, name))
+
+    def keep(self, name: str, frame: "DataFrame") -> "DataFrame":
+        """The frame, written down as a table of this run, as it is used several times or by the next run."""
+        frame.write.parquet(self.state.path_of(self.run_id, name))
+        return self.table(name, frame.schema)
+
+    def staged(self, row: str, run_id: str | None = None) -> "DataFrame":
+        """Staged rows of one kind (`staged_rows`), of this run or one before it."""
+        return self.table("staged", STAGED, run_id).filter(f"row = '{row}'")
+
+    def objects(self, kind: ObjectKind) -> "DataFrame":
+        """`ObjectKind.schema_with_facts`."""
+        return self.table(kind.table, kind.schema_with_facts)
+
+    @cached_property
+    def segments(self) -> "DataFrame":
+        """SEGMENTS."""
+        return self.objects(COMBINED_SEGMENT).filter("has_metadata").select(*SEGMENTS.fieldNames())
+
+    @cached_property
+    def archive(self) -> "DataFrame":
+        """ARCHIVE_OBJECTS."""
+        return self.objects(ARCHIVE_OBJECT).filter("has_metadata").select(*ARCHIVE_OBJECTS.fieldNames())
+
+    @cached_property
+    def entries(self) -> "DataFrame":
+        """ENTRIES, with `record_id`."""
+        return self._entries_of(self.run_id)
+
+    def _entries_of(self, run_id: str) -> "DataFrame":
+        """Without those of records that were published twice or, by a fenced writer, in vain."""
+        staged = self.staged(ENTRY_ROW, run_id).select("record_id", *ENTRIES.fieldNames())
+        doubted = self.table(COMBINED_SEGMENT.table, run_id=run_id).filter(
+            "finished_records > 1 OR (finished_records > 0 AND first_record < 0) OR refused_state = 1"
+        )
+        if doubted.isEmpty():
+            return staged
+        right = doubted.selectExpr(*SEGMENT_KEY, f"coalesce(first_record, {_NO_RECORD}) AS right_record")
+        kept = staged.join(small_side(right), list(SEGMENT_KEY), "left")
+        return kept.filter("right_record IS NULL OR record_id = right_record").drop("right_record")
+
+    def entries_of_all_runs(self) -> "DataFrame":
+        """ENTRIES of this run and of those before it, as far as they are kept."""
+        found = (self.entries, *(self._entries_of(run_id) for run_id in self._runs_before()))
+        return union(*found).select(*ENTRIES.fieldNames())
+
+    @cached_property
+    def dead_entries(self) -> "DataFrame":
+        """DEAD_ENTRIES, of earlier runs as well."""
+        found = (self.staged(DEAD_ROW, run_id) for run_id in (self.run_id, *self._runs_before()))
+        return union(*found).select(*DEAD_ENTRIES.fieldNames())
+
+    def _runs_before(self) -> Mapping[str, int]:
+        """Those whose entries still count, with their times in ms."""
+        return self.last.entry_runs if self.last else {}
+
+    @cached_property
+    def topics(self) -> "DataFrame":
+        """TOPICS."""
+        return self.spark.createDataFrame([_topic_row(topic) for topic in self.cluster.topics], TOPICS)
+
+    @cached_property
+    def partitions(self) -> "DataFrame":
+        """PARTITIONS."""
+        rows = [
+            (bytearray(topic.topic_id), number, leader, offsets.earliest.get(number), offsets.latest.get(number))
+            for topic in self.cluster.topics
+            for offsets in (self.cluster.offsets[topic.name],)
+            for number, leader in zip(topic.partitions, topic.leaders, strict=True)
+        ]
+        return self.spark.createDataFrame(rows, PARTITIONS)
+
+    @cached_property
+    def tiered(self) -> "DataFrame":
+        """TIERED."""
+        return tier.segments_of(self.tier_events).select(*TIERED.fieldNames())
+
+    @cached_property
+    def tiered_up_to(self) -> Mapping[tuple[bytes, int], int]:
+        """By (topic id, partition), the first offset that KIP-405's tier does not hold. Archived topics are left out:
+        their objects wait for the archive.
+        """
+        archived = {topic.topic_id for topic in self.cluster.topics if topic.settings.archive}
+        return {key: up_to for key, up_to in tier.tiered_up_to(self.tiered).items() if key[0] not in archived}
+
+    @cached_property
+    def quarantine(self) -> "DataFrame":
+        """QUARANTINE, of this run's records."""
+        found = self.staged(QUARANTINE_ROW).select(
+            fn.lit(METADATA_TOPIC).alias("topic"),
+            *_place(),
+            "reason",
+            "detail",
+            "key_bytes",
+            "value_bytes",
+        )
+        return union(found, tier.quarantine_of(self.tier_events)).select(*QUARANTINE.fieldNames())
+
+    @cached_property
+    def other_records(self) -> "DataFrame":
+        """OTHER_RECORDS, of this run."""
+        found = self.staged(OTHER_ROW).select("record_type", "key", "value", *_place())
+        return found.select(*OTHER_RECORDS.fieldNames())
+
+    def with_topic_names(self, frame: "DataFrame") -> "DataFrame":
+        """The frame with the column `topic`, null for topics that are gone. Best after an aggregation."""
+        return frame.join(fn.broadcast(self.topics.select("topic_id", "topic")), "topic_id", "left")
+
+    def commit(self) -> None:
+        """The next incremental run goes on from here. Call it when everything else is written."""
+        now_ms = self.read.now_ms
+        kept_ms = metadata_retention_ms(self.cluster)
+        runs = {
+            run_id: at_ms
+            for run_id, at_ms in self._runs_before().items()
+            if kept_ms is None or now_ms - at_ms < kept_ms
+        }
+        topic_id = metadata_topic_id(self.cluster)
+        self.state.commit(
+            RunRecord(
+                self.run_id,
+                now_ms,
+                dict(self.read.ending_offsets),
+                topic_id,
+                retentions(self.cluster),
+                {**runs, self.run_id: now_ms},
+            )
+        )
+
+
+def _topic_row(topic: Topic) -> tuple[Any, ...]:
+    return (
+        bytearray(topic.topic_id),
+        topic.name,
+        len(topic.partitions),
+        topic.replication_factor,
+        topic.settings.enable,
+        topic.settings.link_policy.value,
+        topic.settings.archive,
+        topic.config.get("cleanup.policy"),
+        topic.number("retention.ms"),
+        topic.local("ms"),
+        topic.number("retention.bytes"),
+        topic.local("bytes"),
+        topic.is_tiered,
+    )
+
+
+def _place() -> list[Any]:
+    """Where a staged record stands in its topic."""
+    return [
+        fn.shiftright("record_id", PARTITION_SHIFT).cast("int").alias("partition"),
+        fn.col("record_id").bitwiseAND(fn.lit(_OFFSET_MASK)).alias("offset"),
+        fn.col("event_timestamp_ms").alias("timestamp_ms"),
+    ]

@@ -1,0 +1,162 @@
+"""Reads of a log what is missing in object storage, range by range, and then follows its end.
+
+Theory. Each range is read by a `SegmentTail` of its own, and ends with the first batch that begins behind it. What no
+batch is in is no gap: a compacted log has holes. What the log does not have any more of a range is one, and told as
+`Gap`; of what lies between ranges nothing is told, as it is stored.
+
+The ranges stand on what the metadata tells of a log with certain leader epochs. Two things void them: the log ends
+before a range does (then all from there on is uploaded, whatever is stored), and a leader epoch newer than those has
+begun before the end of what seemed known (then all from that epoch's begin on is). The latter happens when leadership
+is learned of before the broker has begun to write its new epoch.
+
+As `SegmentTail`, it belongs to one caller at a time.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from kafka_log.errors import LogDirectoryError, MalformedFileError
+from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.open_files import OpenFiles
+from kafka_log.segment_tail import Gap, LogDeleted, SegmentTail, TailEvent, TailRead, Truncated
+from metadata_topic.offset_ranges import OffsetRange, ranges_common
+from rlm.resume_point import ResumePoint
+
+_EMPTY_READS = 3
+"""A read that only tells of a roll is followed by one that has records."""
+_RANGES_PER_READ = 100
+"""So many ranges without a record are passed over at a time."""
+
+
+class ResumedTail:
+    """A `SegmentTail` that begins with what is missing. See the module's theory."""
+
+    def __init__(self, directory: Path, resume: ResumePoint, open_files: OpenFiles) -> None:
+        """Touches no file."""
+        self._directory = directory
+        self._open_files = open_files
+        self._missing = list(resume.missing)
+        self._behind = resume.next_offset
+        self._epoch = resume.leader_epoch
+        self._is_settled = resume.is_first
+        """Whether the leader epochs at the log's end were looked at."""
+        self._empty_reads = 0
+        self._tail = self._begin()
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset that is neither stored, as far as was known, nor read; negative before a log is found."""
+        return self._tail.next_offset
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether ranges are left to be read."""
+        return bool(self._missing)
+
+    def read(self, max_bytes: int) -> TailRead:
+        """As `SegmentTail.read`. Nothing found and `has_missing` still: the next read may find something."""
+        events: list[TailEvent] = []
+        for _ in range(_RANGES_PER_READ):
+            if not self._missing:
+                break
+            read = self._read_missing(max_bytes)
+            events += read.events
+            if read.spans:
+                return read._replace(events=tuple(events))
+        if events or self._missing:
+            return TailRead(b"", [], tuple(events))
+        return self._settled(self._tail.read(max_bytes))
+
+    def read_cached(self, max_bytes: int) -> tuple[TailRead, int] | None:
+        """As `SegmentTail.read_cached`."""
+        return None if self._missing or not self._is_settled else self._tail.read_cached(max_bytes)
+
+    def backlog_bytes(self) -> int:
+        """As `SegmentTail.backlog_bytes`; while ranges are missing, what is stored behind them counts, too."""
+        return max(self._tail.backlog_bytes(), int(self.has_missing))
+
+    def unread_bytes(self) -> int:
+        """As `SegmentTail.unread_bytes`."""
+        return self._tail.unread_bytes()
+
+    def close(self) -> None:
+        """Give up the descriptor. A read opens it again."""
+        self._tail.close()
+
+    def _read_missing(self, max_bytes: int) -> TailRead:
+        """What the next read of the first missing range finds of it."""
+        wanted = self._missing[0]
+        read = self._settled(self._tail.read(max_bytes))
+        if not self._missing:
+            return read
+        is_cut = any(isinstance(event, Truncated | LogDeleted) for event in read.events)
+        spans = [span for span in read.spans if span.base_offset < wanted[1]]
+        events = tuple(_of_range(read.events, wanted))
+        if is_cut:
+            self._follow_on()
+            return read._replace(events=events)
+        if self._tail.next_offset >= wanted[1]:
+            self._range_is_read(spans[-1].last_offset + 1 if spans else 0)
+        elif not read.spans:
+            self._empty_reads += 1
+            if self._empty_reads == _EMPTY_READS:
+                self._follow_on()
+        else:
+            self._empty_reads = 0
+        return TailRead(read.records[: spans[-1].end] if spans else b"", spans, events)
+
+    def _follow_on(self) -> None:
+        """Take all that the log has from where this tail stands, whatever is stored."""
+        self._missing = []
+        self._is_settled = True
+
+    def _range_is_read(self, next_offset: int) -> None:
+        self._missing = [(max(begin, next_offset), end) for begin, end in self._missing[1:] if end > next_offset]
+        if self._behind is not None:
+            self._behind = max(self._behind, next_offset)
+        self._tail.close()
+        self._tail = self._begin()
+
+    def _settled(self, read: TailRead) -> TailRead:
+        """The read; or in its place that the log was written anew from an offset on that seemed to be known."""
+        if self._is_settled or not read.spans:
+            return read
+        self._is_settled = not self._missing
+        if read.spans[-1].leader_epoch <= self._epoch or self._behind is None:
+            return read
+        written_anew = self._end_of_known_epochs(read.spans[0].base_offset)
+        self._epoch = read.spans[-1].leader_epoch
+        if written_anew is None or written_anew >= self._behind:
+            return read
+        self._missing = ranges_common((0, written_anew), self._missing)
+        self._behind = written_anew
+        self._tail.close()
+        self._tail = self._begin()
+        return TailRead(b"", [], (Truncated(written_anew),))
+
+    def _end_of_known_epochs(self, read_from: int) -> int | None:
+        try:
+            return read_leader_epochs(self._directory).end_offset_for(self._epoch)
+        except (OSError, MalformedFileError) as error:
+            self._is_settled = False
+            if self._missing:
+                self._missing[0] = (read_from, self._missing[0][1])
+            else:
+                self._behind = read_from
+            self._tail.close()
+            self._tail = self._begin()  # what was read must not be lost with the error
+            raise LogDirectoryError(self._directory, str(error)) from error
+
+    def _begin(self) -> SegmentTail:
+        self._empty_reads = 0
+        start = self._missing[0][0] if self._missing else self._behind
+        return SegmentTail(self._directory, start, self._open_files)
+
+
+def _of_range(events: Iterable[TailEvent], wanted: OffsetRange) -> Iterable[TailEvent]:
+    for event in events:
+        if isinstance(event, Gap):
+            for begin, end in ranges_common((event.from_offset, event.to_offset), [wanted]):
+                yield Gap(begin, end, event.is_unreadable)
+        else:
+            yield event

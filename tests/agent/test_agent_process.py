@@ -1,0 +1,238 @@
+"""The agent as a process: what it is handed at its start, what it tells, how it waits, hangs and ends."""
+
+import asyncio
+import http.client
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.agent.agent_process import CHECKOUT, PATIENCE_S, agent_process
+from tests.agent.agent_rig import format_log_directory, is_relayed, write_properties
+from tests.replication.two_agents import ScriptedBroker
+
+OFF = {"remote_log_wal_storage_system_enable": "false", "remote_wal_archive_enable": "false"}
+"""Relaying alone: these tests are not about the rest."""
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[ScriptedBroker]:
+    scripted = ScriptedBroker()
+    yield scripted
+    await scripted.stop()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[socket.socket]:
+    """Where a service manager listens for what its services tell."""
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        listening.setblocking(False)
+        yield listening
+
+
+async def told(manager: socket.socket, state: str) -> list[str]:
+    """All that is told until this is."""
+    heard: list[str] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while state not in heard:
+            heard += (await asyncio.get_running_loop().sock_recv(manager, 4096)).decode().split("\n")
+    return heard
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as connection:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def free_port() -> int:
+    with closing(listening_socket()) as listening:
+        return int(listening.getsockname()[1])
+
+
+def listening_socket() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
+
+
+async def test_every_listener_can_be_handed_over_and_is_found_by_name_or_by_address(
+    tmp_path: Path, broker: ScriptedBroker
+) -> None:
+    peer, page, replica, foreign = (listening_socket() for _ in range(4))
+    replica_port = replica.getsockname()[1]
+    properties = write_properties(
+        tmp_path,
+        await broker.start(),
+        # Of these addresses none could be bound here: it is the handed ones that are used.
+        remote_wal_agent_peer_listener="192.0.2.1:1",
+        remote_wal_agent_plaintext_enable="true",
+        remote_wal_agent_http_listener="192.0.2.1:2",
+        remote_wal_agent_http_plaintext_accepted="true",
+        remote_wal_agent_peers=f"2@127.0.0.1:{peer.getsockname()[1]}",
+        remote_wal_agent_replica_port_base=str(replica_port - 2),
+        **OFF,
+    )
+    handed = [("peer", peer), ("remote-wal.socket", replica), ("http", page), ("remote-wal.socket", foreign)]
+    # Who connects before the agent is there waits for it, and is not refused.
+    early = asyncio.create_task(is_relayed(peer.getsockname()))
+    async with agent_process(properties, sockets=handed) as agent:
+        assert await early, agent.log
+        await agent.until_logged("handed_socket_not_wanted")
+        assert str(foreign.getsockname()[1]) in agent.log
+        assert await asyncio.to_thread(ask, page.getsockname()[1], "/readyz") == (200, "ready\n")
+        _, writer = await asyncio.open_connection(*replica.getsockname())
+        await agent.until_logged("peer_refused")  # at the other end is this very agent, and not broker 2's
+        writer.close()
+    for listening in (peer, page, replica, foreign):
+        listening.close()
+
+
+async def test_a_service_manager_is_told_when_it_relays_that_it_lives_and_when_it_stops(
+    tmp_path: Path, broker: ScriptedBroker, manager: socket.socket
+) -> None:
+    properties = write_properties(tmp_path, await broker.start(), **OFF)
+    notify = {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "400000"}
+    async with agent_process(properties, environment=notify) as agent:
+        await told(manager, "READY=1")
+        await told(manager, "WATCHDOG=1")
+        await told(manager, "WATCHDOG=1")
+        agent.process.send_signal(signal.SIGTERM)
+        await told(manager, "STOPPING=1")
+        assert await agent.exit_code() == 0, agent.log
+
+
+BLOCKED = """
+import asyncio, ctypes, time
+from agent.process import Agent
+begin = Agent._begin_storage_system
+async def block(self, *around):
+    await begin(self, *around)
+    {how}
+Agent._begin_storage_system = block
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "where"),
+    [
+        ("asyncio.get_running_loop().call_soon(time.sleep, 3600)", "cli/start.py"),
+        (
+            "await asyncio.to_thread(ctypes.PyDLL(None).sleep, 3600)",
+            "concurrent/futures/thread.py",
+        ),  # PyDLL keeps the interpreter for itself
+    ],
+    ids=["loop", "interpreter"],
+)
+async def test_an_agent_that_stands_still_ends_with_the_stacks_of_its_threads_in_its_log(
+    tmp_path: Path, broker: ScriptedBroker, how: str, where: str
+) -> None:
+    properties = write_properties(tmp_path, await broker.start(), remote_wal_agent_watchdog_timeout_ms="1000")
+    async with agent_process(properties, before=BLOCKED.format(how=how)) as agent:
+        assert await agent.exit_code() == 1
+        assert "agent_started" in agent.log
+        assert "Timeout (0:00:01)!" in agent.log
+        assert "most recent call first" in agent.log
+        assert where in agent.log
+
+
+async def test_a_handed_http_socket_that_is_open_to_others_needs_the_flag_too(
+    tmp_path: Path, broker: ScriptedBroker
+) -> None:
+    properties = write_properties(tmp_path, await broker.start(), **OFF)
+    with closing(socket.create_server(("0.0.0.0", 0))) as page:
+        async with agent_process(properties, sockets=[("http", page)]) as agent:
+            assert await agent.exit_code() == 1
+            assert "remote.wal.agent.http.plaintext.accepted=true" in agent.log
+
+
+async def test_log_directories_that_are_not_formatted_yet_are_waited_for(
+    tmp_path: Path, broker: ScriptedBroker, manager: socket.socket
+) -> None:
+    peer_port, http_port = free_port(), free_port()
+    properties = write_properties(
+        tmp_path,
+        await broker.start(),
+        remote_wal_agent_peer_listener=f"127.0.0.1:{peer_port}",
+        remote_wal_agent_http_listener=f"127.0.0.1:{http_port}",
+        **OFF,
+    )
+    shutil.rmtree(tmp_path / "data")
+    async with agent_process(properties, environment={"NOTIFY_SOCKET": manager.getsockname()}) as agent:
+        # The broker's unit, which may format them, is started after this one is ready.
+        heard = await told(manager, "READY=1")
+        assert not any("relaying" in state for state in heard)
+        await agent.until_logged("log_directories_not_formatted")
+        status, reasons = await asyncio.to_thread(ask_until_served, http_port, "/readyz")
+        assert (status, reasons) == (503, "log directories are not formatted yet\n")
+        assert not await is_relayed(("127.0.0.1", peer_port))
+        format_log_directory(tmp_path)
+        await agent.until_logged("agent_started")
+        assert await is_relayed(("127.0.0.1", peer_port))
+        assert (await asyncio.to_thread(ask, http_port, "/readyz"))[0] == 200
+        assert agent.log.count("log_directories_not_formatted") == 1
+        assert "Traceback" not in agent.log
+
+
+async def test_an_agent_that_waits_for_its_log_directories_ends_in_order(
+    tmp_path: Path, broker: ScriptedBroker
+) -> None:
+    properties = write_properties(tmp_path, await broker.start())
+    shutil.rmtree(tmp_path / "data")
+    async with agent_process(properties) as agent:
+        await agent.until_logged("log_directories_not_formatted")
+        agent.process.send_signal(signal.SIGTERM)
+        assert await agent.exit_code() == 0
+        assert "Traceback" not in agent.log
+
+
+def ask_until_served(port: int, path: str) -> tuple[int, str]:
+    for _ in range(1000):
+        try:
+            return ask(port, path)
+        except ConnectionError:
+            threading.Event().wait(0.01)
+    raise AssertionError("nothing is served")
+
+
+async def test_sigterm_ends_an_agent_whose_parts_hang_and_it_relays_until_then(
+    tmp_path: Path, broker: ScriptedBroker
+) -> None:
+    peer_port = free_port()
+    properties = write_properties(
+        tmp_path, await broker.start(), remote_wal_agent_peer_listener=f"127.0.0.1:{peer_port}"
+    )
+    hangs = """
+import agent.process
+from agent.storage_system import StorageSystem
+async def hang(self):
+    agent.process.log.info("hangs")
+    await agent.process.asyncio.Event().wait()
+StorageSystem.stop = hang
+agent.process._CLOSING_S = 2.0
+"""
+    async with agent_process(properties, before=hangs) as agent:
+        await agent.until_logged("storage_ready")
+        agent.process.send_signal(signal.SIGTERM)
+        await agent.until_logged("hangs")
+        assert await is_relayed(("127.0.0.1", peer_port))
+        assert await agent.exit_code() == 0
+        assert "stopped_halfway" in agent.log
+
+
+def test_what_an_agent_begins_to_relay_with_has_none_of_the_heavy_libraries() -> None:
+    heavy = ["numpy", "pandas", "pyarrow", "boto3", "botocore", "confluent_kafka", "kafka", "typer", "tenacity"]
+    rooms = ["agent.storage_system", "rlm.remote_wal_log_manager", "metadata_topic.store"]
+    code = (
+        "import sys; import cli.start, cli.agent_start, agent.process, agent.settings_file;"
+        f"print([name for name in {heavy + rooms} if name in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    assert told.stdout.strip() == "[]"

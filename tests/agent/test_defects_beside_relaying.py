@@ -1,0 +1,87 @@
+"""Whatever fails beside relaying: replication is relayed on, the failure is counted by part and told, the part is begun
+anew.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agent.http_endpoint as http_endpoint
+import agent.storage_loading as storage_loading
+from agent.archive_side import ArchiveSide
+from agent.lifecycle import Lifecycle
+from agent.metadata_topics import MetadataTopics
+from agent.usage import UsageReport
+from metadata_topic.publisher import RemoteWalMetadataPublisher
+from rlm.upload_pacer import UploadPacer
+from tests.agent.agent_rig import AgentRig, running_agent
+from tests.kafka_log.log_writer import LogWriter
+
+
+class UnthoughtOfError(Exception):
+    """Nobody's error."""
+
+
+class Defect:
+    """Raises in the place of a function, or after it was awaited, until it is mended."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        self.strikes = 0
+        self.mended = False
+        original = getattr(owner, name)
+
+        def struck(*args: Any, **kwargs: Any) -> Any:
+            if self.mended:
+                return original(*args, **kwargs)
+            self.strikes += 1
+            raise UnthoughtOfError(f"planted in {name}")
+
+        monkeypatch.setattr(owner, name, struck)
+
+
+PLACES = {
+    "kafka side": (MetadataTopics, "make"),
+    "write path": (UploadPacer, "next_start_s"),
+    "lifecycle": (Lifecycle, "_run"),
+    "archive": (ArchiveSide, "_load"),
+    "usage": (UsageReport, "record"),
+    "metadata publication": (RemoteWalMetadataPublisher, "_send_waiting"),
+    "object storage": (storage_loading, "load_storage_manager"),
+    "http endpoint": (http_endpoint, "_Server"),
+}
+
+
+def append(rig: AgentRig, log: LogWriter | None = None) -> LogWriter:
+    """Something to upload, in a log that is led here."""
+    log = log or LogWriter(rig.directory / "data" / "t-0")
+    log.append(records=3)
+    return log
+
+
+@pytest.mark.parametrize("part", PLACES)
+async def test_a_defect_of_a_part_does_not_end_relaying_and_the_part_begins_anew(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defect = Defect(monkeypatch, *PLACES[part])
+    async with running_agent(tmp_path, monkeypatch) as rig:
+        await rig.expect_relaying()
+        log = append(rig)
+        if part != "kafka side":
+            await rig.until(lambda: rig.rooms is not None)
+            rig.lead(log)
+        await rig.until(lambda: rig.failures(part) >= 2)
+        assert defect.strikes >= 2
+        await rig.expect_relaying()
+        await rig.until(lambda: any(told.startswith(f"{part} failed") for told in rig.agent.not_ready()))
+        others = [other for other in PLACES if other != part and rig.failures(other)]
+        assert others == []
+        defect.mended = True
+        await rig.until(lambda: not rig.agent._parts.down)
+        failures = rig.failures(part)
+        await rig.until(lambda: rig.rooms is not None)
+        append(rig, log)
+        rig.lead(log)  # whoever was made anew is told of it by Kafka's side, too
+        await rig.until(lambda: rig.uploaded_offset == log.log_end_offset)
+        await rig.expect_relaying()
+        assert rig.failures(part) == failures

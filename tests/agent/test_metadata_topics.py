@@ -1,0 +1,123 @@
+"""The agents' two topics are made by one agent, whenever they are missing, and judged for as long as the agent runs."""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from agent.metadata_topics import MetadataTopics, Place
+from agent.settings import AgentSettings
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, Broker
+from metadata_topic.topic_requirements import TopicLayout
+
+
+class Cluster:
+    """Three brokers' topics."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[list[int]]] = {}
+        self.configs: dict[str, dict[str, str]] = {}
+
+    def brokers(self) -> list[Broker]:
+        return [Broker(number, None) for number in (1, 2, 3)]
+
+    def partition_counts(self) -> dict[str, int]:
+        return {topic: len(assignment) for topic, assignment in self.topics.items()}
+
+    def layout(self, topic: str) -> TopicLayout | None:
+        assignment = self.topics.get(topic)
+        return None if assignment is None else TopicLayout(len(assignment), min(map(len, assignment)))
+
+    def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
+        self.topics[topic], self.configs[topic] = assignment, dict(config)
+        return True
+
+    def topic_config(self, topic: str) -> dict[str, str]:
+        return self.configs[topic]
+
+
+class Rig:
+    """The parts of the agents of three brokers that look after the topics."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.now_s = 100.0
+        self.held: list[str | None] = []
+        self.agents = {number: self._agent(number) for number in (1, 2, 3)}
+
+    def _agent(self, broker_id: int) -> MetadataTopics:
+        pool = ThreadPoolExecutor(1)  # never used: looks are called by the test
+        client = KafkaClientConfig("b:9092")
+        place = Place(broker_id, None)
+        made = MetadataTopics(client, AgentSettings(), place, pool, lambda: self.cluster, lambda: self.now_s)
+        made.hold_publication = self.held.append
+        return made
+
+
+def test_the_agent_with_the_lowest_id_makes_the_topics_and_the_others_find_them() -> None:
+    rig = Rig()
+    assert not rig.agents[2].look()
+    assert not rig.agents[3].look()
+    assert rig.cluster.topics == {}
+    assert rig.agents[1].look()
+    assert {topic: len(made) for topic, made in rig.cluster.topics.items()} == {METADATA_TOPIC: 12, SETTINGS_TOPIC: 1}
+    assert all(agent.look() for agent in rig.agents.values())
+    assert not any(agent.problems for agent in rig.agents.values())
+
+
+def test_where_no_agent_runs_beside_the_first_broker_the_next_one_makes_them() -> None:
+    rig = Rig()
+    assert not rig.agents[2].look()
+    rig.now_s += 2.0
+    assert not rig.agents[2].look()
+    rig.now_s += 2.0
+    assert rig.agents[2].look()
+
+
+def test_a_topic_that_goes_missing_is_made_anew_as_it_was_made_first() -> None:
+    rig = Rig()
+    assert rig.agents[1].look()
+    made = rig.cluster.configs[SETTINGS_TOPIC]
+    del rig.cluster.topics[SETTINGS_TOPIC], rig.cluster.configs[SETTINGS_TOPIC]
+    assert not rig.agents[2].look()
+    assert rig.agents[1].look()
+    assert rig.agents[2].look()
+    assert rig.cluster.configs[SETTINGS_TOPIC] == made
+
+
+def test_what_would_lose_records_holds_publication_until_it_is_mended() -> None:
+    rig = Rig()
+    agent = rig.agents[1]
+    agent.look()
+    rig.cluster.configs[METADATA_TOPIC]["cleanup.policy"] = "compact"
+    with structlog.testing.capture_logs() as told:
+        agent.look()
+        agent.look()
+        rig.cluster.configs[METADATA_TOPIC]["cleanup.policy"] = "delete"
+        agent.look()
+    assert [event["event"] for event in told] == ["metadata_topic_problem", "metadata_topic_mended"]
+    assert "--add-config cleanup.policy=delete" in told[0]["change"]
+    assert [reason and "compact" in reason for reason in rig.held] == [None, True, True, None]
+    assert agent.problems == ()
+
+
+def test_what_makes_metadata_less_safe_is_told_and_holds_nothing() -> None:
+    rig = Rig()
+    agent = rig.agents[1]
+    agent.look()
+    agent.local_retention_seen(10 * 24 * 3_600_000)
+    agent.local_retention_seen(None)
+    agent.look()
+    [problem] = agent.problems
+    assert f"retention.ms={10 * 24 * 3_600_000 + 60_000}" in problem.change
+    assert set(rig.held) == {None}
+
+
+def test_another_number_of_partitions_is_no_problem() -> None:
+    rig = Rig()
+    agent = rig.agents[1]
+    agent.look()
+    rig.cluster.topics[METADATA_TOPIC] = rig.cluster.topics[METADATA_TOPIC][:5]
+    assert agent.look()
+    assert agent.problems == ()

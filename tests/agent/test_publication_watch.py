@@ -1,0 +1,28 @@
+"""Metadata that is not published for too long ends links, is counted once and told, until it is published again."""
+
+from collections import Counter
+
+import structlog
+
+from agent.publication_watch import STALLED, PublicationWatch
+from metadata_topic.topic_settings import LinkPolicy
+from rlm.link_policy import CostLimits, LinkDecider, LinkMode
+
+
+def test_a_stall_ends_links_whatever_the_policy_and_its_end_brings_them_back() -> None:
+    reason: list[str | None] = [None]
+    faults: Counter[str] = Counter()
+    watch = PublicationWatch(lambda: reason[0], lambda fault: faults.update([fault]))
+    decider = LinkDecider(CostLimits(1, 0.025))
+    decider.is_off = lambda: watch.is_stalled
+    modes = []
+    with structlog.testing.capture_logs() as told:
+        for now in (None, "compact", "compact", "compact", None, None, "no broker"):
+            reason[0] = now
+            watch.look()
+            modes.append(decider.mode(LinkPolicy.ALWAYS, 20, 1000, 0.0))
+    off, link = LinkMode.OFF, LinkMode.LINK
+    assert modes == [link, off, off, off, link, link, off]
+    assert faults == {STALLED: 2}
+    assert [event["event"] for event in told] == [STALLED, "metadata_publication_resumed", STALLED]
+    assert told[0]["reason"] == "compact"

@@ -1,0 +1,122 @@
+"""An agent takes no partition on before it has read what tells from where to upload; until then all goes inline."""
+
+import asyncio
+import base64
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from confluent_kafka import KafkaException
+
+import agent.kafka_side as kafka_side
+import rlm.remote_wal_log_manager as log_manager
+from agent.lifecycle import Lifecycle
+from agent.metadata_topics import MetadataTopics
+from metadata_topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.settings_topic import SettingsReader
+from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from rlm.link_policy import LinkMode
+from tests.agent.agent_rig import PARTITION, AgentRig, running_agent
+from tests.kafka_log.log_writer import LogWriter
+
+
+class Answer:
+    """What Kafka has to say of one thing; in vain it is asked until it is given."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._given = threading.Event()
+
+    def give(self) -> None:
+        self._given.set()
+
+    @property
+    def is_given(self) -> bool:
+        return self._given.is_set()
+
+    def wait_until_ready(self, *_reader_and_timeout: object) -> bool:
+        """Time runs out soon."""
+        self.asked += 1
+        return self._given.wait(0.01)
+
+
+class Kafka:
+    """In the place of brokers that answer one question after the other."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answers = {name: Answer() for name in ("topic settings", "metadata", "leadership")}
+        settings, metadata = self.answers["topic settings"], self.answers["metadata"]
+        topics = {"t": TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS)}
+        never = asyncio.Event()
+
+        async def made(_: object) -> None: ...
+
+        async def endless(_: object) -> None:
+            await never.wait()
+
+        for reader, answer in ((SettingsReader, settings), (RemoteWalMetadataConsumer, metadata)):
+            monkeypatch.setattr(reader, "start", lambda _reader: None)
+            monkeypatch.setattr(reader, "wait_until_ready", answer.wait_until_ready)
+        monkeypatch.setattr(RemoteWalMetadataConsumer, "ready", property(lambda _: metadata.is_given))
+        monkeypatch.setattr(RemoteWalMetadataConsumer, "read_to_end", lambda *_: metadata.is_given)
+        monkeypatch.setattr(SettingsReader, "topics", property(lambda _: topics if settings.is_given else {}))
+        monkeypatch.setattr(kafka_side.TierFollower, "start", lambda _follower: None)
+        monkeypatch.setattr(kafka_side.KafkaSide, "_register", made)
+        monkeypatch.setattr(kafka_side, "LeadershipReader", lambda *_: self)
+        monkeypatch.setattr(MetadataTopics, "make", made)
+        monkeypatch.setattr(MetadataTopics, "watch", endless)
+        monkeypatch.setattr(Lifecycle, "run", endless)
+        for module, pause in ((kafka_side, "_RETRY_S"), (kafka_side, "_MIN_LEADERSHIP_INTERVAL_S")):
+            monkeypatch.setattr(module, pause, 0.01)
+        monkeypatch.setattr(log_manager, "_LOOK_AGAIN_S", 0.01)
+
+    def led_partitions(self) -> Mapping[str, frozenset[int]]:
+        """As LeadershipReader."""
+        if not self.answers["leadership"].wait_until_ready():
+            raise KafkaException("no broker answers")
+        return MappingProxyType({"t": frozenset({0})})
+
+
+def led_log(directory: Path) -> LogWriter:
+    """Of a partition that this broker leads, and has written nothing of yet: there are no leader epochs."""
+    log = LogWriter(directory / "data/t-0")
+    topic_id = base64.urlsafe_b64encode(PARTITION.topic_id).decode().rstrip("=")
+    (log.path / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
+    return log
+
+
+async def until_asked_in_vain(rig: AgentRig, answer: Answer) -> None:
+    """So often that it would have gone on without by now, if it ever did."""
+
+    def asked() -> bool:
+        if rig.rooms is not None:
+            rig.rooms.kafka.look_again()  # followers fetch
+        return answer.asked > 3
+
+    await rig.until(asked)
+
+
+async def expect_inline(rig: AgentRig, reason: str) -> None:
+    """Nothing is led, and readyz says why."""
+    await rig.until(lambda: any(reason in told for told in rig.agent.not_ready()))
+    assert rig.rooms is not None
+    assert rig.rooms.write_path.mode_of(PARTITION, 100_000) is LinkMode.OFF
+    assert rig.rooms.write_path.status() == {}
+
+
+async def test_a_partition_is_taken_on_once_settings_metadata_leadership_and_its_leader_epochs_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = Kafka(monkeypatch)
+    log = led_log(tmp_path)
+    async with running_agent(tmp_path, monkeypatch) as rig:
+        for name, answer in kafka.answers.items():
+            await until_asked_in_vain(rig, answer)
+            await expect_inline(rig, f"{name} not known yet")
+            answer.give()
+        await expect_inline(rig, "not known from where to upload")
+        log.append(records=3)
+        await rig.until(lambda: rig.uploaded_offset == 3)
+        await rig.until(lambda: not rig.agent.not_ready())

@@ -1,0 +1,48 @@
+"""recover and verify, as an operator runs them beside a broker that lives."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from local_cluster.cluster import LocalCluster
+from tests.cluster.script import PATIENCE_S
+
+_CHECKOUT = Path(__file__).parents[2]
+
+
+def run_command(
+    cluster: LocalCluster, command: str, broker_id: int, *options: str, exit_code: int = 0
+) -> dict[str, Any]:
+    """What it tells."""
+    config = str(cluster.layout.server_properties(broker_id))
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", command, "--broker-config", config, "--json", *options],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=_CHECKOUT,
+    )  # fmt: skip
+    assert done.returncode == exit_code, done.stderr + done.stdout
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def planned_recovery(cluster: LocalCluster, broker_id: int, topic: str, exit_code: int = 0) -> dict[str, Any]:
+    """What a recovery would restore of the topic's only partition."""
+    told = run_command(cluster, "recover", broker_id, "--dry-run", "--topic", topic, exit_code=exit_code)
+    [log] = told["logs"]
+    planned: dict[str, Any] = log
+    return planned
+
+
+def drilled_recovery(cluster: LocalCluster, broker_id: int, topic: str, scratch: Path) -> dict[str, Any]:
+    """What is restored of the topic's only partition, into a directory of its own; Kafka's dump-log reads all of it.
+
+    What is stored equals the broker's own replica, too.
+    """
+    replicas = [option for path in cluster.log_directories(broker_id) for option in ("--replica-log-dir", str(path))]
+    told = run_command(cluster, "verify", broker_id, "--topic", topic, *replicas, "--drill", str(scratch))
+    assert told["sound"], told["findings"]
+    [log] = told["drill"]
+    drilled: dict[str, Any] = log
+    assert drilled["fault"] == ""
+    return drilled

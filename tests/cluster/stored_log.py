@@ -1,0 +1,93 @@
+"""One partition's log as a broker's files, the metadata topic and the agents tell of it."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
+from kafka_log.topic_partition import TopicIdPartition
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from local_cluster.replica_comparison import ReplicaLog
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.store import RemoteWalMetadataStore
+from tests.cluster.script import PATIENCE_S, Script
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLog:
+    """Partition 0 of the script's topic."""
+
+    script: Script
+    partition: TopicIdPartition
+    store: RemoteWalMetadataStore
+    """What the metadata topic tells, up to now."""
+    consumer: RemoteWalMetadataConsumer
+
+    @property
+    def cluster(self) -> LocalCluster:
+        return self.script.cluster
+
+    def directory(self, broker_id: int) -> Path:
+        """Where the broker has its replica."""
+        directory = self.cluster.partition_directory(broker_id, self.script.topic, 0)
+        assert directory is not None, f"broker {broker_id} has no replica"
+        return directory
+
+    def epochs(self, broker_id: int) -> LeaderEpochs:
+        return read_leader_epochs(self.directory(broker_id))
+
+    def end_offset(self, broker_id: int) -> int:
+        return ReplicaLog(self.directory(broker_id)).end_offset()
+
+    def ranges(self, broker_id: int) -> list[tuple[int, int]]:
+        """What finished objects hold of the log that this broker has."""
+        return self.store.stored_ranges(self.partition, self.epochs(broker_id))
+
+    def declared_dead_from(self, broker_id: int) -> list[int]:
+        """The offsets from which on the broker's agent has declared entries of older leaders dead."""
+        lines = [line for line in self.script.agent_log(broker_id).splitlines() if "dead_entries_published" in line]
+        told = [json.loads(line) for line in lines]
+        return [one["from_offset"] for one in told if one["partition"] == str(self.partition)]
+
+    def produce(self, value: bytes, records: int, *, acks: str = "all", brokers: Sequence[int] = (1, 2, 3)) -> None:
+        """Append a batch; `brokers` are those that can be asked."""
+        producer = Producer(
+            {"bootstrap.servers": addresses(self.cluster, brokers), "acks": acks, "linger.ms": 100, "log_level": 0}
+        )
+        for _ in range(records):
+            producer.produce(self.script.topic, value, partition=0)
+        assert producer.flush(PATIENCE_S) == 0
+
+    def expect_all_stored(self, broker_id: int, end_offset: int) -> None:
+        """Of the log that this broker has, from its first offset to its end."""
+        wait_until(
+            lambda: self.ranges(broker_id) == [(0, end_offset)],
+            f"offsets 0 to {end_offset - 1} of broker {broker_id}'s log are stored",
+            PATIENCE_S,
+        )
+
+
+@contextmanager
+def stored_log(script: Script) -> Iterator[StoredLog]:
+    """Of the script's topic, which is there."""
+    topic_id = script.topic_id()
+    assert topic_id is not None
+    store = RemoteWalMetadataStore()
+    consumer = RemoteWalMetadataConsumer(KafkaClientConfig(script.cluster.bootstrap_servers), store)
+    consumer.start()
+    try:
+        assert consumer.wait_until_ready(PATIENCE_S)
+        yield StoredLog(script, TopicIdPartition(topic_id, 0), store, consumer)
+    finally:
+        consumer.close()
+
+
+def addresses(cluster: LocalCluster, brokers: Sequence[int]) -> str:
+    """As bootstrap.servers."""
+    return ",".join(map(cluster.layout.client_address, brokers))

@@ -1,0 +1,175 @@
+"""The metadata topic is deleted under running agents: no object is lost with it, and a rebuild makes all known."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.states import DELETING, FINISHED
+from metadata_topic.topic import METADATA_TOPIC, MetadataTopicSettings, ensure_topics
+from plugin.object_keys import ObjectKeyFactory
+from plugin.segment_metadata import CombinedSegmentId
+from recovery.metadata_notes import read_metadata
+from tests.cluster.agent_views import FAULTS, AgentCounters, describe, read_metrics
+from tests.cluster.script import PATIENCE_S, PLAIN, Script
+
+CHECKOUT = Path(__file__).parents[2]
+HASTY = {
+    # What nobody knows goes within seconds, if anything lets it.
+    "remote.wal.uncommitted.ttl.ms": "1000",
+    "remote.wal.orphans.interval.ms": "1000",
+    "remote.wal.expiration.delete.grace.ms": "0",
+    "remote.wal.expiration.task.interval.ms": "500",
+    "remote.wal.expiration.cluster.interval.ms": "1000",
+    "remote.wal.log.metadata.snapshot.interval.ms": "2000",
+}
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("lost") / "cluster"
+    with LocalCluster.create(directory, settings=ClusterSettings(AgentsMode(overrides=HASTY))) as cluster:
+        cluster.start()
+        yield cluster
+
+
+def stored(cluster: LocalCluster) -> set[CombinedSegmentId]:
+    root = cluster.layout.object_store_directory
+    keys = ObjectKeyFactory("", cluster.layout.cluster_id)
+    found = (keys.parse(str(path.relative_to(root))) for path in root.rglob("*.rwal"))
+    return {segment_id for segment_id in found if segment_id is not None}
+
+
+def metric(cluster: LocalCluster, broker_id: int, name: str, **labels: str) -> float:
+    wanted = set(labels.items())
+    samples = read_metrics(cluster, broker_id).items()
+    return sum(value for (found, has), value in samples if found == name and wanted <= set(has))
+
+
+def rebuild(cluster: LocalCluster, *options: str) -> dict[str, Any]:
+    config = cluster.layout.broker_directory(1) / "server.properties"
+    command = [sys.executable, "-m", "cli.main", "metadata", "rebuild", "--broker-config", str(config), "--json"]
+    run = subprocess.run([*command, *options], cwd=CHECKOUT, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stderr
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def lose_metadata_topic(cluster: LocalCluster) -> None:
+    cluster.admin.delete_topic(METADATA_TOPIC)
+    wait_until(lambda: not cluster.admin.partitions(METADATA_TOPIC), "the topic is gone", PATIENCE_S)
+    ensure_topics(KafkaClientConfig(cluster.bootstrap_servers), MetadataTopicSettings())
+
+
+def restart_without_state(script: Script, broker_id: int, lock_file: str | None) -> None:
+    """The state directory is lost; `lock_file` is what it holds in its place."""
+    script.stop_agent(broker_id)
+    directory = script.cluster.layout.agent_directory(broker_id)
+    for name in ("agent.lock", "metadata-topic.json"):
+        (directory / name).unlink(missing_ok=True)
+    if lock_file is not None:
+        (directory / "agent.lock").write_text(lock_file)
+    script.cluster.start_agent(broker_id, wait=False)
+    wait_until(lambda: is_answering(script.cluster, broker_id), f"agent {broker_id} answers", PATIENCE_S)
+
+
+def is_answering(cluster: LocalCluster, broker_id: int) -> bool:
+    with suppress(OSError):
+        return bool(describe(cluster, broker_id))
+    return False
+
+
+def uploads_of(cluster: LocalCluster, broker_id: int) -> float:
+    return metric(cluster, broker_id, "remote_wal_uploaded_segments_total")
+
+
+def is_missed(cluster: LocalCluster, counters: AgentCounters) -> bool:
+    """Delete what is stored by now, behind the agents' backs; whether a follower has asked for any of it."""
+    for path in cluster.layout.object_store_directory.rglob("*.rwal"):
+        path.unlink(missing_ok=True)
+    return counters.growth(FAULTS, reason="hydration_not_found") > 0
+
+
+def in_doubt(cluster: LocalCluster) -> list[float]:
+    return [metric(cluster, one, "remote_wal_metadata_topic_in_doubt") for one in cluster.broker_ids]
+
+
+def test_a_metadata_topic_that_was_deleted_costs_no_object_and_is_rebuilt(cluster: LocalCluster, topic: str) -> None:
+    with Script(cluster, topic) as script:
+        script.create_topic()
+        script.produce(PLAIN)
+        script.expect_links_to_be_used()
+        saved = "remote_wal_metadata_snapshots_total"
+        for one in cluster.broker_ids:
+            wait_until(lambda one=one: metric(cluster, one, saved, outcome="saved") > 0, "a snapshot", PATIENCE_S)
+
+        # When the topic is deleted and made anew, every agent tells, and goes on.
+        before = stored(cluster)
+        lose_metadata_topic(cluster)
+        wait_until(lambda: all(in_doubt(cluster)), "all agents doubt the topic", PATIENCE_S)
+        script.expect_links_to_be_used()
+        # Agents that come back meanwhile know it too, also without anything of their own.
+        script.stop_agent(3)
+        (cluster.layout.agent_directory(3) / "metadata-topic.json").unlink(missing_ok=True)
+        for snapshots in cluster.layout.object_store_directory.rglob("metadata-snapshots/3"):
+            shutil.rmtree(snapshots)
+        script.start_agent(3)
+        wait_until(lambda: all(in_doubt(cluster)), "the agent that came back doubts it", PATIENCE_S)
+        script.expect_records_to_flow()
+        rounds = {one: metric(cluster, one, "remote_wal_store_requests_total", operation="list") for one in (1, 2, 3)}
+        for one, listed in rounds.items():
+            wait_until(
+                lambda one=one, listed=listed: (
+                    metric(cluster, one, "remote_wal_store_requests_total", operation="list") > listed + 2
+                ),
+                "objects were compared with the metadata",
+                PATIENCE_S,
+            )
+        assert before <= stored(cluster)
+
+        # Then a rebuild tells the topic of all, and the doubts end.
+        planned = rebuild(cluster)
+        assert planned["written"] is None
+        assert planned["segments"] >= len(before)
+        written = rebuild(cluster, "--write")
+        assert written["written"] > len(before)
+        assert written["unreadable"] == []
+        wait_until(lambda: not any(in_doubt(cluster)), "nobody doubts the topic", PATIENCE_S)
+        noted, _ = read_metadata(KafkaClientConfig(cluster.bootstrap_servers), 60.0)
+        assert {noted.store.state_of(one) for one in before} <= {FINISHED, DELETING}
+        script.expect_links_to_be_used()
+
+        # An agent whose clock was ahead once, and whose state directory is lost, uploads on under a number that counts.
+        ahead = int(time.time() * 1000) + 3_600_000
+        restart_without_state(script, 3, f"{ahead}\n")
+        cluster.wait_for_agent(3)  # and is registered
+        assert describe(cluster, 3)["incarnation"] > ahead
+        restart_without_state(script, 3, None)
+        wait_until(lambda: "agent_fenced" in script.agent_log(3), "it is told at once", PATIENCE_S)
+        wait_until(lambda: describe(cluster, 3)["incarnation"] > ahead + 1, "a newer number is taken", PATIENCE_S)
+        uploaded = uploads_of(cluster, 3)
+        wait_until(lambda: uploads_of(cluster, 3) > uploaded, "it uploads under it", PATIENCE_S)
+        assert before <= stored(cluster)
+
+        # Objects that somebody deletes while links to them are under way: inline, and told as what to page for.
+        counters = AgentCounters(cluster)
+        wait_until(lambda: is_missed(cluster, counters), "a follower misses an object", PATIENCE_S, interval_s=0.01)
+        script.expect_records_to_flow()
+        told = "remote_wal_orphans"
+        wait_until(
+            lambda: sum(metric(cluster, one, told, kind="lost") for one in cluster.broker_ids) > 0,
+            "agents tell of lost segments",
+            PATIENCE_S,
+        )
+        script.expect_promises()

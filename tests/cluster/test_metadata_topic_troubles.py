@@ -1,0 +1,123 @@
+"""A metadata topic that brokers made, that an operator spoiled, that was deleted, that grew: on Kafka's defaults."""
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
+
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from metadata_topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
+from tests.cluster.agent_views import describe
+from tests.cluster.script import PATIENCE_S, PLAIN, Script
+
+STALLED = "metadata_publication_stalled"
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """With a metadata topic as a broker makes it for whoever asks: one partition, one replica."""
+    agents = AgentsMode(overrides={"remote.wal.log.metadata.unpublished.max.ms": "3000"})
+    directory = tmp_path_factory.mktemp("troubles") / "cluster"
+    with LocalCluster.create(directory, settings=ClusterSettings(agents)) as cluster:
+        cluster.format()
+        for broker_id in cluster.broker_ids:
+            cluster.start_broker(broker_id, wait=False)
+        cluster.wait_for_brokers(cluster.broker_ids)
+        client = cluster.admin.client
+        client.create_topics([NewTopic(METADATA_TOPIC, 1, 1)])[METADATA_TOPIC].result(30)
+        cluster.start()
+        yield cluster
+
+
+def readiness(cluster: LocalCluster, broker_id: int) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(
+            f"http://{cluster.layout.agent_http_address(broker_id)}/readyz", timeout=5
+        ) as ready:
+            return ready.status, ready.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def set_config(cluster: LocalCluster, key: str, value: str) -> None:
+    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, METADATA_TOPIC, incremental_configs=[entry])
+    [future] = cluster.admin.client.incremental_alter_configs([resource]).values()
+    future.result(30)
+
+
+def config(cluster: LocalCluster, topic: str) -> dict[str, str]:
+    """Empty while the broker that is asked does not know of the topic."""
+    [future] = cluster.admin.client.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    try:
+        return {key: entry.value for key, entry in future.result(30).items()}
+    except KafkaException:
+        return {}
+
+
+def wait_until_all_is_published(cluster: LocalCluster) -> None:
+    """What is uploaded all the time is published all the time."""
+
+    def publishes(broker_id: int) -> bool:
+        told = describe(cluster, broker_id)
+        return told["metadata_stalled"] is None and told["metadata_pending"] < 50
+
+    for broker_id in cluster.broker_ids:
+        wait_until(lambda one=broker_id: publishes(one), f"agent {broker_id} has published", PATIENCE_S)
+
+
+def test_metadata_is_published_whatever_happens_to_its_topic(cluster: LocalCluster, topic: str) -> None:
+    with Script(cluster, topic) as script:
+        # Given a topic that nobody made on purpose, it is used as it is, and complained of.
+        status, told = readiness(cluster, 1)
+        assert (status, told.splitlines()[0]) == (200, "ready")
+        assert "a partition has 1 replicas, not 3: kafka-reassign-partitions.sh" in told
+        script.create_topic()
+        script.produce(PLAIN)
+        script.expect_links_to_be_used()
+        wait_until_all_is_published(cluster)
+
+        # When it is compacted, nothing is published, nor uploaded or linked, until it is mended.
+        set_config(cluster, "cleanup.policy", "compact")
+        for broker_id in cluster.broker_ids:
+            wait_until(lambda one=broker_id: readiness(cluster, one)[0] == 503, "it is refused", PATIENCE_S)
+        assert f"--alter --topic {METADATA_TOPIC} --add-config cleanup.policy=delete" in readiness(cluster, 1)[1]
+        script.expect_inline_bytes()
+        script.expect_growth("remote_wal_faults_total", reason=STALLED)
+        set_config(cluster, "cleanup.policy", "delete")
+        wait_until_all_is_published(cluster)
+        script.expect_links_to_be_used()
+
+        # When it is deleted under load, one agent makes it anew as it must be, and nobody by asking for it.
+        cluster.admin.delete_topic(METADATA_TOPIC)
+        wait_until(lambda: len(cluster.admin.partitions(METADATA_TOPIC)) == 12, "it is made anew", PATIENCE_S)
+        cluster.admin.wait_for_full_isr(METADATA_TOPIC)
+        assert all(len(state.replicas) == 3 for state in cluster.admin.partitions(METADATA_TOPIC))
+        made = wait_until(lambda: config(cluster, METADATA_TOPIC), "it is known", PATIENCE_S)
+        assert (made["min.insync.replicas"], made["retention.ms"]) == ("2", "691200000")
+        wait_until_all_is_published(cluster)
+        script.expect_links_to_be_used()
+
+        # When it is given more partitions, publishing goes on.
+        more = cluster.admin.client.create_partitions([NewPartitions(METADATA_TOPIC, 16)])
+        more[METADATA_TOPIC].result(30)
+        script.expect_links_to_be_used()
+        wait_until_all_is_published(cluster)
+
+        script.expect_promises()
+    assert made_by_asking(cluster, METADATA_TOPIC, SETTINGS_TOPIC) == []
+
+
+def made_by_asking(cluster: LocalCluster, *topics: str) -> list[str]:
+    """What the brokers say of topics that they were asked for and made."""
+    return [
+        line
+        for broker_id in cluster.broker_ids
+        for line in (cluster.layout.broker_directory(broker_id) / "kafka.log").read_text(errors="replace").splitlines()
+        if "auto-creation" in line and any(topic in line for topic in topics)
+    ]

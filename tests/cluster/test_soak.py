@@ -1,0 +1,39 @@
+"""A short soak: Kafka's own verifiable clients, while agents and brokers are killed and paused."""
+
+from pathlib import Path
+
+from local_cluster.cluster import LocalCluster
+from local_cluster.stored_offsets import find_stored_offsets, open_storage
+from perf.soak.fault_plan import PROCESS_FAULTS
+from perf.soak.load import TOPICS
+from perf.soak.run import Soak, SoakOptions
+
+SEED = 11
+FAULTS_S = 30.0
+
+
+def test_what_kafkas_verifiable_clients_wrote_survives_random_kills_and_pauses(
+    agent_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    # each of the four once at least, some together -> nothing lost, doubled or reordered, replicas are equal, the store
+    # holds all that is wanted
+    options = SoakOptions(FAULTS_S, SEED, PROCESS_FAULTS, longest_fault_s=6.0, reads_objects_back=False)
+    report = Soak(options, agent_cluster, None, print).run(tmp_path)
+    assert report.findings == []
+    assert report.faults.keys() == {kind.value for kind in PROCESS_FAULTS}
+    assert report.records is not None
+    assert all(producer.acknowledged for producer in report.records.producers)
+    assert report.figures["linked_bytes_since_last_start"]
+
+    # The judge is not blind: without one object, its offsets are missing.
+    storage = open_storage(agent_cluster)
+    try:
+        lost = max(storage.list_log_segments(), key=lambda stored: stored.last_modified_ms)
+        storage.delete_log_segment_data(lost.combined_segment_id)
+    finally:
+        storage.close()
+    found = find_stored_offsets(agent_cluster, TOPICS)
+    assert found.missing
+    assert str(lost.combined_segment_id) in found.lost_objects
+    for topic in TOPICS:
+        agent_cluster.admin.delete_topic(topic)

@@ -1,0 +1,127 @@
+"""Declared gaps: as records, in the store, and beside a log's leader epochs."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata_topic.declared_gaps import DeclaredGap, DeclaredGaps, GapReason
+from metadata_topic.gap_record import GAPS_KEY, MAX_GAPS, RemoteWalGapDeclaration
+from metadata_topic.leader_epochs import LeaderEpochChain
+from metadata_topic.records import UnknownRecord
+from metadata_topic.released_offsets import ReleasedOffsets, ReleasedUpTo
+from metadata_topic.serde import decode, decode_or_keep_out, encode, key_of
+from metadata_topic.states import DELETED, DELETING
+from metadata_topic.store import RemoteWalMetadataStore
+from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from tests.metadata_topic.metadata_strategies import FINISHED, ORDERS, PAYMENTS, entry, partitions, segment, segment_id
+
+
+@st.composite
+def gaps(draw: st.DrawFn) -> DeclaredGap:
+    begin = draw(st.integers(0, 2**48))
+    return DeclaredGap(
+        draw(partitions),
+        begin,
+        begin + draw(st.integers(0, 2**30)),
+        draw(st.integers(-1, 2**31 - 1)),
+        draw(st.sampled_from(GapReason)),
+    )
+
+
+declarations = st.builds(
+    RemoteWalGapDeclaration,
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 2**48),
+    st.integers(0, 2**48),
+    st.lists(gaps(), max_size=5).map(tuple),
+    st.integers(0, 2**43),
+)
+ONE = RemoteWalGapDeclaration(3, 7, 0, (DeclaredGap(ORDERS, 10, 20, 4, GapReason.RETENTION),), 1)
+
+
+@given(declarations)
+def test_a_declaration_is_read_as_it_was_written(record: RemoteWalGapDeclaration) -> None:
+    key = key_of(record)
+    assert key.startswith(b"rwm:")
+    assert len(key) != 16
+    assert decode(key, encode(record)) == record
+
+
+@given(declarations, st.data())
+def test_no_truncated_or_flipped_declaration_crashes_the_reader(
+    record: RemoteWalGapDeclaration, data: st.DataObject
+) -> None:
+    key, value = key_of(record), encode(record)
+    at = data.draw(st.integers(0, len(value) - 1))
+    assert isinstance(decode_or_keep_out(key, value[:at]), UnknownRecord)
+    decode_or_keep_out(key, value[:at] + bytes([value[at] ^ data.draw(st.integers(1, 255))]) + value[at + 1 :])
+
+
+def test_a_reason_of_a_newer_agent_is_kept_for_the_upgrade() -> None:
+    key, value = key_of(ONE), encode(ONE)[:-1] + b"\x63"
+    assert decode_or_keep_out(key, value) == UnknownRecord(
+        "gap_reason", "gap_reason: reason 99 is not known", (key, value)
+    )
+
+
+def test_a_declaration_under_another_key_or_beyond_the_bound_is_refused() -> None:
+    found = decode_or_keep_out(GAPS_KEY + b"x" * 20, encode(ONE))
+    assert isinstance(found, UnknownRecord)
+    assert found.reason == "key_mismatch"
+    with pytest.raises(ValueError, match="at most"):
+        encode(RemoteWalGapDeclaration(1, 1, 1, ONE.gaps * (MAX_GAPS + 1), 1))
+
+
+def test_a_gap_counts_up_to_where_a_newer_epoch_than_the_declarers_begins() -> None:
+    [gap] = ONE.gaps
+    assert gap.end_in(LeaderEpochChain([(0, 0), (4, 5)])) == 20
+    assert gap.end_in(LeaderEpochChain([(0, 0), (4, 5), (5, 12), (6, 15)])) == 12
+    assert gap.end_in(LeaderEpochChain([(0, 0), (9, 30)])) == 20
+
+
+def test_the_order_and_repetition_of_declarations_do_not_matter_and_the_oldest_partitions_go() -> None:
+    found = [DeclaredGap(p, n, n + 5, 1, GapReason.RETENTION) for n in (0, 10) for p in (ORDERS, PAYMENTS)]
+    one, other = DeclaredGaps(found + found), DeclaredGaps(found[::-1])
+    assert one.of(ORDERS) == other.of(ORDERS) == found[::2]
+    assert set(one) == set(found)
+    bounded = DeclaredGaps(found, kept_max=3)
+    assert bounded.of(ORDERS) == []
+    assert bounded.of(PAYMENTS) == found[1::2]
+
+
+def test_released_offsets_are_the_highest_by_partition_and_epoch() -> None:
+    released = ReleasedOffsets([ReleasedUpTo(PAYMENTS, 2, 7)])
+    store = RemoteWalMetadataStore()
+    for sequence, entries in enumerate(
+        [(entry(0, 9), entry(5, 5, partition=PAYMENTS, epoch=2)), (entry(10, 19, epoch=1),), (entry(3, 4),)]
+    ):
+        store.apply(segment(sequence, *entries))
+        known = store.published_segment(segment_id(sequence))
+        assert known is not None
+        released.add(known.entry_block)
+    released.add(b"")
+    assert sorted(released.all()) == [(ORDERS, 0, 10), (ORDERS, 1, 20), (PAYMENTS, 2, 7)]
+    assert released.up_to(ORDERS, 5) == 0
+    bounded = ReleasedOffsets(released.all(), kept_max=1)
+    bounded.add(known.entry_block)
+    assert len(bounded.all()) == 1
+
+
+@pytest.mark.parametrize("states", [(DELETING,), (DELETING, DELETED), (DELETED,)])
+def test_the_store_remembers_up_to_where_an_object_was_released(
+    states: tuple[RemoteLogSegmentState, ...],
+) -> None:
+    store = RemoteWalMetadataStore()
+    chain = LeaderEpochChain([(0, 0), (1, 15)])
+    store.apply(segment(0, entry(0, 9)))
+    store.apply(segment(1, entry(10, 19)))
+    assert store.released_up_to(ORDERS, chain) == 0
+    for state in states:
+        store.apply(RemoteWalCombinedLogSegmentMetadata(segment_id(0), (), state, 1))
+    assert store.released_up_to(ORDERS, chain) == 10
+    assert store.stored_ranges(ORDERS, chain) == [(10, 15)]
+    for state in states:
+        store.apply(RemoteWalCombinedLogSegmentMetadata(segment_id(1), (), state, 1))
+    assert store.released_up_to(ORDERS, chain) == 15, "what the log lost to a newer epoch was not released from it"
+    assert store.state_of(segment_id(2)) is None
+    assert FINISHED not in states

@@ -1,0 +1,206 @@
+"""Objects that expire, and are deleted, while a recovery reads: the log is right, and what is missing is told."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_log.segment_files import list_segments, log_file_name
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.records import PublishedSegment
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
+from recovery.broker_recovery import LostBroker, PlannedLog, Selection, plan_broker, recover_broker
+from recovery.cluster_view import ClusterView, ReplicaSet, TopicView
+from recovery.inventory import from_metadata
+from recovery.log_plan import LogRuns, PlanRules
+from recovery.log_settings import LogSettings
+from recovery.metadata_notes import NotedMetadata
+from recovery.restore import GoneHead, RestoredLog, RestoreJob, restore_logs
+from recovery.run_reader import RunReader
+from tests.kafka_log.batches import batches
+from tests.recovery.stored_logs import ORDERS
+from tests.recovery.stored_objects import ObjectsInMemory, records, runs_of
+from tests.rlm.lifecycle_world import BROKER, GRACE_MS, RETENTION_MS, TOPIC, AgentOfWorld, World
+
+UPLOADS = 4
+APART_MS = 30_000
+IN_AN_UPLOAD = 10
+"""Records."""
+
+
+class ReaderInTheMidst(RunReader):
+    """Has something happen before the request of this number."""
+
+    def __init__(self, storage: RemoteWalStorageManager, before: int, happens: Callable[[], object]) -> None:
+        super().__init__(storage)
+        self._left = before
+        self._happens = happens
+
+    def _fetch(self, *arguments: object) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            self._left = 2**63
+            self._happens()
+        return super()._fetch(*arguments)  # type: ignore[arg-type]
+
+
+class Recovery:
+    """Of a broker with one log, whose objects a living agent cares for."""
+
+    def __init__(self, log_dir: Path) -> None:
+        self.world = World()
+        self.agent = AgentOfWorld(self.world)
+        self._log_dir = log_dir
+        topic = TopicView(
+            "orders", TOPIC, {"retention.ms": str(RETENTION_MS)}, {0: ReplicaSet((BROKER,), (BROKER,), BROKER, 0)}
+        )
+        self._view = ClusterView({TOPIC: topic})
+        self._broker = LostBroker(BROKER, "cluster-1", (log_dir,), (log_dir,))
+
+    async def upload(self) -> None:
+        """Objects of different age, none of them expired."""
+        for number in range(UPLOADS):
+            await self.agent.upload(number * IN_AN_UPLOAD)
+            self.world.now_ms += APART_MS if number < UPLOADS - 1 else 0
+
+    def plan(self) -> list[PlannedLog]:
+        noted = NotedMetadata()
+        noted.store.apply_all(
+            (PublishedSegment.of(one) if isinstance(one, RemoteWalCombinedLogSegmentMetadata) else one, (0, number))
+            for number, one in enumerate(self.world.topic)
+        )
+        inventory = from_metadata(noted, ArchiveStore(), self.world.storage, None)
+        return plan_broker(self._broker, self._view, inventory, Selection(), self.world.now_ms)
+
+    async def restore(self, planned: list[PlannedLog], reader: RunReader) -> RestoredLog:
+        def recover() -> RestoredLog:
+            [restored] = recover_broker(
+                self._broker,
+                self._view,
+                planned,
+                reader,
+                new_directory_id=lambda: "made-anew",
+                wall_ms=lambda: self.world.now_ms,
+                threads=1,
+            )
+            return restored
+
+        return await asyncio.to_thread(recover)
+
+    def assert_log_is(self, first_upload: int, end_upload: int = UPLOADS) -> None:
+        """Byte for byte these uploads, and the log begins where the first of them does."""
+        directory = self._log_dir / "orders-0"
+        restored = b"".join((directory / log_file_name(base)).read_bytes() for base in list_segments(directory))
+        uploaded = (batches(2, number * IN_AN_UPLOAD, 5, 0) for number in range(first_upload, end_upload))
+        assert restored == b"".join(uploaded)
+        assert list_segments(directory)[0] == first_upload * IN_AN_UPLOAD
+        checkpoint = (self._log_dir / "log-start-offset-checkpoint").read_text("ascii").split()
+        assert checkpoint[2:] == ["orders", "0", str(first_upload * IN_AN_UPLOAD)]
+
+
+async def test_what_expires_after_the_plan_is_there_for_the_grace_time(tmp_path: Path) -> None:
+    recovery = Recovery(tmp_path)
+    await recovery.upload()
+    planned = recovery.plan()
+    await recovery.agent.live_for(RETENTION_MS - (UPLOADS - 1) * APART_MS + GRACE_MS - 20_000, step_ms=10_000)
+    assert recovery.agent.unlinked, "deletions have begun"
+
+    restored = await recovery.restore(planned, RunReader(recovery.world.storage))
+
+    assert (restored.end_offset, restored.gap, restored.gone_head) == (40, None, None)
+    recovery.assert_log_is(0)
+    recovery.agent.close()
+
+
+async def test_a_log_whose_first_objects_expired_after_the_plan_begins_behind_them(tmp_path: Path) -> None:
+    recovery = Recovery(tmp_path)
+    await recovery.upload()
+    planned = recovery.plan()
+    await recovery.agent.live_for(RETENTION_MS - 2 * APART_MS + GRACE_MS, step_ms=10_000)
+    assert len(recovery.world.storage.objects) == UPLOADS - 2
+
+    restored = await recovery.restore(planned, RunReader(recovery.world.storage))
+
+    assert (restored.end_offset, restored.gap) == (40, None)
+    assert restored.gone_head == GoneHead(0, 20, is_expired=True)
+    recovery.assert_log_is(2)
+    recovery.agent.close()
+
+
+async def test_what_was_written_and_has_expired_since_is_given_up_for_what_comes_behind_the_gap(tmp_path: Path) -> None:
+    recovery = Recovery(tmp_path)
+    await recovery.upload()
+    planned = recovery.plan()
+    loop = asyncio.get_running_loop()
+
+    def time_passes() -> None:
+        lives = recovery.agent.live_for(RETENTION_MS - APART_MS + GRACE_MS, step_ms=10_000)
+        asyncio.run_coroutine_threadsafe(lives, loop).result()
+
+    restored = await recovery.restore(planned, ReaderInTheMidst(recovery.world.storage, 1, time_passes))
+
+    assert len(recovery.world.storage.objects) == 1
+    assert (restored.end_offset, restored.gap) == (40, None)
+    assert restored.gone_head == GoneHead(0, 30, is_expired=True)
+    recovery.assert_log_is(3)
+    recovery.agent.close()
+
+
+async def test_a_log_of_which_all_expired_after_the_plan_is_empty_at_its_end(tmp_path: Path) -> None:
+    recovery = Recovery(tmp_path)
+    await recovery.upload()
+    planned = recovery.plan()
+    await recovery.agent.live_for(2 * RETENTION_MS + GRACE_MS)
+    assert recovery.world.storage.objects == {}
+
+    restored = await recovery.restore(planned, RunReader(recovery.world.storage))
+
+    assert (restored.end_offset, restored.gap) == (40, None)
+    assert restored.gone_head == GoneHead(0, 40, is_expired=True)
+    recovery.assert_log_is(UPLOADS)
+    recovery.agent.close()
+
+
+@given(
+    gone=st.sets(st.integers(0, 7)),
+    before=st.integers(0, 8),
+    horizon=st.integers(0, 8),
+    copies=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 70)), max_size=3),
+)
+def test_whatever_goes_meanwhile_no_log_has_a_hole_or_ends_without_saying_so(
+    gone: set[int], before: int, horizon: int, copies: list[tuple[int, int]]
+) -> None:
+    store = ObjectsInMemory()
+    uploads = [store.upload(number, records(ORDERS, 0, 10 * number, 10 * number + 9)) for number in range(8)]
+    uploads += [
+        store.upload(written, records(ORDERS, 0, at, at + 9), broker_id=number)
+        for number, (written, at) in enumerate(copies, 2)
+    ]
+    runs = LogRuns(runs_of(uploads, ORDERS))
+
+    def delete() -> None:
+        for number in gone:
+            store.objects.pop(CombinedSegmentId(1, 1, number))
+
+    with TemporaryDirectory() as place:
+        directory = Path(place) / "log"
+        rules = PlanRules(retention_horizon_ms=0)
+        job = RestoreJob(ORDERS, "orders-0", directory, runs, runs.plan(rules), LogSettings(retention_ms=1), rules)
+        reader = ReaderInTheMidst(store, before, delete)
+        [restored] = restore_logs([job], reader, threads=1, wall_ms=lambda: horizon + 1)
+
+        found = b"".join((directory / log_file_name(base)).read_bytes() for base in list_segments(directory))
+    start, end = restored.job.plan.start_offset, restored.end_offset
+    assert found == records(ORDERS, 0, start, end - 1)[3]
+    assert (restored.gone_head is None) == (start == 0)
+    assert (restored.gap is None) == (end == 80)
+    if restored.gone_head is not None:
+        assert (restored.gone_head.from_offset, restored.gone_head.to_offset) == (0, start)
+        if restored.gone_head.is_expired:
+            assert all(number < horizon for number in range(start // 10) if number in gone)
+    if restored.gap is not None:
+        assert restored.gap.from_offset == end < restored.gap.to_offset

@@ -1,0 +1,219 @@
+"""The way around a dead agent: the follower's broker gets the leader's bytes from the leader's broker itself."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from kafka.protocol.sasl import SaslHandshakeResponse
+
+from replication.framed_connection import FramedConnection
+from replication.leader_route import RouteLimits
+from replication.peer_connection import Address
+from replication.peer_protocol import Hello
+from replication.sasl_login import SaslLogin
+from tests.kafka_log.batches import batches
+from tests.replication.fetch_frames import encode, response
+from tests.replication.two_agents import PATIENCE_S, Agents, framed, two_agents
+
+QUICK = RouteLimits(after_s=0.1, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
+STEADY = RouteLimits(after_s=1.0, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
+"""An agent that lives answers in time, also on a busy machine."""
+PATIENT = RouteLimits(after_s=PATIENCE_S, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
+OTHER_REQUEST = b"\x00\x03\x00\x07\x00\x00\x00\x09\x00\x00"
+"""For metadata."""
+
+
+def switches(agents: Agents, to: str) -> float:
+    return float(agents.follower_measures.bypass_switches.labels(to)._value.get())
+
+
+def bypassed_peers(agents: Agents) -> float:
+    return float(agents.follower_measures.bypassed_peers._value.get())
+
+
+@asynccontextmanager
+async def standing_still(greetings: int) -> AsyncIterator[Address]:
+    """An agent that answers so many hellos, and nothing else; then it only takes connections, as its kernel does."""
+    left = greetings
+    connections: list[FramedConnection] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def greet(connection: FramedConnection) -> None:
+        nonlocal left
+        if await connection.read_frame() is not None and left > 0:
+            left -= 1
+            connection.write_frame(Hello("cluster", 1, 11).encode())
+
+    def connected(connection: FramedConnection) -> None:
+        connections.append(connection)
+        tasks.append(asyncio.create_task(greet(connection)))
+
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: FramedConnection(on_connected=connected), "127.0.0.1", 0)
+    try:
+        yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in connections:
+            connection.abort()
+
+
+async def test_where_the_leaders_agent_is_dead_its_broker_is_asked_and_its_bytes_pass_as_they_are() -> None:
+    async with two_agents(bypass_limits=QUICK) as agents:
+        raw = batches(2, 0, payload=b"a" * 100_000)
+        agents.append({0: raw})
+        await agents.leader.stop()
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert await follower.fetch({0: 0}, replica_id=-1) == follower.expected({0: raw})
+        assert (agents.linked_responses, agents.storage.fetches) == (0, [])
+        assert agents.follower.bypassed == [1]
+        assert (switches(agents, "broker"), bypassed_peers(agents)) == (1, 1)
+        received = agents.follower_measures.bypass_bytes.labels("received")
+        assert received._value.get() == 2 * (4 + len(follower.expected({0: raw})))
+        assert agents.follower_faults("peer_unreachable") == 1
+
+
+async def test_other_requests_of_a_broker_pass_as_well() -> None:
+    async with two_agents(bypass_limits=QUICK) as agents:
+        await agents.leader.stop()
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: b""})
+        follower.writer.write(framed(OTHER_REQUEST))
+        assert await follower.receive() == b"\x00\x00\x00\x09some other answer"
+        assert agents.broker.requests[-1] == OTHER_REQUEST
+
+
+async def test_while_an_agent_restarts_a_new_connection_waits_for_it_and_is_not_closed() -> None:
+    async with two_agents(bypass_limits=PATIENT) as agents:
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        await agents.leader.stop()
+        follower = await agents.connect()
+        follower.send({0: 0})
+        await agents.until(lambda: agents.follower_faults("peer_unreachable") == 1)
+        await agents.leader.start(agents.leader_address, None)
+        assert await follower.receive() == follower.expected({0: raw})
+        assert (agents.follower.bypassed, switches(agents, "broker")) == ([], 0)
+
+
+async def test_an_agent_that_answers_again_gets_its_links_back_on_new_connections() -> None:
+    async with two_agents(bypass_limits=STEADY) as agents:
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        await agents.leader.stop()
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        await agents.leader.start(agents.leader_address, None)
+        assert await follower.receive() is None, "its fetcher is to begin anew"
+        again = await agents.connect()
+        assert await again.fetch({0: 0}) == again.expected({0: raw})
+        assert agents.linked_responses == 1
+        assert (agents.follower.bypassed, switches(agents, "agent"), bypassed_peers(agents)) == ([], 1, 0)
+
+
+async def test_an_agent_that_takes_connections_and_says_no_hello_is_dead() -> None:
+    async with two_agents(bypass_limits=QUICK) as agents, standing_still(greetings=0) as hung:
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        await agents.follower.stop()
+        await agents.start_follower(hung)
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert agents.follower.bypassed == [1]
+
+
+async def test_an_agent_that_stands_still_under_a_connection_is_found_out_and_the_connection_closed() -> None:
+    async with two_agents(bypass_limits=QUICK) as agents, standing_still(greetings=1) as hung:
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        await agents.follower.stop()
+        await agents.start_follower(hung)
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) is None
+        again = await agents.connect()
+        assert await again.fetch({0: 0}) == again.expected({0: raw})
+        assert agents.follower.bypassed == [1]
+
+
+async def test_a_connection_that_nobody_uses_is_no_reason_to_bypass_an_agent_that_answers() -> None:
+    async with two_agents(bypass_limits=STEADY) as agents:
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        await follower.fetch({0: 0})
+        (silence,) = agents.follower._bypasses[1]._silences.values()
+        await agents.until(lambda: silence.patience_s > STEADY.after_s)  # so the agent is asked
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert agents.follower.bypassed == []
+
+
+async def test_a_replica_without_cluster_action_is_told_of_as_its_broker_only_sees_errors() -> None:
+    async with two_agents(bypass_limits=QUICK) as agents:
+        await agents.leader.stop()
+        agents.broker.answer = lambda frame: response(
+            {0: None}, correlation_id=int.from_bytes(frame[4:8], "big"), errors={0: 29}
+        )
+        follower = await agents.connect()
+        follower.writer.write(framed(OTHER_REQUEST))  # as a login is
+        assert await follower.receive() is not None
+        refusal = await follower.fetch({0: 0})
+        assert refusal == response({0: None}, correlation_id=follower.correlation_id, errors={0: 29})
+        assert agents.follower_faults("bypass_not_authorized") == 1
+        await follower.fetch({0: 0})
+        assert agents.follower_faults("bypass_not_authorized") == 1, "once for a connection"
+
+
+async def test_a_broker_that_closes_the_connection_without_an_answer_is_told_of() -> None:
+    async with two_agents(bypass_limits=QUICK) as agents:
+        await agents.leader.stop()
+        agents.broker.half_answers = True
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) is None
+        assert agents.follower_faults("bypass_refused") == 1
+
+
+async def test_a_broker_that_refuses_the_agents_login_is_told_of_and_gets_no_frame() -> None:
+    async with two_agents(bypass_limits=QUICK, bypass_login=SaslLogin("PLAIN", "agent", "secret").on) as agents:
+        await agents.leader.stop()
+        agents.broker.answer = lambda _frame: encode(
+            SaslHandshakeResponse(error_code=33, mechanisms=["GSSAPI"], version=1), 0
+        )
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) is None
+        assert agents.follower_faults("bypass_refused") == 1
+        assert len(agents.broker.requests) == 1
+
+
+async def test_where_neither_agent_nor_broker_is_reached_the_connection_ends_and_later_ones_find_the_agent() -> None:
+    async with two_agents(bypass_limits=QUICK) as agents:
+        await agents.leader.stop()
+        await agents.broker.stop()
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) is None
+        assert agents.follower_faults("bypass_unreachable") == 1
+        await agents.leader.start(agents.leader_address, None)
+        await agents.until(lambda: agents.follower.bypassed == [])
+
+
+async def test_a_defect_in_watching_an_agent_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with two_agents(bypass_limits=QUICK) as agents:
+        await agents.leader.stop()
+        with contextlib.closing((await agents.connect()).writer):
+            await agents.until(lambda: agents.follower.bypassed == [1])
+        bypass = agents.follower._bypasses[1]
+        probe = bypass._probe
+
+        async def broken() -> None:
+            monkeypatch.setattr(bypass, "_probe", probe)
+            raise ZeroDivisionError("planted")
+
+        monkeypatch.setattr(bypass, "_probe", broken)
+        await agents.leader.start(agents.leader_address, None)
+        await agents.until(lambda: agents.follower.bypassed == [])
+        assert agents.follower_faults("bypass_defect") == 1

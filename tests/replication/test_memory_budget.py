@@ -1,0 +1,227 @@
+"""One bound for the memory of all connections: who would pass it waits in TCP, and everybody gets there."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replication.framed_connection import FramedConnection
+from replication.memory_budget import MemoryBudget
+from tests.kafka_log.batches import batch
+from tests.replication.test_framed_connection import framed
+from tests.replication.two_agents import PATIENCE_S, Follower, two_agents
+
+Connections = list[FramedConnection]
+Writers = list[asyncio.StreamWriter]
+
+MIB = 1024 * 1024
+STAGING_BYTES = 64 * 1024
+
+
+def test_what_does_not_fit_waits_and_goes_on_in_order() -> None:
+    budget, went_on = MemoryBudget(100), list[str]()
+    assert budget.try_take(80)
+    assert not budget.try_take(30)
+    budget.wait("first", 1, 30, 0, lambda: went_on.append("first"))
+    budget.wait("second", 2, 10, 0, lambda: went_on.append("second"))
+    assert not budget.try_take(1), "nobody is overtaken"
+    budget.give_back(20)
+    assert (went_on, budget.used) == (["first", "second"], 100)
+
+
+def test_those_who_wait_for_each_other_do_not_wait_for_ever() -> None:
+    budget, went_on = MemoryBudget(100), list[str]()
+    budget.take(60)
+    budget.take(40)
+    budget.wait("a half frame", 1, 60, 60, lambda: went_on.append("a half frame"))
+    assert went_on == []
+    budget.wait("another", 2, 40, 40, lambda: went_on.append("another"))
+    assert went_on == ["a half frame"], "nobody else has anything to give back"
+
+
+def test_who_left_is_not_waited_for() -> None:
+    budget, went_on = MemoryBudget(100), list[str]()
+    budget.take(100)
+    budget.wait("gone", 1, 100, 50, lambda: went_on.append("gone"))
+    budget.wait("next", 2, 50, 0, lambda: went_on.append("next"))
+    budget.forget("gone")
+    budget.give_back(50)
+    assert went_on == ["next"]
+
+
+async def test_a_reservation_that_is_given_up_takes_nothing() -> None:
+    budget = MemoryBudget(10)
+    budget.take(10)
+    waiting = asyncio.create_task(budget.reserve(5))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    budget.give_back(10)
+    assert budget.used == 0
+    await budget.reserve(5)
+    assert budget.used == 5
+
+
+def test_what_is_only_kept_goes_before_anybody_waits() -> None:
+    budget, let_go = MemoryBudget(100), list[str]()
+    budget.keep("first", 40, lambda: let_go.append("first"))
+    budget.keep("second", 40, lambda: let_go.append("second"))
+    budget.wait("a frame", 1, 50, 0, lambda: None)
+    assert (let_go, budget.used) == (["first"], 90)
+    budget.keep_no_more("first")
+    budget.keep_no_more("second")
+    assert budget.used == 50
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 40)), max_size=30))
+def test_all_get_their_turn(steps: list[tuple[int, int]]) -> None:
+    """Each holds something and waits for more; who goes on gives all back some time later."""
+    budget, finished = MemoryBudget(50), list[int]()
+    for owner, (held, more) in enumerate(steps):
+        budget.take(held)
+        budget.wait(owner, owner, more, held, lambda size=held + more: finished.append(size))  # type: ignore[misc]
+    given_back = 0
+    while given_back < len(finished):
+        budget.give_back(finished[given_back])
+        given_back += 1
+    assert given_back == len(steps)
+    assert budget.used == 0
+
+
+@asynccontextmanager
+async def many(
+    count: int, budget: MemoryBudget
+) -> AsyncIterator[tuple[list[FramedConnection], list[asyncio.StreamWriter]]]:
+    connections: list[FramedConnection] = []
+    server = await asyncio.get_running_loop().create_server(
+        lambda: FramedConnection(on_connected=connections.append, budget=budget), "127.0.0.1", 0
+    )
+    writers = [(await asyncio.open_connection(*server.sockets[0].getsockname()[:2]))[1] for _ in range(count)]
+    try:
+        yield connections, writers
+    finally:
+        for each in (*connections, *writers):
+            each.close()
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize("size", [1000, 60_000, 70_000, MIB])
+async def test_many_connections_together_keep_to_the_bound(size: int) -> None:
+    budget, count, frames = MemoryBudget(2 * MIB), 40, 5
+    async with many(count, budget) as (connections, writers):
+        for writer in writers:
+            writer.write(framed(b"x" * size) * frames)
+        async with asyncio.timeout(PATIENCE_S * 3):
+            while len(connections) < count:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0)
+            lengths = await asyncio.gather(*(_read_all(connection, frames) for connection in connections))
+        assert lengths == [[size] * frames] * count
+        assert budget.peak <= 2 * MIB + size + 3 * count * STAGING_BYTES
+    await asyncio.sleep(0)
+    assert budget.used == 0
+
+
+async def test_a_bound_that_one_frame_exceeds_lets_one_pass_at_a_time() -> None:
+    budget, count = MemoryBudget(100_000), 10
+    async with many(count, budget) as (connections, writers):
+        for writer in writers:
+            writer.write(framed(b"x" * MIB))
+        async with asyncio.timeout(PATIENCE_S * 3):
+            while len(connections) < count:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0)
+            frames = await asyncio.gather(*(_read_all(connection, 1) for connection in connections))
+        assert frames == [[MIB]] * count
+        assert budget.peak <= 2 * MIB + count * STAGING_BYTES
+
+
+async def _read_all(connection: FramedConnection, frames: int) -> list[int]:
+    """Their sizes. Who asks for the next frame is done with the one before."""
+    sizes = []
+    for _ in range(frames):
+        frame = await connection.read_frame()
+        assert frame is not None
+        sizes.append(len(frame))
+    asking = asyncio.create_task(connection.read_frame())
+    await asyncio.sleep(0)
+    asking.cancel()
+    return sizes
+
+
+async def test_agents_with_little_memory_pass_large_responses_of_many_fetchers_one_after_the_other() -> None:
+    """Linked and inline; each at both ends of the way between two agents."""
+    budgets = MemoryBudget(3 * MIB), MemoryBudget(3 * MIB)
+    async with two_agents(leader_budget=budgets[0], follower_budget=budgets[1]) as agents:
+        raw = {number: batch(0, 1, 0, bytes((number,)) * MIB) for number in range(12)}
+        agents.append({number: records for number, records in raw.items() if number % 2})
+        for number in range(0, 12, 2):
+            agents.broker.logs[number] = raw[number]
+        agents.led.expected = False
+        followers = [await agents.connect() for _ in raw]
+        for number, follower in enumerate(followers):
+            follower.send({number: 0})
+
+        async def received(number: int, follower: Follower) -> bool:
+            return await follower.receive() == follower.expected({number: raw[number]})
+
+        answers = await asyncio.gather(*(received(*each) for each in enumerate(followers)))
+        assert all(answers)
+        assert max(budget.peak for budget in budgets) <= 5 * MIB
+    assert [budget.used for budget in budgets] == [0, 0]
+
+
+async def test_no_more_is_read_for_responses_than_there_is_memory_to_put_them_together() -> None:
+    fetchers, waits = 12, list[int]()
+    budget = MemoryBudget(3 * MIB, on_wait=lambda: waits.append(1))
+    async with two_agents(follower_budget=budget) as agents:
+        agents.storage.fetch_gate.clear()
+        raw = {number: batch(0, 1, 0, bytes((number,)) * (MIB - 1024)) for number in range(fetchers)}
+        agents.append(raw)
+        followers = [await agents.connect() for _ in raw]
+        for number, follower in enumerate(followers):
+            follower.send({number: 0})
+        await agents.until(lambda: len(waits) + len(agents.storage.fetches) >= fetchers)
+        under_way = sum(end - start for _, start, end in agents.storage.fetches)
+        assert 0 < under_way <= 3 * MIB
+        agents.storage.fetch_gate.set()
+        answers = await asyncio.gather(*(follower.receive() for follower in followers))
+        assert answers == [followers[number].expected({number: raw[number]}) for number in range(fetchers)]
+        assert budget.peak <= 4 * MIB
+    assert budget.used == 0
+
+
+async def test_an_original_that_memory_was_too_short_to_keep_is_fetched_again() -> None:
+    async with two_agents() as agents:
+        agents.storage.fetch_gate.clear()
+        raw = batch(0, 1, 0, b"x" * 1000)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        follower.send({0: 0})
+        await agents.until(lambda: agents.leader_budget.used > 1000)
+        (relay,) = agents.leader._relays
+        relay._let_go()
+        agents.storage.fetches_fail = True
+        agents.storage.fetch_gate.set()
+        assert await follower.receive() is None
+        assert agents.leader_faults("kept_response_let_go") == 1
+        agents.storage.fetches_fail = False
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+
+
+async def test_half_requests_that_fill_the_bound_hold_up_neither_other_requests_nor_responses() -> None:
+    async with two_agents(request_budget=MemoryBudget(MIB)) as agents:
+        hostile = [await agents.connect(agents.leader_address) for _ in range(8)]
+        for follower in hostile:
+            follower.writer.write(framed(b"\0" * 16 * MIB)[: 4 * MIB])
+        await agents.until(lambda: agents.request_budget.used >= MIB // 2)
+        raw = batch(0, 1, 0, b"x" * MIB)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert await follower.fetch({0: 1}) == follower.expected({0: b""})
+        assert agents.request_budget.peak <= 17 * MIB, "one goes on, whatever the bound"
+    assert agents.request_budget.used == 0

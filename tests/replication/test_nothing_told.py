@@ -1,0 +1,111 @@
+"""Records pass through every failure of links and of the store, and nothing of them is told: not in the log, not in
+metrics, not in an error.
+"""
+
+from collections.abc import Callable
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from agent.late_storage import LateStorageManager
+from plugin.segment_metadata import CombinedSegmentId
+from replication import follower_proxy, response_links
+from replication.link_planner import LinkPlanner
+from rlm.combine_task import Clocks, RLMWalCombineTask
+from rlm.measures import WriteMeasures
+from rlm.segment_queue import MetaQueueItem
+from tests.kafka_log.batches import batches
+from tests.replication.two_agents import Agents, two_agents
+from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
+from tests.rlm.test_combine_task import item
+
+MARKER = b"words-of-a-record"
+Fault = Callable[[Agents, pytest.MonkeyPatch], None]
+
+
+def raise_with(*contents: object, **_: object) -> None:
+    raise KeyError("a defect that shows what it was given", MARKER, contents)
+
+
+def broken(owner: object, name: str) -> Fault:
+    return lambda _, patch: patch.setattr(owner, name, raise_with)
+
+
+def broken_storage(agents: Agents, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(agents.storage, "fetch_log_segment", raise_with)
+
+
+def altered(agents: Agents, _: pytest.MonkeyPatch) -> None:
+    agents.storage.corrupt = lambda data: data.replace(MARKER, MARKER.upper())
+
+
+def cut(agents: Agents, _: pytest.MonkeyPatch) -> None:
+    agents.storage.corrupt = lambda data: data[:-5]
+
+
+def garbled(_: Agents, patch: pytest.MonkeyPatch) -> None:
+    encode = response_links.encode_linked_response
+    patch.setattr(response_links, "encode_linked_response", lambda linked: [MARKER, *encode(linked)])
+
+
+def no_frame(agents: Agents, _: pytest.MonkeyPatch) -> None:
+    agents.broker.answer = lambda frame: frame[4:8] + MARKER * 20
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        broken(LinkPlanner, "begin"),
+        broken(LinkPlanner, "decide"),
+        broken(response_links, "encode_linked_response"),
+        broken(follower_proxy, "decode_linked_response"),
+        broken(follower_proxy, "splice"),
+        broken_storage,
+        altered,
+        cut,
+        garbled,
+        no_frame,
+    ],
+)
+async def test_no_failure_of_links_tells_anything_of_a_record(
+    fault: Fault,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with two_agents() as agents:
+        agents.append({0: batches(2, 0, payload=MARKER)})
+        fault(agents, monkeypatch)
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) is not None
+        metrics = b"".join(
+            generate_latest(each.registry) for each in (agents.leader_measures, agents.follower_measures)
+        )
+    told = "".join(capsys.readouterr()) + caplog.text + metrics.decode()
+    assert "peer_connected" in told
+    assert MARKER.decode() not in told
+    assert MARKER.decode().upper() not in told
+
+
+async def test_no_failure_of_an_upload_tells_anything_of_a_record(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late, real = LateStorageManager(), MemoryStorage()
+    late.arrived(real)
+    monkeypatch.setattr(real, "copy_log_segment_data", raise_with)
+    clocks = Clocks(lambda: 5.0, lambda: 1_700_000_000_000)
+    measures = WriteMeasures(CollectorRegistry())
+    for storage in (late, real):
+        task = RLMWalCombineTask(storage, MemoryPublisher(), CombinedSegmentId(1, 2, 0), 1, measures, clocks)
+        assert await task.combine([item(0)]) is None
+        task.close()
+    told = "".join(capsys.readouterr())
+    assert told.count("upload_failed") == 2
+    assert MARKER.decode() not in told
+
+
+def test_an_item_shows_no_records_of_its_own() -> None:
+    """Whoever puts one into a log event by mistake."""
+    made = item(0)
+    shown = MetaQueueItem(made.topic_id_partition, made.batches, memoryview(MARKER), 0.0, 0.0)
+    assert MARKER.decode() not in repr(shown)

@@ -1,0 +1,171 @@
+"""The job finds every planted defect and nothing else, read whole or in parts, as a plain computation does."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from metadata_topic.archive_records import UnknownArchiveRecord
+from metadata_topic.records import UnknownRecord
+from retention_job.run import RunResult, RunSettings, run
+from retention_job.schemas import ENTRIES, FINDINGS, QUARANTINE, SEGMENTS
+from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, Sources
+from tests.retention_job.findings.plain_findings import FOR_EVER_MS, Facts, Finding, decoded, plain_findings
+from tests.retention_job.recorded.history import CLUSTER_ID, HOUR_MS, HistorySpec, Record
+from tests.retention_job.recorded.inventory import write_inventory
+from tests.retention_job.recorded.kafka import World, small_world
+
+# Two whole runs are the set-up of most tests here; on a busy machine they take their time.
+pytestmark = pytest.mark.timeout(300)
+
+NOW_MS = 1_800_000_000_000
+TIMES = LifeTimes(delete_grace_ms=60_000, uncommitted_ttl_ms=600_000, slack_ms=HOUR_MS)
+SPEC = HistorySpec(
+    segments=400, now_ms=NOW_MS, brokers=2, entries_per_segment=4, partitions_per_broker=12, defects=2, hot_entries=1
+)
+OF_SETTINGS = {("retention_contradiction", "short", None, None)}
+
+
+def plainly(world: World, records: Mapping[int, Sequence[Record]]) -> set[Finding]:
+    cluster = world.kafka().cluster(KafkaSource("nowhere:1"))
+    archived_ms = max(stored.last_modified_ms for stored in world.archive_objects)
+    facts = Facts(
+        NOW_MS,
+        max(archived_ms, *(stored.last_modified_ms for stored in world.objects)),
+        archived_ms,
+        TIMES.delete_grace_ms,
+        TIMES.uncommitted_ttl_ms,
+        TIMES.slack_ms,
+        TIMES.archive_delete_grace_ms,
+        {
+            topic.topic_id: (topic.name, FOR_EVER_MS if topic.settings.archive else topic.local("ms") or 0)
+            for topic in cluster.topics
+        },
+        {
+            (name, number): offset
+            for name, offsets in cluster.offsets.items()
+            for number, offset in offsets.earliest.items()
+        },
+    )
+    return plain_findings(records, world.objects, world.archive_objects, facts) | OF_SETTINGS
+
+
+def damaged(world: World, rng: Random) -> World:
+    """With records lost, repeated, cut off and out of order, and objects lost, at random."""
+    records: dict[int, list[Record]] = {}
+    for partition, log in world.records.items():
+        chaos: list[Record] = []
+        for record in log:
+            luck = rng.random()
+            if luck < 0.03:
+                continue
+            chaos.append((record[0], record[1][:-1]) if luck < 0.04 else record)
+            if luck > 0.95:
+                chaos.insert(rng.randrange(max(0, len(chaos) - 50), len(chaos)), record)
+        records[partition] = chaos
+    objects = [one for one in world.objects if rng.random() > 0.02]
+    archived = [one for one in world.archive_objects if rng.random() > 0.05]
+    return replace(world, records=records, objects=objects, archive_objects=archived)
+
+
+@dataclass(frozen=True)
+class ReadInHalves:
+    """A damaged history, read up to its middle, and then to its end."""
+
+    world: World
+    first_half: Mapping[int, Sequence[Record]]
+    first: RunResult
+    second: RunResult
+    directory: Path
+
+
+def settings(directory: Path, world: World, run_id: str, incremental: bool = False) -> RunSettings:
+    path = write_inventory(directory / f"inventory-{run_id}", world.objects, world.archive_objects)
+    inventory = InventoryFile(path, CLUSTER_ID)
+    sources = Sources(KafkaSource("nowhere:1"), inventory, str(directory / "state"), incremental, TIMES, inventory)
+    return RunSettings(sources, NOW_MS, run_id)
+
+
+@pytest.fixture(scope="module")
+def halves(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> ReadInHalves:
+    directory = tmp_path_factory.mktemp("report")
+    world = damaged(small_world(SPEC), Random(11))
+    first_half = {number: log[: len(log) * 2 // 3] for number, log in world.records.items()}
+    half = replace(world, records=first_half)
+    (directory / "state" / "runs" / "killed" / "staged").mkdir(parents=True)
+    first = run(settings(directory, world, "first"), spark, half.kafka())
+    first.finish()
+    second = run(settings(directory, world, "second", incremental=True), spark, world.kafka())
+    second.finish()
+    return ReadInHalves(world, first_half, first, second, directory)
+
+
+def found_by(result: RunResult) -> set[Finding]:
+    return {(row.kind, row.topic, row.partition, row.segment) for row in result.findings.collect()}
+
+
+def test_the_plain_computation_finds_every_planted_defect_and_nothing_else() -> None:
+    world = small_world(SPEC)
+    assert plainly(world, world.records) == world.planted.expected
+
+
+def test_the_job_finds_what_a_plain_computation_finds(halves: ReadInHalves) -> None:
+    assert found_by(halves.first) == plainly(halves.world, halves.first_half)
+
+
+def test_an_incremental_run_finds_what_a_plain_computation_finds_in_all_of_it(halves: ReadInHalves) -> None:
+    assert halves.second.history.read.is_incremental
+    assert found_by(halves.second) == plainly(halves.world, halves.world.records)
+
+
+def test_an_incremental_run_remembers_whose_records_were_refused(halves: ReadInHalves) -> None:
+    refused = "detail LIKE '%records are refused%'"
+    first = {row.segment for row in halves.first.findings.filter(refused).collect()}
+    second = {row.segment for row in halves.second.findings.filter(refused).collect()}
+    assert {name.startswith("archive:") for name in second} == {True, False}
+    assert first <= second
+
+
+def test_an_incremental_run_reads_the_new_records_alone(halves: ReadInHalves) -> None:
+    everything = sum(len(log) for log in halves.world.records.values())
+    before = sum(len(log) for log in halves.first_half.values())
+    assert halves.second.history.read.records == everything - before
+    assert halves.second.history.entries.count() < halves.first.history.entries.count()
+
+
+def test_every_record_is_either_read_or_kept_aside_with_its_offset(halves: ReadInHalves) -> None:
+    kept_aside = {(row.partition, row.offset) for row in halves.first.history.quarantine.collect()}
+    unknown = {
+        (partition, offset)
+        for partition, log in halves.first_half.items()
+        for offset, record in enumerate(log)
+        if isinstance(decoded(*record), UnknownRecord | UnknownArchiveRecord)
+    }
+    assert kept_aside == unknown != set()
+
+
+def test_a_killed_runs_directory_is_gone(halves: ReadInHalves) -> None:
+    assert sorted(found.name for found in (halves.directory / "state" / "runs").iterdir()) == ["first", "second"]
+
+
+def test_tables_have_the_columns_that_are_documented(halves: ReadInHalves) -> None:
+    history = halves.second.history
+    assert history.segments.columns == SEGMENTS.fieldNames()
+    assert set(ENTRIES.fieldNames()) <= set(history.entries.columns)
+    assert history.quarantine.columns == QUARANTINE.fieldNames()
+    assert halves.second.findings.columns == FINDINGS.fieldNames()
+    row = halves.second.findings.filter("kind = 'object_of_other_size'").first()
+    assert row is not None
+    assert (row.severity, row.size_bytes) == ("critical", 901)
+    assert "901 bytes, its metadata says 900" in row.detail
+
+
+def test_nothing_is_handed_over_unless_asked_for(halves: ReadInHalves) -> None:
+    wanted = halves.second.findings.filter(
+        "kind IN ('expired_not_deleted', 'upload_unfinished', 'object_without_metadata')"
+    )
+    assert halves.second.handover.is_dry
+    assert halves.second.handover.segments == wanted.count() > 0

@@ -1,0 +1,66 @@
+"""Settings that contradict each other are told with the command that mends them; sound ones are not told."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.topic_settings import TopicSettings
+from retention_job.findings.kinds import Kind
+from retention_job.findings.topic_findings import topic_findings
+from retention_job.settings import LifeTimes
+from retention_job.sources.kafka_cluster import Cluster, Topic
+
+WEEK = "604800000"
+
+
+def cluster(config: Mapping[str, str], settings: TopicSettings, metadata_retention_ms: str = "691200000") -> Cluster:
+    metadata = {"retention.ms": metadata_retention_ms, "retention.bytes": "-1"}
+    topics = (
+        Topic(b"a" * 16, "orders", (0,), (1,), 3, settings, config),
+        Topic(b"m" * 16, METADATA_TOPIC, (0,), (1,), 3, TopicSettings(), metadata),
+    )
+    return Cluster(frozenset({1}), topics, {})
+
+
+def kinds(found: Cluster) -> list[tuple[Kind, str | None]]:
+    return [(one.kind, one.topic) for one in topic_findings(found, LifeTimes())]
+
+
+ON = TopicSettings(enable=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        ({"retention.ms": WEEK, "local.retention.ms": "-2"}, ON),
+        ({"retention.ms": WEEK, "local.retention.ms": "3600000", "remote.storage.enable": "true"}, ON),
+        ({"retention.ms": "-1", "local.retention.ms": "3600000", "remote.storage.enable": "true"}, ON),
+        ({"retention.ms": WEEK, "local.retention.ms": "3600000"}, TopicSettings()),
+        ({"retention.ms": WEEK}, TopicSettings(enable=True, archive=True)),
+    ],
+)
+def test_sound_settings_are_no_finding(config: Mapping[str, str], settings: TopicSettings) -> None:
+    assert kinds(cluster(config, settings)) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        ({"retention.ms": WEEK, "local.retention.ms": "3600000"}, ON),
+        ({"retention.ms": "3600000", "local.retention.ms": WEEK, "remote.storage.enable": "true"}, ON),
+        ({"retention.ms": WEEK}, TopicSettings(enable=False, archive=True)),
+    ],
+)
+def test_contradictions_are_found(config: Mapping[str, str], settings: TopicSettings) -> None:
+    assert kinds(cluster(config, settings)) == [(Kind.CONTRADICTION, "orders")]
+
+
+@pytest.mark.parametrize(
+    ("topic_ms", "metadata_ms", "is_short"),
+    [(WEEK, WEEK, True), (WEEK, "604860000", False), ("-1", WEEK, True), ("-1", "-1", False)],
+)
+def test_the_metadata_must_outlive_the_objects(topic_ms: str, metadata_ms: str, is_short: bool) -> None:
+    found = topic_findings(cluster({"retention.ms": topic_ms}, ON, metadata_ms), LifeTimes())
+    assert [one.kind for one in found] == ([Kind.METADATA_RETENTION] if is_short else [])
+    assert all("kafka-configs.sh" in one.heal for one in found)

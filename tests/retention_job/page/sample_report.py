@@ -1,0 +1,83 @@
+"""A report with something in each of its places."""
+
+from retention_job.cost.advice import BrokerLoad, TopicTotals, choices, topic_verdict
+from retention_job.cost.cost_tables import AMOUNTS
+from retention_job.cost.price_table import PriceTable
+from retention_job.findings.apply import Handover
+from retention_job.page.report_data import (
+    Bar,
+    BrokerCosts,
+    Costs,
+    DayCosts,
+    Finding,
+    FindingCount,
+    Objects,
+    PartitionLag,
+    ReportData,
+    UploadTimes,
+)
+
+PRICES = PriceTable.load()
+SECONDS = 8 * 86_400.0
+HOSTILE = "<script>alert('x')</script>&"
+
+
+def topic(name: str, mb_s: float, saved: float | None = 0.6) -> TopicTotals:
+    uploaded = mb_s * 1e6 * SECONDS
+    stock = uploaded * 2 * 0.02 / 1e9
+    paid = None if saved is None else stock * (1 - saved)
+    return TopicTotals(
+        name, uploaded, 4e6, uploaded * 1.8, uploaded * 0.2, 2, paid, stock, 0 if saved is not None else 2
+    )
+
+
+def sample_report(days: int = 8) -> ReportData:
+    topics = [
+        topic("orders", 12), topic("payments.eu-west.settled-transactions.v2", 8, 0.5), topic("clicks", 5, 0.7),
+        topic("audit", 0.4, -0.8), topic("heartbeats", 0.02, -3), topic("legacy", 2, None),
+    ]  # fmt: skip
+    loads = [BrokerLoad(9.0, 2, 1.5), BrokerLoad(8.0, 2, 1.5), BrokerLoad(0.5, 2, 1.5)]
+    day_costs = [
+        DayCosts(
+            20_400 + day,
+            {"put_usd": 11.7, "upload_usd": 6.2 + day / 4, "storage_usd": 0.4, "get_usd": 0.6, "retrieval_usd": 2.3,
+             "read_fee_usd": 0.0, "crossing_usd": 5.1, "archive_put_usd": 0.2, "archive_get_usd": 0.1,
+             "archive_storage_usd": 0.7},
+            78.0 + day if day else None,
+            3.2,
+            is_complete=day > 0,
+        )
+        for day in range(days)
+    ]  # fmt: skip
+    findings = [
+        Finding("deleted_too_early", "critical", "orders", 3, "1-00000000000a-0000000000ff",
+                "offsets 100 to 199 are in no object, and the log still needs them", 7_200_000, 48_000,
+                "remote-wal doctor --broker-config server.properties"),
+        Finding("orphan_object", "warning", None, None, "2-00000000000b-000000000001", HOSTILE, 90_000_000, 1_048_576,
+                "remote-wal orphans --heal"),
+        Finding("dead_entries", "info", "<b>bold</b>", 0, None, "3 entries of epoch 4", None, None, "nothing to do"),
+    ]  # fmt: skip
+    return ReportData(
+        "20261121T060000Z", 1_763_700_000_000, "MkU3OEVBNTcwNTJENDM2Qg", False, 5_123_456,
+        [FindingCount(found.kind, found.severity, 1, found.size_bytes or 0) for found in findings],
+        findings,
+        {"truncated": 2, "foreign_key": 1},
+        Costs(
+            "prices.toml", "2026-10-04", 0.0, SECONDS, day_costs, topics,
+            [topic_verdict(found, SECONDS, PRICES) for found in topics],
+            [BrokerCosts(number, {**dict.fromkeys(AMOUNTS, 1e12), "remote_followers": 2}, 60.0, 190.0)
+             for number in range(3)],
+            choices(loads, PRICES),
+        ),
+        Objects(
+            [Bar(label, count, count * 1000) for label, count in
+             (("16 KiB", 40), ("32 KiB", 900), ("64 KiB", 5200), ("128 KiB", 21000), ("256 KiB", 9000))],
+            [Bar(label, count, count * 1000) for label, count in
+             (("< 1 min", 800), ("< 10 min", 7000), ("< 1 h", 28000), ("< 6 h", 600), ("< 1 d", 0), ("< 2 d", 0),
+              ("< 4 d", 12), ("< 8 d", 0), ("older", 0))],
+            [UploadTimes(20_400 + day, 900_000, 7.0 + day % 3, 31.0 + 5 * (day % 2), 900.0 + 300 * day)
+             for day in range(days)],
+            [PartitionLag("orders", 3, 120_000, 119_400), PartitionLag("audit", 0, 50, None)],
+        ),
+        Handover(12, 1_048_576, True, 1),
+    )  # fmt: skip

@@ -1,0 +1,87 @@
+"""The output: committed as a whole, and what is half-written is seen and replaced."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from retention_job.errors import StateError
+from retention_job.findings.kinds import ExitCode, exit_code
+from retention_job.page.report import merged_days
+from retention_job.page.report_data import DayCosts
+from retention_job.page.report_output import ReportOutput
+
+
+def test_a_run_is_there_when_all_of_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    output = ReportOutput(spark, str(tmp_path))
+    output.write("one", {"findings": spark.range(3)}, {"report.html": "<p>ü</p>"}, now_ms=5)
+
+    found = output.table("findings", "one")
+    assert found is not None
+    assert found.count() == 3
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == "<p>ü</p>"
+    assert output.runs() == [{"run_id": "one", "now_ms": 5}]
+    assert not (tmp_path / "unfinished" / "one").exists()
+    assert spark.read.parquet(str(tmp_path / "findings")).columns == ["id", "run"]
+
+
+def test_what_a_killed_run_left_is_removed_and_the_run_may_be_made_again(spark: SparkSession, tmp_path: Path) -> None:
+    output = ReportOutput(spark, str(tmp_path))
+    output.write("one", {"findings": spark.range(1)}, {})
+    # Killed while it wrote, and killed between its tables and the commit.
+    spark.range(2).write.parquet(str(tmp_path / "unfinished" / "two" / "findings"))
+    spark.range(2).write.parquet(str(tmp_path / "findings" / "run=three"))
+    assert output.table("findings", "three") is None
+
+    assert output.begin() == ["three", "two"]
+
+    assert sorted(path.name for path in (tmp_path / "findings").iterdir() if path.is_dir()) == ["run=one"]
+    output.write("three", {"findings": spark.range(4)}, {})
+    found = output.table("findings", "three")
+    assert found is not None
+    assert found.count() == 4
+    assert output.last_run_id() == "three"
+    assert output.begin() == []
+
+
+def test_a_place_that_takes_nothing_is_one_clear_error(spark: SparkSession, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    with pytest.raises(StateError, match="file") as told:
+        ReportOutput(spark, str(blocked)).write("one", {"findings": spark.range(1)}, {})
+    assert "\n" not in str(told.value)
+
+
+def test_a_damaged_list_of_runs_is_named_and_not_taken_for_an_empty_one(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "COMMITTED.json").write_text("{")
+    with pytest.raises(StateError, match=r"COMMITTED\.json"):
+        ReportOutput(spark, str(tmp_path)).begin()
+
+
+def _day(day: int, usd: float, stock: float | None = 9.0, is_complete: bool = True) -> DayCosts:
+    return DayCosts(day, {"put_usd": usd}, stock, 0.5, is_complete)
+
+
+def test_a_full_run_replaces_days_but_for_those_that_retention_cut() -> None:
+    before = [_day(1, 5.0), _day(2, 6.0), _day(3, 7.0)]
+    now = [_day(2, 1.0), _day(3, 8.0), _day(4, 2.0)]
+    assert merged_days(before, now, is_incremental=False) == [_day(1, 5.0), _day(2, 6.0), _day(3, 8.0), _day(4, 2.0)]
+
+
+def test_an_incremental_run_adds_to_what_was_counted() -> None:
+    merged = merged_days([_day(1, 5.0), _day(2, 6.0, None, False)], [_day(2, 1.0), _day(3, 2.0)], is_incremental=True)
+    assert merged == [_day(1, 5.0), DayCosts(2, {"put_usd": 7.0}, 9.0, 1.0, False), _day(3, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("severities", "code"),
+    [
+        ([], ExitCode.CLEAN),
+        (["info"], ExitCode.CLEAN),
+        (["info", "warning"], ExitCode.WARNING),
+        (["warning", "critical", "info"], ExitCode.CRITICAL),
+        (["unheard of"], ExitCode.CRITICAL),
+    ],
+)
+def test_the_exit_code_is_that_of_the_gravest(severities: list[str], code: ExitCode) -> None:
+    assert exit_code(severities) == code

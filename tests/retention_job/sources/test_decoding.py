@@ -1,0 +1,65 @@
+"""Records that the report does not judge by are passed on as they are, and hide none of the others."""
+
+import pyarrow as pa
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic import serde
+from metadata_topic.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.gap_record import GAPS, RemoteWalGapDeclaration
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
+    RemoteLogSegmentState,
+    RemoteWalCombinedLogSegmentMetadata,
+)
+from retention_job.sources.decoding import decode_batch
+from retention_job.sources.release_facts import ReleaseFacts
+
+ORDERS = TopicIdPartition(TopicId(b"o" * 16), 0)
+GAP = RemoteWalGapDeclaration(1, 7, 0, tuple(DeclaredGap(ORDERS, 5, 9, 2, reason) for reason in GapReason), 1)
+UPLOADED = RemoteWalCombinedLogSegmentMetadata(
+    CombinedSegmentId(1, 7, 0),
+    (RemoteLogSegmentMetadataEntry(ORDERS, 2, 0, 4, 112, 200, 0),),
+    RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+    1,
+    300,
+)
+
+Rows = list[tuple[str, int, int | None, str | None]]
+
+
+def decoded(*records: tuple[bytes, bytes]) -> Rows:
+    """Each row's kind, record id, record type and reason."""
+    keys, values = zip(*records, strict=True)
+    count = len(records)
+    raw = pa.RecordBatch.from_pydict(
+        {
+            "key": pa.array(keys, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "partition": pa.array([0] * count, pa.int32()),
+            "offset": pa.array(range(count), pa.int64()),
+            "timestamp_ms": pa.array([1_000] * count, pa.int64()),
+        }
+    )
+    names = ("row", "record_id", "record_type", "reason")
+    found = [row for batch in decode_batch(raw, ReleaseFacts.of({}, {})) for row in batch.to_pylist()]
+    return [tuple(row[name] for name in names) for row in found]
+
+
+def test_a_declared_gap_among_uploads_is_a_good_record_and_hides_none_of_them() -> None:
+    gap, upload = ((serde.key_of(record), serde.encode(record)) for record in (GAP, UPLOADED))
+    assert decoded(upload, gap, upload) == [
+        ("segment", 0, serde.COMBINED_SEGMENT, None),
+        ("segment", 2, serde.COMBINED_SEGMENT, None),
+        ("entry", 0, None, None),
+        ("entry", 2, None, None),
+        ("other", 1, GAPS, None),
+    ]
+
+
+def test_a_gap_for_a_reason_of_a_newer_agent_is_no_fault_and_a_damaged_one_is() -> None:
+    key, value = serde.key_of(GAP), serde.encode(GAP)
+    assert decoded((key, value[:-1] + b"\x63"), (key, value[:-1])) == [
+        ("other", 0, GAPS, None),
+        ("quarantine", 1, None, "truncated"),
+    ]

@@ -1,0 +1,93 @@
+"""An S3 Inventory is read as `ObjectKeyFactory` reads keys."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.archive_object_id import ArchiveObjectId
+from plugin.object_keys import ObjectKeyFactory
+from plugin.segment_metadata import CombinedSegmentId
+from retention_job.errors import SourceError
+from retention_job.settings import InventoryFile, StoreListing
+from retention_job.sources.inventory import list_archive, list_store, read_inventory_file
+
+LOCAL = "plugin.local_directory.LocalWalStorageManager"
+KEYS = ObjectKeyFactory.of("team(1)/kafka", "cluster.1")
+SEGMENT = CombinedSegmentId(3, 0xABCDEF012345, 0xFFFFFFFFFFFF)
+ARCHIVED = ArchiveObjectId(
+    TopicIdPartition(TopicId(bytes(range(16))), 7), 100, 2**61, CombinedSegmentId(2**31 - 1, 5, 2**48 - 1)
+)
+STRANGERS = (
+    "team(1)/kafka/cluster.1/03/000000000abc/000000000011.rwal",
+    "team(1)/kafka/cluster.1/3/000000000ABC/000000000011.rwal",
+    "team(1)/kafka/cluster.1/2147483648/000000000abc/000000000011.rwal",
+    "team(1)/kafka/cluster.1/3/000000000abc/000000000011.rwal\n",
+    "team(1)/kafka/cluster.1/3/probe-1",
+    "team(1)/kafka/cluster-1/3/000000000abc/000000000011.rwal",
+    "other/3/000000000abc/000000000011.rwal",
+)
+
+
+def test_keys_of_an_inventory_tell_what_they_name(spark: SparkSession, tmp_path: Path) -> None:
+    keys = [KEYS.key_of(SEGMENT), KEYS.archive_key_of(ARCHIVED), *STRANGERS]
+    rows = [(key, 10 + number, 1_700_000_000 + number) for number, key in enumerate(keys)]
+    raw = spark.createDataFrame(rows, "key STRING, size LONG, at LONG").selectExpr(
+        "key", "size", "timestamp_seconds(at) AS last_modified_date"
+    )
+    raw.write.parquet(str(tmp_path / "inventory"))
+    source = InventoryFile(str(tmp_path / "inventory"), "cluster.1", "team(1)/kafka", store_class="STANDARD")
+    found = {row.key: row for row in read_inventory_file(spark, source).collect()}
+    assert set(found) == {key for key in keys if KEYS.parse(key) or KEYS.parse_archive(key)} == set(keys[:2])
+    segment, archived = found[keys[0]], found[keys[1]]
+    assert (segment.broker_id, segment.incarnation, segment.sequence) == SEGMENT
+    assert (segment.size_bytes, segment.last_modified_ms, segment.store_class) == (10, 1_700_000_000_000, "STANDARD")
+    assert segment.archive_topic_id is None
+    assert (archived.broker_id, archived.incarnation, archived.sequence) == ARCHIVED.writer_id
+    assert (bytes(archived.archive_topic_id), archived.archive_partition) == ARCHIVED.topic_id_partition
+    assert (archived.archive_first_offset, archived.archive_last_offset) == (100, 2**61)
+
+
+def test_a_csv_inventorys_keys_are_decoded(spark: SparkSession, tmp_path: Path) -> None:
+    key = KEYS.key_of(SEGMENT)
+    quoted = key.replace("(", "%28").replace(")", "%29")
+    (tmp_path / "inventory.csv").write_text(f'"bucket","{quoted}","77","2026-01-02T03:04:05.000Z","EXPRESS_ONEZONE"\n')
+    columns = ("Bucket", "Key", "Size", "LastModifiedDate", "StorageClass")
+    source = InventoryFile(str(tmp_path / "inventory.csv"), "cluster.1", "team(1)/kafka", "csv", columns)
+    [found] = read_inventory_file(spark, source).collect()
+    assert (found.key, found.size_bytes, found.store_class) == (key, 77, "EXPRESS_ONEZONE")
+    assert found.last_modified_ms == 1_767_323_045_000
+
+
+def test_an_inventory_that_is_not_there_is_one_clear_line(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="is that an inventory") as raised:
+        read_inventory_file(spark, InventoryFile(str(tmp_path / "nothing"), "cluster.1"))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_store_that_cannot_be_used_is_one_clear_line(spark: SparkSession) -> None:
+    nowhere = StoreListing({"endpoint.url": "http://127.0.0.1:1"}, "cluster.1", "plugin.s3.S3WalStorageManager")
+    with pytest.raises(SourceError, match="list store") as raised:
+        list_store(spark, nowhere, {1})
+    assert "\n" not in str(raised.value)
+
+
+def test_the_archives_listing_tells_its_objects_and_no_others(spark: SparkSession, tmp_path: Path) -> None:
+    for number, key in enumerate((KEYS.archive_key_of(ARCHIVED), KEYS.key_of(SEGMENT), *STRANGERS[-1:])):
+        file = tmp_path / key
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"x" * (number + 5))
+    settings = {"directory": str(tmp_path), "prefix": "team(1)/kafka"}
+    [found] = list_archive(spark, StoreListing(settings, "cluster.1", LOCAL, store_class="s3_standard")).collect()
+    assert (found.key, found.size_bytes, found.store_class) == (KEYS.archive_key_of(ARCHIVED), 5, "s3_standard")
+    assert (found.broker_id, found.incarnation, found.sequence) == ARCHIVED.writer_id
+    assert (bytes(found.archive_topic_id), found.archive_partition) == ARCHIVED.topic_id_partition
+    assert (found.archive_first_offset, found.archive_last_offset) == (100, 2**61)
+
+
+def test_an_archive_that_cannot_be_used_is_one_clear_line(spark: SparkSession) -> None:
+    nowhere = StoreListing({"endpoint.url": "http://127.0.0.1:1"}, "cluster.1", "plugin.s3.S3WalStorageManager")
+    with pytest.raises(SourceError, match="list archive") as raised:
+        list_archive(spark, nowhere)
+    assert "\n" not in str(raised.value)

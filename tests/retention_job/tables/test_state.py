@@ -1,0 +1,123 @@
+"""A run counts when it is whole; what a killed one left is recognised and removed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.topic_settings import TopicSettings
+from retention_job.errors import StateError
+from retention_job.settings import KafkaSource, Sources
+from retention_job.sources.kafka_cluster import Cluster, Offsets, Topic
+from retention_job.spark.file_system import FileSystem
+from retention_job.tables.read_plan import metadata_topic_id, plan_reading, retentions
+from retention_job.tables.state import RunRecord, RunState
+
+FIRST = RunRecord("first", 1000, {0: 10, 1: 20}, "aa", {"bb": 5, "cc": None}, {"first": 1000})
+
+
+@pytest.fixture
+def state(spark: SparkSession, tmp_path: Path) -> RunState:
+    return RunState(FileSystem(spark, str(tmp_path)))
+
+
+def made(tmp_path: Path, run_id: str) -> Path:
+    table = tmp_path / "runs" / run_id / "segments"
+    table.mkdir(parents=True)
+    (table / "part-0.parquet").write_bytes(b"half")
+    return table
+
+
+def test_what_was_committed_is_read_again(state: RunState, tmp_path: Path) -> None:
+    assert state.last() is None
+    made(tmp_path, "first")
+    state.commit(FIRST)
+    assert state.last() == FIRST
+    later = replace(FIRST, run_id="second", entry_runs={"second": 2000})
+    state.begin("second", FIRST)
+    made(tmp_path, "second")
+    state.commit(later)
+    assert state.last() == later
+    assert [found.name for found in (tmp_path / "runs").iterdir()] == ["second"]
+
+
+def test_a_run_that_never_ended_is_removed_and_finished_ones_stay(state: RunState, tmp_path: Path) -> None:
+    first = made(tmp_path, "first")
+    state.commit(FIRST)
+    made(tmp_path, "killed")
+    assert state.begin("second", state.last()) == ["killed"]
+    assert first.is_dir()
+    assert not (tmp_path / "runs" / "killed").exists()
+
+
+@pytest.mark.parametrize("second_begins_late", [True, False])
+def test_of_two_runs_at_once_one_counts_and_the_other_says_so(
+    spark: SparkSession, tmp_path: Path, second_begins_late: bool
+) -> None:
+    one, other = (RunState(FileSystem(spark, str(tmp_path))) for _ in range(2))
+    made(tmp_path, "first")
+    one.commit(FIRST)
+    runs = {name: replace(FIRST, run_id=name, entry_runs={name: 2000}) for name in ("second", "third")}
+    one.begin("second", one.last())
+    if second_begins_late:
+        made(tmp_path, "second")
+        assert other.begin("third", other.last()) == ["second"]
+        made(tmp_path, "third")
+        with pytest.raises(StateError, match="another run removed it"):
+            one.commit(runs["second"])
+        other.commit(runs["third"])
+        assert other.last() == runs["third"]
+    else:
+        other.begin("third", other.last())
+        made(tmp_path, "second")
+        made(tmp_path, "third")
+        one.commit(runs["second"])
+        with pytest.raises(StateError, match="run second finished meanwhile"):
+            other.commit(runs["third"])
+        assert other.last() == runs["second"]
+
+
+def test_a_damaged_state_is_told_and_not_gone_on_from(state: RunState, tmp_path: Path) -> None:
+    (tmp_path / "CURRENT.json").write_text("{")
+    with pytest.raises(StateError, match="remove it"):
+        state.last()
+
+
+def test_the_state_of_another_format_is_no_state(state: RunState, tmp_path: Path) -> None:
+    (tmp_path / "CURRENT.json").write_text('{"version": 99}')
+    assert state.last() is None
+
+
+def cluster(earliest: int = 0, latest: int = 100, retention_ms: int = 5000, topic: bytes = b"m" * 16) -> Cluster:
+    orders = Topic(b"o" * 16, "orders", (0,), (1,), 3, TopicSettings(enable=True), {"retention.ms": str(retention_ms)})
+    metadata = Topic(topic, METADATA_TOPIC, (0,), (1,), 3, TopicSettings(), {})
+    return Cluster(frozenset({1}), (orders, metadata), {METADATA_TOPIC: Offsets({0: earliest}, {0: latest})})
+
+
+LAST = RunRecord("first", 1000, {0: 50}, metadata_topic_id(cluster()), retentions(cluster()), {"first": 1000})
+INCREMENTAL = Sources(KafkaSource("nowhere:1"), is_incremental=True)
+
+
+def test_an_incremental_run_goes_on_where_the_last_one_ended() -> None:
+    plan = plan_reading(INCREMENTAL, cluster(), LAST, 2000)
+    assert (plan.is_incremental, plan.starting_offsets, plan.ending_offsets) == (True, {0: 50}, {0: 100})
+    assert plan.records == 50
+
+
+@pytest.mark.parametrize(
+    ("now", "last", "reason"),
+    [
+        (cluster(), None, "no finished run"),
+        (cluster(earliest=51), LAST, "no longer holds"),
+        (cluster(latest=49), LAST, "ends before"),
+        (cluster(topic=b"n" * 16), LAST, "another one"),
+        (cluster(retention_ms=6000), LAST, "retention was changed"),
+    ],
+)
+def test_it_reads_everything_where_older_tables_may_be_wrong(now: Cluster, last: RunRecord | None, reason: str) -> None:
+    plan = plan_reading(INCREMENTAL, now, last, 2000)
+    assert not plan.is_incremental
+    assert plan.starting_offsets == now.offsets[METADATA_TOPIC].earliest
+    assert reason in (plan.full_because or "")

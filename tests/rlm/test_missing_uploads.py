@@ -1,0 +1,268 @@
+"""What an agent leaves behind when it stops or dies, and how the next one takes it up: by the manager as a whole."""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.gap_record import RemoteWalGapDeclaration
+from metadata_topic.leader_epochs import LeaderEpochChain
+from metadata_topic.store import RemoteWalMetadataStore
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
+from rlm.assignment import Assignment
+from rlm.gap_declarations import GapDeclarations
+from rlm.release import Tiers
+from rlm.resume_point import ResumePoint, ResumeUnknownError, resume_point
+from tests.kafka_log.log_writer import LogWriter
+from tests.rlm.manager_rig import LIMITS, Rig, partition, running
+from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE, MemoryPublisher
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+EPOCH_0 = LeaderEpochChain([(0, 0)])
+
+
+def topic_of(rig: Rig) -> RemoteWalMetadataStore:
+    """What everybody knows once the rig's records were read."""
+    store = RemoteWalMetadataStore()
+    for record in rig.publisher.published:
+        store.apply(record)
+    return store
+
+
+def told(rig: Rig) -> list[tuple[int, int]]:
+    return topic_of(rig).stored_ranges(partition(0), EPOCH_0)
+
+
+async def second_stored_and_first_under_way(rig: Rig) -> asyncio.Event:
+    """Two uploads of ten records each."""
+    rig.storage.hold_copies(0)
+    rig.log().append(10)
+    rig.assign(0)
+    assert await asyncio.to_thread(rig.storage.copy_begun[0].wait, 10)
+    rig.log().append(10, payload=b"later")
+    await rig.until(lambda: len(rig.storage.objects) == 1, "the second is stored")
+    assert rig.storage.copies_held is not None
+    return rig.storage.copies_held[0]  # type: ignore[return-value]
+
+
+async def test_an_upload_that_failed_before_the_agent_died_is_made_by_the_next_one(tmp_path: Path) -> None:
+    died = Rig(tmp_path, LIMITS)
+    main = died.manager.start()
+    first = await second_stored_and_first_under_way(died)
+    died.storage.copies_fail = True
+    first.set()
+    await died.until(lambda: told(died) == [(10, 20)], "only the second is told")
+    main.cancel()
+    await asyncio.gather(main, return_exceptions=True)
+
+    store = topic_of(died)
+    async with running(tmp_path) as rig:
+        rig.logs = died.logs
+        rig.manager.resume = lambda assignment: resume_point(store, ArchiveStore(), assignment)
+        rig.log().append(5)
+        rig.assign(0)
+        await rig.until(lambda: told(rig) == [(0, 10), (20, 25)], "what was missing, and then what is new")
+        assert rig.manager.uploaded_offset(partition(0)) == 25
+    await died.manager.stop(0)
+
+
+async def test_until_what_is_missing_is_stored_the_uploaded_offset_is_below_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        rig.manager.resume = lambda _assignment: ResumePoint(30, ((10, 20),), 0)
+        for _ in range(4):
+            rig.log().append(10)
+        rig.storage.copies_fail = True
+        rig.assign(0)
+        await rig.until(lambda: rig.measures.upload_failures.labels("timeout")._value.get() > 0, "a failure")
+        status = rig.manager.status()[partition(0)]
+        assert status.uploaded_offset == 10
+        assert status.lag_bytes > 0
+        assert not rig.manager.upload_expected(partition(0), 5)
+        rig.storage.copies_fail = False
+        await rig.until(lambda: told(rig) == [(10, 20), (30, 40)])
+        status = rig.manager.status()[partition(0)]
+        assert (status.uploaded_offset, status.lag_bytes) == (40, 0)
+
+
+async def test_a_stop_uploads_what_failed_before_and_fails_meanwhile(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, LIMITS)
+    rig.manager.start()
+    first = await second_stored_and_first_under_way(rig)
+    rig.storage.copy_faults = [FAIL_BEFORE, FAIL_AFTER, FAIL_BEFORE]
+    with capture_logs() as logs:
+        stopping = asyncio.create_task(rig.manager.stop(10.0))
+        first.set()
+        await stopping
+    assert told(rig) == [(0, 20)]
+    sequences = rig.publisher.sequences(FINISHED)
+    assert sequences == sorted(sequences)
+    assert not [entry for entry in logs if entry["event"] == "uploads_unfinished"]
+
+
+async def test_a_stop_ends_in_time_and_tells_what_is_not_stored_and_publishes_what_is(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, LIMITS)
+    rig.manager.start()
+    first = await second_stored_and_first_under_way(rig)
+    assert told(rig) == [], "metadata goes out in order"
+    with capture_logs() as logs:
+        async with asyncio.timeout(5):
+            await rig.manager.stop(0.05)
+    [unfinished] = [entry for entry in logs if entry["event"] == "uploads_unfinished"]
+    assert unfinished["from_offsets"] == {"t-0": 0}
+    assert told(rig) == [(10, 20)]
+    first.set()
+
+
+async def test_a_partition_is_not_taken_on_until_it_is_known_where_to_go_on(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        is_known = False
+
+        def resume(_assignment: Assignment) -> ResumePoint:
+            if not is_known:
+                raise ResumeUnknownError("the metadata topic is not read")
+            return ResumePoint(0)
+
+        rig.manager.resume = resume
+        rig.log().append(3)
+        rig.assign(0, 1)
+        assert set(rig.manager.put_off.values()) == {"the metadata topic is not read"}
+        assert not rig.manager.status()
+        assert rig.manager.find(partition(0).topic_id, 0) is None
+        rig.assign(0)
+        assert set(rig.manager.put_off) == {partition(0)}
+        is_known = True
+        rig.assign(0)
+        assert not rig.manager.put_off
+        await rig.all_stored()
+
+
+class HeldTier:
+    """A long-term tier that holds these offsets."""
+
+    def __init__(self, *held: tuple[int, int]) -> None:
+        self._held = held
+
+    def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
+        return any(begin <= entry.first_offset and entry.last_offset < end for begin, end in self._held)
+
+    def held_range(self, _partition: object, /) -> None:
+        return None
+
+    def waits_for(self, _topic_id: object, /) -> bool:
+        return False
+
+
+def declarations(rig: Rig, publisher: MemoryPublisher, tier: Tiers) -> GapDeclarations:
+    first, known = CombinedSegmentId(1, 5, 0), RemoteWalMetadataStore().apply
+    return GapDeclarations(first, publisher, known, tier, rig.measures, lambda: 7)  # type: ignore[arg-type]
+
+
+def declared(records: Iterable[object]) -> list[DeclaredGap]:
+    return [gap for record in records if isinstance(record, RemoteWalGapDeclaration) for gap in record.gaps]
+
+
+async def test_what_retention_removed_before_it_was_stored_is_declared_but_for_what_the_tier_holds(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as rig:
+        published = MemoryPublisher()
+        tier = Tiers([HeldTier((10, 20))])
+        rig.manager.gaps = gaps = declarations(rig, published, tier)
+        log = rig.log()
+        for epoch in (0, 1, 1, 2, 2):
+            log.append(10, leader_epoch=epoch)
+            log.roll()
+        log.remove_oldest()
+        log.remove_oldest()
+        log.remove_oldest()
+        log.append(10, leader_epoch=2)
+        # Kafka keeps the epochs of what is on the tier.
+        log.epochs = [(0, 0), (1, 10), (2, 30)]
+        log.write_checkpoint()
+        rig.manager.resume = lambda _assignment: ResumePoint(45, ((5, 12), (20, 25)), 2)
+        rig.assign(0)
+        await rig.until(lambda: told(rig) != [] or bool(rig.storage.objects))
+        await rig.until(lambda: len(declared(published.published)) == 2)
+        assert declared(published.published) == [
+            DeclaredGap(partition(0), 5, 10, 2, GapReason.RETENTION),
+            DeclaredGap(partition(0), 20, 25, 2, GapReason.RETENTION),
+        ]
+        assert rig.measures.gap_offsets._value.get() == 10
+        assert rig.measures.declared_gaps.labels("retention")._value.get() == 2
+        gaps.close()
+
+
+async def test_a_first_upload_declares_where_it_begins_and_waits_for_the_publisher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlm.gap_declarations._PUBLISH_AGAIN_S", 0.001)
+    async with running(tmp_path) as rig:
+        published = MemoryPublisher()
+        published.is_full = True
+        rig.manager.gaps = declarations(rig, published, Tiers())
+        rig.manager.resume = lambda assignment: resume_point(RemoteWalMetadataStore(), ArchiveStore(), assignment)
+        for number in (0, 1):
+            rig.log(number).append(4)
+        rig.log(1).roll()
+        rig.log(1).append(4)
+        rig.assign(0, 1)
+        await rig.all_stored()
+        assert not published.published
+        published.is_full = False
+        await rig.until(lambda: bool(published.published))
+        [record] = published.published
+        assert declared([record]) == [
+            DeclaredGap(partition(0), 0, 0, 0, GapReason.BEFORE_UPLOAD),
+            DeclaredGap(partition(1), 0, 4, 0, GapReason.BEFORE_UPLOAD),
+        ]
+
+
+def test_a_log_written_anew_before_it_was_first_read_is_uploaded_from_the_new_epochs_begin(tmp_path: Path) -> None:
+    """Leadership is known before the broker has cut off its log and written on."""
+    from kafka_log.open_files import OpenFiles
+    from rlm.wal_task import RLMWalTask
+
+    log = LogWriter(tmp_path / "t-0")
+    log.append(10)
+    log.append(20)
+    resume = ResumePoint(30, ((2, 4), (20, 25)), 0)
+    log.truncate_to(10)
+    log.append(40, leader_epoch=1)
+    task = RLMWalTask(partition(0), log.path, resume, OpenFiles())
+    read = []
+    for _ in range(10):
+        outcome = task.run(10_000, 0.0, 0.0)
+        read += [(item.first_offset, item.last_offset) for item in outcome.items]
+        if not outcome.more:
+            break
+    assert read == [(0, 9), (10, 49)]
+    task.close()
+
+
+async def test_many_partitions_are_taken_on_without_holding_up_the_event_loop(tmp_path: Path) -> None:
+    """Relaying shares the loop, and a broker may lead thousands."""
+    async with running(tmp_path) as rig:
+        turns, found = 0, []
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        def resume(_assignment: Assignment) -> ResumePoint:
+            found.append(turns)
+            return ResumePoint(0)
+
+        rig.manager.resume = resume
+        counting = asyncio.create_task(count_turns())
+        rig.assign(*range(200))
+        await rig.until(lambda: len(rig.manager.status()) == 200)
+        counting.cancel()
+        assert max(found.count(turn) for turn in found) < 100
+        rig.assign(3, 4)
+        assert set(rig.manager.status()) == {partition(3), partition(4)}

@@ -1,0 +1,241 @@
+"""Where the upload of a log goes on, and what of it is missing before."""
+
+from pathlib import Path
+
+import pytest
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.gap_record import RemoteWalGapDeclaration
+from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.snapshot import read_snapshot, write_snapshot
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.topic_settings import LinkPolicy
+from plugin.archive_object_id import ArchiveObjectId
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
+    RemoteLogSegmentState,
+    RemoteWalCombinedLogSegmentMetadata,
+)
+from rlm.assignment import Assignment
+from rlm.resume_point import ResumePoint, ResumeUnknownError, resume_point
+from tests.kafka_log.log_writer import LogWriter
+
+PARTITION = TopicIdPartition(TopicId(b"n" * 16), 0)
+
+
+def resumed(
+    store: RemoteWalMetadataStore, archive: ArchiveStore, log: LogWriter, *, is_archived: bool = False
+) -> ResumePoint:
+    return resume_point(store, archive, Assignment(PARTITION, "t", log.path, LinkPolicy.COST, 20, is_archived))
+
+
+def next_offset(store: RemoteWalMetadataStore, archive: ArchiveStore, log: LogWriter) -> int | None:
+    """Where the upload goes on, with nothing missing before."""
+    found = resumed(store, archive, log)
+    assert found.missing == ()
+    return found.next_offset
+
+
+def log_of(tmp_path: Path, *epochs: tuple[int, int]) -> LogWriter:
+    """A log with a batch of each leader epoch: (epoch, records)."""
+    log = LogWriter(tmp_path / "t-0")
+    for epoch, records in epochs:
+        log.append(records, leader_epoch=epoch)
+    return log
+
+
+def uploaded(store: RemoteWalMetadataStore, sequence: int, epoch: int, first: int, last: int) -> None:
+    entry = RemoteLogSegmentMetadataEntry(PARTITION, epoch, first, last, 112, 200, 0)
+    segment = CombinedSegmentId(1, 1, sequence)
+    finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    store.apply(RemoteWalCombinedLogSegmentMetadata(segment, (entry,), finished, 0, 300))
+
+
+def test_the_upload_goes_on_behind_the_last_offset_of_the_logs_own_epochs(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 10), (3, 10))
+    store = RemoteWalMetadataStore()
+    uploaded(store, 0, epoch=1, first=0, last=9)
+    assert next_offset(store, ArchiveStore(), log) == 10
+    uploaded(store, 1, epoch=3, first=10, last=14)
+    assert next_offset(store, ArchiveStore(), log) == 15
+
+
+def test_what_a_deposed_leader_uploaded_beyond_its_epochs_end_does_not_count(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 10), (3, 5))
+    store = RemoteWalMetadataStore()
+    uploaded(store, 0, epoch=1, first=0, last=29)
+    assert next_offset(store, ArchiveStore(), log) == 10
+
+
+def test_without_leader_epochs_it_is_not_known_where_to_go_on_and_nothing_is_left_out(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 10))
+    store = RemoteWalMetadataStore()
+    uploaded(store, 0, epoch=1, first=0, last=9)
+    checkpoint = log.path / "leader-epoch-checkpoint"
+    checkpoint.write_text("nonsense")
+    with pytest.raises(ResumeUnknownError, match="nonsense"):
+        resumed(store, ArchiveStore(), log)
+    checkpoint.unlink()
+    with pytest.raises(ResumeUnknownError, match="no leader epochs yet"):
+        resumed(store, ArchiveStore(), log)
+
+
+def test_a_log_of_which_nothing_is_known_begins_with_the_active_segment(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 10))
+    log.roll()
+    log.append(5, leader_epoch=1)
+    assert resumed(RemoteWalMetadataStore(), ArchiveStore(), log) == ResumePoint(10, (), 1, is_first=True)
+
+
+def declared(store: RemoteWalMetadataStore, from_offset: int, to_offset: int, epoch: int, reason: GapReason) -> None:
+    gap = DeclaredGap(PARTITION, from_offset, to_offset, epoch, reason)
+    store.apply(RemoteWalGapDeclaration(1, 1, from_offset, (gap,), 0))
+
+
+def test_what_was_rolled_before_anything_was_stored_is_not_left_out(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 10))
+    store = RemoteWalMetadataStore()
+    declared(store, 0, 0, 1, GapReason.BEFORE_UPLOAD)  # an agent took it on, and the store was away
+    log.roll()
+    log.append(5, leader_epoch=1)
+    assert next_offset(store, ArchiveStore(), log) == 0
+    declared(store, 0, 10, 1, GapReason.BEFORE_UPLOAD)  # of two the lower counts
+    assert next_offset(store, ArchiveStore(), log) == 0
+
+
+def test_holes_between_what_is_stored_and_before_it_are_missing(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 30), (3, 30))
+    store = RemoteWalMetadataStore()
+    uploaded(store, 1, epoch=1, first=10, last=14)
+    uploaded(store, 2, epoch=1, first=15, last=19)
+    uploaded(store, 3, epoch=1, first=40, last=49)  # of epoch 1, where the log has epoch 3
+    uploaded(store, 4, epoch=3, first=50, last=54)
+    assert resumed(store, ArchiveStore(), log) == ResumePoint(55, ((0, 10), (20, 50)), 3)
+
+
+def test_of_a_log_whose_begin_was_never_declared_only_the_segment_of_the_first_known_offset_is_wanted(
+    tmp_path: Path,
+) -> None:
+    log = log_of(tmp_path, (1, 10))
+    log.roll()
+    log.append(10, leader_epoch=1)
+    store = RemoteWalMetadataStore()
+    uploaded(store, 0, epoch=1, first=15, last=19)
+    assert resumed(store, ArchiveStore(), log).missing == ((10, 15),)
+    declared(store, 0, 0, 1, GapReason.BEFORE_UPLOAD)
+    assert resumed(store, ArchiveStore(), log).missing == ((0, 15),)
+
+
+def deletion_started(store: RemoteWalMetadataStore, sequence: int) -> None:
+    segment, state = CombinedSegmentId(1, 1, sequence), RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+    store.apply(RemoteWalCombinedLogSegmentMetadata(segment, (), state, 1, 300))
+
+
+def test_what_is_below_released_records_is_not_missing(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 60))
+    store = RemoteWalMetadataStore()
+    for sequence, first in enumerate((10, 20, 40)):
+        uploaded(store, sequence, epoch=1, first=first, last=first + 9)
+    assert resumed(store, ArchiveStore(), log).missing == ((0, 10), (30, 40))
+    deletion_started(store, 1)  # 20 to 29
+    assert resumed(store, ArchiveStore(), log).missing == ((30, 40),)
+    # An archive may hold what is behind a hole, so release says nothing of the hole.
+    assert resumed(store, ArchiveStore(), log, is_archived=True).missing == ((0, 10), (20, 40))
+    deletion_started(store, 0)
+    deletion_started(store, 2)
+    assert next_offset(store, ArchiveStore(), log) == 50
+
+
+def test_an_object_that_was_declared_dead_in_part_tells_nothing_of_release(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 60))
+    store = RemoteWalMetadataStore()
+    uploaded(store, 0, epoch=1, first=0, last=9)
+    uploaded(store, 1, epoch=1, first=20, last=29)
+    declared_dead(store, 1, epoch=1, first=25, last=29, by_epoch=2)
+    deletion_started(store, 1)
+    assert next_offset(store, ArchiveStore(), log) == 10
+
+
+def test_declared_gaps_are_not_missing_but_where_a_newer_epoch_wrote_anew(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 20), (3, 30))
+    store = RemoteWalMetadataStore()
+    uploaded(store, 0, epoch=1, first=0, last=9)
+    declared(store, 10, 30, 1, GapReason.RETENTION)
+    uploaded(store, 1, epoch=3, first=30, last=34)
+    assert resumed(store, ArchiveStore(), log) == ResumePoint(35, ((20, 30),), 3)
+    declared(store, 20, 30, 3, GapReason.UNREADABLE)
+    assert next_offset(store, ArchiveStore(), log) == 35
+
+
+def test_a_snapshot_keeps_what_was_released_and_declared(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 60))
+    store = RemoteWalMetadataStore()
+    for sequence, first in enumerate((10, 20, 40)):
+        uploaded(store, sequence, epoch=1, first=first, last=first + 9)
+    deletion_started(store, 1)
+    declared(store, 30, 35, 1, GapReason.RETENTION)
+    again = read_snapshot(write_snapshot(store, "c"), "c")
+    assert resumed(again, ArchiveStore(), log) == resumed(store, ArchiveStore(), log) == ResumePoint(50, ((35, 40),), 1)
+
+
+def declared_dead(
+    store: RemoteWalMetadataStore, sequence: int, epoch: int, first: int, last: int, by_epoch: int
+) -> None:
+    entry = RemoteLogSegmentMetadataEntry(PARTITION, epoch, first, last, 112, 200, 0)
+    store.apply(RemoteWalLogSegmentMetadataUpdate(CombinedSegmentId(1, 1, sequence), (entry,), 1, by_epoch, 1))
+
+
+def archived(sequence: int, *runs: tuple[int, int, int]) -> ArchiveObjectCommitted:
+    """The record of an object with these runs: leader epoch, first and last offset."""
+    entries = tuple(RemoteLogSegmentMetadataEntry(PARTITION, *run, 112, 200, 0) for run in runs)
+    named = ArchiveObjectId(PARTITION, runs[0][1], runs[-1][2], CombinedSegmentId(1, 1, sequence))
+    return ArchiveObjectCommitted(named, 1, entries, 300, (), 0)
+
+
+def test_the_upload_goes_on_behind_what_archive_objects_alone_still_hold(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 10), (3, 10))
+    store, archive = RemoteWalMetadataStore(), ArchiveStore()
+    archive.apply(archived(0, (1, 0, 4)))
+    assert next_offset(store, archive, log) == 5
+    archive.apply(archived(1, (1, 7, 9), (3, 10, 11)))
+    assert resumed(store, archive, log) == ResumePoint(12, ((5, 7),), 3)
+    uploaded(store, 0, epoch=3, first=10, last=14)  # not archived yet
+    uploaded(store, 1, epoch=1, first=5, last=6)
+    assert next_offset(store, archive, log) == 15
+
+
+def test_archive_objects_of_what_the_log_has_lost_or_that_are_deleted_do_not_count(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 10), (3, 5))
+    store, archive = RemoteWalMetadataStore(), ArchiveStore()
+    archive.apply(archived(0, (1, 0, 29)))
+    assert next_offset(store, archive, log) == 10
+    going = archived(1, (3, 10, 14))
+    archive.apply(going)
+    archive.apply(ArchiveObjectDeleted(going.object_id, 1, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, 1))
+    assert next_offset(store, archive, log) == 10
+
+
+def test_what_was_declared_dead_and_is_the_logs_again_is_uploaded_anew_though_it_is_archived(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 10), (4, 5))
+    store, archive = RemoteWalMetadataStore(), ArchiveStore()
+    archive.apply(archived(0, (1, 0, 9)))
+    uploaded(store, 0, epoch=1, first=0, last=11)
+    declared_dead(store, 0, epoch=1, first=5, last=11, by_epoch=3)
+    assert next_offset(store, archive, log) == 5
+    uploaded(store, 1, epoch=1, first=5, last=9)
+    assert next_offset(store, archive, log) == 10
+
+
+def test_what_was_declared_dead_and_is_not_the_logs_does_not_hold_the_upload_back(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 10), (4, 5))
+    store, archive = RemoteWalMetadataStore(), ArchiveStore()
+    archive.apply(archived(0, (1, 0, 9), (4, 10, 12)))
+    uploaded(store, 0, epoch=1, first=8, last=11)
+    declared_dead(store, 0, epoch=1, first=10, last=11, by_epoch=4)
+    uploaded(store, 1, epoch=2, first=9, last=11)
+    declared_dead(store, 1, epoch=2, first=9, last=11, by_epoch=4)
+    assert next_offset(store, archive, log) == 13
