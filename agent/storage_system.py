@@ -1,7 +1,7 @@
 """All of the agent but relaying: what `remote.log.wal.storage.system.enable` turns on, in parts that begin anew.
 
 Theory. What follows Kafka is what the others stand on: uploads go on where the metadata store says, objects go when it
-says so. When it failed, what it knows is not to be trusted, and all that stands on it is made anew with it (`_Rooms`);
+says so. When it failed, what it knows is not to be trusted, and all that stands on it is made anew with it (`Rooms`);
 until then nothing is led, and all bytes go inline. When another part failed, it alone is. Two things are kept, as
 nothing else knows of them: records that wait to be published, and the sequence numbers that were used.
 

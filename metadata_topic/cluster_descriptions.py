@@ -1,6 +1,6 @@
 """What topics and brokers there are, asked by kafka-python: one connection for each question. Blocks.
 
-librdkafka 2.16 ends the process ("Assertion `rko_result' failed") when its DescribeTopics or DescribeCluster is
+librdkafka 2.16 ends the process ("Assertion 'rko_result' failed") when its DescribeTopics or DescribeCluster is
 answered by a broker that knows of no living one, as may be while a whole cluster goes down, and when its client is
 closed before the answer. An agent has to outlive that. librdkafka is asked only with logins that kafka-python does not
 know.

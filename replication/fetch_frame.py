@@ -65,7 +65,7 @@ class CostlyFrameError(MalformedFrameError):
 
 
 class RequestHeader(NamedTuple):
-    """The part of a request header that every version has; `body_start` is -1 when the header is not flexible."""
+    """The part of a request header that every version has."""
 
     api_key: int
     api_version: int

@@ -37,7 +37,7 @@ class FrameSizeError(ConnectionError):
 
 
 class FramedConnection(asyncio.BufferedProtocol):
-    """Reads and writes whole frames. Create by `open_framed` or `serve_framed`."""
+    """Reads and writes whole frames: the protocol of one connection, which the event loop's own calls begin."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from retention_job.findings.kinds import SEVERITIES
 from retention_job.page.report_data import ReportData
 
-_PREFIX: Final = "remote_wal_report"
+_PREFIX: Final = "remote_wal_report_"
 
 
 class _ReportCollector(Collector):
@@ -24,12 +24,12 @@ class _ReportCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         data = self._data
         yield _gauge("timestamp_seconds", "When the report's run began", data.now_ms / 1000)
-        findings = GaugeMetricFamily(f"{_PREFIX}_findings", "Findings", labels=["kind", "severity"])
+        findings = GaugeMetricFamily(f"{_PREFIX}findings", "Findings", labels=["kind", "severity"])
         for count in data.finding_counts:
             findings.add_metric([count.kind, count.severity], count.count)
         yield findings
         severities = GaugeMetricFamily(
-            f"{_PREFIX}_findings_by_severity", "Findings, 0 where there are none", labels=["severity"]
+            f"{_PREFIX}findings_by_severity", "Findings, 0 where there are none", labels=["severity"]
         )
         for severity in SEVERITIES:
             severities.add_metric([severity], data.severity_count(severity))
@@ -40,7 +40,7 @@ class _ReportCollector(Collector):
     def _costs(self) -> Iterator[Metric]:
         costs = self._data.costs
         parts = GaugeMetricFamily(
-            f"{_PREFIX}_cost_dollars", "Dollars of replication with remote WAL in the report's time", labels=["part"]
+            f"{_PREFIX}cost_dollars", "Dollars of replication with remote WAL in the report's time", labels=["part"]
         )
         for part, usd in costs.parts.items():
             parts.add_metric([part.removesuffix("_usd")], usd)
@@ -53,7 +53,7 @@ class _ReportCollector(Collector):
             if dollars is not None:
                 yield _gauge(name, about, dollars)
         yield _gauge("cost_seconds", "The time that dollars are of", costs.seconds)
-        saved = GaugeMetricFamily(f"{_PREFIX}_topic_saved_dollars", "Dollars saved by topic", labels=["topic"])
+        saved = GaugeMetricFamily(f"{_PREFIX}topic_saved_dollars", "Dollars saved by topic", labels=["topic"])
         for topic in costs.topics:
             if topic.saved_usd is not None:
                 saved.add_metric([topic.topic], topic.saved_usd)
@@ -61,7 +61,7 @@ class _ReportCollector(Collector):
 
 
 def _gauge(name: str, about: str, value: float) -> Metric:
-    gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", about)
+    gauge = GaugeMetricFamily(f"{_PREFIX}{name}", about)
     gauge.add_metric([], value)
     return gauge
 
