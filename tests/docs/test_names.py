@@ -41,7 +41,8 @@ OUTSIDE = {
     "remote-wal.socket",
     "Python's, and of packages": "google-crc32c lint-imports ssl.SSLSocket.getpeercert Timeout",
     "of HTTP, and ranges of characters": "If-None-Match A-Z a-z",
-    "made in use, or an example of a form": "remote.wal.x remote_wal_x .kafka/ state/ unfinished/ metadata-snapshots/ metadata-snapshots/1/",
+    "made in use, or an example of a form": "remote.wal.x remote_wal_x .kafka/ state/ unfinished/ "
+    "metadata-snapshots/ metadata-snapshots/1/",
 }
 
 OPTION = re.compile(r"--[a-z][a-z-]+$")
