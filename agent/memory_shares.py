@@ -25,7 +25,7 @@ def other_bytes(settings: AgentSettings) -> int:
         + INDEX_BYTES
         + PUBLICATION_BYTES
         + settings.remote_wal_log_manager_combiner_queue_bytes
-        + 2 * uploads * upload_bytes  # in pieces, and in one piece for the store's client
+        + 2 * (uploads + 1) * upload_bytes  # in pieces, and in one piece for the store's client; one of the backlog
         + settings.remote_wal_hydration_cache_bytes
         + settings.remote_wal_hydration_cache_bytes // 4  # reads for a broker that is far behind
         + archive_bytes

@@ -139,9 +139,14 @@ class StateCollector(Collector):
         lag.add_metric([], sum(partition.lag_bytes for partition in status))
         age = GaugeMetricFamily("remote_wal_oldest_unstored_seconds", "Age of the oldest byte that is not yet durable")
         age.add_metric([], max((partition.lag_age_ms for partition in status), default=0) / 1000)
+        backlog = GaugeMetricFamily(
+            "remote_wal_backlog_offsets",
+            "Offsets that were passed over, as their log was far behind, and are uploaded beside what is new",
+        )
+        backlog.add_metric([], sum(partition.backlog_offsets for partition in status))
         missing = GaugeMetricFamily(
             "remote_wal_missing_offsets",
             "Offsets of led partitions that no object holds or will hold, as was declared: a recovered log lacks them",
         )
         missing.add_metric([], self._missing_offsets())
-        yield from (partitions, lag, age, missing)
+        yield from (partitions, lag, age, backlog, missing)

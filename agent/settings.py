@@ -146,6 +146,12 @@ class AgentSettings(BaseModel):
         ge=1024,
         description="What is uploaded at most; the rest goes inline (KIP-956 has such a key). No quota by default.",
     )
+    remote_wal_log_manager_backlog_max_bytes_per_second: int = Field(
+        32 * 1024 * 1024,
+        ge=1024,
+        description="What is uploaded at most, beside uploads for links, of logs that were passed over as they were "
+        "far behind: after the store was away for long, what is new is stored and linked first.",
+    )
     remote_wal_archive_interval_ms: int = Field(
         1000, ge=1, description="How often an object is uploaded while linking would cost more than the zone border."
     )

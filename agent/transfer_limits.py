@@ -2,6 +2,7 @@
 
 from agent.descriptors import bounded_open_files
 from agent.settings import AgentSettings
+from rlm.backlog_uploads import BacklogLimits
 from rlm.log_manager_limits import LogManagerLimits
 from rlm.orphans import HealingLimits
 from rlm.partition_schedule import ScheduleIntervals
@@ -32,6 +33,7 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
         upload_bytes,
         settings.remote_wal_link_wait_max_ms / 1000,
         bounded_open_files(settings.remote_wal_log_manager_open_files),
+        BacklogLimits(upload_bytes, settings.remote_wal_log_manager_backlog_max_bytes_per_second, retry_s, retry_max_s),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from rlm.assignment import Assignment
+from rlm.backlog_uploads import PassedOver
 from rlm.led_views import StoredLog
 from rlm.segment_queue import MetaQueueItem
 from rlm.wal_task import RLMWalTask, TaskOutcome
@@ -29,16 +30,26 @@ class LedPartition:
     queued_offset: int = -1
     """The first offset that was not put into the queue; negative before the first run of the task."""
     uploaded_offset: int = -1
-    """Every batch of this assignment below this offset is stored."""
+    """Every batch of this assignment below this offset is stored, but for what was passed over."""
     read_s: float | None = None
     """When the task last read something, or first looked."""
     oldest_unstored_s: float | None = None
     backlog_bytes: int = 0
     """Bytes beyond what was read, as of the last run of the task."""
+    followers_offset: int = -1
+    """The furthest offset that a follower was sent records from."""
+    passed_over: PassedOver | None = None
+    """What was left behind for `BacklogUploads`, last; perhaps stored since."""
     pending_bytes: int = 0
     """Bytes that are queued or being uploaded."""
     _unstored: dict[int, MetaQueueItem] = field(default_factory=dict)
     """Items that are queued or being uploaded, by first offset, ascending."""
+
+    @property
+    def stored_offset(self) -> int:
+        """Every batch of this assignment below this offset is stored."""
+        passed_over = None if self.passed_over is None else self.passed_over.first_offset
+        return self.uploaded_offset if passed_over is None else min(self.uploaded_offset, passed_over)
 
     @property
     def is_settled(self) -> bool:
@@ -79,19 +90,23 @@ class LedPartition:
         """As of now."""
         assignment = self.assignment
         return StoredLog(
-            assignment.topic_id_partition, assignment.directory, self.uploaded_offset, assignment.link_policy
+            assignment.topic_id_partition, assignment.directory, self.stored_offset, assignment.link_policy
         )
 
     def status(self, now_s: float) -> "PartitionStatus":
         """As of now; on any thread."""
         oldest_s = self.oldest_unstored_s if self.oldest_unstored_s is not None else self.append_seen_s
+        passed_over = self.passed_over
+        if passed_over is not None and passed_over.left:
+            oldest_s = passed_over.since_s
         return PartitionStatus(
             self.assignment.topic,
             self.assignment.topic_id_partition.partition,
             max(self.queued_offset, 0),
-            max(self.uploaded_offset, 0),
+            max(self.stored_offset, 0),
             self.pending_bytes + self.backlog_bytes,
             0 if oldest_s is None else round((now_s - oldest_s) * 1000),
+            0 if passed_over is None else passed_over.offsets,
         )
 
     def _unstored_changed(self) -> None:
@@ -114,7 +129,9 @@ class PartitionStatus:
     uploaded_offset: int
     lag_bytes: int
     lag_age_ms: int
-    """Age of the oldest byte that is not stored; 0 when there is none."""
+    """Age of the oldest byte that is not stored; 0 when there is none. Of what was passed over, since then."""
+    backlog_offsets: int = 0
+    """Offsets that were passed over and are not stored yet; no bytes of them are in `lag_bytes`."""
 
 
 _NAMED = 20

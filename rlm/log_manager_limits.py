@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from rlm.backlog_uploads import BacklogLimits
 from rlm.partition_schedule import ScheduleIntervals
 from rlm.upload_pacer import PacerLimits
 
@@ -20,3 +21,4 @@ class LogManagerLimits:
     link_wait_max_s: float
     """An upload that takes longer than this counts as failing: links are not waited for."""
     open_files: int
+    backlog: BacklogLimits

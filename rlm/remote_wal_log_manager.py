@@ -2,7 +2,8 @@
 
 The flow, in this order: an append is noticed; the partition is due (`PartitionSchedule`); its RLMWalTask reads whole
 batches (`LogReader`); they wait in remoteSegmentQ; RLMWalCombineTask makes one object of them and uploads it; the
-listeners learn of it (links, announcements); metadata is published in the order of the objects' sequence.
+listeners learn of it (links, announcements); metadata is published in the order of the objects' sequence. What a log
+that is far behind passes over goes another way (`BacklogUploads`).
 
 Holds true: a partition's batches are uploaded in the order of its log, or anew after a failure; `uploaded_offset` never
 counts a batch that is not stored; tasks do not run while the queue is full. All state belongs to the event loop; the
@@ -27,6 +28,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from rlm.append_rhythm import AppendRhythm
 from rlm.append_watcher import AppendWatcher
 from rlm.assignment import Assignment
+from rlm.backlog_uploads import BacklogUploads
 from rlm.combine_task import RLMWalCombineTask, UploadedSegment
 from rlm.gap_declarations import NO_GAPS, GapListener
 from rlm.led_partition import LedPartition, PartitionStatus, tell_unfinished
@@ -51,6 +53,8 @@ _LOOK_AGAIN_S = 1.0
 """After so long it is looked anew for where a log's upload goes on."""
 _TAKEN_ON_AT_ONCE = 32
 """To find where a log goes on takes some tenths of a millisecond."""
+_FAR_BEHIND_OBJECTS = 8
+"""A log with more than so many objects' bytes to read goes on where its followers are: links are no use before."""
 _PARTITIONS_PER_RUN = 256
 """So many due partitions are read at a time."""
 
@@ -84,12 +88,15 @@ class RemoteWalLogManager:
         self._open_files = OpenFiles(limits.open_files)
         self._reader = LogReader(limits.task_threads, self._watcher, clock)
         self._appended: set[TopicIdPartition] = set()
+        self._backlog = BacklogUploads(limits.backlog, combine_task, lambda: self.gaps, clock)
+        self._backlog.on_stored, self._backlog.on_void = self._backlog_stored, self._take_on_anew
         self._wake = asyncio.Event()
         self._uploads: set[asyncio.Task[None]] = set()
         self._defect: BaseException | None = None
         self._unknown: set[TopicIdPartition] = set()
         self._hurried: set[TopicIdPartition] = set()
         self._main: asyncio.Task[None] | None = None
+        self._draining: asyncio.Task[None] | None = None
         self.resume: Callable[[Assignment], ResumePoint] = lambda _assignment: ResumePoint(None)
         """What of a log is to be uploaded. Raises ResumeUnknownError: then it is put off until the next `assign`."""
         self.gaps: GapListener = NO_GAPS
@@ -111,6 +118,8 @@ class RemoteWalLogManager:
         """Begin to process partitions. The task never ends by itself, unless by a defect."""
         loop = asyncio.get_running_loop()
         self._watcher.listen(self._append_seen)
+        self._draining = loop.create_task(self._backlog.run(), name="backlog-uploads")
+        self._draining.add_done_callback(self._upload_ended)
         self._main = loop.create_task(self._run(), name="remote-wal-log-manager")
         return self._main
 
@@ -119,8 +128,10 @@ class RemoteWalLogManager:
         if self._main is None:
             return
         self._to_take_on.clear()
-        self._main.cancel()
-        await asyncio.gather(self._main, return_exceptions=True)
+        ending = [task for task in (self._main, self._draining) if task is not None]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         try:
             self._watcher.ignore()
             if flush_timeout_s is not None:
@@ -130,6 +141,7 @@ class RemoteWalLogManager:
                 upload.cancel()
             await asyncio.gather(*self._uploads, return_exceptions=True)
             await self._reader.stop()
+            self._backlog.close()
             for led in self._partitions.values():
                 led.task.close()
             self._combine_task.close()
@@ -208,7 +220,13 @@ class RemoteWalLogManager:
         self._watcher.unwatch(partition)
         self._queue.discard(partition)
         self._reader.release(led.task)
+        self._backlog.release(partition)
         self._listeners.partition_released(partition)
+
+    def _take_on_anew(self, partition: TopicIdPartition) -> None:
+        """What is known of the log here does not hold any more; the metadata topic tells where it goes on."""
+        self._release(partition)
+        self.on_unknown_partition()
 
     # What others ask.
 
@@ -226,7 +244,10 @@ class RemoteWalLogManager:
     def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
         """A follower is about to be sent `size` bytes from this offset on, one way or the other."""
         led = self._partitions.get(partition)
-        if led is not None and offset >= led.uploaded_offset:
+        if led is None:
+            return
+        led.followers_offset = max(led.followers_offset, offset)
+        if offset >= led.uploaded_offset:
             self._decider.fetched(follower_id, size, self._clock())
 
     def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
@@ -263,7 +284,7 @@ class RemoteWalLogManager:
     def uploaded_offset(self, partition: TopicIdPartition) -> int | None:
         """All below is stored, by this agent or those before; None when the partition is not led here."""
         led = self._partitions.get(partition)
-        return None if led is None else led.uploaded_offset
+        return None if led is None else led.stored_offset
 
     def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
         """The partition, if it is led here with the feature on."""
@@ -375,6 +396,7 @@ class RemoteWalLogManager:
         runs: list[Run] = []
         for partition in due:
             led = self._partitions[partition]
+            self._pass_over(led)
             runs.append((led.task, now_s if led.append_seen_s is None else led.append_seen_s))
             led.append_seen_s = None
             self._appended.discard(partition)
@@ -406,6 +428,9 @@ class RemoteWalLogManager:
         self._schedule.succeeded(partition, now_s, outcome.more)
         if outcome.truncated_at is not None:
             self._truncated(led, outcome.truncated_at)
+            if led.passed_over is not None and led.passed_over.left:
+                self._take_on_anew(partition)
+                return
         self._queue_items(led, outcome)
         self._decider.appended(outcome.read_bytes, led.read_s if led.read_s is not None else now_s, now_s)
         led.read_s = now_s
@@ -413,6 +438,25 @@ class RemoteWalLogManager:
             self.on_hurried_settled(partition)
         if outcome.deleted:  # should it be there again, `assign` takes it on anew
             self._release(partition)
+
+    def _pass_over(self, led: LedPartition) -> None:
+        """Leave to the backlog what lies between here and the followers, where that is more than a few objects."""
+        partition, far_bytes = led.assignment.topic_id_partition, _FAR_BEHIND_OBJECTS * self._limits.pacer.upload_bytes
+        is_far = led.backlog_bytes > far_bytes and led.followers_offset > led.task.next_offset >= 0
+        if not is_far or partition in self._hurried or self._reader.is_running(led.task):
+            return
+        rest = led.task.pass_over(led.followers_offset)
+        if rest is not None:
+            led.passed_over = self._backlog.add(led.assignment, rest)
+
+    def _backlog_stored(self, segment: UploadedSegment) -> None:
+        self._count_uploaded(segment)
+        for partition in self._hurried & {item.topic_id_partition for item in segment.items}:
+            self.on_hurried_settled(partition)
+
+    def _count_uploaded(self, segment: UploadedSegment) -> None:
+        self._measures.uploaded_segments.inc()
+        self._measures.uploaded_bytes.inc(sum(len(item.records) for item in segment.items))
 
     def _queue_items(self, led: LedPartition, outcome: TaskOutcome) -> None:
         if outcome.gaps:
@@ -428,6 +472,7 @@ class RemoteWalLogManager:
         log.info("log_truncated", partition=str(partition), offset=offset)
         self._queue.discard(partition, offset)
         led.truncated(offset)
+        led.followers_offset = min(led.followers_offset, offset)
         self._listeners.partition_truncated(partition, offset)
 
     def _start_upload(self, now_s: float) -> None:
@@ -474,8 +519,7 @@ class RemoteWalLogManager:
         for item in segment.items:
             self._stage_times.observe("combined", started_s - item.queued_s)
         self._stage_times.observe("uploaded", now_s - started_s)
-        self._measures.uploaded_segments.inc()
-        self._measures.uploaded_bytes.inc(sum(len(item.records) for item in segment.items))
+        self._count_uploaded(segment)
 
     def _unstored_part(self, item: MetaQueueItem) -> MetaQueueItem | None:
         led = self._partitions.get(item.topic_id_partition)

@@ -47,6 +47,8 @@ class ResumePoint:
     """The newest of the log when this was found."""
     is_first: bool = False
     """Nothing was known of the log: its upload begins here."""
+    only_missing: bool = False
+    """What is missing is wanted, and nothing behind."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """RLMWalTask: reads what was appended to one led partition's active segment (KIP-1176)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -11,6 +11,7 @@ from kafka_log.record_batch import BatchSpan
 from kafka_log.segment_files import log_file_name
 from kafka_log.segment_tail import Gap, LogDeleted, TailEvent, TailRead, Truncated
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.offset_ranges import OffsetRange
 from plugin.errors import defect_site
 from rlm.resume_point import ResumePoint
 from rlm.resumed_tail import ResumedTail
@@ -55,7 +56,30 @@ class RLMWalTask:
         """`resume` is what of the log is to be uploaded."""
         self.topic_id_partition = partition
         self.directory = directory
+        self._open_files = open_files
         self._tail = ResumedTail(directory, resume, open_files)
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset that was not read yet; negative when the log has not been found. Not during a run."""
+        return self._tail.next_offset
+
+    @property
+    def missing(self) -> tuple[OffsetRange, ...]:
+        """What is left of the ranges that come before the log's end."""
+        return self._tail.missing
+
+    def also_read(self, ranges: Iterable[OffsetRange]) -> None:
+        """Read these ranges before the others. Not during a run."""
+        self._tail.also_read(ranges)
+
+    def pass_over(self, offset: int) -> "RLMWalTask | None":
+        """Go on at `offset`, where followers are; what lies between is for the task that is returned.
+
+        Not during a run, and only after one. None: not now.
+        """
+        rest = self._tail.pass_over(offset)
+        return None if rest is None else RLMWalTask(self.topic_id_partition, self.directory, rest, self._open_files)
 
     def run(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
         """Read up to `max_bytes` of whole, checked batches, an item for each leader epoch.

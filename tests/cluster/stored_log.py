@@ -42,6 +42,10 @@ class StoredLog:
     def epochs(self, broker_id: int) -> LeaderEpochs:
         return read_leader_epochs(self.directory(broker_id))
 
+    def start_offset(self, broker_id: int) -> int:
+        """Where the broker's first segment begins."""
+        return min(int(path.name[:20]) for path in self.directory(broker_id).glob("*.log"))
+
     def end_offset(self, broker_id: int) -> int:
         return ReplicaLog(self.directory(broker_id)).end_offset()
 

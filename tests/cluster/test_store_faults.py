@@ -9,15 +9,30 @@ import pytest
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.ledger import ProducerPlan
 from local_cluster.object_store_faults import Fault
 from local_cluster.object_store_front import ObjectStoreFront
 from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
+from local_cluster.polling import wait_until
 from local_cluster.store_spec import S3Store
+from metadata_topic.offset_ranges import ranges_missing
 from tests.cluster.agent_views import FAULTS, UPLOAD_FAILURES
 from tests.cluster.conftest import IMPATIENT
-from tests.cluster.script import PLAIN, ZSTD, Script
+from tests.cluster.recovery_commands import planned_recovery
+from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
+from tests.cluster.stored_log import StoredLog, stored_log
 
 STORE_LATENCY_S = 0.003
+SMALL = {
+    # An outage of seconds is to be what one of hours is.
+    "remote.wal.log.manager.combiner.queue.bytes": str(256 * 1024),
+    "remote.wal.log.manager.combiner.task.upload.bytes": str(128 * 1024),
+    "remote.wal.log.manager.backlog.max.bytes.per.second": str(2 * 1024 * 1024),
+}
+SHORT_LIVED = {
+    "segment.bytes": str(1024 * 1024), "retention.bytes": str(8 * 1024 * 1024), "file.delete.delay.ms": "500"
+}  # fmt: skip
+FAST = ProducerPlan("fast", payload_bytes=10_000, records_per_s=150)
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +44,10 @@ def store() -> Iterator[ObjectStoreServer]:
 
 @pytest.fixture(scope="module")
 def s3_cluster(store: ObjectStoreServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    agents = AgentsMode(S3Store(store.endpoint_url, DEFAULT_BUCKET))
+    agents = AgentsMode(S3Store(store.endpoint_url, DEFAULT_BUCKET), SMALL)
     directory = tmp_path_factory.mktemp("s3") / "cluster"
-    with LocalCluster.create(directory, settings=ClusterSettings(agents, IMPATIENT)) as cluster:
+    brokers = {**IMPATIENT, "log.retention.check.interval.ms": "500"}
+    with LocalCluster.create(directory, settings=ClusterSettings(agents, brokers)) as cluster:
         cluster.start()
         yield cluster
 
@@ -95,3 +111,39 @@ def test_a_lost_answer_to_an_upload_is_recognised_as_success(s3_script: Script, 
         s3_script.expect_links_to_be_used()
     assert s3_script.counters.growth(UPLOAD_FAILURES) == 0
     s3_script.expect_promises()
+
+
+def test_a_store_that_is_away_for_longer_than_the_log_is_kept(s3_script: Script, store: ObjectStoreServer) -> None:
+    # links -> away: inline, the queue is full, retention deletes what was never stored -> back: links of what is new
+    # at once, what was passed over beside them -> the log is stored to its last offset, what is gone is a declared gap
+    script, cluster = s3_script, s3_script.cluster
+    cluster.create_topic(script.topic, assignment=[[1, 2, 3]], config=SHORT_LIVED)
+    script.link_topic()
+    script.produce(FAST)
+    script.expect_links_to_be_used()
+    with stored_log(script) as log:
+        with script.without_a_shrinking_isr():
+            store.faults.add(Fault("error", ("PUT",)))
+            script.expect_growth(UPLOAD_FAILURES, reason="throttled")
+            stored_to = log.ranges(1)[-1][1]
+            wait_until(lambda: log.start_offset(1) > stored_to + 100, "more is gone than was stored", PATIENCE_S)
+            script.expect_records_to_flow()
+            store.faults.clear()
+            script.expect_links_to_be_used()
+        assert "log_passed_over" in script.agent_log(1)
+        wait_until(lambda: "log_caught_up" in script.agent_log(1), "what was passed over is stored", PATIENCE_S)
+        script.expect_promises()
+        end = log.end_offset(1)
+        wait_until(lambda: log.ranges(1)[-1][1] == end, "the end of the log is stored", PATIENCE_S)
+        expect_nothing_unexplained(log, stored_to, end)
+    [partition] = [one for one in script.partitions_of_agents() if one["partition"] == 0]
+    assert (partition["backlog_offsets"], partition["uploaded_offset"]) == (0, end)
+    planned = planned_recovery(cluster, 1, script.topic)
+    assert (planned["status"], planned["end_offset"]) == ("whole", end)
+
+
+def expect_nothing_unexplained(log: StoredLog, begin: int, end: int) -> None:
+    """Each offset is in an object or in a declared gap, and some are in a gap."""
+    gaps = [(gap.from_offset, gap.to_offset) for gap in log.store.declared_gaps(log.partition) if gap.reason.is_loss]
+    assert gaps
+    assert not ranges_missing([*log.ranges(1), *gaps], (begin, end))

@@ -13,6 +13,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.assignment import Assignment
+from rlm.backlog_uploads import BacklogLimits
 from rlm.combine_task import Clocks, RLMWalCombineTask, UploadedSegment
 from rlm.link_policy import CostLimits, LinkDecider
 from rlm.log_manager_limits import LogManagerLimits
@@ -42,6 +43,7 @@ LIMITS = LogManagerLimits(
     read_bytes=64 * 1024,
     link_wait_max_s=0.5,
     open_files=16,
+    backlog=BacklogLimits(object_bytes=4096, bytes_per_s=2**30, retry_s=0.002, retry_max_s=0.01),
 )
 
 

@@ -21,12 +21,24 @@ DO: dict[str, Callable[[UploadWorld, int], object]] = {
     "begin an upload": lambda world, _number: world.begin_upload(),
     "an upload succeeds": lambda world, number: world.end_upload(number),
     "an upload fails": lambda world, number: world.end_upload(number, succeeds=False),
+    "pass over": lambda world, number: world.pass_over(number),
+    "read the backlog": lambda world, _number: world.read_backlog(),
+    "store of the backlog": lambda world, _number: world.store_backlog(),
     "publish": lambda world, _number: world.publish(),
     "release": lambda world, _number: world.release_oldest(),
     "crash": lambda world, _number: world.start_agent(),
     "restart from a snapshot": lambda world, _number: (world.load_snapshot(), world.start_agent()),
 }
-USUAL = ("append", "read", "begin an upload", "an upload succeeds", "an upload fails", "publish")
+USUAL = (
+    "pass over",
+    "read the backlog",
+    "append",
+    "read",
+    "begin an upload",
+    "an upload succeeds",
+    "an upload fails",
+    "publish",
+)
 STEPS = st.lists(
     st.tuples(st.one_of(st.sampled_from(USUAL), st.sampled_from(list(DO))), st.integers(0, 30)), max_size=60
 )
@@ -46,10 +58,10 @@ def test_every_record_below_the_uploaded_offset_is_stored_or_told_as_a_gap(steps
         world = UploadWorld(Path(directory))
         for what, number in steps:
             DO[what](world, number)
-            uploaded = world.led.uploaded_offset
+            uploaded = world.led.stored_offset
             assert not world.left_out(below=uploaded), f"after {what}: {uploaded} is told as uploaded"
         world.settle()
-        assert world.led.uploaded_offset == world.log.log_end_offset
+        assert world.led.stored_offset == world.log.log_end_offset
         assert not world.left_out(below=world.log.log_end_offset)
         # The next agent finds nothing to do.
         world.start_agent()

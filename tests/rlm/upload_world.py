@@ -24,6 +24,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.assignment import Assignment
+from rlm.backlog_uploads import PassedOver
 from rlm.led_partition import LedPartition
 from rlm.resume_point import resume_point
 from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
@@ -114,11 +115,49 @@ class UploadWorld:
         if outcome.truncated_at is not None:
             self.queue.discard(PARTITION, outcome.truncated_at)
             self.led.truncated(outcome.truncated_at)
+            if self.led.passed_over is not None and self.led.passed_over.left:
+                self.start_agent()
+                return True
         for gap in outcome.gaps:
             self._declare(gap.from_offset, gap.to_offset, GapReason.RETENTION)
         self.queue.put(outcome.items)
         self.led.log_read(outcome)
         return outcome.more
+
+    def pass_over(self, records: int) -> None:
+        """As RemoteWalLogManager does where followers are so far ahead."""
+        task, known = self.led.task, self.led.passed_over
+        followers_offset = min(task.next_offset + records, self.log.log_end_offset)
+        if 0 <= task.next_offset < followers_offset:
+            skipped = task.pass_over(followers_offset)
+            if skipped is None:
+                return
+            skipped.also_read(known.left if known is not None else ())
+            self.led.passed_over = PassedOver(self.led.assignment, skipped, 0.0)
+            self.led.passed_over.looked()
+
+    def read_backlog(self) -> None:
+        """As BacklogUploads takes an outcome."""
+        passed_over = self.led.passed_over
+        if passed_over is None or passed_over.items or not passed_over.left:
+            return
+        outcome = passed_over.task.run(300, 0.0, 0.0)
+        for gap in outcome.gaps:
+            self._declare(gap.from_offset, gap.to_offset, GapReason.RETENTION)
+        if outcome.truncated_at is not None or outcome.deleted:
+            self.start_agent()
+            return
+        passed_over.items += outcome.items
+        passed_over.looked()
+
+    def store_backlog(self) -> None:
+        """One object of what was read."""
+        passed_over = self.led.passed_over
+        if passed_over is not None and passed_over.items:
+            self._stored(CombinedSegmentId(1, self.incarnation, self.sequence), passed_over.items)
+            self.sequence += 1
+            passed_over.items.clear()
+            passed_over.looked()
 
     def begin_upload(self) -> None:
         if len(self.queue):
@@ -138,10 +177,14 @@ class UploadWorld:
             return
         for part in parts:
             self.led.item_stored(part)
-        entries = tuple(item.metadata_entry() for item in upload.items)
+        self._stored(upload.segment_id, upload.items)
+
+    def _stored(self, segment_id: CombinedSegmentId, items: list[MetaQueueItem]) -> None:
+        entries = tuple(item.metadata_entry() for item in items)
         for entry in entries:
             self.stored |= {(entry.leader_epoch, at) for at in range(entry.first_offset, entry.last_offset + 1)}
-        self.unpublished[sequence] = RemoteWalCombinedLogSegmentMetadata(upload.segment_id, entries, FINISHED, 0, 200)
+        metadata = RemoteWalCombinedLogSegmentMetadata(segment_id, entries, FINISHED, 0, 200)
+        self.unpublished[segment_id.sequence] = metadata
 
     def publish(self) -> None:
         """What is next in order, as far as it is known."""
@@ -168,12 +211,14 @@ class UploadWorld:
         """Nothing fails any more."""
         for _ in range(1000):
             more = self.read(10_000)
+            self.read_backlog()
+            self.store_backlog()
             while len(self.queue):
                 self.begin_upload()
             while self.uploads:
                 self.end_upload(0)
             self.publish()
-            if not more:
+            if not more and not (self.led.passed_over is not None and self.led.passed_over.left):
                 return
         raise AssertionError("uploading does not come to an end")
 
