@@ -63,7 +63,7 @@ def _clean(directory: Path, *, is_kept: bool) -> None:
 def _show(name: str, report: SoakReport) -> None:
     faults = ", ".join(f"{count} {kind}" for kind, count in sorted(report.faults.items()))
     sys.stdout.write(f"{name}: {report.seconds:,.0f} s, seed {report.seed}; faults: {faults or 'none'}\n")
-    for producer in report.records.producers if report.records is not None else ():
+    for producer in report.records.ledger.producers if report.records is not None else ():
         sys.stdout.write(
             f"  {producer.name}: {producer.sent:,} sent, {producer.acknowledged:,} acknowledged, {producer.consumed:,} "
             f"read, {producer.lost} lost, {producer.duplicates} doubled, {producer.reordered} reordered, "

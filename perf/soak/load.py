@@ -33,23 +33,15 @@ _PLANS = (
 class Records:
     """What became of the records of all producers."""
 
-    producers: tuple[ProducerReport, ...]
-    foreign: int
+    ledger: LedgerReport
     send_errors: dict[str, int]
     """Of the verifiable producer; whether such a record is there is open."""
 
-    @property
-    def acknowledged(self) -> int:
-        return sum(producer.acknowledged for producer in self.producers)
-
-    @property
-    def consumed(self) -> int:
-        return sum(producer.consumed for producer in self.producers)
-
     def findings(self) -> list[str]:
         """What breaks Kafka's promises."""
-        broken = [str(LedgerReport((producer,), 0)) for producer in self.producers if producer.faults]
-        return broken + ([f"{self.foreign} records that nobody sent"] if self.foreign else [])
+        broken = [str(LedgerReport((producer,), 0)) for producer in self.ledger.producers if producer.faults]
+        foreign = self.ledger.foreign_records
+        return broken + ([f"{foreign} records that nobody sent"] if foreign else [])
 
 
 class Load:
@@ -91,6 +83,5 @@ class Load:
         return self._records(self._verifiable.finish(), self._ledger.finish())
 
     def _records(self, verifiable: ProducerReport, ledger: LedgerReport) -> Records:
-        return Records(
-            (verifiable, *ledger.producers), ledger.foreign_records, dict(self._verifiable.account.send_errors)
-        )
+        every = LedgerReport((verifiable, *ledger.producers), ledger.foreign_records)
+        return Records(every, dict(self._verifiable.account.send_errors))

@@ -162,7 +162,7 @@ class Soak:
             self._play(step)
             records = load.records()
             faults = " and ".join(map(str, step.faults))
-            self._tell(f"{faults}; {records.acknowledged:,} acknowledged, {records.consumed:,} read")
+            self._tell(f"{faults}; {records.ledger.acknowledged:,} acknowledged, {records.ledger.consumed:,} read")
             if number % _STEPS_BETWEEN_RESTS == 0:
                 self._strikes.settle()
 

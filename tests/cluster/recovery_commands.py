@@ -6,24 +6,43 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from cli.recover import REFUSED
 from local_cluster.cluster import LocalCluster
 from tests.cluster.script import PATIENCE_S
 
-_CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[2]
+
+
+def command_line(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> list[str]:
+    """Of a command that tells in JSON; to be run in CHECKOUT."""
+    config = str(cluster.layout.server_properties(broker_id))
+    return [sys.executable, "-m", "cli.main", command, "--broker-config", config, "--json", *options]
 
 
 def run_command(
     cluster: LocalCluster, command: str, broker_id: int, *options: str, exit_code: int = 0
 ) -> dict[str, Any]:
     """What it tells."""
-    config = str(cluster.layout.server_properties(broker_id))
-    done = subprocess.run(
-        [sys.executable, "-m", "cli.main", command, "--broker-config", config, "--json", *options],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=_CHECKOUT,
-    )  # fmt: skip
+    done = _run(cluster, command, broker_id, *options)
     assert done.returncode == exit_code, done.stderr + done.stdout
     told: dict[str, Any] = json.loads(done.stdout)
     return told
+
+
+def refused_recovery(cluster: LocalCluster, broker_id: int, reason: str, *options: str) -> str:
+    """What the refusal says, the reason in it."""
+    done = _run(cluster, "recover", broker_id, *options)
+    assert done.returncode == REFUSED, done.stderr
+    assert reason in done.stderr
+    assert not done.stdout
+    return done.stderr
+
+
+def _run(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command_line(cluster, command, broker_id, *options),
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=CHECKOUT,
+    )  # fmt: skip
 
 
 def planned_recovery(cluster: LocalCluster, broker_id: int, topic: str, exit_code: int = 0) -> dict[str, Any]:

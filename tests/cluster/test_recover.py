@@ -1,6 +1,5 @@
 """A broker loses its log directory, and gets it back from object storage."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from metadata_topic.topic_settings import LinkPolicy, TopicSettings
 from recovery.log_directory_target import STAGING
 from recovery.log_writer import JOURNAL
 from tests.cluster.agent_views import describe
+from tests.cluster.recovery_commands import CHECKOUT, command_line, refused_recovery, run_command
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script
 
 ARCHIVE_INTERVAL_MS = 1000
@@ -36,7 +36,6 @@ BUSY_MACHINE_S = 0.5
 NEW_DIRECTORY_ID = "dHsvUeAsx4pzL_7iPzNrAg"
 RECORDS = 8000
 BATCH_RECORDS = 50
-CHECKOUT = Path(__file__).parents[2]
 
 
 def _settings(directory: Path) -> ClusterSettings:
@@ -105,11 +104,11 @@ def test_the_only_replica_comes_back_with_every_record_that_was_uploaded(
     _expect_no_start_on_a_half_made_directory(cluster, 1, identity)
     dry = _recover(cluster, 1, "--dry-run")
     # Started on what is restored, the last one in sync would lead with it, and replica 2 would be cut down to that.
-    assert f"{left_alone}-0 to offset 1,000" in _recover_refused(cluster, 1, "the last replica in sync")
+    assert f"{left_alone}-0 to offset 1,000" in refused_recovery(cluster, 1, "the last replica in sync")
     assert dry["only_in_sync_here"] == [f"{left_alone}-0"]
     assert not any(path.exists() for path in cluster.log_directories(1))
     told = _recover(cluster, 1, "--lead-with-what-is-restored")
-    _recover_refused(cluster, 1, "not empty", "--lead-with-what-is-restored")
+    refused_recovery(cluster, 1, "not empty", "--lead-with-what-is-restored")
 
     [log] = [one for one in told["logs"] if one["log"] == f"{topic}-0"]
     assert [one["end_offset"] for one in dry["logs"] if one["log"] == f"{topic}-0"] == [log["end_offset"]]
@@ -261,7 +260,7 @@ def _kill_recovery_in_the_middle(cluster: LocalCluster, broker_id: int, *options
     """Kill it when it has completed a segment and not yet the whole."""
     staged = [disk / STAGING for disk in cluster.log_directories(broker_id)]
     for _ in range(5):  # on a busy machine it may end before it is looked at
-        command = _command(cluster, "recover", broker_id, *options, "--threads", "1")
+        command = command_line(cluster, "recover", broker_id, *options, "--threads", "1")
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=CHECKOUT) as process:
             while process.poll() is None and not any(any(path.glob(f"*/{JOURNAL}")) for path in staged):
                 pass
@@ -276,9 +275,7 @@ def _expect_sound(cluster: LocalCluster, broker_id: int, topic: str, scratch: Pa
     """What is stored is what the living replica has, and Kafka's dump-log reads all of what is restored of it."""
     [replica] = cluster.log_directories(broker_id)
     options = ("--topic", topic, "--replica-log-dir", str(replica), "--drill", str(scratch))
-    told = _run(cluster, "verify", broker_id, *options)
-    assert told.returncode == 0, told.stdout + told.stderr
-    verified = json.loads(told.stdout)
+    verified = run_command(cluster, "verify", broker_id, *options)
     assert verified["batches_compared_with_a_replica"] > 100
     assert [(log["fault"], log["batches"] > 0) for log in verified["drill"]] == [("", True)] * 3
 
@@ -381,31 +378,8 @@ def _erase(cluster: LocalCluster, broker_id: int) -> None:
         shutil.rmtree(path)
 
 
-def _command(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> list[str]:
-    config = str(cluster.layout.server_properties(broker_id))
-    return [sys.executable, "-m", "cli.main", command, "--broker-config", config, "--json", *options]
-
-
-def _run(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        _command(cluster, command, broker_id, *options),
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=CHECKOUT,
-    )  # fmt: skip
-
-
-def _recover(cluster: LocalCluster, broker_id: int, *options: str, exit_code: int = 0) -> dict[str, Any]:
-    done = _run(cluster, "recover", broker_id, *options)
-    assert done.returncode == exit_code, done.stderr + done.stdout
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
-
-
-def _recover_refused(cluster: LocalCluster, broker_id: int, reason: str, *options: str) -> str:
-    done = _run(cluster, "recover", broker_id, *options)
-    assert done.returncode == 4, done.stderr
-    assert reason in done.stderr
-    assert not done.stdout
-    return done.stderr
+def _recover(cluster: LocalCluster, broker_id: int, *options: str) -> dict[str, Any]:
+    return run_command(cluster, "recover", broker_id, *options)
 
 
 def _read_all(cluster: LocalCluster, topic: str, number: int = 0) -> dict[int, bytes]:

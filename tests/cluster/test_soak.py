@@ -22,7 +22,7 @@ def test_what_kafkas_verifiable_clients_wrote_survives_random_kills_and_pauses(
     assert report.findings == []
     assert report.faults.keys() == {kind.value for kind in PROCESS_FAULTS}
     assert report.records is not None
-    assert all(producer.acknowledged for producer in report.records.producers)
+    assert all(producer.acknowledged for producer in report.records.ledger.producers)
     assert report.figures["linked_bytes_since_last_start"]
 
     # The judge is not blind: without one object, its offsets are missing.
