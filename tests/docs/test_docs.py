@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from retention_job.findings.kinds import Kind
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -33,6 +35,19 @@ def test_every_pool_of_threads_stands_in_the_architecture() -> None:
     pools = re.findall(r'thread_name_prefix="([a-z-]+)"', code)
     assert len(pools) > 8
     assert not [pool for pool in pools if f"`{pool}`" not in text]
+
+
+def test_every_check_of_doctor_is_explained() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    code = "".join(path.read_text() for path in (ROOT / "agent" / "doctor").glob("*.py"))
+    checks = set(re.findall(r'(?:check(?:, \w+)? = |Finding\()"([a-z-]+)"', code))
+    assert len(checks) > 20
+    assert not [check for check in checks if f"`{check}`" not in text]
+
+
+def test_every_finding_of_the_report_is_explained_with_its_severity() -> None:
+    text = (ROOT / "docs" / "report.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \| (\w+) \|", text, re.MULTILINE)) >= {(kind, kind.severity) for kind in Kind}
 
 
 def test_every_reason_that_faults_are_counted_under_is_explained() -> None:
