@@ -45,6 +45,7 @@ from rlm.measures import StageTimes
 log = structlog.get_logger(__name__)
 
 _RESPONSES_AHEAD = 8
+_RETRY_S = 0.05
 _LINKED_KINDS = (MessageKind.LINKED, MessageKind.LINKED_OLD)
 _ANNOUNCING_KINDS = (MessageKind.ANNOUNCE, MessageKind.READ_AHEAD, MessageKind.READ_ARCHIVE_AHEAD)
 
@@ -56,6 +57,8 @@ class FollowerLimits:
     hydration_timeout_s: float
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     frame_timeout_s: float = 30.0
+    restart_s: float = 3.0
+    """For so long a leader's agent that refuses connections may be about to start anew."""
 
     @property
     def max_response_bytes(self) -> int:
@@ -140,11 +143,22 @@ class FollowerProxy:
             broker.close()
 
     async def _serve_by_agent(self, broker_id: int, broker: FramedConnection) -> None:
-        leader = await self._reach_agent(broker_id)
+        leader = await self._reach_restarting_agent(broker_id)
         try:
             await self._relay(broker_id, broker, leader)
         finally:
             leader.close()
+
+    async def _reach_restarting_agent(self, broker_id: int) -> FramedConnection:
+        """Tried for as long as a restart takes: a broker that is turned away does not ask again for a second."""
+        until_s = self._context.clock() + self._context.limits.restart_s
+        while True:
+            try:
+                return await self._reach_agent(broker_id)
+            except ConnectionRefusedError:
+                if self._context.clock() >= until_s:
+                    raise
+            await asyncio.sleep(_RETRY_S)
 
     async def _reach_agent(self, broker_id: int) -> FramedConnection:
         leader = self._unconnected()

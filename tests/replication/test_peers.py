@@ -133,6 +133,31 @@ async def test_when_the_leaders_agent_is_away_the_followers_connection_ends_and_
         assert await third.fetch({0: 0}) == third.expected({0: raw})
 
 
+async def test_a_broker_that_asks_while_the_leaders_agent_starts_anew_is_not_turned_away() -> None:
+    # its fetcher would wait for a second before it asks again
+    async with two_agents(restart_s=3.0) as agents:
+        raw = batches(1, 0)
+        await agents.leader.stop()
+        agents.append({0: raw})
+        follower = await agents.connect()
+        asked = asyncio.create_task(follower.fetch({0: 0}))
+        await asyncio.sleep(0.2)
+        assert not asked.done()
+        await agents.leader.start(agents.leader_address, None)
+        assert await asked == follower.expected({0: raw})
+        assert agents.follower_faults("peer_unreachable") == 0
+        await agents.leader.stop()
+        asked = asyncio.create_task((await agents.connect()).fetch({0: 0}))
+
+        def is_turned_away() -> bool:
+            agents.now_s += 1.0
+            return asked.done()
+
+        await agents.until(is_turned_away)
+        assert await asked is None
+        assert agents.follower_faults("peer_unreachable") == 1
+
+
 async def test_refusals_name_what_is_wrong() -> None:
     async with two_agents() as agents:
         connection = await connect_framed(agents.leader_address, FramedConnection())

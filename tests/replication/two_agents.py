@@ -162,7 +162,7 @@ class Agents:
         """What the leader's agent knows beside its index; made by the test."""
         self.index = LinkIndex()
         self.limits = LeaderLimits(link_wait_max_s=0.5, break_even_bytes=1, gather_max_ms=25, range_gap_bytes=1000)
-        self.follower_limits = FollowerLimits(hydration_timeout_s=5.0)
+        self.follower_limits = FollowerLimits(hydration_timeout_s=5.0, restart_s=0.0)
         self.leader_budget, self.follower_budget, self.request_budget = (MemoryBudget() for _ in range(3))
         self.leader_hello = Hello("cluster", 1, 11)
         self.follower_hello = Hello("cluster", 2, 22)
