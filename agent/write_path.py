@@ -24,7 +24,7 @@ from replication.catch_up import StoredLogs
 from replication.leader_proxy import LeaderProxy
 from rlm.assignment import Assignment
 from rlm.combine_task import Clocks, MetadataPublisher, RLMWalCombineTask
-from rlm.gap_declarations import GapListener
+from rlm.gap_listener import GapListener
 from rlm.led_partition import PartitionStatus
 from rlm.led_views import StoredLog
 from rlm.link_policy import CostLimits, LinkDecider, LinkMode

@@ -26,7 +26,7 @@ from metadata_topic.offset_ranges import OffsetRange
 from rlm.assignment import Assignment
 from rlm.bandwidth import TokenBucket
 from rlm.combine_task import RLMWalCombineTask, UploadedSegment
-from rlm.gap_declarations import GapListener
+from rlm.gap_listener import GapListener
 from rlm.segment_queue import MetaQueueItem
 from rlm.wal_task import Outcome, ReadError, RLMWalTask, TaskOutcome, run_tasks
 

@@ -31,33 +31,11 @@ log = structlog.get_logger(__name__)
 _PUBLISH_AGAIN_S = 0.5
 
 
-class GapListener(Protocol):
-    """Who wants to know what is not uploaded."""
-
-    def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
-        """The partition is taken on, and its upload goes on or begins there."""
-
-    def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
-        """Of what was to be uploaded, this cannot be had any more."""
-
-
 class GapPublisher(Protocol):
     """Publishes to __remote_wal_log_metadata without blocking."""
 
     def publish(self, record: RemoteWalGapDeclaration) -> None:
         """Raises PublicationBacklogFullError when too much waits to be published."""
-
-
-class _NoGaps:
-    def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
-        pass
-
-    def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
-        pass
-
-
-NO_GAPS: GapListener = _NoGaps()
-"""Tells nobody."""
 
 
 class GapDeclarations:

@@ -30,7 +30,7 @@ from rlm.append_watcher import AppendWatcher
 from rlm.assignment import Assignment
 from rlm.backlog_uploads import BacklogUploads
 from rlm.combine_task import RLMWalCombineTask, UploadedSegment
-from rlm.gap_declarations import NO_GAPS, GapListener
+from rlm.gap_listener import NO_GAPS, GapListener
 from rlm.led_partition import LedPartition, PartitionStatus, tell_unfinished
 from rlm.led_views import StoredLog
 from rlm.link_policy import LinkDecider, LinkMode
