@@ -1,4 +1,4 @@
-"""Which combined segments may go, and which of them may be deleted now. Sans-IO: the shell is `rlm.expiration_task`.
+"""Which combined segments may go, and which may be deleted now. Sans-IO: the shell is `rlm.expiration_task`.
 
 Theory. An object lives as long as one of its entries is wanted. An entry is released when
 

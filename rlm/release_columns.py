@@ -1,4 +1,4 @@
-"""Whether all entries of an object are released, by columns: `rlm.release.release_of` for thousands of them at once.
+"""Whether all entries of an object are released, by columns: `rlm.release.release_of` for thousands at once.
 
 Theory. What decides about nearly every entry is the same for its whole topic (gone, expired) or is one comparison with
 a number of its partition (where the log starts, what the tier holds of one leader epoch). Those numbers are gathered
