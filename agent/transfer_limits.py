@@ -3,10 +3,10 @@
 from agent.descriptors import bounded_open_files
 from agent.settings import AgentSettings
 from rlm.backlog_uploads import BacklogLimits
+from rlm.group_commit import CommitLimits
 from rlm.log_manager_limits import LogManagerLimits
 from rlm.orphans import HealingLimits
 from rlm.partition_schedule import ScheduleIntervals
-from rlm.upload_pacer import PacerLimits
 
 
 def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
@@ -18,7 +18,7 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
     upload_bytes = settings.remote_wal_log_manager_combiner_task_upload_bytes
     return LogManagerLimits(
         ScheduleIntervals(settings.remote_wal_log_manager_task_interval_ms / 1000, retry_s, retry_max_s),
-        PacerLimits(
+        CommitLimits(
             interval_s,
             settings.remote_wal_archive_interval_ms / 1000,
             upload_bytes,

@@ -9,21 +9,23 @@ it lacks may be what those producers wait for who would bring the rest.
 
 Where most of the bytes do not come within that time (rounds are longer, or nobody waits for them), asking made the
 follower later and saved little, so it is left alone for a while, longer with each such wait in a row.
+
+It is no part of `rlm.group_commit`, which says when an upload starts: here the broker is asked to wait, for each
+follower's connection by itself and by what that follower has. What a round is, and all constants, are from there.
 """
 
 import math
 from collections.abc import Mapping
-from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
-from rlm.round_size import RoundSize
-from rlm.upload_pacer import BULK_BYTES
-
-_RECENT_S: Final = 0.25
-"""An upload that is older says nothing of the load now."""
-_MOST: Final = 0.6
-_PAUSE_MIN_S: Final = 0.1
-_PAUSE_MAX_S: Final = 0.8
+from rlm.group_commit import (
+    BULK_BYTES,
+    GATHER_PAUSE_MAX_S,
+    GATHER_PAUSE_MIN_S,
+    GATHER_RECENT_S,
+    GATHER_WORTH,
+    RoundSize,
+)
 
 
 class FetchPatience:
@@ -34,7 +36,7 @@ class FetchPatience:
         self._wait_max_ms = wait_max_ms
         self._round = RoundSize()
         self._uploaded_s = -math.inf
-        self._pause_s = _PAUSE_MIN_S
+        self._pause_s = GATHER_PAUSE_MIN_S
         self._again_s = -math.inf
         self._fetch_offsets: dict[TopicIdPartition, int] = {}
         """What the follower has: in a fetch session only what changed is asked for anew."""
@@ -46,7 +48,7 @@ class FetchPatience:
         for partition, next_offset in next_offsets.items():
             if next_offset > self._fetch_offsets.get(partition, -1):
                 self._lacking[partition] = next_offset
-        if now_s - self._uploaded_s > _RECENT_S:
+        if now_s - self._uploaded_s > GATHER_RECENT_S:
             self._round = RoundSize()
         self._round.add(size_bytes)
         self._uploaded_s = now_s
@@ -67,7 +69,7 @@ class FetchPatience:
 
         Never a longer wait, and never for less.
         """
-        is_bulk = self._round.size_bytes >= BULK_BYTES and now_s - self._uploaded_s <= _RECENT_S
+        is_bulk = self._round.size_bytes >= BULK_BYTES and now_s - self._uploaded_s <= GATHER_RECENT_S
         if not is_bulk or self._lacking or now_s < self._again_s:
             return None
         wait_ms, gathered_bytes = min(max_wait_ms, self._wait_max_ms), int(self._round.whole_bytes)
@@ -75,8 +77,8 @@ class FetchPatience:
 
     def answered(self, size_bytes: int, now_s: float) -> None:
         """The broker answered a request that `wait` had changed by so many bytes."""
-        if size_bytes >= self._round.size_bytes * _MOST:
-            self._pause_s = _PAUSE_MIN_S
+        if size_bytes >= self._round.size_bytes * GATHER_WORTH:
+            self._pause_s = GATHER_PAUSE_MIN_S
             return
         self._again_s = now_s + self._pause_s
-        self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+        self._pause_s = min(2 * self._pause_s, GATHER_PAUSE_MAX_S)

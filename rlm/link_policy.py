@@ -7,11 +7,13 @@ and are uploaded for safety at a longer interval. Above it, links are used and e
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from metadata_topic.topic_settings import LinkPolicy
+from rlm.assignment import Assignment
+from rlm.group_commit import Urgency
 
 
 class LinkMode(Enum):
@@ -105,6 +107,16 @@ class LinkDecider:
         if policy is LinkPolicy.LATENCY and 2 * self._upload_s * 1000 > latency_bound_ms:
             return LinkMode.INLINE
         return LinkMode.LINK if now_s < self._hold_until_s else LinkMode.INLINE
+
+    def urgency(self, assignments: Iterable[Assignment], now_s: float) -> Urgency:
+        """How an upload is wanted: as by the most urgent of those whose bytes it would take."""
+        urgency = Urgency.ARCHIVE
+        for wanted in assignments:
+            if self.mode(wanted.link_policy, wanted.latency_bound_ms, 0, now_s) is LinkMode.LINK:
+                if wanted.link_policy is LinkPolicy.ALWAYS:
+                    return Urgency.LINKS
+                urgency = Urgency.PAYING_LINKS
+        return urgency
 
     def expected_bytes(self, now_s: float) -> float:
         """What an upload interval brings at the rate of late."""

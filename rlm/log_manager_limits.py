@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from rlm.backlog_uploads import BacklogLimits
+from rlm.group_commit import CommitLimits
 from rlm.partition_schedule import ScheduleIntervals
-from rlm.upload_pacer import PacerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,7 @@ class LogManagerLimits:
     """Bounds of the write path."""
 
     schedule: ScheduleIntervals
-    pacer: PacerLimits
+    commit: CommitLimits
     task_threads: int
     queue_items: int
     queue_bytes: int

@@ -17,6 +17,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 
@@ -25,12 +26,12 @@ import structlog
 from kafka_log.errors import LogDirectoryError
 from kafka_log.open_files import OpenFiles
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from rlm.append_rhythm import AppendRhythm
 from rlm.append_watcher import AppendWatcher
 from rlm.assignment import Assignment
 from rlm.backlog_uploads import BacklogUploads
 from rlm.combine_task import RLMWalCombineTask, UploadedSegment
 from rlm.gap_listener import NO_GAPS, GapListener
+from rlm.group_commit import Gather, GroupCommit, Load, Step, UploadNow, Urgency, Wait
 from rlm.led_partition import LedPartition, PartitionStatus, tell_unfinished
 from rlm.led_views import StoredLog
 from rlm.link_policy import LinkDecider, LinkMode
@@ -41,14 +42,10 @@ from rlm.partition_schedule import PartitionSchedule
 from rlm.resume_point import ResumePoint, ResumeUnknownError
 from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from rlm.upload_listener import UploadListener, UploadListeners
-from rlm.upload_pacer import BULK_BYTES, UploadPacer, Urgency
-from rlm.upload_urgency import urgency_of
 from rlm.wal_task import Outcome, ReadError, RLMWalTask, Run, TaskOutcome
 
 log = structlog.get_logger(__name__)
 
-_PAUSE_S = 0.004
-"""So long without an append is a pause."""
 _LOOK_AGAIN_S = 1.0
 """After so long it is looked anew for where a log's upload goes on."""
 _TAKEN_ON_AT_ONCE = 32
@@ -79,12 +76,11 @@ class RemoteWalLogManager:
         self._clock = clock
         self._listeners = UploadListeners(measures.listener_defects)
         self._schedule = PartitionSchedule(limits.schedule)
-        self._pacer = UploadPacer(limits.pacer)
+        self._commit = GroupCommit(limits.commit)
         self._queue = RemoteSegmentQueue(limits.queue_items, limits.queue_bytes)
         self._partitions: dict[TopicIdPartition, LedPartition] = {}
         self._to_take_on: deque[Assignment] = deque()
         self._watcher = AppendWatcher()
-        self._rhythm = AppendRhythm()
         self._open_files = OpenFiles(limits.open_files)
         self._reader = LogReader(limits.task_threads, self._watcher, clock)
         self._appended: set[TopicIdPartition] = set()
@@ -150,8 +146,8 @@ class RemoteWalLogManager:
     async def _flush(self, deadline_s: float) -> None:
         """Upload what is queued, and anew what fails, until all is stored or the time is over."""
         while (len(self._queue) or self._uploads) and self._defect is None and (now_s := self._clock()) < deadline_s:
-            back_off_s = self._pacer.back_off_s(now_s)
-            while len(self._queue) and not back_off_s and self._pacer.in_flight < self._limits.pacer.max_in_flight:
+            back_off_s = self._commit.back_off_s(now_s)
+            while len(self._queue) and not back_off_s and not self._commit.is_full:
                 self._start_upload(now_s)
             wait_s = min(deadline_s - now_s, back_off_s or math.inf)
             if self._uploads:
@@ -259,10 +255,8 @@ class RemoteWalLogManager:
             and not self._main.done()  # it ends before those who ask
             and not led.is_failing
             and offset >= led.uploaded_offset
-            and led.backlog_bytes <= 2 * self._limits.pacer.upload_bytes
-            and not self._pacer.failures_in_a_row
-            and self._pacer.oldest_in_flight_s(now_s := self._clock()) < self._limits.link_wait_max_s
-            and self._pacer.held_back_s(now_s) < self._limits.link_wait_max_s
+            and led.backlog_bytes <= 2 * self._limits.commit.upload_bytes
+            and self._commit.is_prompt(self._limits.link_wait_max_s, self._clock())
         )
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
@@ -319,10 +313,10 @@ class RemoteWalLogManager:
         self._append_seen(partition)
         led = self._partitions.get(partition)
         if led is not None:
-            self._rhythm.appended(partition, led.task.unread_bytes())
+            self._commit.appended(partition, led.task.unread_bytes())
 
     def _round_is_gathered(self) -> bool:
-        return self._rhythm.is_round(self._queue.size_bytes)
+        return self._commit.is_round(self._queue.size_bytes)
 
     def _has_unread(self) -> bool:
         """Whether what was told of was not read meanwhile: the kernel's word of an append may come after its bytes."""
@@ -334,56 +328,48 @@ class RemoteWalLogManager:
             self._wake.clear()
             if self._defect is not None:
                 raise self._defect
-            delay_s = self._delay_s(self._clock())
-            if delay_s is not None and delay_s > 0 and self._appended and self._is_bulk(self._clock()):
-                quiet_s = _PAUSE_S if self._rhythm.producers_wait else math.inf
-                round_is_over = not self._uploads and not self.replication_is_pending()
-                paused = await self._watcher.pause(delay_s, quiet_s, self._append_gathered, self._round_is_gathered)
-                if paused and (round_is_over or self._round_is_gathered()):
+            match self._next_step(self._clock()):
+                case UploadNow():
                     await self._run_due_tasks()
-                    now_s = self._clock()
-                    if self._urgency(now_s) is Urgency.LINKS or self._decider.pays(self._queue.size_bytes):
-                        self._start_queued(now_s)
-                continue
-            if delay_s is None or delay_s > 0:
-                try:
-                    async with asyncio.timeout(delay_s):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
-                continue
+                    self._start_queued(self._clock())
+                case Gather(delay_s, quiet_s):
+                    await self._gather(delay_s, quiet_s)
+                case Wait(delay_s):
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(delay_s):
+                            await self._wake.wait()
+
+    async def _gather(self, delay_s: float, quiet_s: float) -> None:
+        """Upload early if those who append have all got their round and appended anew."""
+        round_is_over = not self._uploads and not self.replication_is_pending()
+        paused = await self._watcher.pause(delay_s, quiet_s, self._append_gathered, self._round_is_gathered)
+        if paused and (round_is_over or self._round_is_gathered()):
             await self._run_due_tasks()
-            self._start_queued(self._clock())
+            now_s = self._clock()
+            if self._urgency(now_s) is Urgency.LINKS or self._decider.pays(self._queue.size_bytes):
+                self._start_queued(now_s)
 
     def _start_queued(self, now_s: float) -> None:
-        if len(self._queue) and not self._pacer.held_back_s(now_s):
+        if len(self._queue) and not self._commit.held_back_s(now_s):
             self._start_upload(now_s)
 
-    def _is_bulk(self, now_s: float) -> bool:
-        return self._expected_bytes(now_s) >= BULK_BYTES
-
-    def _expected_bytes(self, now_s: float) -> float:
-        return 0.0 if self._pacer.failures_in_a_row else self._decider.expected_bytes(now_s)
-
-    def _delay_s(self, now_s: float) -> float | None:
-        """Seconds until the next step; None: when woken."""
+    def _next_step(self, now_s: float) -> Step:
         due_s = self._schedule.next_time_s()
-        if not len(self._queue):
-            if due_s is None or self._queue.is_full:
-                return None
-            if due_s > now_s:
-                return due_s - now_s
-        start_s = self._pacer.next_start_s(
-            self._queue.size_bytes, self._urgency(now_s), self._expected_bytes(now_s), self._rhythm.producers_wait
-        )
-        return None if start_s is None else start_s - now_s
+        if due_s is None or self._queue.is_full:
+            due_s = math.inf
+        has_work = len(self._queue) or due_s <= now_s  # to ask for the urgency without any would keep links in use
+        urgency = self._urgency(now_s) if has_work else Urgency.ARCHIVE
+        expected_bytes = self._decider.expected_bytes(now_s)
+        load = Load(self._queue.size_bytes, due_s, bool(self._appended), expected_bytes, urgency)
+        return self._commit.next_step(load, now_s)
 
     def _urgency(self, now_s: float) -> Urgency:
-        """How the upload of what is queued and appended is wanted: as the most urgent of its partitions."""
+        """How the upload of what is queued and appended is wanted."""
         if any(one in self._appended or not self._partitions[one].is_settled for one in self._hurried):
             return Urgency.LINKS
         waiting = chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN))
-        return urgency_of(map(self._partitions.get, waiting), self._decider, now_s)
+        led = (self._partitions.get(partition) for partition in waiting)
+        return self._decider.urgency((known.assignment for known in led if known is not None), now_s)
 
     async def _run_due_tasks(self) -> None:
         if self._queue.is_full:
@@ -392,7 +378,7 @@ class RemoteWalLogManager:
         due = self._schedule.take_due(now_s, min(_PARTITIONS_PER_RUN, self._queue.free_items))
         if not due:
             return
-        self._rhythm.read()
+        self._commit.read()
         runs: list[Run] = []
         for partition in due:
             led = self._partitions[partition]
@@ -441,7 +427,7 @@ class RemoteWalLogManager:
 
     def _pass_over(self, led: LedPartition) -> None:
         """Leave to the backlog what lies between here and the followers, where that is more than a few objects."""
-        partition, far_bytes = led.assignment.topic_id_partition, _FAR_BEHIND_OBJECTS * self._limits.pacer.upload_bytes
+        partition, far_bytes = led.assignment.topic_id_partition, _FAR_BEHIND_OBJECTS * self._limits.commit.upload_bytes
         is_far = led.backlog_bytes > far_bytes and led.followers_offset > led.task.next_offset >= 0
         if not is_far or partition in self._hurried or self._reader.is_running(led.task):
             return
@@ -476,10 +462,9 @@ class RemoteWalLogManager:
         self._listeners.partition_truncated(partition, offset)
 
     def _start_upload(self, now_s: float) -> None:
-        items = self._queue.drain(self._limits.pacer.upload_bytes)
+        items = self._queue.drain(self._limits.commit.upload_bytes)
         size_bytes = sum(len(item.records) for item in items)
-        self._pacer.started(now_s, size_bytes)
-        self._rhythm.upload_started(size_bytes)
+        self._commit.started(now_s, size_bytes)
         upload = asyncio.get_running_loop().create_task(self._upload(items, now_s))
         self._uploads.add(upload)
         upload.add_done_callback(self._upload_ended)
@@ -494,14 +479,14 @@ class RemoteWalLogManager:
         segment = await self._combine_task.combine(items)
         now_s = self._clock()
         if segment is None:
-            self._pacer.failed(started_s, now_s)
+            self._commit.failed(started_s, now_s)
             self._queue.put_back(part for item in items if (part := self._unstored_part(item)) is not None)
         else:
-            self._pacer.finished(started_s)
+            self._commit.stored(started_s)
             self._decider.uploaded(now_s - started_s)
             self._stored(segment, started_s, now_s)  # followers wait for it, so all else comes after
             self._watcher.take(self._append_seen)
-            self._rhythm.upload_ended(self._has_unread())
+            self._commit.appended_meanwhile(self._has_unread())
         self._wake.set()
 
     def _stored(self, segment: UploadedSegment, started_s: float, now_s: float) -> None:

@@ -14,7 +14,7 @@ from agent.lifecycle import Lifecycle
 from agent.metadata_topics import MetadataTopics
 from agent.usage import UsageReport
 from metadata_topic.publisher import RemoteWalMetadataPublisher
-from rlm.upload_pacer import UploadPacer
+from rlm.group_commit import GroupCommit
 from tests.agent.agent_rig import AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
 
@@ -42,7 +42,7 @@ class Defect:
 
 PLACES = {
     "kafka side": (MetadataTopics, "make"),
-    "write path": (UploadPacer, "next_start_s"),
+    "write path": (GroupCommit, "next_step"),
     "lifecycle": (Lifecycle, "_run"),
     "archive": (ArchiveSide, "_load"),
     "usage": (UsageReport, "record"),

@@ -92,7 +92,7 @@ async def test_tiny_objects_without_end_stop_at_the_ceiling_and_nothing_is_lost(
     """As from a flush bug: each batch an object of its own."""
     ceiling = RequestCeiling("PUT", 20, "key", clock)
     late = LateStorageManager(puts=ceiling)
-    async with running(tmp_path, pacer=replace(LIMITS.pacer, upload_bytes=1)) as rig:
+    async with running(tmp_path, commit=replace(LIMITS.commit, upload_bytes=1)) as rig:
         real = MemoryStorage()
         late.arrived(real)
         monkeypatch.setattr(rig.storage, "copy_log_segment_data", late.copy_log_segment_data)

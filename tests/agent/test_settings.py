@@ -100,10 +100,10 @@ def test_quotas_reach_what_they_bound() -> None:
         remote_wal_hydration_timeout_ms="800",
         remote_wal_hydration_cache_bytes="40000000",
     )
-    assert log_manager_limits(found).pacer.bytes_per_s == 5_000_000
+    assert log_manager_limits(found).commit.bytes_per_s == 5_000_000
     reads = catch_up_read_limits(found)
     assert (reads.bytes_per_s, reads.wait_max_s, reads.under_way_bytes) == (7_000_000, 0.4, 10_000_000)
-    assert log_manager_limits(AgentSettings()).pacer.bytes_per_s is None
+    assert log_manager_limits(AgentSettings()).commit.bytes_per_s is None
 
 
 WRONG = [

@@ -2,8 +2,8 @@
 
 Every step lets one actor act: append, read the log's tail, begin or end an upload, fetch, hand over leadership, crash
 the agent, lose an object. The store fails before or after its effect, and reads come back short, wrong or not at all.
-No sockets and no threads: the sans-IO parts are the real ones (queue, pacer, decider, index, planner, link, splicer,
-the metadata store, and what it says of where an upload goes on).
+No sockets and no threads: the sans-IO parts are the real ones (queue, group commit, decider, index, planner, link,
+splicer, the metadata store, and what it says of where an upload goes on).
 
 What is stored is told in a metadata topic, in the order of the objects; an agent that crashes takes along what it has
 not told, and the next one resumes by the topic. What counts as uploaded must be stored, and at the end all of it.
@@ -12,6 +12,7 @@ A change of leadership cuts what the follower has not got, and what is appended 
 learns of it later, so its index lists dead batches for a while.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -33,17 +34,17 @@ from replication.link import LinkedResponse, decode_linked_response, encode_link
 from replication.link_index import LinkIndex
 from replication.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
 from replication.splicer import SpliceError, splice
+from rlm.group_commit import CommitLimits, GroupCommit, Load, UploadNow, Urgency
 from rlm.link_policy import CostLimits, LinkDecider, LinkMode
 from rlm.resume_point import LedLog, ResumePoint, resume_of
 from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
-from rlm.upload_pacer import PacerLimits, UploadPacer, Urgency
 from tests.kafka_log.batches import batch
 from tests.replication.fake_led import store
 from tests.replication.fetch_frames import decode, partition, response
 
 PARTITIONS = range(3)
 MAX_FETCH_BYTES = 3000
-PACER = PacerLimits(0.01, 0.1, 2000, 3, 0.05, 0.4)
+COMMIT = CommitLimits(0.01, 0.1, 2000, 3, 0.05, 0.4)
 WAIT_MAX_S = 0.5
 
 
@@ -72,7 +73,7 @@ class LeadersAgent:
         self.missing = {number: list(point.missing) for number, point in resumed.items()}
         self.unpublished: dict[int, RemoteWalCombinedLogSegmentMetadata | None] = {}
         self.next_to_publish = 0
-        self.queue, self.pacer = RemoteSegmentQueue(50, 20_000), UploadPacer(PACER)
+        self.queue, self.commit = RemoteSegmentQueue(50, 20_000), GroupCommit(COMMIT)
         self.decider = LinkDecider(CostLimits(500, 0.01))
         self.uploads: list[Upload] = []
         self.index = LinkIndex(max_batches=40)
@@ -99,7 +100,7 @@ class LeadersAgent:
         self.decider.fetched(follower_id, size, self.now_s)
 
     def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
-        return not self.pacer.failures_in_a_row
+        return self.commit.is_prompt(math.inf, self.now_s)
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
         pass
@@ -213,13 +214,14 @@ class Simulation:
     def begin_upload(self) -> str:
         agent = self.agent
         urgency = Urgency.LINKS if agent.mode_of(partition(0), 0) is LinkMode.LINK else Urgency.ARCHIVE
-        start_s = agent.pacer.next_start_s(agent.queue.size_bytes, urgency)
-        if not len(agent.queue) or start_s is None or start_s > self.now_s:
+        load = Load(agent.queue.size_bytes, math.inf, False, 0.0, urgency)
+        if not isinstance(agent.commit.next_step(load, self.now_s), UploadNow):
             return "not now"
         segment = CombinedSegmentId(1, agent.incarnation, agent.sequence)
         agent.sequence += 1
-        agent.uploads.append(Upload(segment, agent.queue.drain(PACER.upload_bytes), self.now_s))
-        agent.pacer.started(self.now_s)
+        items = agent.queue.drain(COMMIT.upload_bytes)
+        agent.uploads.append(Upload(segment, items, self.now_s))
+        agent.commit.started(self.now_s, sum(len(item.records) for item in items))
         return str(segment)
 
     def end_upload(self) -> str:
@@ -231,11 +233,11 @@ class Simulation:
         if outcome != "before":
             self.objects[upload.segment] = b"".join(bytes(item.records) for item in upload.items)
         if outcome != "stored":
-            agent.pacer.failed(upload.started_s, self.now_s)
+            agent.commit.failed(upload.started_s, self.now_s)
             agent.queue.put_back(upload.items)
             agent.unpublished[upload.segment.sequence] = None
             return f"{upload.segment} failed {outcome}"
-        agent.pacer.finished(upload.started_s)
+        agent.commit.stored(upload.started_s)
         agent.decider.uploaded(self.now_s - upload.started_s)
         start = 0
         for item in upload.items:

@@ -20,7 +20,7 @@ from replication.fetch_frame import (
     parse_request_header,
     scan_fetch_request,
 )
-from rlm.upload_pacer import BULK_BYTES
+from rlm.group_commit import BULK_BYTES
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, Follower, framed, two_agents
 

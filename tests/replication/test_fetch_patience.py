@@ -3,7 +3,7 @@
 import pytest
 
 from replication.fetch_patience import FetchPatience
-from rlm.upload_pacer import BULK_BYTES
+from rlm.group_commit import BULK_BYTES
 from tests.replication.fetch_frames import partition
 
 ROUND = 2 * BULK_BYTES

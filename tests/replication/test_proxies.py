@@ -8,8 +8,8 @@ import pytest
 from replication.fetch_frame import scan_fetch_request
 from replication.peer_connection import Address
 from replication.peer_protocol import Hello, MessageKind
+from rlm.group_commit import BULK_BYTES
 from rlm.link_policy import LinkMode
-from rlm.upload_pacer import BULK_BYTES
 from tests.kafka_log.batches import batches
 from tests.replication.fetch_frames import request, response
 from tests.replication.two_agents import framed, read_frame, two_agents

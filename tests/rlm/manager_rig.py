@@ -15,13 +15,13 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.assignment import Assignment
 from rlm.backlog_uploads import BacklogLimits
 from rlm.combine_task import Clocks, RLMWalCombineTask, UploadedSegment
+from rlm.group_commit import CommitLimits
 from rlm.link_policy import CostLimits, LinkDecider
 from rlm.log_manager_limits import LogManagerLimits
 from rlm.measures import StageTimes, WriteMeasures
 from rlm.partition_schedule import ScheduleIntervals
 from rlm.remote_wal_log_manager import RemoteWalLogManager
 from rlm.resume_point import ResumePoint
-from rlm.upload_pacer import PacerLimits
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
 
@@ -34,7 +34,7 @@ def partition(number: int) -> TopicIdPartition:
 
 LIMITS = LogManagerLimits(
     ScheduleIntervals(process_s=60.0, retry_s=0.002, retry_max_s=0.01),
-    PacerLimits(
+    CommitLimits(
         interval_s=0.001, archive_interval_s=0.002, upload_bytes=4096, max_in_flight=2, retry_s=0.002, retry_max_s=0.01
     ),
     task_threads=2,

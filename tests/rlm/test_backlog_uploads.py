@@ -12,7 +12,7 @@ from tests.rlm.manager_rig import LIMITS, Rig, partition, running
 FOLLOWER = 2
 FAR = 9
 """More than eight objects' bytes, in batches of a quarter of one."""
-BATCH_BYTES = LIMITS.pacer.upload_bytes // 4
+BATCH_BYTES = LIMITS.commit.upload_bytes // 4
 
 
 class Gaps:

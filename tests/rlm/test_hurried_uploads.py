@@ -8,7 +8,7 @@ from tests.rlm.manager_rig import LIMITS, partition, running
 
 
 async def test_a_hurried_partition_does_not_wait_for_the_archive_interval(tmp_path: Path) -> None:
-    async with running(tmp_path, pacer=replace(LIMITS.pacer, archive_interval_s=3600.0)) as rig:
+    async with running(tmp_path, commit=replace(LIMITS.commit, archive_interval_s=3600.0)) as rig:
         log = rig.log(0)
         log.append(3)
         rig.manager.assign([replace(rig.assignment(0), link_policy=LinkPolicy.COST)])
@@ -22,7 +22,7 @@ async def test_a_hurried_partition_does_not_wait_for_the_archive_interval(tmp_pa
 
 
 async def test_what_is_not_hurried_any_more_waits_again(tmp_path: Path) -> None:
-    async with running(tmp_path, pacer=replace(LIMITS.pacer, archive_interval_s=3600.0)) as rig:
+    async with running(tmp_path, commit=replace(LIMITS.commit, archive_interval_s=3600.0)) as rig:
         log = rig.log(0)
         log.append(1)
         rig.manager.assign([replace(rig.assignment(0), link_policy=LinkPolicy.COST)])

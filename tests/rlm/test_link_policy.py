@@ -1,10 +1,15 @@
 """Link or inline, in virtual time."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.topic_settings import LinkPolicy
+from rlm.assignment import Assignment
+from rlm.group_commit import Urgency
 from rlm.link_policy import CostLimits, LinkDecider, LinkMode, RateMeter
 
 LIMITS = CostLimits(break_even_bytes=10_000, upload_interval_s=0.01, hold_s=0.5)
@@ -86,3 +91,16 @@ def test_the_policy_latency_gives_links_up_while_uploads_are_slower_than_its_bou
     for _ in range(60):
         decider.uploaded(0.002)
     assert decider.mode(LinkPolicy.LATENCY, 20, 50_000, 1.0) is LinkMode.LINK
+
+
+def test_an_upload_is_wanted_as_by_the_most_urgent_of_its_partitions() -> None:
+    partition = TopicIdPartition(TopicId(bytes(16)), 0)
+    always, cost = (Assignment(partition, "t", Path(), policy, 0) for policy in (LinkPolicy.ALWAYS, LinkPolicy.COST))
+    decider = LinkDecider(LIMITS)
+    assert decider.urgency([], 10.0) is Urgency.ARCHIVE
+    assert decider.urgency([cost], 10.0) is Urgency.ARCHIVE
+    assert decider.urgency([cost, always], 10.0) is Urgency.LINKS
+    decider.mode(LinkPolicy.COST, 0, LIMITS.break_even_bytes, 10.0)  # links pay for a while
+    assert decider.urgency([cost], 10.1) is Urgency.PAYING_LINKS
+    decider.is_off = lambda: True
+    assert decider.urgency([cost, always], 10.1) is Urgency.ARCHIVE

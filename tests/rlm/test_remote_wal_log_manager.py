@@ -234,7 +234,7 @@ async def test_the_backlog_is_bounded_while_the_store_is_down_and_nothing_is_los
         one = len(rig.log().batches[0].raw)
         pending = rig.manager._partitions[partition(0)].pending_bytes
         # What was being uploaded returns to the queue.
-        assert pending <= 3000 + LIMITS.pacer.max_in_flight * LIMITS.pacer.upload_bytes + one
+        assert pending <= 3000 + LIMITS.commit.max_in_flight * LIMITS.commit.upload_bytes + one
         assert rig.manager.status()[partition(0)].lag_bytes >= 100 * one - pending
         assert not rig.manager.upload_expected(partition(0), 0)
         rig.storage.copies_fail = False
@@ -370,8 +370,8 @@ async def test_a_defect_in_reading_one_log_does_not_hold_up_the_others(
 
 
 async def test_a_graceful_stop_uploads_all_that_was_read(tmp_path: Path) -> None:
-    pacer = replace(LIMITS.pacer, archive_interval_s=3600.0, interval_s=3600.0, max_in_flight=1, upload_bytes=1024)
-    async with running(tmp_path, pacer=pacer, read_bytes=4096) as rig:
+    commit = replace(LIMITS.commit, archive_interval_s=3600.0, interval_s=3600.0, max_in_flight=1, upload_bytes=1024)
+    async with running(tmp_path, commit=commit, read_bytes=4096) as rig:
         rig.storage.hold_copies(0)
         held = rig.storage.copies_held
         assert held is not None
@@ -425,8 +425,8 @@ async def _queued(rig: Rig, next_offset: int, number: int = 0) -> None:
 
 
 async def test_uploads_keep_to_their_quota_and_lose_nothing(tmp_path: Path) -> None:
-    pacer = replace(LIMITS.pacer, bytes_per_s=40_000)
-    async with running(tmp_path, pacer=pacer, read_bytes=4096) as rig:
+    commit = replace(LIMITS.commit, bytes_per_s=40_000)
+    async with running(tmp_path, commit=commit, read_bytes=4096) as rig:
         for _ in range(8):
             rig.log().append(1, payload=b"q" * 3000)
         rig.assign(0)
@@ -438,7 +438,7 @@ async def test_uploads_keep_to_their_quota_and_lose_nothing(tmp_path: Path) -> N
 
 
 async def test_followers_do_not_wait_for_uploads_that_the_quota_holds_back(tmp_path: Path) -> None:
-    async with running(tmp_path, pacer=replace(LIMITS.pacer, bytes_per_s=1024)) as rig:
+    async with running(tmp_path, commit=replace(LIMITS.commit, bytes_per_s=1024)) as rig:
         rig.log().append(1, payload=b"q" * 3000)
         rig.assign(0)
         await rig.all_stored()

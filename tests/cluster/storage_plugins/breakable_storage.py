@@ -13,7 +13,7 @@ it:
   for that resumes it
 - leave-a-hole: its next upload fails as soon as one behind it is stored, and so does every one from then on
 - die-after-put-ms: SIGKILL so many milliseconds after an upload is stored, while it is published and links go out
-- defect-in-pacing: the agent's upload pacer raises what nobody thought of, while the switch is set
+- defect-in-pacing: the agent's group commit raises what nobody thought of, while the switch is set
 - put-latency-ms, get-latency-ms: waits that long before each request, while the switch is set
 - put-defect, get-defect: raises what no storage manager may, while the switch is set
 - garbled-links: the leader's side sends linked responses that nobody can decode, while the switch is set
@@ -43,7 +43,7 @@ from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from replication import response_links
 from replication.fetch_frame import Buffer
 from replication.link import LinkedResponse
-from rlm.upload_pacer import UploadPacer
+from rlm.group_commit import GroupCommit, Step
 
 _POLL_S = 0.005
 _HOLE_WAIT_S = 10.0
@@ -209,14 +209,14 @@ def _break_publisher(store: BreakableStore) -> None:
 
 
 def _break_pacing(store: BreakableStore) -> None:
-    next_start_s = UploadPacer.next_start_s
+    next_step = GroupCommit.next_step
 
-    def next_start_or_fail(pacer: UploadPacer, *state: Any) -> float | None:
+    def next_step_or_fail(commit: GroupCommit, *state: Any) -> Step:
         if store.is_set("defect-in-pacing"):
             raise ZeroDivisionError("planted in the pacing")
-        return next_start_s(pacer, *state)
+        return next_step(commit, *state)
 
-    UploadPacer.next_start_s = next_start_or_fail  # type: ignore[method-assign,assignment]
+    GroupCommit.next_step = next_step_or_fail  # type: ignore[method-assign,assignment]
 
 
 def _die_once_published(publisher: RemoteWalMetadataPublisher, records: int) -> None:
