@@ -18,14 +18,7 @@ import math
 from collections.abc import Mapping
 
 from kafka_log.topic_partition import TopicIdPartition
-from rlm.group_commit import (
-    BULK_BYTES,
-    GATHER_PAUSE_MAX_S,
-    GATHER_PAUSE_MIN_S,
-    GATHER_RECENT_S,
-    GATHER_WORTH,
-    RoundSize,
-)
+from rlm.group_commit import BULK_BYTES, GATHER_MOST, GATHER_PAUSE_MAX_S, GATHER_PAUSE_MIN_S, GATHER_RECENT_S, RoundSize
 
 
 class FetchPatience:
@@ -77,7 +70,7 @@ class FetchPatience:
 
     def answered(self, size_bytes: int, now_s: float) -> None:
         """The broker answered a request that `wait` had changed by so many bytes."""
-        if size_bytes >= self._round.size_bytes * GATHER_WORTH:
+        if size_bytes >= self._round.size_bytes * GATHER_MOST:
             self._pause_s = GATHER_PAUSE_MIN_S
             return
         self._again_s = now_s + self._pause_s

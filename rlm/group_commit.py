@@ -59,11 +59,9 @@ DISTURBED_MOST: Final = 0.5
 WHOLE: Final = 0.99
 """Share of a round that is taken for all of it, as batches differ a little in size. By judgement. To start at a whole
 round and to gather fetches as below made 4 to 39 % more throughput of acks=all together (docs/performance.md)."""
-BACK_OFF_DOUBLINGS_MAX: Final = 30
-"""Keeps the back-off a finite number; the setting of the longest one ends it long before."""
 GATHER_RECENT_S: Final = 0.25
 """Seconds: an upload that is older says nothing of the load now. By judgement: ten default intervals."""
-GATHER_WORTH: Final = 0.6
+GATHER_MOST: Final = 0.6
 """Share of a round that a gathered fetch must bring. By judgement; with 128 KB batches, where rounds take longer than a
 fetch may wait, gathering without such a bound made each fetch later and saved nothing."""
 GATHER_PAUSE_MIN_S: Final = 0.1
@@ -174,7 +172,8 @@ class GroupCommit:
         self._in_flight_s: list[float] = []
         """When the uploads under way were started."""
         self._last_start_s = self._retry_at_s = -math.inf
-        self._failures_in_a_row = 0
+        self._back_off_s = 0.0
+        """After the last failure; 0 when an upload was stored since."""
         self._share_disturbed = 0.0
         self._round = RoundSize()
         self._unread_bytes: dict[TopicIdPartition, int] = {}
@@ -183,7 +182,7 @@ class GroupCommit:
 
     def next_step(self, load: Load, now_s: float) -> Step:
         """What to do now."""
-        is_bulk = load.expected_bytes >= BULK_BYTES and not self._failures_in_a_row
+        is_bulk = load.expected_bytes >= BULK_BYTES and not self._back_off_s
         has_work = load.queued_bytes or load.due_s <= now_s
         delay_s = (self._start_s(load, is_bulk) if has_work else load.due_s) - now_s
         if delay_s <= 0:
@@ -212,7 +211,7 @@ class GroupCommit:
     def is_prompt(self, wait_max_s: float, now_s: float) -> bool:
         """Whether nothing fails, and neither the oldest upload nor the quota takes so long."""
         oldest_s = self._in_flight_s[0] if self._in_flight_s else now_s
-        return not self._failures_in_a_row and max(now_s - oldest_s, self.held_back_s(now_s)) < wait_max_s
+        return not self._back_off_s and max(now_s - oldest_s, self.held_back_s(now_s)) < wait_max_s
 
     def held_back_s(self, now_s: float) -> float:
         """For how long the quota lets no upload begin."""
@@ -256,8 +255,7 @@ class GroupCommit:
     def stored(self, started_s: float) -> None:
         """The upload that began then is stored."""
         self._in_flight_s.remove(started_s)
-        self._failures_in_a_row = 0
-        self._retry_at_s = -math.inf
+        self._back_off_s, self._retry_at_s = 0.0, -math.inf
 
     def appended_meanwhile(self, appended: bool) -> None:
         """An upload is stored; whether anything was appended since it began."""
@@ -266,6 +264,5 @@ class GroupCommit:
     def failed(self, started_s: float, now_s: float) -> None:
         """The upload that began then failed for good; its items will be uploaded again."""
         self._in_flight_s.remove(started_s)
-        back_off_s = self._limits.retry_s * 2 ** min(self._failures_in_a_row, BACK_OFF_DOUBLINGS_MAX)
-        self._failures_in_a_row += 1
-        self._retry_at_s = now_s + min(back_off_s, self._limits.retry_max_s)
+        self._back_off_s = min(2 * self._back_off_s or self._limits.retry_s, self._limits.retry_max_s)
+        self._retry_at_s = now_s + self._back_off_s
