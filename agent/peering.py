@@ -4,7 +4,7 @@ from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
 from replication.peer_connection import Address, PeerTls
-from replication.peer_protocol import ARCHIVE_LINK_VERSION, LINK_VERSION, Hello
+from replication.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 
 
 def peer_tls(settings: AgentSettings) -> PeerTls | None:
@@ -37,9 +37,9 @@ def broker_listener(broker: BrokerProperties) -> Address:
 
 
 def own_hello(identity: AgentIdentity, settings: AgentSettings) -> Hello:
-    """Without an archive of its own it speaks no version with links to archive objects, as it could not read one.
+    """Without an archive of its own it says nothing of links to archive objects, as it could read none.
 
     A leader's agent that gave it such a link would have to send the whole response once more, inline.
     """
-    highest = LINK_VERSION if settings.remote_wal_archive_enable else ARCHIVE_LINK_VERSION - 1
-    return Hello(identity.cluster_id, identity.broker_id, identity.incarnation, max_link_version=highest)
+    unread = PeerCapabilities.NONE if settings.remote_wal_archive_enable else PeerCapabilities.ARCHIVE_LINKS
+    return Hello(identity.cluster_id, identity.broker_id, identity.incarnation, CAPABILITIES & ~unread)

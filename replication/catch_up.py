@@ -35,6 +35,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from replication.link_index import LinkIndex, StoredBatch
 from replication.link_planner import SendLinked
 from replication.measures import ReplicationMeasures
+from replication.peer_protocol import PeerCapabilities
 from rlm.led_views import FoundRuns, ProvedRun, StoredLog
 
 log = structlog.get_logger(__name__)
@@ -214,15 +215,13 @@ class FollowerCatchUp:
     """One follower's connection: what it will be given next, partition by partition."""
 
     def __init__(
-        self, shared: CatchUp, announce: Announce, notify: Callable[[], None], links_archive: bool = True
+        self, shared: CatchUp, announce: Announce, notify: Callable[[], None], capabilities: PeerCapabilities
     ) -> None:
-        """`notify` has waiting responses look again. `links_archive`: the follower's agent understands links to archive
-        objects.
-        """
+        """`notify` has waiting responses look again; `capabilities` are those that both agents have."""
         self._shared = shared
         self._announce = announce
         self._notify = notify
-        self._links_archive = links_archive
+        self._links_archive = PeerCapabilities.ARCHIVE_LINKS in capabilities
         self._windows: dict[TopicIdPartition, _Window] = {}
 
     def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:

@@ -32,13 +32,7 @@ from replication.measures import PeerByteCount, ReplicationMeasures
 from replication.memory_budget import MemoryBudget
 from replication.peer_channel import MESSAGE_KIND_BYTES, PeerChannel
 from replication.peer_connection import Address, Listener, connect_framed, exchange_hellos, listen
-from replication.peer_protocol import (
-    Announcement,
-    Hello,
-    MessageKind,
-    PeerRefusedError,
-    encode_inline_request,
-)
+from replication.peer_protocol import Announcement, Hello, MessageKind, PeerRefusedError, encode_inline_request
 from replication.splicer import SpliceError, splice
 from rlm.measures import StageTimes
 
@@ -164,11 +158,11 @@ class FollowerProxy:
         leader = self._unconnected()
         try:
             await connect_framed(self._peers[broker_id], leader, self._context.tls())
-            _, link_version = await exchange_hellos(leader, self._context.hello, broker_id)
+            capabilities = await exchange_hellos(leader, self._context.hello, broker_id)
         except BaseException:
             leader.abort()
             raise
-        log.info("peer_connected", leader=broker_id, link_version=link_version)
+        log.info("peer_connected", leader=broker_id, capabilities=capabilities.name)
         return leader
 
     def _relay(self, broker_id: int, broker: FramedConnection, leader: FramedConnection) -> Awaitable[None]:

@@ -18,22 +18,14 @@ from kafka_log.topic_partition import TopicIdPartition
 from plugin.errors import defect_site
 from plugin.segment_metadata import CombinedSegmentId
 from replication.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
-from replication.fetch_frame import (
-    Buffer,
-    MalformedFrameError,
-)
+from replication.fetch_frame import Buffer, MalformedFrameError
 from replication.framed_connection import RESPONSE_FACTOR, FramedConnection
 from replication.leader_context import LeaderContext
 from replication.leader_relay import LeaderRelay
 from replication.link_index import StoredBatch
 from replication.peer_connection import Address, Listener, check_certificate, connect_framed
 from replication.peer_listener import PeerListener, shake_hands
-from replication.peer_protocol import (
-    Hello,
-    PeerRefusedError,
-    agree,
-    is_hello,
-)
+from replication.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree, is_hello
 from replication.watermarks import WatermarkTimes
 from rlm.combine_task import UploadedSegment
 
@@ -90,9 +82,9 @@ class LeaderProxy:
             if first is None:
                 self._context.measures.connection_ended("peer", peer.error)
                 return
-            link_version = self._greet(peer, first, share) if is_hello(first) else None
+            capabilities = self._greet(peer, first, share) if is_hello(first) else None
             await connect_framed(self._context.broker, broker)
-            relay = LeaderRelay(self._context, peer, broker, link_version, self._watermarks)
+            relay = LeaderRelay(self._context, peer, broker, capabilities, self._watermarks)
             self._relays.add(relay)
             try:
                 await relay.run(None if is_hello(first) else first)
@@ -116,16 +108,16 @@ class LeaderProxy:
             broker.close()
             self._shares.leave(share)
 
-    def _greet(self, peer: FramedConnection, first: Buffer, share: ConnectionShare) -> int:
-        """Answer a hello; the link version to use with this peer, 0 when it may be sent none."""
+    def _greet(self, peer: FramedConnection, first: Buffer, share: ConnectionShare) -> PeerCapabilities:
+        """Answer a hello; what both agents understand."""
         hello = Hello.decode(first)
         check_certificate(peer, hello)
-        link_version = agree(self._context.hello, hello)
+        capabilities = agree(self._context.hello, hello)
         if hello.broker_id in self._context.followers:
             self._shares.name(share, hello.broker_id)
         peer.write_frame(self._context.hello.encode())
-        log.info("peer_accepted", follower=hello.broker_id, link_version=link_version)
-        return link_version
+        log.info("peer_accepted", follower=hello.broker_id, capabilities=capabilities.name)
+        return capabilities
 
     async def stop(self) -> None:
         """Close the listener and all connections."""

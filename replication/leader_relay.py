@@ -40,6 +40,7 @@ from replication.peer_channel import PeerChannel
 from replication.peer_protocol import (
     Announcement,
     MessageKind,
+    PeerCapabilities,
     PeerRefusedError,
     coalesce_ranges,
     decode_inline_request,
@@ -72,15 +73,16 @@ class LeaderRelay:
         context: LeaderContext,
         peer: FramedConnection,
         broker: FramedConnection,
-        link_version: int | None,
+        capabilities: PeerCapabilities | None,
         watermarks: WatermarkTimes,
     ) -> None:
-        """`link_version` is None for a peer that is no agent, 0 for one that understands none of our links."""
+        """`capabilities` are those that both agents have; None for a peer that is no agent."""
         self._context = context
         self._peer = peer
         self._channel = PeerChannel(peer)
         self._broker = broker
-        self._has_agent = link_version is not None
+        self._has_agent = capabilities is not None
+        self._capabilities = capabilities or PeerCapabilities.NONE
         self._watermarks = watermarks
         self._under_way: deque[_RequestUnderWay] = deque()
         self._kept: tuple[int, Buffer] | None = None
@@ -89,7 +91,7 @@ class LeaderRelay:
         self._followed: set[TopicIdPartition] = set()
         limits = context.limits
         self._defects = LinkDefects(context.measures, context.clock)
-        self._links = ResponseLinks(context, self._defects, link_version or 0, self._read_ahead)
+        self._links = ResponseLinks(context, self._defects, self._capabilities, self._read_ahead)
         self._patience = FetchPatience(limits.gather_max_ms)
         self._peer_bytes = PeerByteCount(context.measures, "leader", peer)
 
@@ -118,8 +120,8 @@ class LeaderRelay:
             self._context.measures.connection_ended("broker", self._broker.error)
 
     def announce(self, segment: UploadedSegment) -> None:
-        """Tell the follower's agent what it will be given links to."""
-        if not self._links.are_spoken or not self._peer.is_writable:  # a hint; a peer that lags or left can do without
+        """Tell the follower's agent what it will be given links to: a hint, which a peer that lags can do without."""
+        if PeerCapabilities.LINKS not in self._capabilities or not self._peer.is_writable:
             return
         entries = [
             entry
@@ -135,7 +137,7 @@ class LeaderRelay:
 
     def _read_ahead(self, object_id: StoredObjectId, ranges: list[tuple[int, int]]) -> None:
         """Tell the agent of a follower that is far behind what it will be given links to."""
-        if self._links.tells_catch_up and self._peer.is_writable:
+        if PeerCapabilities.CATCH_UP in self._capabilities and self._peer.is_writable:
             is_archived = isinstance(object_id, ArchiveObjectId)
             kind = MessageKind.READ_ARCHIVE_AHEAD if is_archived else MessageKind.READ_AHEAD
             self._tell_ranges(kind, object_id, ranges)

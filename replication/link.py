@@ -6,7 +6,7 @@ skeleton), and for each cut what belongs there: runs of bytes of an object (`Seg
 
 A link names a combined segment by its writer's broker id, incarnation and sequence, or an archive object by partition,
 offsets and writer. It cannot name a bucket, a key or a URL: the reader builds the key itself, within its own store and
-cluster. Links to archive objects are of link version 3; they are long and few, so each has its object's whole id.
+cluster. Links to archive objects (`PeerCapabilities.ARCHIVE_LINKS`) are long and few: each has its object's whole id.
 
 Layout (integers big endian, `varint` is Kafka's unsigned varint):
 

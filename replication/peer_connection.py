@@ -12,7 +12,7 @@ import structlog
 
 from replication.fetch_frame import MalformedFrameError
 from replication.framed_connection import FramedConnection
-from replication.peer_protocol import Hello, PeerRefusedError, agree
+from replication.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree
 
 log = structlog.get_logger(__name__)
 
@@ -98,8 +98,8 @@ async def connect_framed(
     return connection
 
 
-async def exchange_hellos(connection: FramedConnection, own: Hello, expected_broker_id: int) -> tuple[Hello, int]:
-    """As the side that connected: say hello, and return the answer with the link version (0: no links).
+async def exchange_hellos(connection: FramedConnection, own: Hello, expected_broker_id: int) -> PeerCapabilities:
+    """As the side that connected: say hello, and return what both agents understand.
 
     Raises PeerRefusedError when another broker's agent or another cluster's answers, ConnectionError when none does.
     """
@@ -115,7 +115,7 @@ async def exchange_hellos(connection: FramedConnection, own: Hello, expected_bro
     if peer.broker_id != expected_broker_id:
         raise PeerRefusedError(f"broker {peer.broker_id}'s agent answers where broker {expected_broker_id}'s should")
     check_certificate(connection, peer)
-    return peer, agree(own, peer)
+    return agree(own, peer)
 
 
 def check_certificate(connection: FramedConnection, peer: Hello) -> None:

@@ -18,35 +18,46 @@ the rest is packed, see `replication.peer_channel`):
     LINKED_OLD      as LINKED, to a follower that is far behind                leader to follower
     READ_ARCHIVE_AHEAD  as READ_AHEAD, of an archive object                    leader to follower
 
-READ_AHEAD and LINKED_OLD are of link version 2; what they name is read within the quota for such reads.
-READ_ARCHIVE_AHEAD and links to archive objects are of version 3.
+What the last three name is read within the quota for such reads. A peer is sent only what it understands, as its hello
+tells (`PeerCapabilities`).
 
 One peer connection stands for one connection of a broker's replica fetcher, so order and closing carry over.
 """
 
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import CONFORM, Flag, IntEnum
 
 from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import Buffer, MalformedFrameError
 
 HELLO_MAGIC = b"RWAL"
-LINK_VERSION = 3
-"""The highest version of links and messages spoken here; the lower of two peers' versions is used."""
-MIN_LINK_VERSION = 1
-CATCH_UP_LINK_VERSION = 2
-"""From here on a follower is told that it is far behind."""
-ARCHIVE_LINK_VERSION = 3
-"""From here on links to archive objects are understood."""
+PROTOCOL_VERSION = 1
+"""Another one only where capabilities cannot say what differs: agents of two versions have none in common."""
 MAX_HELLO_BYTES = 512
 MAX_ANNOUNCED_RANGES = 256
 
-_HELLO = struct.Struct(">4sHHiQH")  # magic, minimum and maximum version, broker id, incarnation, cluster id's length
+_HELLO = struct.Struct(">4sHIiQH")  # magic, version, capabilities, broker id, incarnation, cluster id's length
 _SEGMENT_ID_BYTES = 16
 _RANGE = struct.Struct(">II")
 _CORRELATION = struct.Struct(">i")
+
+
+class PeerCapabilities(Flag, boundary=CONFORM):
+    """What an agent understands, or two agents have in common. Bits of newer agents are ignored."""
+
+    NONE = 0
+    LINKS = 1
+    """LINKED, ANNOUNCE; without it everything goes inline."""
+    CATCH_UP = 2
+    """READ_AHEAD, LINKED_OLD: a follower is told that it is far behind."""
+    ARCHIVE_LINKS = 4
+    """READ_ARCHIVE_AHEAD, and links to archive objects."""
+
+
+CAPABILITIES = ~PeerCapabilities.NONE
+"""What is understood here."""
 
 
 class MessageKind(IntEnum):
@@ -64,44 +75,35 @@ class MessageKind(IntEnum):
 
 
 class PeerRefusedError(Exception):
-    """The other agent is not one to talk to: another cluster, no common version, or not the broker it claims."""
+    """The other agent is not one to talk to: another cluster, no agent at all, or not the broker it claims."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who speaks, and which versions of links it knows."""
+    """Who speaks, and what it understands."""
 
     cluster_id: str
     broker_id: int
     incarnation: int
-    min_link_version: int = MIN_LINK_VERSION
-    max_link_version: int = LINK_VERSION
+    capabilities: PeerCapabilities = CAPABILITIES
+    version: int = PROTOCOL_VERSION
 
     def encode(self) -> bytes:
         """The hello's payload."""
         cluster_id = self.cluster_id.encode()
-        return (
-            _HELLO.pack(
-                HELLO_MAGIC,
-                self.min_link_version,
-                self.max_link_version,
-                self.broker_id,
-                self.incarnation,
-                len(cluster_id),
-            )
-            + cluster_id
-        )
+        fields = self.version, self.capabilities.value, self.broker_id, self.incarnation, len(cluster_id)
+        return _HELLO.pack(HELLO_MAGIC, *fields) + cluster_id
 
     @classmethod
     def decode(cls, payload: Buffer) -> "Hello":
         """Raises MalformedFrameError when the payload is no hello."""
         if len(payload) > MAX_HELLO_BYTES or len(payload) < _HELLO.size:
             raise MalformedFrameError(0, f"a hello of {len(payload)} bytes")
-        magic, minimum, maximum, broker_id, incarnation, cluster_id_bytes = _HELLO.unpack_from(payload, 0)
+        magic, version, capabilities, broker_id, incarnation, cluster_id_bytes = _HELLO.unpack_from(payload, 0)
         if magic != HELLO_MAGIC or len(payload) != _HELLO.size + cluster_id_bytes or broker_id < 0:
             raise MalformedFrameError(0, "not a hello")
         cluster_id = bytes(payload[_HELLO.size :]).decode("utf-8", "replace")
-        return cls(cluster_id, broker_id, incarnation, minimum, maximum)
+        return cls(cluster_id, broker_id, incarnation, PeerCapabilities(capabilities), version)
 
 
 def is_hello(payload: Buffer) -> bool:
@@ -109,15 +111,14 @@ def is_hello(payload: Buffer) -> bool:
     return bytes(payload[: len(HELLO_MAGIC)]) == HELLO_MAGIC
 
 
-def agree(own: Hello, peer: Hello) -> int:
-    """The link version that both speak, or 0 when there is none: then everything goes inline.
+def agree(own: Hello, peer: Hello) -> PeerCapabilities:
+    """What both understand; nothing where their versions differ.
 
     Raises PeerRefusedError when the peer belongs to another cluster.
     """
     if own.cluster_id != peer.cluster_id:
         raise PeerRefusedError(f"broker {peer.broker_id} belongs to cluster {peer.cluster_id}, not {own.cluster_id}")
-    highest_common = min(own.max_link_version, peer.max_link_version)
-    return highest_common if highest_common >= max(own.min_link_version, peer.min_link_version) else 0
+    return own.capabilities & peer.capabilities if own.version == peer.version else PeerCapabilities.NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from replication.leader_context import LeaderContext
 from replication.link import encode_linked_response
 from replication.link_defects import LinkDefects
 from replication.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
-from replication.peer_protocol import ARCHIVE_LINK_VERSION, CATCH_UP_LINK_VERSION, MessageKind
+from replication.peer_protocol import MessageKind, PeerCapabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +29,24 @@ class LinkedMessage:
 class ResponseLinks:
     """Plans the responses of one connection, one at a time. Used from the event loop alone."""
 
-    def __init__(self, context: LeaderContext, defects: LinkDefects, link_version: int, announce: Announce) -> None:
+    def __init__(
+        self, context: LeaderContext, defects: LinkDefects, capabilities: PeerCapabilities, announce: Announce
+    ) -> None:
         """`announce` tells the follower's agent what to read ahead of a broker that is far behind."""
         self._context = context
         self._defects = defects
         self._is_paused = False
-        self.are_spoken = bool(link_version)
-        """Whether the peer understands links."""
-        self.tells_catch_up = link_version >= CATCH_UP_LINK_VERSION
+        self._capabilities = capabilities
         self._catch_up: FollowerCatchUp | None = None
-        if context.catch_up is not None and self.are_spoken:
-            links_archive = link_version >= ARCHIVE_LINK_VERSION
-            self._catch_up = FollowerCatchUp(context.catch_up, announce, context.uploads.notify, links_archive)
+        if context.catch_up is not None and PeerCapabilities.LINKS in capabilities:
+            self._catch_up = FollowerCatchUp(context.catch_up, announce, context.uploads.notify, capabilities)
         limits = PlannerLimits(context.limits.link_wait_max_s, context.limits.break_even_bytes)
         self._planner = LinkPlanner(context.index, context.led, limits, self._catch_up)
 
     @property
     def are_given(self) -> bool:
         """Whether responses may be linked now."""
-        return self.are_spoken and not self._is_paused and not self._defects.links_rest
+        return PeerCapabilities.LINKS in self._capabilities and not self._is_paused and not self._defects.links_rest
 
     def paused(self, *, paused: bool) -> None:
         """The peer wants none for now, or wants them again."""
@@ -89,8 +88,9 @@ class ResponseLinks:
         """It is about to be sent; None to send the original."""
         with self._defects.survived("planning"):
             body = encode_linked_response(sent.response)
-            is_old = self._catch_up is not None and self._catch_up.sent(sent) and self.tells_catch_up
-            return LinkedMessage(MessageKind.LINKED_OLD if is_old else MessageKind.LINKED, body, sent)
+            is_old = self._catch_up is not None and self._catch_up.sent(sent)
+            is_told = is_old and PeerCapabilities.CATCH_UP in self._capabilities
+            return LinkedMessage(MessageKind.LINKED_OLD if is_told else MessageKind.LINKED, body, sent)
         return None
 
     def truncated(self, partition: TopicIdPartition) -> None:

@@ -8,7 +8,7 @@ from agent.identity import AgentIdentity
 from agent.peering import own_hello
 from agent.settings_file import agent_settings
 from kafka_log.server_properties import parse_broker_properties
-from replication.peer_protocol import ARCHIVE_LINK_VERSION, LINK_VERSION, Hello, agree
+from replication.peer_protocol import CAPABILITIES, Hello, PeerCapabilities, agree
 
 IDENTITY = AgentIdentity("cluster", 2, 22, None, 0)
 FILE = Path("/etc/kafka/server.properties")
@@ -25,13 +25,13 @@ def hello(archive: str) -> Hello:
     return own_hello(IDENTITY, agent_settings(parse_broker_properties(raw, FILE), FILE))
 
 
-def test_an_agent_with_an_archive_speaks_the_newest_link_version() -> None:
-    assert hello("true") == Hello("cluster", 2, 22, max_link_version=LINK_VERSION)
+def test_an_agent_with_an_archive_has_all_capabilities() -> None:
+    assert hello("true") == Hello("cluster", 2, 22, CAPABILITIES)
 
 
 @pytest.mark.parametrize(("leader", "follower"), [("true", "false"), ("false", "true"), ("false", "false")])
 def test_links_to_archive_objects_are_agreed_upon_only_where_both_agents_have_the_archive_on(
     leader: str, follower: str
 ) -> None:
-    assert agree(hello("true"), hello("true")) >= ARCHIVE_LINK_VERSION
-    assert 0 < agree(hello(leader), hello(follower)) < ARCHIVE_LINK_VERSION
+    assert agree(hello("true"), hello("true")) == CAPABILITIES
+    assert agree(hello(leader), hello(follower)) == PeerCapabilities.LINKS | PeerCapabilities.CATCH_UP

@@ -16,12 +16,12 @@ from tests.cluster.script import PATIENCE_S, PLAIN, Script
 OLDER = """
 import replication.peer_protocol as protocol
 
-protocol.LINK_VERSION, protocol.ARCHIVE_LINK_VERSION = 1, 2
+protocol.CAPABILITIES = protocol.PeerCapabilities.LINKS
 from cli.main import main
 
 main()
 """
-"""An agent as of the release that spoke link version 1 alone: no catching up, no archive."""
+"""An agent that understands links, and nothing of catching up or the archive."""
 API_VERSIONS, FETCH = 18, 1
 WRONG = {"remote.wal.log.manager.thread.pool.size": "many", "remote.wal.no.such.key": "1"}
 
@@ -53,13 +53,13 @@ def test_an_agent_that_cannot_start_and_then_one_of_an_older_version_beside_newe
     cluster.admin.wait_for_isr(script.topic, [1, 3], partition=0, timeout_s=PATIENCE_S)
     script.expect_records_to_flow()
 
-    # An older version: the lower link version is spoken, and links go on both ways.
+    # An older version: what both understand is used, and links go on both ways.
     older = ManagedProcess(replace(newest, command=(sys.executable, "-c", OLDER, *newest.command[3:])))
     older.start()
     try:
         cluster.wait_for_agent(2)
         cluster.admin.wait_for_full_isr(script.topic, timeout_s=PATIENCE_S)
-        wait_until(lambda: '"link_version": 1' in script.agent_log(1), "link version 1 is agreed on", PATIENCE_S)
+        wait_until(lambda: '"capabilities": "LINKS"' in script.agent_log(1), "links alone are agreed on", PATIENCE_S)
         script.expect_links_to_be_used()
         script.expect_records_to_flow()
     finally:

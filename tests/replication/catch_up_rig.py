@@ -12,6 +12,7 @@ from replication.fetch_frame import scan_fetch_response
 from replication.link_index import LinkIndex
 from replication.link_planner import LinkPlanner, PlannerLimits, SendLinked, Verdict, WaitForUploads
 from replication.measures import ReplicationMeasures
+from replication.peer_protocol import CAPABILITIES, PeerCapabilities
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.replication.fake_led import FakeLed
 from tests.replication.fetch_frames import partition, response
@@ -39,9 +40,9 @@ class Rig:
         self.told = asyncio.Event()
         self.catch_up, self.planner = self.follower()
 
-    def follower(self, links_archive: bool = True) -> tuple[FollowerCatchUp, LinkPlanner]:
+    def follower(self, capabilities: PeerCapabilities = CAPABILITIES) -> tuple[FollowerCatchUp, LinkPlanner]:
         """One follower's connection."""
-        catch_up = FollowerCatchUp(self.shared, lambda *what: self.announced.append(what), self.told.set, links_archive)
+        catch_up = FollowerCatchUp(self.shared, lambda *what: self.announced.append(what), self.told.set, capabilities)
         return catch_up, LinkPlanner(self.index, FakeLed(expected=False), PlannerLimits(0.5, 1), catch_up)
 
     def fill(self, objects: int, batches_each: int = 4, payload_bytes: int = 200) -> list[list[WrittenBatch]]:

@@ -7,13 +7,14 @@ import pytest
 
 from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from plugin.segment_metadata import CombinedSegmentId
-from replication.catch_up import FollowerCatchUp, _Window
+from replication.catch_up import _Window
 from replication.fetch_frame import scan_fetch_response
 from replication.link import InlineBytes, SegmentLink
-from replication.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
+from replication.link_planner import PassThrough, SendLinked, WaitForUploads
+from replication.peer_protocol import PeerCapabilities
 from tests.kafka_log.batches import batches
-from tests.replication.catch_up_rig import OWN, Rig
-from tests.replication.fake_led import FakeLed, store
+from tests.replication.catch_up_rig import OWN, Rig, joined
+from tests.replication.fake_led import store
 from tests.replication.fetch_frames import partition, response
 
 
@@ -244,17 +245,15 @@ async def test_a_deletion_of_the_archive_object_is_seen_after_a_second(rig: Rig)
     assert rig.shared.find(partition(0), 0) is None
 
 
-async def test_an_agent_of_the_link_version_before_is_never_told_of_archive_objects(rig: Rig) -> None:
+async def test_an_agent_without_archive_links_is_never_told_of_archive_objects(rig: Rig) -> None:
     filled = rig.fill(2)
     rig.log.archive_all(rig.log.writer.batches)
     await rig.links(filled[0])  # a newer agent's connection found them
     await rig.has_read()
     rig.announced.clear()
-    older = FollowerCatchUp(rig.shared, lambda *what: rig.announced.append(what), rig.told.set, links_archive=False)
-    planner = LinkPlanner(rig.index, FakeLed(expected=False), PlannerLimits(0.5, 1), older)
-    frame = response({0: b"".join(written.raw for written in filled[0])})
-    planner.begin(frame, scan_fetch_response(frame, 17), 3)
-    assert isinstance(planner.decide(rig.now_s), WaitForUploads)  # combined segments are looked for
+    older, planner = rig.follower(~PeerCapabilities.ARCHIVE_LINKS)
+    verdict = rig.begin_with({0: joined(filled[0])}, planner)
+    assert isinstance(verdict, WaitForUploads)  # combined segments are looked for
     await rig.has_read()
     assert isinstance(planner.decide(rig.now_s), PassThrough)
     assert rig.announced == []

@@ -10,6 +10,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_object_id import StoredObjectId
 from replication.catch_up import FollowerCatchUp
 from replication.link_planner import LinkPlanner, PassThrough, SendLinked
+from replication.peer_protocol import PeerCapabilities
 from rlm.led_views import StoredLog
 from rlm.stored_runs import FoundRuns, LedLogs
 from tests.kafka_log.batches import batches
@@ -118,7 +119,7 @@ async def test_what_is_in_both_stores_stays_linked_for_who_understands_combined_
     committed = rig.log.write_archive(rig.log.writer.batches, run_bytes=100_000)
     rig.log.archived.apply(committed)
     rig.log.start_deletion(segments[0])
-    older, newer = rig.follower(links_archive=False), (rig.catch_up, rig.planner)
+    older, newer = rig.follower(~PeerCapabilities.ARCHIVE_LINKS), (rig.catch_up, rig.planner)
     assert await answer_object_ids(rig, older, joined(second)) == {segments[1]}
     assert await answer_object_ids(rig, newer, joined(first)) == {committed.object_id}  # a run over all three
     assert await answer_object_ids(rig, older, joined(third)) == {segments[2]}
@@ -133,7 +134,7 @@ async def test_a_combined_segment_that_is_to_be_deleted_does_not_stand_before_th
 ) -> None:
     rig = Rig(tmp_path / "t-0", read_bytes=100_000)
     first, second, third = rig.fill(3)
-    older, newer = rig.follower(links_archive=False), rig.follower()
+    older, newer = rig.follower(~PeerCapabilities.ARCHIVE_LINKS), rig.follower()
     assert len(await answer_object_ids(rig, older, joined(second))) == 1
     archived = rig.log.archive_all(rig.log.writer.batches, run_bytes=100_000)
     rig.now_s += 1

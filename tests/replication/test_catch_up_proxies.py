@@ -13,7 +13,7 @@ from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.errors import RemoteStorageTimeoutError
 from replication.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
 from replication.catch_up_reads import CatchUpReads
-from replication.peer_protocol import Hello
+from replication.peer_protocol import CAPABILITIES, PeerCapabilities
 from tests.kafka_log.batches import batches
 from tests.replication.catch_up_rig import OWN
 from tests.replication.fetch_frames import partition
@@ -48,10 +48,10 @@ class Missed:
 
 
 @asynccontextmanager
-async def missed_much(directory: Path, follower_hello: Hello | None = None) -> AsyncIterator[Missed]:
+async def missed_much(directory: Path, capabilities: PeerCapabilities = CAPABILITIES) -> AsyncIterator[Missed]:
+    """The follower's agent has these capabilities."""
     missed = Missed(directory)
-    if follower_hello is not None:
-        missed.agents.follower_hello = follower_hello
+    missed.agents.follower_hello = replace(missed.agents.follower_hello, capabilities=capabilities)
     await missed.agents.start()
     try:
         yield missed
@@ -90,11 +90,10 @@ async def test_all_of_it_comes_from_objects_each_read_once(tmp_path: Path) -> No
         assert missed.agents.follower_measures.catch_up_read_bytes._value.get() == linked
 
 
-async def test_an_agent_of_the_link_version_before_gets_the_links_without_a_word_of_what_it_does_not_know(
+async def test_an_agent_that_cannot_be_told_of_catch_up_gets_the_links_without_a_word_of_what_it_does_not_know(
     tmp_path: Path,
 ) -> None:
-    old = replace(Agents().follower_hello, max_link_version=1)
-    async with missed_much(tmp_path, old) as missed:
+    async with missed_much(tmp_path, PeerCapabilities.LINKS) as missed:
         assert await caught_up(missed) == missed.agents.broker.logs[0]
         assert missed.agents.linked_responses > 0
         assert missed.agents.follower_measures.catch_up_read_bytes._value.get() == 0
@@ -165,9 +164,8 @@ async def test_gaps_are_read_along_by_the_combined_segments_prices_and_never_in_
         assert missed.agents.leader_measures.by_follower[2].peer_bytes > counted
 
 
-async def test_an_agent_of_link_version_2_gets_inline_what_is_in_archive_objects_alone(tmp_path: Path) -> None:
-    old = replace(Agents().follower_hello, max_link_version=2)
-    async with missed_much(tmp_path, old) as missed:
+async def test_an_agent_without_archive_links_gets_inline_what_is_in_archive_objects_alone(tmp_path: Path) -> None:
+    async with missed_much(tmp_path, ~PeerCapabilities.ARCHIVE_LINKS) as missed:
         archive_all(missed)
         assert await caught_up(missed) == missed.agents.broker.logs[0]
         assert missed.agents.linked_responses == 0
@@ -180,10 +178,10 @@ async def both_kinds(missed: Missed) -> tuple[Follower, dict[int, bytes | None]]
     return await missed.agents.connect(), {0: missed.agents.broker.logs[0], 1: newest}
 
 
-async def test_an_agent_of_link_version_2_keeps_the_links_to_combined_segments_in_a_response_with_both_kinds(
+async def test_an_agent_without_archive_links_keeps_the_links_to_combined_segments_in_a_response_with_both_kinds(
     tmp_path: Path,
 ) -> None:
-    async with missed_much(tmp_path, replace(Agents().follower_hello, max_link_version=2)) as missed:
+    async with missed_much(tmp_path, ~PeerCapabilities.ARCHIVE_LINKS) as missed:
         archive_all(missed, follower_has_archive=False)
         follower, records = await both_kinds(missed)
         answer = await follower.fetch({0: 0, 1: 0})

@@ -124,8 +124,8 @@ def test_more_linked_bytes_than_a_frame_may_have_are_refused() -> None:
         decode_linked_response(encoded(LinkedResponse(10, (Cut(0, (link, link)),), (b"",))), MAX)
 
 
-def test_without_archive_objects_the_payload_is_that_of_the_versions_before() -> None:
-    """Agents of an older link version refuse kind 2, and are sent none."""
+def test_without_archive_objects_the_payload_has_the_first_two_kinds_of_parts_alone() -> None:
+    """Agents that do not understand links to archive objects refuse kind 2, and are sent none."""
     link = SegmentLink(SEGMENT, 7, 300, 0x01020304)
     table = b"\x01\x03" + (2**40 + 1).to_bytes(6, "big") + (9).to_bytes(6, "big")
     part = b"\x00\x00\x07\xac\x02\x01\x02\x03\x04"

@@ -1,6 +1,7 @@
 """Hellos, announcements and the ranges in them."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,10 +12,12 @@ from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import MalformedFrameError
 from replication.peer_protocol import (
+    CAPABILITIES,
     HELLO_MAGIC,
     MAX_ANNOUNCED_RANGES,
     Announcement,
     Hello,
+    PeerCapabilities,
     PeerRefusedError,
     agree,
     coalesce_ranges,
@@ -24,9 +27,7 @@ from replication.peer_protocol import (
 )
 from tests.replication.fetch_frames import request
 
-
-def hello(minimum: int = 1, maximum: int = 1, cluster_id: str = "cluster", broker_id: int = 1) -> Hello:
-    return Hello(cluster_id, broker_id, 5, minimum, maximum)
+capabilities = st.integers(0, CAPABILITIES.value).map(PeerCapabilities)
 
 
 @settings(max_examples=50)
@@ -36,7 +37,7 @@ def hello(minimum: int = 1, maximum: int = 1, cluster_id: str = "cluster", broke
         st.text(max_size=40),
         st.integers(0, 2**31 - 1),
         st.integers(0, 2**48 - 1),
-        st.integers(0, 2**16 - 1),
+        capabilities,
         st.integers(0, 2**16 - 1),
     )
 )
@@ -52,23 +53,31 @@ def test_no_kafka_request_is_taken_for_a_hello() -> None:
 
 
 def test_hostile_hellos_are_refused() -> None:
-    good = hello().encode()
+    good = Hello("cluster", 1, 5).encode()
     for bad in (good[:-1], good + b"x", good[:10], b"", HELLO_MAGIC + b"\xff" * 30, good[:4] + b"\0" * 1000):
         with pytest.raises(MalformedFrameError):
             Hello.decode(bad)
 
 
-@settings(max_examples=100)
-@given(*[st.integers(0, 6)] * 4)
-def test_the_highest_version_that_both_speak_is_used_or_none(a: int, b: int, c: int, d: int) -> None:
-    own, peer = hello(min(a, b), max(a, b)), hello(min(c, d), max(c, d), broker_id=2)
-    common = set(range(min(a, b), max(a, b) + 1)) & set(range(min(c, d), max(c, d) + 1))
-    assert agree(own, peer) == max(common, default=0) == agree(peer, own)
+@given(capabilities, capabilities)
+def test_what_both_understand_is_used_and_nothing_where_versions_differ(
+    one: PeerCapabilities, other: PeerCapabilities
+) -> None:
+    own, peer = Hello("cluster", 1, 5, one), Hello("cluster", 2, 5, other)
+    assert set(agree(own, peer)) == set(one) & set(other) == set(agree(peer, own))
+    assert agree(own, replace(peer, version=2)) is PeerCapabilities.NONE
+
+
+@given(capabilities, st.integers(0, 2**32 - 1))
+def test_capabilities_that_are_not_known_here_are_ignored(known: PeerCapabilities, bits: int) -> None:
+    newer = bytearray(Hello("cluster", 1, 5).encode())
+    newer[6:10] = (bits & ~CAPABILITIES.value | known.value).to_bytes(4, "big")
+    assert Hello.decode(newer) == Hello("cluster", 1, 5, known)
 
 
 def test_another_clusters_agent_is_refused() -> None:
     with pytest.raises(PeerRefusedError, match="belongs to cluster other"):
-        agree(hello(), hello(cluster_id="other", broker_id=2))
+        agree(Hello("cluster", 1, 5), Hello("other", 2, 5))
 
 
 def test_an_inline_request_comes_out_as_it_went_in() -> None:

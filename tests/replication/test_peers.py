@@ -9,7 +9,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from replication.framed_connection import FramedConnection
 from replication.peer_channel import PeerChannel
 from replication.peer_connection import connect_framed, exchange_hellos
-from replication.peer_protocol import Hello, MessageKind, PeerRefusedError, encode_inline_request
+from replication.peer_protocol import Hello, MessageKind, PeerCapabilities, PeerRefusedError, encode_inline_request
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, two_agents
 
@@ -33,8 +33,11 @@ async def test_a_peer_without_a_hello_is_refused_where_only_agents_may_connect()
         assert agents.leader_faults("peer_refused") == 1
 
 
-async def test_an_agent_without_a_common_link_version_gets_everything_inline() -> None:
-    async with two_agents(follower_hello=Hello("cluster", 2, 22, 7, 9)) as agents:
+@pytest.mark.parametrize(
+    "hello", [Hello("cluster", 2, 22, version=2), Hello("cluster", 2, 22, ~PeerCapabilities.LINKS)]
+)
+async def test_an_agent_of_another_version_or_without_links_gets_everything_inline(hello: Hello) -> None:
+    async with two_agents(follower_hello=hello) as agents:
         raw = batches(2, 0)
         agents.append({0: raw})
         follower = await agents.connect()
