@@ -20,6 +20,7 @@ class CircuitBreaker:
         self._failures = 0
         self._open_until_s: float | None = None
         self._open_s = limits.open_s
+        self._is_probing = False
 
     @property
     def is_open(self) -> bool:
@@ -33,6 +34,7 @@ class CircuitBreaker:
         if now_s < self._open_until_s:
             return False
         self._open_until_s = now_s + self._open_s
+        self._is_probing = True
         return True
 
     def succeeded(self) -> bool:
@@ -41,14 +43,17 @@ class CircuitBreaker:
         self._failures = 0
         self._open_until_s = None
         self._open_s = self._limits.open_s
+        self._is_probing = False
         return closed
 
     def failed(self, now_s: float) -> bool:
         """A call failed. True when this opened the breaker."""
         self._failures += 1
         if self._open_until_s is not None:
-            self._open_s = min(2 * self._open_s, self._limits.open_max_s)
-            self._open_until_s = now_s + self._open_s
+            if self._is_probing:  # else it began before, beside those that opened it, and tells nothing new
+                self._is_probing = False
+                self._open_s = min(2 * self._open_s, self._limits.open_max_s)
+                self._open_until_s = now_s + self._open_s
             return False
         if self._failures < self._limits.failures_to_open:
             return False

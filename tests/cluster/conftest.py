@@ -51,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.cluster)
+            # kafka-python leaves the socket of a refused connection to the garbage collector, and brokers die here.
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
             if item.get_closest_marker("timeout") is None:
                 # A busy machine of two cores takes its time to start three brokers.
                 item.add_marker(pytest.mark.timeout(300))

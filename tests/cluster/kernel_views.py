@@ -6,25 +6,15 @@ from pathlib import Path
 
 
 def unsent_bytes(local_host: str, local_port: int) -> int:
-    """Bytes in the send queues of all established connections of this local address."""
-    return sum(_send_queues(local_host, local_port))
-
-
-def is_connected(local_host: str, local_port: int) -> bool:
-    """Whether anybody has a connection to this local address."""
-    return bool(_send_queues(local_host, local_port))
-
-
-def _send_queues(local_host: str, local_port: int) -> list[int]:
-    """In bytes, of each established connection of a local address. Source: proc(5), /proc/net/tcp."""
+    """In the send queues of all established connections of a local address. Source: proc(5), /proc/net/tcp."""
     host = struct.unpack("=I", socket.inet_aton(local_host))[0]
     wanted = f"{host:08X}:{local_port:04X}"
-    found = []
+    unsent = 0
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _number, local, _remote, state, queues, *_rest = line.split()
         if local == wanted and state == "01":
-            found.append(int(queues.partition(":")[0], 16))
-    return found
+            unsent += int(queues.partition(":")[0], 16)
+    return unsent
 
 
 def is_stopped(pid: int) -> bool:

@@ -1,6 +1,7 @@
 """recover and verify, as an operator runs them beside a broker that lives."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,9 +40,12 @@ def refused_recovery(cluster: LocalCluster, broker_id: int, reason: str, *option
 
 
 def _run(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> subprocess.CompletedProcess[str]:
+    agents = cluster.settings.agents
+    assert agents is not None
     return subprocess.run(
         command_line(cluster, command, broker_id, *options),
         capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=CHECKOUT,
+        env={**os.environ, **agents.store.environment()},
     )  # fmt: skip
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from local_cluster.ledger import ProducerPlan
 from local_cluster.polling import wait_until
-from tests.cluster.kernel_views import is_connected, is_stopped, unsent_bytes
+from tests.cluster.agent_views import describe
+from tests.cluster.kernel_views import is_stopped, unsent_bytes
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script, expect_whole_objects
 
 LEADER, FOLLOWER = 1, 3
@@ -34,8 +35,8 @@ def test_an_agent_killed_at_a_step_of_the_way_loses_nothing(script: Script, step
 
 
 def test_an_agent_killed_with_half_a_reply_sent(script: Script) -> None:
-    # 3 lags by more than one reply can hold -> its agent has the reply, its broker stands still -> half of the frame
-    # is in the socket -> kill -9 -> the broker sees a connection that broke, and asks again
+    # 3 stands still and lags by more than one reply can hold -> it asks its agent, which reads what the reply links to
+    # -> 3 stands still again: half of the frame is in the socket -> kill -9 -> 3 sees that it broke, and asks again
     script.create_topic(assignment=[[LEADER, 2, FOLLOWER]] * 3)
     script.kill_agent(FOLLOWER)
     script.produce(ProducerPlan("large", payload_bytes=50_000, records_per_s=100))
@@ -53,26 +54,26 @@ def test_an_agent_killed_with_half_a_reply_sent(script: Script) -> None:
 def send_half_a_reply(script: Script) -> None:
     """On return, the follower's agent writes a reply that its broker, paused, does not take."""
     cluster, layout = script.cluster, script.cluster.layout
-    script.switch(FOLLOWER, "stop-before-get")
+    cluster.pause_broker(FOLLOWER)
     cluster.start_agent(FOLLOWER, wait=False)
     pid = cluster.agent(FOLLOWER).pid
     assert pid is not None
-    posing_as_leader = (layout.agent_replica_host(FOLLOWER), layout.replica_port(LEADER))
-
-    def hydrates() -> bool:
-        if not is_stopped(pid):
-            return False
-        if is_connected(*posing_as_leader):
-            return True
-        # It read something else, as its broker has not come yet.
-        script.switch(FOLLOWER, "stop-before-get")
-        cluster.resume_agent(FOLLOWER)
-        return False
-
-    wait_until(hydrates, "the follower's agent begins to hydrate a reply", PATIENCE_S)
+    wait_until(lambda: reads_the_store(script), "the follower's agent can read what is stored", PATIENCE_S)
+    script.switch(FOLLOWER, "stop-before-get")
+    cluster.resume_broker(FOLLOWER)
+    wait_until(lambda: is_stopped(pid), "the follower's agent begins to hydrate a reply", PATIENCE_S)
     cluster.pause_broker(FOLLOWER)
     cluster.resume_agent(FOLLOWER)
+    posing_as_leader = (layout.agent_replica_host(FOLLOWER), layout.replica_port(LEADER))
     wait_until(lambda: unsent_bytes(*posing_as_leader) > 65_536, "half of the reply is sent", PATIENCE_S)
+
+
+def reads_the_store(script: Script) -> bool:
+    try:
+        told = describe(script.cluster, FOLLOWER)
+    except OSError:
+        return False
+    return bool(told["storage_ready"] and not told["hydration_paused"] and script.topic in told["enabled_topics"])
 
 
 def broken_fetches(script: Script) -> int:
