@@ -28,6 +28,7 @@ from rlm.gap_listener import GapListener
 from rlm.led_partition import PartitionStatus
 from rlm.led_views import StoredLog
 from rlm.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.machine import thread_pool
 from rlm.measures import StageTimes, WriteMeasures
 from rlm.remote_wal_log_manager import RemoteWalLogManager
 from rlm.resume_point import ResumePoint
@@ -180,10 +181,10 @@ class WritePath:
 
     def _make_combine_task(self) -> RLMWalCombineTask:
         parts = self._parts
-        threads = self._settings.remote_wal_log_manager_combiner_thread_pool_size
+        pool = thread_pool(self._settings.remote_wal_log_manager_combiner_thread_pool_size, "rlm-wal-combine")
         timeout_s = self._settings.remote_wal_log_manager_upload_timeout_ms / 1000
         return RLMWalCombineTask(
-            parts.storage, parts.publisher, self.next_segment_id, threads, parts.measures, parts.clocks, timeout_s
+            parts.storage, parts.publisher, self.next_segment_id, pool, parts.measures, parts.clocks, timeout_s
         )
 
     def _make_manager(self, combine: RLMWalCombineTask) -> RemoteWalLogManager:

@@ -5,8 +5,9 @@ upload until the partition's next regular processing and changes nothing else.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Protocol
 
 import inotify_simple
 import structlog
@@ -28,11 +29,51 @@ _IGNORED = int(inotify_simple.flags.IGNORED)
 _MODIFY = int(inotify_simple.flags.MODIFY)
 
 
+class DirectoryEvent(Protocol):
+    """As the kernel tells of it."""
+
+    @property
+    def wd(self) -> int:
+        """Which watch it is of."""
+
+    @property
+    def mask(self) -> int:
+        """What happened: flags of inotify(7)."""
+
+
+class DirectoryEvents(Protocol):
+    """Tells what happened in watched directories: inotify, or what stands for it in a simulation."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    def fileno(self) -> int:
+        """Readable for the event loop while there are events to `read`."""
+
+    def add_watch(self, path: Path, mask: int) -> int:
+        """Tell of these events in a directory. Raises OSError."""
+
+    def rm_watch(self, wd: int) -> None:
+        """The inverse of `add_watch`. Raises OSError."""
+
+    def read(self, timeout: int) -> Iterable[DirectoryEvent]:
+        """The events since the last call, in order."""
+
+    def close(self) -> None: ...
+
+
+def inotify() -> DirectoryEvents:
+    """The kernel's."""
+    events: DirectoryEvents = inotify_simple.INotify(nonblocking=True)
+    return events
+
+
 class AppendWatcher:
     """Watches partition directories. Between `listen` and `ignore` every append is told of by the event loop."""
 
-    def __init__(self) -> None:
-        self._inotify = inotify_simple.INotify(nonblocking=True)
+    def __init__(self, events: DirectoryEvents | None = None) -> None:
+        """It takes `events` over. None: inotify's."""
+        self._inotify = inotify() if events is None else events
         self._partitions: dict[int, TopicIdPartition] = {}
         self._watches: dict[TopicIdPartition, int] = {}
         self._changed: set[TopicIdPartition] = set()
@@ -124,15 +165,15 @@ class AppendWatcher:
 
         Whether there was any.
         """
-        seen: set[TopicIdPartition] = set()
+        seen: dict[TopicIdPartition, None] = {}  # in the order of the events, so that a run can be repeated
         for event in self._inotify.read(timeout=0):
             if event.mask & _OVERFLOW:
-                seen.update(self._watches)
+                seen.update(dict.fromkeys(self._watches))
                 self._changed.update(self._watches)
             elif event.mask & _IGNORED:
                 self._partitions.pop(event.wd, None)
             elif (partition := self._partitions.get(event.wd)) is not None:
-                seen.add(partition)
+                seen[partition] = None
                 if event.mask != _MODIFY:
                     self._changed.add(partition)
         for partition in seen:

@@ -16,7 +16,7 @@ Belongs to the event loop, but for what it reads, in one thread of its own.
 import asyncio
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 import structlog
@@ -90,7 +90,9 @@ class BacklogUploads:
         combine_task: RLMWalCombineTask,
         gaps: Callable[[], GapListener],
         clock: Callable[[], float],
+        reading: Executor,
     ) -> None:
+        """It takes the thread for `reading` over."""
         self._limits = limits
         self._combine_task = combine_task
         self._gaps = gaps
@@ -100,7 +102,7 @@ class BacklogUploads:
         self._wake = asyncio.Event()
         self._failures_in_a_row = 0
         self._reading: PassedOver | None = None
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rlm-backlog")
+        self._pool = reading
         self.on_stored: Callable[[UploadedSegment], None] = lambda _segment: None
         """Told of each object, with what of it is still wanted."""
         self.on_void: Callable[[TopicIdPartition], None] = lambda _partition: None

@@ -15,7 +15,7 @@ key is never taken again, and the items come back under a new one.
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -79,17 +79,17 @@ class RLMWalCombineTask:
         storage: RemoteWalStorageManager,
         publisher: MetadataPublisher,
         first_segment_id: CombinedSegmentId,
-        threads: int,
+        pool: Executor,
         measures: WriteMeasures,
         clocks: Clocks,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        """`timeout_s` is for storage managers that do not keep their own deadlines."""
+        """It takes the pool over. `timeout_s` is for storage managers that do not keep their own deadlines."""
         self._timeout_s = timeout_s
         self._storage = storage
         self._publisher = publisher
         self._next_segment_id = first_segment_id
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rlm-wal-combine")
+        self._pool = pool
         self._measures = measures
         self._clocks = clocks
         self._uploading: set[int] = set()

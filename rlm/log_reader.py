@@ -8,7 +8,7 @@ Used from the event loop alone.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Final
 
 from kafka_log.errors import LogDirectoryError
@@ -22,10 +22,11 @@ _HERE_BYTES: Final = 256 * 1024
 class LogReader:
     """Owns the pool of `remote.wal.log.manager.thread.pool.size`, and the tasks' files while they are read."""
 
-    def __init__(self, threads: int, watcher: AppendWatcher, clock: Callable[[], float]) -> None:
+    def __init__(self, pool: Executor, watcher: AppendWatcher, clock: Callable[[], float]) -> None:
+        """It takes the pool over."""
         self._watcher = watcher
         self._clock = clock
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rlm-wal-task")
+        self._pool = pool
         self._running: set[RLMWalTask] = set()
         self._released: set[RLMWalTask] = set()
 

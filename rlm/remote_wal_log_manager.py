@@ -14,7 +14,6 @@ It does not decide which partitions it leads: `assign` is told.
 
 import asyncio
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -37,6 +36,7 @@ from rlm.led_views import StoredLog
 from rlm.link_policy import LinkDecider, LinkMode
 from rlm.log_manager_limits import LogManagerLimits
 from rlm.log_reader import LogReader
+from rlm.machine import THIS_MACHINE, Machine
 from rlm.measures import StageTimes, WriteMeasures
 from rlm.partition_schedule import PartitionSchedule
 from rlm.resume_point import ResumePoint, ResumeUnknownError
@@ -66,25 +66,26 @@ class RemoteWalLogManager:
         decider: LinkDecider,
         stage_times: StageTimes,
         measures: WriteMeasures,
-        clock: Callable[[], float] = time.monotonic,
+        machine: Machine = THIS_MACHINE,
     ) -> None:
         self._limits = limits
         self._combine_task = combine_task
         self._decider = decider
         self._stage_times = stage_times
         self._measures = measures
-        self._clock = clock
+        self._clock = clock = machine.monotonic_s
         self._listeners = UploadListeners(measures.listener_defects)
         self._schedule = PartitionSchedule(limits.schedule)
         self._commit = GroupCommit(limits.commit)
         self._queue = RemoteSegmentQueue(limits.queue_items, limits.queue_bytes)
         self._partitions: dict[TopicIdPartition, LedPartition] = {}
         self._to_take_on: deque[Assignment] = deque()
-        self._watcher = AppendWatcher()
+        self._watcher = AppendWatcher(machine.directory_events())
         self._open_files = OpenFiles(limits.open_files)
-        self._reader = LogReader(limits.task_threads, self._watcher, clock)
+        self._reader = LogReader(machine.pool(limits.task_threads, "rlm-wal-task"), self._watcher, clock)
         self._appended: set[TopicIdPartition] = set()
-        self._backlog = BacklogUploads(limits.backlog, combine_task, lambda: self.gaps, clock)
+        backlog_pool = machine.pool(1, "rlm-backlog")
+        self._backlog = BacklogUploads(limits.backlog, combine_task, lambda: self.gaps, clock, backlog_pool)
         self._backlog.on_stored, self._backlog.on_void = self._backlog_stored, self._take_on_anew
         self._wake = asyncio.Event()
         self._uploads: set[asyncio.Task[None]] = set()

@@ -32,7 +32,7 @@ def test_links_lead_to_files_and_titles_that_exist(document: Path) -> None:
 def test_every_pool_of_threads_stands_in_the_architecture() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     code = "".join(path.read_text() for room in ("agent", "replication", "rlm") for path in (ROOT / room).glob("*.py"))
-    pools = re.findall(r'thread_name_prefix="([a-z-]+)"', code)
+    pools = re.findall(r'(?:thread_name_prefix=|pool\([^"\n]*)"([a-z-]+)"', code)
     assert len(pools) > 8
     assert not [pool for pool in pools if f"`{pool}`" not in text]
 

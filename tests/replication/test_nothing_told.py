@@ -12,6 +12,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from replication import follower_proxy, response_links
 from replication.link_planner import LinkPlanner
 from rlm.combine_task import Clocks, RLMWalCombineTask
+from rlm.machine import thread_pool
 from rlm.measures import WriteMeasures
 from rlm.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
@@ -96,7 +97,9 @@ async def test_no_failure_of_an_upload_tells_anything_of_a_record(
     clocks = Clocks(lambda: 5.0, lambda: 1_700_000_000_000)
     measures = WriteMeasures(CollectorRegistry())
     for storage in (late, real):
-        task = RLMWalCombineTask(storage, MemoryPublisher(), CombinedSegmentId(1, 2, 0), 1, measures, clocks)
+        task = RLMWalCombineTask(
+            storage, MemoryPublisher(), CombinedSegmentId(1, 2, 0), thread_pool(1, "combine"), measures, clocks
+        )
         assert await task.combine([item(0)]) is None
         task.close()
     told = "".join(capsys.readouterr())

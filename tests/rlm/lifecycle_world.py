@@ -22,6 +22,7 @@ from plugin.segment_metadata import (
 from rlm.combine_task import Clocks, RLMWalCombineTask
 from rlm.expiration import ExpirationLimits, ExpirationPlanner
 from rlm.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
+from rlm.machine import thread_pool
 from rlm.measures import LifecycleMeasures, WriteMeasures
 from rlm.orphan_task import OrphanTask, OwnWork
 from rlm.release import ClusterView, Tiers
@@ -133,7 +134,7 @@ class AgentOfWorld:
             world.storage,
             self.publisher,
             CombinedSegmentId(BROKER, world.incarnation, 0),
-            2,
+            thread_pool(2, "combine"),
             WriteMeasures(registry),
             clocks,
         )

@@ -18,6 +18,7 @@ from rlm.combine_task import Clocks, RLMWalCombineTask, UploadedSegment
 from rlm.group_commit import CommitLimits
 from rlm.link_policy import CostLimits, LinkDecider
 from rlm.log_manager_limits import LogManagerLimits
+from rlm.machine import thread_pool
 from rlm.measures import StageTimes, WriteMeasures
 from rlm.partition_schedule import ScheduleIntervals
 from rlm.remote_wal_log_manager import RemoteWalLogManager
@@ -84,7 +85,10 @@ class Rig:
         registry = CollectorRegistry()
         self.measures = WriteMeasures(registry)
         clocks = Clocks(asyncio.get_running_loop().time, lambda: 1_700_000_000_000)
-        combine = RLMWalCombineTask(self.storage, self.publisher, CombinedSegmentId(1, 5, 0), 2, self.measures, clocks)
+        pool = thread_pool(2, "combine")
+        combine = RLMWalCombineTask(
+            self.storage, self.publisher, CombinedSegmentId(1, 5, 0), pool, self.measures, clocks
+        )
         decider = LinkDecider(CostLimits(30_000, 0.001))
         self.manager = RemoteWalLogManager(limits, combine, decider, StageTimes(registry), self.measures)
         self.manager.resume = lambda _assignment: ResumePoint(0)

@@ -11,6 +11,7 @@ from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from rlm.combine_task import Clocks, RLMWalCombineTask
+from rlm.machine import thread_pool
 from rlm.measures import WriteMeasures
 from rlm.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
@@ -28,7 +29,7 @@ class Rig:
             self.storage,
             self.publisher,
             CombinedSegmentId(1, 77, 0),
-            threads,
+            thread_pool(threads, "combine"),
             self.measures,
             Clocks(lambda: 5.0, lambda: 1_700_000_000_000),
             timeout_s,

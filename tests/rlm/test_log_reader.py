@@ -11,6 +11,7 @@ import pytest
 from kafka_log.open_files import OpenFiles
 from rlm.append_watcher import AppendWatcher
 from rlm.log_reader import LogReader
+from rlm.machine import thread_pool
 from rlm.resume_point import ResumePoint
 from rlm.wal_task import RLMWalTask, TaskOutcome
 from tests.kafka_log.log_writer import LogWriter
@@ -25,7 +26,7 @@ class Reading:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files = OpenFiles()
         self.watcher = AppendWatcher()
-        self.reader = LogReader(2, self.watcher, time.monotonic)
+        self.reader = LogReader(thread_pool(2, "read"), self.watcher, time.monotonic)
         self.logs = [LogWriter(directory / f"t-{number}") for number in range(2)]
         for log in self.logs:
             log.file(log.segments[0], "index").touch()  # a broker makes it together with the segment
