@@ -106,6 +106,11 @@ class SegmentTail:
         return self._next_offset
 
     @property
+    def has_untold(self) -> bool:
+        """Whether events were found that the next read tells of: until then, `next_offset` may be too high."""
+        return bool(self._pending)
+
+    @property
     def segment_base_offset(self) -> int:
         """The base offset of the segment being read; UNKNOWN_OFFSET before the first read."""
         return self._base
@@ -155,15 +160,23 @@ class SegmentTail:
     def backlog_bytes(self) -> int:
         """Bytes behind the position, as far as known from the last look at the directory.
 
-        Zeros at the end of a preallocated file count. Raises LogDirectoryError.
+        Zeros at the end of a preallocated file count, and so does what the next read tells of: events, and what has
+        come in the place of a file that was deleted. Raises LogDirectoryError.
         """
         try:
             if self._file is None and not self._align(self._next_offset):
                 return 0
             if self._file is None:
                 return 0
-            return self._behind_position(self._file) + sum(
-                self._directory.file_path(base).stat().st_size for base in self._directory.bases if base > self._base
+            untold = len(self._pending) + (not self._is_current_file_live())
+            return (
+                untold
+                + self._behind_position(self._file)
+                + sum(
+                    self._directory.file_path(base).stat().st_size
+                    for base in self._directory.bases
+                    if base > self._base
+                )
             )
         except (FileNotFoundError, FileReplacedError):
             return 0

@@ -75,6 +75,8 @@ class ResumedTail:
 
         The log was found before. None, with nothing changed, if what was read before may not be the log's any more.
         """
+        if self._tail.has_untold:
+            return None
         unread = self.missing
         behind = self._behind if unread and self._behind is not None else self.next_offset
         try:
@@ -163,11 +165,11 @@ class ResumedTail:
 
     def _settled(self, read: TailRead) -> TailRead:
         """The read; or in its place that the log was written anew from an offset on that seemed to be known."""
-        if self._is_settled:
+        if self._is_settled and not self._is_cut_into_known(read):
             self._handed_on(read)
             return read
         if not read.spans:
-            return read if self._missing or read.events else self._still_known(read)
+            return self._still_known(read)
         self._is_settled = not self._missing
         if read.spans[-1].leader_epoch <= self._epoch or self._known_to is None:
             return read
@@ -176,6 +178,15 @@ class ResumedTail:
         if written_anew is None or written_anew >= self._known_to:
             return read
         return self._written_anew(written_anew)
+
+    def _is_cut_into_known(self, read: TailRead) -> bool:
+        """Whether the log was cut below what this tail has read: then nothing vouches for what was known of it."""
+        cuts = [event.at_offset for event in read.events if isinstance(event, Truncated)]
+        if self._only_missing or self._known_to is None or not cuts or min(cuts) > self._known_to:
+            return False
+        self._known_to = self._behind = min(cuts)
+        self._is_settled = False
+        return True
 
     def _still_known(self, read: TailRead) -> TailRead:
         """As `_settled`, while no batch comes: a new leader may have written the log anew up to just here."""

@@ -87,8 +87,9 @@ class RLMWalTask:
         Raises a ReadError.
         """
         read = self._tail.read(max_bytes)
+        next_offset = self._tail.next_offset  # to ask for the backlog may find what the next read tells of
         is_behind = bool(read.spans or read.events) or self._tail.has_missing
-        return self._outcome(read, self._backlog_bytes() if is_behind else 0, seen_s, now_s)
+        return self._outcome(read, next_offset, self._backlog_bytes() if is_behind else 0, seen_s, now_s)
 
     def run_cached(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome | None:
         """As `run`, without waiting for a disk; None where it takes a `run`.
@@ -96,9 +97,14 @@ class RLMWalTask:
         The last `run` left nothing, and the directory has not changed since. Raises LogDirectoryError.
         """
         found = self._tail.read_cached(max_bytes)
-        return None if found is None else self._outcome(*found, seen_s, now_s)
+        if found is None:
+            return None
+        read, backlog_bytes = found
+        return self._outcome(read, self._tail.next_offset, backlog_bytes, seen_s, now_s)
 
-    def _outcome(self, read: TailRead, backlog_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
+    def _outcome(
+        self, read: TailRead, next_offset: int, backlog_bytes: int, seen_s: float, now_s: float
+    ) -> TaskOutcome:
         records = memoryview(read.records)
         items = tuple(
             _item(self.topic_id_partition, records, tuple(batches), seen_s, now_s)
@@ -107,7 +113,7 @@ class RLMWalTask:
         return TaskOutcome(
             items,
             len(records),
-            self._tail.next_offset,
+            next_offset,
             backlog_bytes,
             truncated_at=_truncation(read.events),
             gaps=tuple(event for event in read.events if isinstance(event, Gap)),

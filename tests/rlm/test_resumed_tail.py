@@ -1,0 +1,80 @@
+"""A log that changes beneath what is known of it as stored. Found by `tests.simulation`."""
+
+from pathlib import Path
+
+import pytest
+
+from kafka_log.open_files import OpenFiles
+from kafka_log.tail_events import Gap
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from rlm.resume_point import ResumePoint
+from rlm.wal_task import RLMWalTask, TaskOutcome
+from tests.kafka_log.log_writer import LogWriter
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogWriter:
+    return LogWriter(tmp_path / "t-0")
+
+
+def task_of(log: LogWriter, resume: ResumePoint) -> RLMWalTask:
+    return RLMWalTask(TopicIdPartition(TopicId(b"r" * 16), 0), log.path, resume, OpenFiles())
+
+
+def run(task: RLMWalTask) -> TaskOutcome:
+    return task.run(10_000, 0.0, 0.0)
+
+
+def read(outcome: TaskOutcome) -> list[tuple[int, int]]:
+    return [(item.leader_epoch, batch.base_offset) for item in outcome.items for batch in item.batches]
+
+
+def test_a_log_that_was_cut_and_written_anew_below_what_is_known_is_read_from_there(log: LogWriter) -> None:
+    log.append(4)
+    task = task_of(log, ResumePoint(4, (), 0))
+    assert not read(run(task))
+    log.truncate_to(0)
+    log.append(3, leader_epoch=1)
+    assert run(task).truncated_at == 0, "its new end is no sign of where it differs"
+    assert read(run(task)) == [(1, 0)]
+
+
+def test_so_it_is_after_more_was_read(log: LogWriter) -> None:
+    log.append(2)
+    log.append(1)
+    task = task_of(log, ResumePoint(2, (), 0))
+    assert read(run(task)) == [(0, 2)]
+    log.truncate_to(0)
+    log.append(2, leader_epoch=1)
+    assert run(task).truncated_at == 0, "nothing that this task has read is in the log"
+    assert read(run(task)) == [(1, 0)]
+
+
+def test_what_is_gone_behind_a_missing_range_does_not_count_before_it_is_told(log: LogWriter) -> None:
+    log.append(9)
+    log.roll()
+    log.append(1)
+    log.remove_oldest()
+    task = task_of(log, ResumePoint(2, ((0, 1),), 0))
+    first = run(task)
+    assert first.gaps == (Gap(0, 1),)
+    assert first.next_offset <= 2
+    assert first.more
+    assert task.pass_over(10) is None, "what is not told yet would be forgotten"
+    second = run(task)
+    assert second.gaps == (Gap(2, 9),)
+    assert read(second) == [(0, 9)]
+
+
+def test_a_file_that_is_gone_is_looked_behind_at_once(log: LogWriter) -> None:
+    log.append(1)
+    log.roll()
+    task = task_of(log, ResumePoint(1, (), 0))
+    assert not run(task).more
+    log.append(1)
+    log.truncate_to(1)
+    log.append(1, leader_epoch=1)
+    outcome = run(task)
+    assert read(outcome) == [(0, 1)], "its descriptor is open"
+    assert outcome.more
+    assert run(task).truncated_at == 1
