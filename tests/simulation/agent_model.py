@@ -1,0 +1,285 @@
+"""One incarnation of an agent: the product's write path, put together as `agent.write_path` does it."""
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry
+
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.archive_store import ArchiveStore
+from metadata_topic.publishable import Publishable
+from metadata_topic.records import RemoteWalNodeRegistration
+from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.topic_settings import LinkPolicy
+from plugin.segment_metadata import CombinedSegmentId
+from rlm.assignment import Assignment
+from rlm.backlog_uploads import BacklogLimits
+from rlm.combine_task import Clocks, RLMWalCombineTask, UploadedSegment
+from rlm.failover import FailoverPlanner
+from rlm.gap_declarations import GapDeclarations
+from rlm.group_commit import CommitLimits
+from rlm.link_policy import CostLimits, LinkDecider
+from rlm.log_manager_limits import LogManagerLimits
+from rlm.machine import Machine
+from rlm.measures import StageTimes, WriteMeasures
+from rlm.partition_schedule import ScheduleIntervals
+from rlm.release import Tiers
+from rlm.remote_wal_log_manager import RemoteWalLogManager
+from rlm.resume_point import ResumePoint, resume_point
+from rlm.segment_queue import MetaQueueItem
+from rlm.wal_task import RLMWalTask, TaskOutcome, run_tasks
+from tests.kafka_log.log_writer import WrittenBatch
+from tests.simulation.directory_events import SimulatedDirectoryEvents
+from tests.simulation.led_log import BatchKey, LedLog
+from tests.simulation.metadata_topic_model import Consumption, Publication, TopicModel
+from tests.simulation.seeded_storage import TIMEOUT_S, SeededStorage
+from tests.simulation.virtual_time import Delays, SeededExecutor, VirtualTimeLoop
+
+UPLOAD_BYTES = 1000
+UPLOADS_MAX = 3
+QUEUE_BYTES = 4 * UPLOAD_BYTES
+LIMITS = LogManagerLimits(
+    ScheduleIntervals(process_s=2.0, retry_s=0.05, retry_max_s=1.0),
+    CommitLimits(
+        interval_s=0.025, archive_interval_s=0.25, upload_bytes=UPLOAD_BYTES, max_in_flight=UPLOADS_MAX, retry_s=0.05,
+        retry_max_s=1.0,
+    ),
+    task_threads=2,
+    queue_items=12,
+    queue_bytes=QUEUE_BYTES,
+    read_bytes=UPLOAD_BYTES,
+    link_wait_max_s=0.5,
+    open_files=3,
+    backlog=BacklogLimits(object_bytes=UPLOAD_BYTES, bytes_per_s=40_000, retry_s=0.05, retry_max_s=1.0),
+)  # fmt: skip
+BREAK_EVEN_BYTES = 300
+WALL_MS = 1_700_000_000_000
+
+
+class Surroundings(Protocol):
+    """What an agent finds."""
+
+    loop: VirtualTimeLoop
+    logs: dict[TopicIdPartition, LedLog]
+    storage: SeededStorage
+    topic: TopicModel
+
+    def note(self, *what: object) -> None: ...
+
+    def random(self, name: str) -> random.Random: ...
+
+    def read_delays(self) -> Delays: ...
+
+    def may_watch(self) -> bool: ...
+
+    def assigned_anew(self, agent: "AgentModel") -> None: ...
+
+    def heard(self, agent: "AgentModel", segment: UploadedSegment) -> None: ...
+
+    def published(self, agent: "AgentModel", record: Publishable) -> None: ...
+
+
+class ObservedCombineTask(RLMWalCombineTask):
+    """Tells of each object whose upload succeeded."""
+
+    on_stored: Callable[[CombinedSegmentId], None]
+
+    async def combine(self, items: list[MetaQueueItem]) -> UploadedSegment | None:
+        segment = await super().combine(items)
+        if segment is not None:
+            self.on_stored(segment.combined_segment_id)
+        return segment
+
+
+class AgentModel:
+    """What is fixed here of the product is what `agent` fixes: what stands on what, and the order of a start."""
+
+    def __init__(self, world: Surroundings, broker_id: int, incarnation: int, store: RemoteWalMetadataStore) -> None:
+        self._world, self._loop = world, world.loop
+        self.broker_id, self.incarnation = broker_id, incarnation
+        self.publication = Publication(world.topic, lambda record: world.published(self, record))
+        self.consumption = Consumption(world.topic, store)
+        self.store = store
+        registry = CollectorRegistry()
+        measures = WriteMeasures(registry)
+        clocks = Clocks(self._loop.time, self._wall_ms)
+        first_id = CombinedSegmentId(broker_id, incarnation, 0)
+        self.uploading = SeededExecutor(self._loop, UPLOADS_MAX, world.storage.delays)
+        self.combine = ObservedCombineTask(
+            world.storage, self.publication, first_id, self.uploading, measures, clocks, TIMEOUT_S
+        )
+        self.combine.on_stored = self._object_stored
+        self.pools: list[SeededExecutor] = []
+        self.directory_events: list[SimulatedDirectoryEvents] = []
+        machine = Machine(self._loop.time, self._pool, self._directory_events)
+        decider = LinkDecider(CostLimits(BREAK_EVEN_BYTES, LIMITS.commit.interval_s))
+        self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, StageTimes(registry), measures, machine)
+        self.gaps = GapDeclarations(first_id, self.publication, store.apply, Tiers(), measures, self._wall_ms)
+        self.failover = FailoverPlanner(broker_id, store)
+        self.manager.gaps = self
+        self.manager.resume = lambda assignment: resume_point(store, ArchiveStore(), assignment)
+        self.manager.on_unknown_partition = lambda: world.assigned_anew(self)
+        self.manager.add_listener(self)
+        self.is_living = True
+        self.led: frozenset[TopicIdPartition] = frozenset()
+        """As it was told last."""
+        self.unstored: dict[TopicIdPartition, dict[BatchKey, WrittenBatch]] = {}
+        """What neither the topic tells as stored, nor this incarnation has."""
+        self.stored_ids: set[CombinedSegmentId] = set()
+        self.looks: dict[RLMWalTask, tuple[int, float]] = {}
+        """How many cuts of the log a task has seen at least, and when that was told."""
+        self.cuts_at_start: dict[TopicIdPartition, int] = {}
+        self.passed_over = self.gaps_declared = self.gathered = 0
+        """How often it met that."""
+        self._count_calls()
+        self.on_object_stored: Callable[[CombinedSegmentId], None] = lambda _segment_id: None
+
+    def _count_calls(self) -> None:
+        backlog, manager = self.manager._backlog, self.manager
+        add, gather = backlog.add, manager._gather
+
+        def counted_add(*arguments: Any) -> Any:
+            self.passed_over += 1
+            return add(*arguments)
+
+        async def counted_gather(*arguments: Any) -> None:
+            self.gathered += 1
+            await gather(*arguments)
+
+        backlog.add, manager._gather = counted_add, counted_gather  # type: ignore[method-assign]
+
+    def start(self) -> None:
+        self.publication.publish(
+            RemoteWalNodeRegistration(self.broker_id, self.incarnation, self.broker_id, self._wall_ms())
+        )
+        self.main = self.manager.start()
+
+    async def stop(self, flush_timeout_s: float) -> None:
+        """In order; what is not published by then is lost."""
+        await self.manager.stop(flush_timeout_s)
+        self.gaps.close()
+        self._dead()
+
+    async def crash(self, rng: random.Random) -> tuple[int, int]:
+        """Nothing more happens. How many writes took effect all the same, and how many did not."""
+        effects = [0, 0]
+
+        def takes_effect() -> bool:
+            made = rng.random() < 0.5
+            effects[not made] += 1
+            return made
+
+        self._dead()
+        self.uploading.crash(takes_effect)
+        for pool in self.pools:
+            pool.crash(lambda: False)
+        await self.manager.stop(None)  # what it holds of files and timers
+        self.gaps.close()
+        return effects[0], effects[1]
+
+    def _dead(self) -> None:
+        self.is_living = False
+        self.consumption.die()
+        for events in self.directory_events:
+            events.close()
+
+    def assign(self, led: Iterable[LedLog]) -> None:
+        wanted = [
+            Assignment(
+                log.partition, "t", log.path, LinkPolicy.COST if log.partition.partition % 2 else LinkPolicy.ALWAYS, 20
+            )
+            for log in led
+        ]
+        self.led = frozenset(assignment.topic_id_partition for assignment in wanted)
+        self.manager.assign(wanted)
+
+    def declare_dead(self, partition: TopicIdPartition) -> None:
+        """As `agent.lifecycle` does it from time to time."""
+        from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+        from metadata_topic.errors import PublicationBacklogFullError
+
+        epochs = read_leader_epochs(self._world.logs[partition].path)
+        for update in self.failover.plan(partition, epochs, self._wall_ms()):
+            try:
+                self.publication.publish(update)
+            except PublicationBacklogFullError:
+                self.failover.untold(update)
+
+    # GapListener: notes, and hands on.
+
+    def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
+        log = self._world.logs[assignment.topic_id_partition]
+        if resume.is_first:
+            log.begin = resume.next_offset
+        self.cuts_at_start[log.partition] = len(log.cuts)
+        self.gaps.resumed(assignment, resume)
+
+    def found(self, assignment: Assignment, gaps: Any) -> None:
+        self.gaps_declared += 1
+        self.gaps.found(assignment, gaps)
+
+    # UploadListener.
+
+    def segment_uploaded(self, segment: UploadedSegment) -> None:
+        if self.is_living:
+            self._world.heard(self, segment)
+
+    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
+        self._world.note("truncated", partition.partition, offset)
+
+    def partition_released(self, partition: TopicIdPartition) -> None:
+        pass
+
+    # The machine.
+
+    def _wall_ms(self) -> int:
+        return WALL_MS + int(self._loop.time() * 1000)
+
+    def _object_stored(self, segment_id: CombinedSegmentId) -> None:
+        if self.is_living:
+            self.stored_ids.add(segment_id)
+            self.on_object_stored(segment_id)
+
+    def _directory_events(self) -> SimulatedDirectoryEvents:
+        events = SimulatedDirectoryEvents(self._loop, self._world.may_watch)
+        self.directory_events.append(events)
+        return events
+
+    def _pool(self, threads: int, name: str) -> SeededExecutor:
+        pool = SeededExecutor(self._loop, threads, self._world.read_delays, self._looked)
+        pool.around = self._look
+        self.pools.append(pool)
+        return pool
+
+    def _look(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Remember how much of what happened to the logs before a task's run it must have seen."""
+        result = function(*arguments)
+        if function is run_tasks:
+            runs, outcomes = arguments[0], result
+            seen = {
+                task: len(self._world.logs[task.topic_id_partition].cuts)
+                for (task, _), outcome in zip(runs, outcomes, strict=True)
+                if isinstance(outcome, TaskOutcome)
+            }
+            return _Looked(outcomes, seen)
+        return result
+
+    def _looked(self, _function: Callable[..., Any], _arguments: tuple[Any, ...], result: Any) -> None:
+        if isinstance(result, _Looked):
+            for task, cuts in result.seen.items():
+                self.looks[task] = (cuts, self._loop.time())
+
+    def cuts_seen(self, partition: TopicIdPartition) -> int:
+        """How many of the log's cuts it must know by now."""
+        led = self.manager._partitions[partition]
+        cuts, told_s = self.looks.get(led.task, (0, 0.0))
+        return max(cuts if told_s < self._loop.time() else 0, self.cuts_at_start[partition])
+
+
+class _Looked(list[Any]):
+    """Outcomes of `run_tasks`."""
+
+    def __init__(self, outcomes: list[Any], seen: dict[RLMWalTask, int]) -> None:
+        super().__init__(outcomes)
+        self.seen = seen

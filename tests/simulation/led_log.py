@@ -1,0 +1,87 @@
+"""One partition's log as the brokers have it, and what became of its batches.
+
+All replicas are taken to be equal at all times, so there is one directory for all brokers.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from kafka_log.topic_partition import TopicIdPartition
+from tests.kafka_log.log_writer import LogWriter, WrittenBatch
+
+
+class BatchKey(NamedTuple):
+    """No two different batches have the same."""
+
+    leader_epoch: int
+    base_offset: int
+
+
+def key_of(batch: WrittenBatch) -> BatchKey:
+    return BatchKey(batch.leader_epoch, batch.base_offset)
+
+
+@dataclass
+class LedLog:
+    partition: TopicIdPartition
+    path: Path
+    leader: int
+    epoch: int = 0
+    log: LogWriter = field(init=False)
+    raw: dict[BatchKey, bytes] = field(default_factory=dict)
+    """All that was ever written."""
+    gone: dict[BatchKey, WrittenBatch] = field(default_factory=dict)
+    """What retention has removed from the log, but for what the metadata topic tells as stored or lost."""
+    cuts: list[int] = field(default_factory=list)
+    """Where the log was truncated, the oldest first."""
+    begin: int | None = None
+    """Where its upload began; what lies below is not wanted."""
+    released: dict[int, int] = field(default_factory=dict)
+    """By leader epoch, up to where (exclusive) records went with their objects."""
+
+    def __post_init__(self) -> None:
+        self.log = LogWriter(self.path)
+
+    @property
+    def end(self) -> int:
+        return self.log.log_end_offset
+
+    def append(self, records: int, payload: bytes) -> WrittenBatch:
+        written = self.log.append(records, self.epoch, payload)
+        self.raw[key_of(written)] = written.raw
+        return written
+
+    def present(self) -> dict[BatchKey, WrittenBatch]:
+        return {key_of(batch): batch for batch in self.log.batches}
+
+    def elect(self, leader: int, cut_off: int, *, writes_its_epoch: bool) -> None:
+        """A leader that lacks so many offsets, perhaps none, and has told its files of its epoch, or is about to."""
+        self.epoch += 1
+        self.leader = leader
+        end = max(self.end - cut_off, self.log.log_start_offset)
+        if end < self.end:
+            self.log.truncate_to(end)
+            self.cuts.append(self.end)
+        if writes_its_epoch:
+            self.write_epoch()
+
+    def write_epoch(self) -> None:
+        """The leader tells its files where its epoch begins, if it has not yet."""
+        if not self.log.epochs or self.log.epochs[-1][0] < self.epoch:
+            self.log.epochs = [known for known in self.log.epochs if known[1] < self.end] + [(self.epoch, self.end)]
+            self.log.write_checkpoint()
+
+    def expire(self, *, unlink: bool) -> None:
+        """The broker's own retention, which does not ask what is stored."""
+        if len(self.log.segments) > 1:
+            self.gone |= {key_of(batch): batch for batch in self.log.segments[0].batches}
+            self.log.remove_oldest(unlink=unlink)
+
+    def released_to(self) -> int:
+        """What lies below went with its objects, as this log's epochs have it."""
+        ends = {epoch: start for (epoch, _), (_, start) in zip(self.log.epochs, self.log.epochs[1:], strict=False)}
+        known = {epoch for epoch, _ in self.log.epochs}
+        return max(
+            (min(up_to, ends.get(epoch, up_to)) for epoch, up_to in self.released.items() if epoch in known), default=0
+        )

@@ -1,0 +1,105 @@
+"""The metadata topic: its records in one order, and what each agent has published that is not acknowledged yet."""
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+from metadata_topic.errors import PublicationBacklogFullError
+from metadata_topic.fencing import Source
+from metadata_topic.publishable import Publishable, encoded
+from metadata_topic.records import MetadataRecord
+from metadata_topic.serde import decode
+from metadata_topic.store import RemoteWalMetadataStore
+from tests.simulation.virtual_time import VirtualTimeLoop
+
+KEPT_MAX = 25
+"""So many records may wait for their acknowledgement."""
+
+
+class TopicModel:
+    """One partition of it."""
+
+    def __init__(self, loop: VirtualTimeLoop, rng: random.Random) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.records: list[MetadataRecord] = []
+        self.is_away = False
+        """Nothing is acknowledged, and who publishes much is refused."""
+        self.delay_max_s = 0.02
+        self.on_acknowledged: Callable[[MetadataRecord], None] = lambda _record: None
+        self.on_refused: Callable[[], None] = lambda: None
+
+    def append(self, raw: tuple[bytes, bytes]) -> None:
+        """A broker has taken it."""
+        record = decode(*raw)
+        self.records.append(record)
+        self.on_acknowledged(record)
+
+
+class Publication:
+    """As `metadata_topic.publisher` does it for one incarnation: in order, and never skipping any."""
+
+    def __init__(self, topic: TopicModel, published: Callable[[Publishable], None]) -> None:
+        self._topic = topic
+        self._published = published
+        self._waiting: deque[tuple[bytes, bytes]] = deque()
+        self._is_dead = False
+        self._is_sending = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def publish(self, record: Publishable) -> None:
+        if self._is_dead:
+            return
+        if len(self._waiting) >= KEPT_MAX:
+            self._topic.on_refused()
+            raise PublicationBacklogFullError("publish metadata", "-", "planted")
+        self._published(record)
+        self._waiting.append(encoded(record))
+        self._send_later()
+
+    def _send_later(self) -> None:
+        if self._waiting and not self._is_sending and not self._is_dead:
+            self._is_sending = True
+            self._topic.loop.call_later(self._topic.rng.uniform(0.001, self._topic.delay_max_s), self._send)
+
+    def _send(self) -> None:
+        self._is_sending = False
+        if not self._topic.is_away and not self._is_dead:
+            for _ in range(self._topic.rng.randint(1, len(self._waiting))):
+                self._topic.append(self._waiting.popleft())
+        self._send_later()
+
+    def die(self, sent: int) -> int:
+        """So many of the oldest records had been sent; how many are lost."""
+        for _ in range(min(sent, len(self._waiting))):
+            self._topic.append(self._waiting.popleft())
+        self._is_dead = True
+        return len(self._waiting)
+
+
+class Consumption:
+    """One agent's metadata store, filled from the topic some time after."""
+
+    def __init__(self, topic: TopicModel, store: RemoteWalMetadataStore, read_to: int = 0) -> None:
+        self.store = store
+        self._topic = topic
+        self._is_dead = False
+        self._read_to = read_to
+        self._read(len(topic.records))
+        self._look()
+
+    def _read(self, end: int) -> None:
+        for offset in range(self._read_to, end):
+            source: Source = (0, offset)
+            self.store.apply(self._topic.records[offset], source)
+        self._read_to = max(self._read_to, end)
+
+    def _look(self) -> None:
+        if not self._is_dead:
+            self._read(self._topic.rng.randint(self._read_to, len(self._topic.records)))
+            self._topic.loop.call_later(self._topic.rng.uniform(0.01, 0.5), self._look)
+
+    def die(self) -> None:
+        self._is_dead = True

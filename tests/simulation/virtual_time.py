@@ -1,0 +1,234 @@
+"""An event loop whose time jumps to the next timer when nothing is ready, and executors that run calls on its thread.
+
+Nothing here waits, and nothing depends on the machine: the same seed gives the same run.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+SPINS_MAX = 20_000
+"""So many rounds of the loop without a step of time are taken for a loop that never ends."""
+
+
+class NothingEverHappensError(Exception):
+    """All wait, and nothing is scheduled."""
+
+
+class SpinningError(Exception):
+    """The loop goes round and round at one moment."""
+
+
+class _JumpingSelector:
+    """In the place of waiting for the kernel."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self._spins = 0
+
+    def select(self, timeout_s: float | None) -> list[Any]:
+        if timeout_s is None:
+            raise NothingEverHappensError
+        if timeout_s > 0:
+            self.now_s += timeout_s
+            self._spins = 0
+        else:
+            self._spins += 1
+            if self._spins > SPINS_MAX:
+                raise SpinningError(f"at {self.now_s}")
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class VirtualTimeLoop(asyncio.BaseEventLoop):
+    """See the module's summary. Readers are called when `readable` says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector = _JumpingSelector()
+        self._readers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
+        self.default_executor: Executor | None = None
+
+    def time(self) -> float:
+        return self._selector.now_s
+
+    def jump(self, seconds: float) -> None:
+        """Time passes without anybody running, as when the process is stopped or the machine is suspended."""
+        self._selector.now_s += seconds
+
+    def add_reader(self, fd: int, callback: Callable[..., object], *args: Any) -> None:
+        self._readers[fd] = (callback, args)
+
+    def remove_reader(self, fd: int) -> bool:
+        return self._readers.pop(fd, None) is not None
+
+    def readable(self, fd: int, is_readable: Callable[[], bool]) -> None:
+        """Call who listens to `fd`, as long as there is something to read when it is its turn."""
+
+        def turn() -> None:
+            listening = self._readers.get(fd)
+            if listening is not None and is_readable():
+                listening[0](*listening[1])
+                self.call_soon(turn)
+
+        self.call_soon(turn)
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[..., Any], *args: Any) -> Any:
+        return super().run_in_executor(executor or self.default_executor, func, *args)
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        assert not event_list
+
+    def _write_to_self(self) -> None:
+        """Who calls is on this very thread, so nobody is to be woken."""
+
+
+Delays = tuple[float, float]
+"""In seconds: until a call takes effect, and from then on until its caller learns of that."""
+
+
+Ended = Callable[[Callable[..., Any], tuple[Any, ...], Any], None]
+"""Told of a call, its arguments, and what it returned; None, if it raised."""
+
+
+class _Call:
+    """One call in a pool that has no threads."""
+
+    def __init__(self, pool: "SeededExecutor", function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self.future: Future[Any] = Future()
+        self._pool = pool
+        self._function = function
+        self._arguments = arguments
+        self._result: Any = None
+        self._error: Exception | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_made = False
+
+    def begin(self, delays: Delays) -> bool:
+        """False when it was cancelled before a thread had time for it."""
+        if not self.future.set_running_or_notify_cancel():
+            return False
+        self._timer = self._pool.loop.call_later(delays[0], self._take_effect, delays[1])
+        return True
+
+    def _take_effect(self, until_told_s: float) -> None:
+        self.make()
+        self._timer = self._pool.loop.call_later(until_told_s, self.tell)
+
+    def make(self) -> None:
+        """Take effect, if it has not yet."""
+        if self._is_made:
+            return
+        self._is_made = True
+        try:
+            self._result = self._pool.around(self._function, self._arguments)
+        except Exception as error:
+            self._error = error
+
+    def tell(self) -> None:
+        """Its caller learns of it."""
+        self._pool.told(self, self._function, self._arguments, self._result)
+        if self._error is not None:
+            self.future.set_exception(self._error)
+        else:
+            self.future.set_result(self._result)
+
+    def stop(self) -> None:
+        """Nothing more happens by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class SeededExecutor(Executor):
+    """A pool of so many threads that are none: calls take effect later, in any order across pools.
+
+    `delays` is asked for each call; `ended` is told of each when its caller learns of it.
+    """
+
+    def __init__(
+        self,
+        loop: VirtualTimeLoop,
+        threads: int,
+        delays: Callable[[], Delays],
+        ended: Ended = lambda _function, _arguments, _result: None,
+    ) -> None:
+        self.loop = loop
+        self._idle = threads
+        self._delays = delays
+        self._ended = ended
+        self._queued: deque[_Call] = deque()
+        self._running: dict[_Call, None] = {}
+        self._is_shut = False
+        self.around: Callable[[Callable[..., Any], tuple[Any, ...]], Any] = lambda function, given: function(*given)
+        """Makes each call."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> "Future[Any]":
+        if self._is_shut:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        call = _Call(self, partial(function, **options) if options else function, arguments)
+        self._queued.append(call)
+        self._begin()
+        return call.future
+
+    def _begin(self) -> None:
+        while self._idle and self._queued:
+            call = self._queued.popleft()
+            if call.begin(self._delays()):
+                self._idle -= 1
+                self._running[call] = None
+
+    def told(self, call: _Call, function: Callable[..., Any], arguments: tuple[Any, ...], result: Any) -> None:
+        """The call ended."""
+        del self._running[call]
+        self._idle += 1
+        self._ended(function, arguments, result)
+        self._begin()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """What runs ends now if it is waited for, and takes its course otherwise."""
+        self._is_shut = True
+        if cancel_futures:
+            for call in self._queued:
+                call.future.cancel()
+            self._queued.clear()
+        for call in list(self._running) if wait else ():
+            call.stop()
+            call.make()
+            call.tell()
+
+    def crash(self, takes_effect: Callable[[], bool]) -> None:
+        """The process is gone. What runs may take effect all the same, and nobody learns of it."""
+        self._is_shut = True
+        self._queued.clear()
+        for call in self._running:
+            call.stop()
+            if takes_effect():
+                call.make()
+        self._running.clear()
+
+
+def streams(seed: int, *names: str) -> dict[str, random.Random]:
+    """A stream of random numbers for each name, so that what one draws does not change the others."""
+    return {name: random.Random(f"{seed} {name}") for name in names}
+
+
+def run(loop: VirtualTimeLoop, main: Any) -> Any:
+    """As `asyncio.run`, on this loop."""
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        with suppress(NothingEverHappensError):
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        asyncio.set_event_loop(None)
+        loop.close()
