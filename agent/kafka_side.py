@@ -38,6 +38,7 @@ from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.tier_follower import TierFollower
 from metadata_topic.tiered_offsets import TieredOffsets
 from metadata_topic.topic_settings import AgentRegistration
+from plugin.wall_clock import wall_ms
 from rlm.assignment import Assignment
 from rlm.resume_point import ResumePoint, resume_point
 
@@ -49,10 +50,6 @@ _RETRY_S = 1.0
 _MIN_LEADERSHIP_INTERVAL_S = 0.2
 _METADATA_READY_TIMEOUT_S = 30.0
 _READ_TO_END_TIMEOUT_S = 60.0
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class KafkaSide:
@@ -83,7 +80,7 @@ class KafkaSide:
         self.archive = ArchiveStore()
         keeper = SnapshotKeeper(storage, identity.cluster_id, identity.broker_id, identity.incarnation)
         memory = TopicMemory(settings.remote_wal_agent_state_directory)
-        self._snapshots = StoreSnapshots(self.store, self.archive, keeper, storage, _wall_ms, memory)
+        self._snapshots = StoreSnapshots(self.store, self.archive, keeper, storage, wall_ms, memory)
         self._consumer = RemoteWalMetadataConsumer(
             client, self.store, rack=identity.rack, load_snapshot=self._snapshots.load, archive=self.archive
         )

@@ -5,7 +5,6 @@ from types import TracebackType
 from typing import Self
 
 from agent.kafka_client import client_config
-from agent.process import wall_ms
 from agent.settings import AgentSettings
 from agent.topic_memory import TopicMemory
 from agent.transfer_limits import healing_limits
@@ -17,6 +16,7 @@ from metadata_topic.topic import METADATA_TOPIC
 from metadata_topic.topic_session import TopicSession
 from plugin.loading import load_storage_manager, settings_under_prefix
 from plugin.remote_wal_storage_manager import StorageContext
+from plugin.wall_clock import wall_ms
 from rlm.orphan_task import OrphanTask
 from rlm.orphans import Comparison, MetadataBehindError
 

@@ -28,6 +28,7 @@ from agent.watchdog import Watchdog
 from kafka_log.meta_properties import MetaProperties
 from kafka_log.server_properties import BrokerProperties
 from plugin.prices import DEFAULT_PRICES_FILE, Prices
+from plugin.wall_clock import wall_ms
 from replication.hydration import ArchiveReads
 from rlm.combine_task import Clocks
 
@@ -44,11 +45,6 @@ _HTTP_ENDPOINT, _DESCRIPTORS, _STORAGE_SYSTEM, _WATCHDOG = "http endpoint", "des
 _NOT_FORMATTED = "log directories are not formatted yet"
 _CLOSING_S = 5.0
 """For what a stop does beside uploading and publishing."""
-
-
-def wall_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

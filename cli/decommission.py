@@ -22,10 +22,10 @@ def decommission(
     import time
 
     from agent.node_registrations import StoreRegistrations, publish_registration
-    from agent.process import wall_ms
     from metadata_topic.cluster_descriptions import ClusterDescriptions
     from metadata_topic.settings_topic import read_settings
     from metadata_topic.topic_session import TopicSession
+    from plugin.wall_clock import wall_ms
     from rlm.decommission import inheritance
 
     client = connection.client_config()

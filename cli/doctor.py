@@ -40,11 +40,11 @@ def _findings(broker_config: Path) -> "list[Finding]":
     from agent.doctor.diagnosis import diagnose
     from agent.doctor.findings import Finding, Level
     from agent.doctor.gathering import gather
-    from agent.process import wall_ms
     from agent.settings import AgentSettingsError
     from agent.settings_file import agent_settings
     from kafka_log.errors import BrokerPropertiesError
     from kafka_log.server_properties import load_broker_properties
+    from plugin.wall_clock import wall_ms
 
     try:
         broker = load_broker_properties(broker_config)

@@ -48,10 +48,10 @@ def rebuild(
 def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPlan, int | None]":
     import time
 
-    from agent.process import wall_ms
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
     from metadata_topic.topic_session import TopicSession
+    from plugin.wall_clock import wall_ms
     from recovery.cluster_view import ask_cluster
     from recovery.remembered_metadata import read_snapshots
     from recovery.topic_rebuild import Known, Rebuild

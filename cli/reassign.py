@@ -228,15 +228,15 @@ def _run(
 
 def _tails(admin: "ReassignmentAdmin", client: "KafkaClientConfig", wanted: bool) -> "TailRequests | NoTails":
     import secrets
-    import time
 
     from metadata_topic.topic import SETTINGS_TOPIC
+    from plugin.wall_clock import wall_ms
     from recovery.tail_requests import NoTails, TailRequests
 
     topics = {one.topic_partition.topic for one in admin.cluster().partitions}
     if not wanted or SETTINGS_TOPIC not in topics:  # without that topic there never was an agent
         return NoTails()
-    return TailRequests(client, secrets.token_hex(8), lambda: time.time_ns() // 1_000_000)
+    return TailRequests(client, secrets.token_hex(8), wall_ms)
 
 
 class _Progress:

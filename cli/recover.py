@@ -114,7 +114,7 @@ def _lost_broker(sources: Sources, log_dirs: list[Path] | None, ids: dict[Path, 
 
 
 def _plan(broker: "LostBroker", sources: Sources, selection: "Selection") -> "list[PlannedLog]":
-    from agent.process import wall_ms
+    from plugin.wall_clock import wall_ms
     from recovery.broker_recovery import plan_broker
 
     return plan_broker(broker, sources.view, sources.inventory, selection, wall_ms())
@@ -149,7 +149,7 @@ def _recover(
         TransferSpeedColumn,
     )
 
-    from agent.process import wall_ms
+    from plugin.wall_clock import wall_ms
     from recovery.broker_recovery import recover_broker
     from recovery.restore import RestoreProgress
 

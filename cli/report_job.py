@@ -1,6 +1,5 @@
 """Runs the job for `remote-wal report`: session, engine, report, output, in this order."""
 
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,11 +58,12 @@ def run_report(job: ReportJob, master: str | None, memory: str) -> "ReportData":
 def _run(
     job: ReportJob, prices: "PriceTable", spark: "SparkSession", progress: "Callable[[str], None]"
 ) -> "ReportData":
+    from plugin.wall_clock import wall_ms
     from retention_job.page.report import make_report, write_report
     from retention_job.page.report_output import ReportOutput
     from retention_job.run import RunSettings, run
 
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     output = ReportOutput(spark, job.output)
     output.begin()
     result = run(RunSettings(job.sources, now_ms, run_id_of(now_ms), job.apply, progress), spark)

@@ -61,7 +61,7 @@ def verify(
     Writes nothing into object storage. Exits with 0 if all is well; with 3 if records are missing or wrong; with 5 if
     those alone are missing that were declared as gaps; with 1 if it could not be checked.
     """
-    from agent.process import wall_ms
+    from plugin.wall_clock import wall_ms
     from recovery.broker_recovery import Selection, plan_broker
     from recovery.errors import TargetRefusedError
     from recovery.verification import ObjectVerifier, check_inventory

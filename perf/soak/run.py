@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.process import wall_ms
 from local_cluster.agent_figures import read_agents
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
@@ -26,6 +25,7 @@ from perf.soak.fault_plan import FaultKind, Step, plan_faults
 from perf.soak.judgement import Judge, Tell
 from perf.soak.load import TOPICS, Load, Records
 from perf.soak.strikes import Strikes
+from plugin.wall_clock import wall_ms
 
 RETENTION_MS = 300_000
 _STEPS_BETWEEN_RESTS = 4

@@ -19,12 +19,12 @@ from agent.doctor.facts import AgentAnswer, ClockReading, EnabledTopic, Store, U
 from agent.doctor.host_questions import ask_agent, ask_broker, dial, lock_holder, soft_limit
 from agent.doctor.store_probe import probe
 from agent.http_endpoint import HttpEndpoint
-from agent.process import wall_ms
 from cli.main import build_app
 from local_cluster.authority import Authority
 from plugin.errors import RemoteStorageAccessError
 from plugin.local_directory import DirectoryStore, LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
+from plugin.wall_clock import wall_ms
 from replication.peer_connection import Address
 
 CONTEXT = StorageContext("cluster-A", 1)

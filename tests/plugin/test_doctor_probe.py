@@ -2,8 +2,8 @@
 
 from agent.doctor.facts import ClockReading, Store
 from agent.doctor.store_probe import probe
-from agent.process import wall_ms
 from plugin.remote_wal_storage_manager import StorageContext
+from plugin.wall_clock import wall_ms
 from tests.plugin.storage_backends import Backend
 
 
