@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.partition_metadata import read_partition_metadata
-from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
@@ -40,15 +39,6 @@ class PartitionDirectory:
     @property
     def topic_id_partition(self) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, self.partition)
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentFile:
-    """A live segment of a partition."""
-
-    base_offset: int
-    path: Path
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +75,6 @@ class LogDirectory:
     def partitions(self) -> Mapping[TopicIdPartition, PartitionDirectory]:
         """The live replicas as of the last scan."""
         return MappingProxyType({known.topic_id_partition: known for _, known in self._known.values()})
-
-    @property
-    def watchable(self) -> tuple[Path, ...]:
-        """The directories in which something is created or renamed when replicas or segments come and go."""
-        return self.path, *(known.path for _, known in self._known.values())
 
     def scan(self) -> LogDirectoryScan:
         """Take note of the directory's entries. A replica without partition.metadata yet is left for the
@@ -135,21 +120,3 @@ class LogDirectory:
             return PartitionDirectory(topic, partition, read_partition_metadata(path), path)
         except FileNotFoundError:
             return None
-
-
-def live_segments(partition_dir: Path) -> list[SegmentFile]:
-    """The segments of a partition directory, by base offset; those deleted meanwhile are left out.
-
-    Raises LogDirectoryError.
-    """
-    segments = []
-    try:
-        for base_offset in list_segments(partition_dir):
-            path = partition_dir / log_file_name(base_offset)
-            try:
-                segments.append(SegmentFile(base_offset, path, path.stat().st_size))
-            except FileNotFoundError:
-                continue
-    except OSError as error:
-        raise LogDirectoryError(partition_dir, str(error)) from error
-    return segments

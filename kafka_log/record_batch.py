@@ -161,10 +161,6 @@ class RecordBatchHeader:
         return CODECS[codec_id] if codec_id < len(CODECS) else f"codec-{codec_id}"
 
     @property
-    def is_log_append_time(self) -> bool:
-        return bool(self.attributes & 0x08)
-
-    @property
     def is_transactional(self) -> bool:
         return bool(self.attributes & 0x10)
 

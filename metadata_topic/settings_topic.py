@@ -229,10 +229,6 @@ class SettingsWriter:
         """As `register_agent`, but returns at once; a failure is logged at the next call, or by `close`."""
         self._produce_soon(agent_key(agent.broker_id), encode_agent(agent))
 
-    def unregister_agent(self, broker_id: int) -> None:
-        """Remove a registration, for a broker that is gone for good. Raises MetadataTopicError."""
-        self._write(agent_key(broker_id), None)
-
     def request_tails(self, requests: TailRequests) -> None:
         """Ask the leaders' agents for these tails. Raises MetadataTopicError when that was not written."""
         self._write_all({request_key(where): encode_tail(request) for where, request in requests.items()})

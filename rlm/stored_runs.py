@@ -8,8 +8,8 @@ object's, and the positions of all its batches follow. A response may then begin
 entry.
 
 An archived topic's combined segments are deleted; then the archive's runs say where the same offsets are. They are
-asked second, as in `rlm.segment_lookup`: the archive object is committed before its sources are released, so who finds
-no source any more finds the archive object. A run is proved as an entry is, by its length and CRC32C. (One that begins
+asked second: the archive object is committed before its sources are released, so who finds no source any more finds
+the archive object. A run is proved as an entry is, by its length and CRC32C. (One that begins
 in a hole of a compacted log is not: it is told of by an offset that no batch begins with.)
 
 Entries whose bytes the log does not have any more (compacted, cut off by the log's start, dead since an election) prove

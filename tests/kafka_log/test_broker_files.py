@@ -17,13 +17,11 @@ from kafka_log.leader_epoch_checkpoint import (
 from kafka_log.log_directory import (
     LogDirectory,
     is_topic_name,
-    live_segments,
     parse_partition_directory_name,
 )
 from kafka_log.meta_properties import MetaProperties, directory_ids, parse_meta_properties, read_meta_properties
 from kafka_log.partition_metadata import parse_partition_metadata, read_partition_metadata
 from kafka_log.topic_partition import TopicId, topic_id_to_text
-from tests.kafka_log.log_writer import LogWriter
 
 PATH = Path("/logs/file")
 ENTRIES = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), max_size=6).map(
@@ -201,7 +199,6 @@ def test_a_scan_tells_what_came_and_went(tmp_path: Path) -> None:
     scan = directory.scan()
     assert [(p.topic, p.partition, p.topic_id, p.path) for p in scan.added] == [("orders", 0, TOPIC_ID, first)]
     assert (scan.removed, scan.faults) == ((), ())
-    assert directory.watchable == (tmp_path, first)
     (young / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id_to_text(TopicId(b'y' * 16))}")
     assert [p.topic for p in directory.scan().added] == ["young"]
     first.rename(tmp_path / "orders-0.88-delete")
@@ -242,19 +239,6 @@ def test_a_second_scan_opens_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_an_unreadable_log_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(LogDirectoryError, match="nowhere"):
         LogDirectory(tmp_path / "nowhere").scan()
-
-
-def test_live_segments_are_listed_in_order(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path / "t-0")
-    for _ in range(3):
-        log.append(2)
-        log.roll()
-    log.remove_oldest()
-    (log.path / "00000000000000000002.log.swap").touch()
-    (log.path / "2.log").touch()
-    segments = live_segments(log.path)
-    assert [(s.base_offset, s.size_bytes) for s in segments] == [(s.base_offset, s.size) for s in log.segments]
-    assert [s.path for s in segments] == [log.file(s) for s in log.segments]
 
 
 def test_directories_without_an_id_are_left_out(tmp_path: Path) -> None:

@@ -36,9 +36,9 @@ from rlm.archive_task import ArchiveRooms, ArchiveTaskLimits, RLMArchiveTask
 from rlm.combine_task import Clocks
 from rlm.measures import ArchiveMeasures
 from rlm.partition_schedule import ScheduleIntervals
-from rlm.segment_lookup import Located, SegmentLookup, Tier
 from tests.kafka_log.batches import batch
 from tests.rlm.memory_storage import MemoryStorage
+from tests.rlm.segment_lookup import Located, SegmentLookup, Tier
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
 OTHER = TopicIdPartition(TopicId(b"payments".ljust(16)), 0)

@@ -15,9 +15,9 @@ from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
 from plugin.errors import RemoteStorageTimeoutError
 from rlm.archive_care import KnownLogs
 from rlm.orphans import MetadataBehindError
-from rlm.segment_lookup import Tier
 from tests.kafka_log.batches import batch
 from tests.rlm.archive_rig import GRACE_MS, ORDERS, TTL_MS, Agent, CrashError, Outside, plain_log
+from tests.rlm.segment_lookup import Tier
 
 Batch = tuple[int, int, bytes]
 
