@@ -208,6 +208,7 @@ class Lifecycle:
                 segment=str(update.combined_segment_id),
                 leader_epoch=update.leader_epoch,
                 from_offset=min(entry.first_offset for entry in update.entries),
+                to_offset=max(entry.last_offset for entry in update.entries) + 1,
             )
 
     # Topics and brokers.

@@ -4,6 +4,7 @@ Every wait is for what a broker says, never for time to pass. Any broker may be 
 change they differ for some milliseconds: to act on a change, wait for it by the method of its own.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -214,6 +215,18 @@ class ClusterAdmin:
         for partition, error in done.items():
             if error is not None and error.code() != KafkaError.ELECTION_NOT_NEEDED:
                 raise ClusterAdminError(f"elect the leader of {topic}-{partition.partition}: {error}")
+
+    def elect_uncleanly(self, topic: str, partition: int, broker_id: int, timeout_s: float = 60.0) -> None:
+        """Wait until this replica leads, which is not in sync, and the only one that lives. Raises WaitTimeoutError."""
+        from confluent_kafka import ElectionType, KafkaException, TopicPartition
+
+        def leads() -> bool:
+            with contextlib.suppress(KafkaException):
+                wanted = [TopicPartition(topic, partition)]
+                self.client.elect_leaders(ElectionType.UNCLEAN, wanted).result(REQUEST_TIMEOUT_S)
+            return self.leader_of(topic, partition) == broker_id
+
+        wait_until(leads, f"broker {broker_id} leads {topic}-{partition}", timeout_s, interval_s=0.5)
 
     def reassign(self, topic: str, replicas: Mapping[int, Sequence[int]], timeout_s: float = 120.0) -> None:
         """Give partitions other replicas (partition to broker ids), and wait until they are the only ones.

@@ -71,8 +71,12 @@ def stock_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClu
 def agent_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers with agents, shared by the session: leave it with all of them running."""
     directory = tmp_path_factory.mktemp("agents") / "cluster"
-    agents = AgentsMode(BreakableStore(), {"remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS)})
-    with LocalCluster.create(directory, settings=ClusterSettings(agents, IMPATIENT)) as cluster:
+    overrides = {
+        "remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS),
+        "remote.wal.failover.check.interval.ms": "1000",
+    }
+    settings = ClusterSettings(AgentsMode(BreakableStore(), overrides), IMPATIENT)
+    with LocalCluster.create(directory, settings=settings) as cluster:
         cluster.start()
         yield cluster
 

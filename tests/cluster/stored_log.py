@@ -15,6 +15,7 @@ from local_cluster.polling import wait_until
 from local_cluster.replica_comparison import ReplicaLog
 from metadata_topic.client_config import KafkaClientConfig
 from metadata_topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.offset_ranges import joined_ranges
 from metadata_topic.store import RemoteWalMetadataStore
 from tests.cluster.script import PATIENCE_S, Script
 
@@ -53,11 +54,13 @@ class StoredLog:
         """What finished objects hold of the log that this broker has."""
         return self.store.stored_ranges(self.partition, self.epochs(broker_id))
 
-    def declared_dead_from(self, broker_id: int) -> list[int]:
-        """The offsets from which on the broker's agent has declared entries of older leaders dead."""
-        lines = [line for line in self.script.agent_log(broker_id).splitlines() if "dead_entries_published" in line]
-        told = [json.loads(line) for line in lines]
-        return [one["from_offset"] for one in told if one["partition"] == str(self.partition)]
+    def declared_dead(self) -> list[tuple[int, int]]:
+        """The ranges of offsets, ascending, of which agents have told that an election killed them."""
+        agents = [self.script.agent_log(broker_id).splitlines() for broker_id in self.cluster.broker_ids]
+        told = [json.loads(line) for log in agents for line in log if "dead_entries_published" in line]
+        return joined_ranges(
+            (one["from_offset"], one["to_offset"]) for one in told if one["partition"] == str(self.partition)
+        )
 
     def produce(self, value: bytes, records: int, *, acks: str = "all", brokers: Sequence[int] = (1, 2, 3)) -> None:
         """Append a batch; `brokers` are those that can be asked."""

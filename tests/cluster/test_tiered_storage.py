@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ElectionType, KafkaException, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.record_batch import scan_batches
@@ -201,8 +201,7 @@ def test_what_an_unclean_election_threw_away_is_on_the_tier_and_is_never_counted
         # Broker 2 goes on from what it has.
         cluster.kill_broker(1)
         cluster.start_broker(2)
-        elect_uncleanly(cluster, topic)
-        cluster.admin.wait_for_leader(topic, expected=2)
+        cluster.admin.elect_uncleanly(topic, 0, 2)
         old_epoch, _ = partition.leader_epochs().entries[0]
         wait_until(lambda: partition.leader_epochs().latest_epoch > old_epoch, "the epoch is begun", PATIENCE_S)
         log = partition.leader_epochs()
@@ -225,18 +224,6 @@ def test_what_an_unclean_election_threw_away_is_on_the_tier_and_is_never_counted
         cluster.admin.wait_for_full_isr(topic)
         cluster.admin.delete_topic(topic)
         wait_until(lambda: not offsets.partitions, "dead segments are forgotten too", PATIENCE_S)
-
-
-def elect_uncleanly(cluster: LocalCluster, topic: str) -> None:
-    """Wait until a replica leads that is not in sync."""
-
-    def elected() -> bool:
-        with suppress(KafkaException):
-            partitions = [TopicPartition(topic, 0)]
-            cluster.admin.client.elect_leaders(ElectionType.UNCLEAN, partitions).result(PATIENCE_S)
-        return cluster.leader_of(topic) is not None
-
-    wait_until(elected, f"somebody leads {topic}", PATIENCE_S, interval_s=0.5)
 
 
 def test_without_tiered_storage_the_topic_is_not_there_and_nothing_is_waited_for(stock_cluster: LocalCluster) -> None:

@@ -92,7 +92,7 @@ class BreakableStore:
         if key.endswith(_RECORDS):
             self._leave_a_hole(key)
             if self.takes("stop-before-put"):
-                os.kill(os.getpid(), signal.SIGSTOP)
+                _stop()
         self.die_if("die-before-put")
         if self.takes("die-mid-put"):
             self._write_half(key, chunks)
@@ -118,7 +118,7 @@ class BreakableStore:
         self._raise_if("get-defect", self._store)
         self.die_if("die-before-get")
         if self.takes("stop-before-get"):
-            os.kill(os.getpid(), signal.SIGSTOP)
+            _stop()
         data = self._store.get_range(key, start, end)
         self.die_if("die-after-get")
         return data
@@ -225,6 +225,11 @@ def _die_once_published(publisher: RemoteWalMetadataPublisher, records: int) -> 
     while publisher.counters.get("acknowledged", 0) < records:
         pause.wait(_POLL_S)
     _die()
+
+
+def _stop() -> None:
+    # All threads stand still by this, but the one that it is sent to is the first: it takes no further step.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def _die() -> None:

@@ -1,0 +1,103 @@
+"""Who leads no more: a leader that was cut off uploads on, and one that died had what its successor never had."""
+
+from pathlib import Path
+
+from local_cluster.cluster_admin import ClusterAdmin
+from local_cluster.polling import wait_until
+from local_cluster.replica_comparison import compare_replicas
+from tests.cluster.agent_views import FAULTS, RECORD_BYTES, AgentCounters
+from tests.cluster.kernel_views import is_stopped
+from tests.cluster.recovery_commands import drilled_recovery, planned_recovery
+from tests.cluster.script import PATIENCE_S, Script
+from tests.cluster.stored_log import StoredLog, addresses, stored_log
+
+OLD, FOLLOWER, OTHERS = 1, 2, (2, 3)
+UPLOADED = "remote_wal_uploaded_segments_total"
+WRONG_BYTES = {"hydration_corrupt", "inline_requested_corrupt", "splice_refetch"}
+KEPT, LOST, NEW = (text * 250 for text in (b"kept", b"lost", b"new!"))
+RECORDS = 300
+
+
+def test_what_a_leader_uploads_that_was_cut_off_is_never_linked_and_never_recovered(
+    agent_script: Script, tmp_path: Path
+) -> None:
+    # 1 leads; its agent stands still with an upload in hand of records that nobody else has, and then it does itself
+    # -> 2 or 3 leads and goes on from 300 -> the old leader's agent goes on: it uploads -> the old leader is back
+    script, cluster = agent_script, agent_script.cluster
+    script.create_topic(assignment=[[OLD, *OTHERS]])
+    with stored_log(script) as log:
+        log.produce(KEPT, RECORDS)
+        log.expect_all_stored(OLD, RECORDS)
+        old_agent = AgentCounters(cluster, [OLD])
+        script.switch(OLD, "stop-before-put")
+        log.produce(LOST, RECORDS, acks="1", brokers=[OLD])
+        pid = cluster.agent(OLD).pid
+        assert pid is not None
+        wait_until(lambda: is_stopped(pid), "the agent stands still with an upload in hand", PATIENCE_S)
+        cluster.pause_broker(OLD)
+        assert log.end_offset(OLD) == 2 * RECORDS
+        seen_by_others = ClusterAdmin(addresses(cluster, OTHERS))
+        leader = seen_by_others.wait_for_leader(script.topic, other_than=OLD)
+        log.produce(NEW, RECORDS, brokers=OTHERS)
+        assert [start for _, start in log.epochs(leader).entries] == [0, RECORDS]
+
+        assert old_agent.growth(UPLOADED) == 0
+        cluster.resume_agent(OLD)
+        wait_until(lambda: old_agent.growth(UPLOADED) > 0, "the old leader's agent uploads", PATIENCE_S)
+        assert seen_by_others.leader_of(script.topic) == leader
+        cluster.resume_broker(OLD)
+        cluster.admin.wait_for_full_isr(script.topic)
+        wait_until(log.declared_dead, "what the old leader uploaded is declared dead", PATIENCE_S)
+        [(first, end)] = log.declared_dead()
+        assert RECORDS == first < end <= 2 * RECORDS
+        expect_life_to_go_on(log, leader, tmp_path)
+
+
+def test_what_an_unclean_election_threw_away_is_told_and_does_not_come_back(
+    agent_script: Script, tmp_path: Path
+) -> None:
+    # 1 and 2 have [0, 300) -> 2 dies, 1 goes on to 600, all of it stored -> 1 dies, and its agent; 2 leads from 300 on
+    # -> [300, 600) is told as dead -> 1 follows, and cuts its log
+    script, cluster = agent_script, agent_script.cluster
+    unclean = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    cluster.create_topic(script.topic, assignment=[[OLD, FOLLOWER]], config=unclean)
+    script.link_topic()
+    with stored_log(script) as log:
+        log.produce(KEPT, RECORDS)
+        cluster.kill_broker(FOLLOWER)
+        cluster.admin.wait_for_isr(script.topic, [OLD])
+        log.produce(LOST, RECORDS, brokers=[OLD])
+        log.expect_all_stored(OLD, 2 * RECORDS)
+        cluster.kill_broker(OLD)
+        cluster.kill_agent(OLD)
+        cluster.start_broker(FOLLOWER)
+        cluster.admin.elect_uncleanly(script.topic, 0, FOLLOWER)
+
+        removed = [(RECORDS, 2 * RECORDS)]
+        wait_until(lambda: log.declared_dead() == removed, "what the election removed is told", PATIENCE_S)
+        script.expect_growth("remote_wal_dead_entries_published_total")
+        wait_until(lambda: log.ranges(FOLLOWER) == [(0, RECORDS)], "none of it counts as stored", PATIENCE_S)
+        assert planned_recovery(cluster, FOLLOWER, script.topic)["end_offset"] == RECORDS
+        script.start_agent(OLD)
+        cluster.start_broker(OLD)
+        cluster.admin.wait_for_full_isr(script.topic)
+        expect_life_to_go_on(log, FOLLOWER, tmp_path)
+        assert log.declared_dead() == removed
+
+
+def expect_life_to_go_on(log: StoredLog, leader: int, scratch: Path) -> None:
+    """The new leader's records are linked, all replicas have them, and what is stored gives back these very ones."""
+    script, cluster = log.script, log.cluster
+    links = AgentCounters(cluster)
+    log.produce(NEW, RECORDS)
+    wait_until(lambda: links.growth(RECORD_BYTES, path="linked") > 100_000, "links are used", PATIENCE_S)
+    comparison = compare_replicas(cluster, script.topic, PATIENCE_S)
+    assert comparison.identical, str(comparison)
+    end = log.end_offset(leader)
+    log.expect_all_stored(leader, end)
+    planned = planned_recovery(cluster, leader, script.topic)
+    assert (planned["status"], planned["end_offset"]) == ("whole", end)
+    assert drilled_recovery(cluster, leader, script.topic, scratch / "drill")["end_offset"] == end
+    drilled = (scratch / "drill").rglob("*.log")
+    assert not any(LOST[:8] in path.read_bytes() for path in drilled)
+    assert not WRONG_BYTES & script.counters.grown_labels(FAULTS, "reason").keys()
