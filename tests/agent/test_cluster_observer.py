@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError
@@ -17,6 +17,7 @@ from metadata_topic.cluster_descriptions import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
+    ClusterDescriptions,
     DescribedTopic,
 )
 from metadata_topic.topic import METADATA_TOPIC
@@ -81,7 +82,8 @@ class Rig:
     def __init__(self, login: dict[str, str]) -> None:
         self.admin = FakeAdmin()
         self.observer = ClusterObserver(KafkaClientConfig("127.0.0.1:1", login), 1, TopicWatch(GRACE_MS))
-        self.observer._admin = self.observer._descriptions = self.admin
+        self.observer._admin = self.admin
+        self.observer._descriptions = cast(ClusterDescriptions, self.admin)
 
     def is_gone(self, name: str, now_ms: int, heard_of: Iterable[str] = ()) -> bool:
         wanted = [id_of(name)]

@@ -61,7 +61,7 @@ def test_another_cluster_under_the_prefix_is_seen_and_other_files_are_not(tmp_pa
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_bytes(b"x")
     store = probed(tmp_path)
-    assert store.other_clusters == {"cluster-B"}
+    assert store.other_clusters == frozenset({"cluster-B"})
     assert store.keys_looked_at == 2
 
 

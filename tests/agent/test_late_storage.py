@@ -1,6 +1,6 @@
 """Until object storage is there, every call fails as if it were down."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,7 +16,7 @@ METADATA = RemoteWalCombinedLogSegmentMetadata(SEGMENT, (), RemoteLogSegmentStat
 
 def test_before_it_arrived_every_call_fails_and_says_retry() -> None:
     late = LateStorageManager()
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: late.copy_log_segment_data(METADATA, []),
         lambda: late.fetch_log_segment(SEGMENT, 0, 1),
         lambda: late.fetch_segment_metadata(StoredSegment(SEGMENT, "key", 1, 1)),
@@ -59,7 +59,7 @@ def test_whatever_the_real_one_raises_is_a_failure_of_that_call(monkeypatch: pyt
     for name in ("copy_log_segment_data", "fetch_log_segment", "fetch_segment_metadata", "delete_log_segment_data"):
         monkeypatch.setattr(real, name, broken)
     monkeypatch.setattr(real, "list_log_segments", broken_on_the_way)
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: late.copy_log_segment_data(METADATA, []),
         lambda: late.fetch_log_segment(SEGMENT, 0, 1),
         lambda: late.fetch_segment_metadata(StoredSegment(SEGMENT, "key", 1, 1)),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,8 @@ def test_retries_that_the_storage_manager_makes_by_itself_count(clock: Clock) ->
 def test_it_is_told_once_a_minute_and_for_as_long_as_it_lasts(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     ceiling = RequestCeiling("PUT", 10, "the.key", clock)
     admitted(ceiling, 10)
-    assert ceiling.alarm is None
+    at_the_ceiling = ceiling.alarm
+    assert at_the_ceiling is None
     admitted(ceiling, 10)
     assert ceiling.alarm is not None
     assert "the.key" in ceiling.alarm
@@ -69,8 +71,8 @@ def test_a_call_beyond_the_ceiling_fails_as_one_of_the_store_and_deletions_go_on
         segment_id = CombinedSegmentId(1, 2, sequence)
         metadata = RemoteWalCombinedLogSegmentMetadata(segment_id, (), RemoteLogSegmentState.COPY_SEGMENT_STARTED, 0)
         calls: list[Callable[[], object]] = [
-            lambda metadata=metadata: late.copy_log_segment_data(metadata, []),
-            lambda segment_id=segment_id: late.fetch_log_segment(segment_id, 0, 1),
+            partial(late.copy_log_segment_data, metadata, []),
+            partial(late.fetch_log_segment, segment_id, 0, 1),
         ]
         outcomes.append([failure(call) for call in calls])
         late.delete_log_segment_data(segment_id)

@@ -16,6 +16,7 @@ from agent.lifecycle import Lifecycle
 from agent.metadata_topics import MetadataTopics
 from metadata_topic.consumer import RemoteWalMetadataConsumer
 from metadata_topic.settings_topic import SettingsReader
+from metadata_topic.tier_follower import TierFollower
 from metadata_topic.topic_settings import LinkPolicy, TopicSettings
 from rlm.link_policy import LinkMode
 from tests.agent.agent_rig import PARTITION, AgentRig, running_agent
@@ -62,7 +63,7 @@ class Kafka:
         monkeypatch.setattr(RemoteWalMetadataConsumer, "ready", property(lambda _: metadata.is_given))
         monkeypatch.setattr(RemoteWalMetadataConsumer, "read_to_end", lambda *_: metadata.is_given)
         monkeypatch.setattr(SettingsReader, "topics", property(lambda _: topics if settings.is_given else {}))
-        monkeypatch.setattr(kafka_side.TierFollower, "start", lambda _follower: None)
+        monkeypatch.setattr(TierFollower, "start", lambda _follower: None)
         monkeypatch.setattr(kafka_side.KafkaSide, "_register", made)
         monkeypatch.setattr(kafka_side, "LeadershipReader", lambda *_: self)
         monkeypatch.setattr(MetadataTopics, "make", made)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -86,7 +87,7 @@ class Table:
     def expect_cleaned(self, *brokers: int) -> None:
         """The cleaner has been through all segments of these brokers but for the active one."""
         for broker_id in brokers:
-            wait_until(lambda one=broker_id: self._is_cleaned(one), f"broker {broker_id} has cleaned", PATIENCE_S)
+            wait_until(partial(self._is_cleaned, broker_id), f"broker {broker_id} has cleaned", PATIENCE_S)
 
     def _is_cleaned(self, broker_id: int) -> bool:
         directory = self._log.directory(broker_id)
@@ -137,8 +138,12 @@ def test_the_cleaner_at_work_leaves_no_hole_and_costs_no_key(script: Script, tmp
 
         table.expect_cleaned(LEADER, *OTHERS)
         end = log.end_offset(LEADER)
+
+        def has_all(broker_id: int) -> bool:
+            return log.end_offset(broker_id) == end
+
         for broker_id in (LEADER, *OTHERS):
-            wait_until(lambda one=broker_id: log.end_offset(one) == end, f"broker {broker_id} has all", PATIENCE_S)
+            wait_until(partial(has_all, broker_id), f"broker {broker_id} has all", PATIENCE_S)
             assert newest_values(log.directory(broker_id)) == table.values
         assert drilled_recovery(script.cluster, LEADER, script.topic, tmp_path / "drill")["end_offset"] == end
         assert newest_values(tmp_path / "drill" / f"{script.topic}-0") == table.values

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,18 @@ def is_missed(cluster: LocalCluster, counters: AgentCounters) -> bool:
     return counters.growth(FAULTS, reason="hydration_not_found") > 0
 
 
+def has_saved_a_snapshot(cluster: LocalCluster, broker_id: int) -> bool:
+    return metric(cluster, broker_id, "remote_wal_metadata_snapshots_total", outcome="saved") > 0
+
+
+def listings(cluster: LocalCluster, broker_id: int) -> float:
+    return metric(cluster, broker_id, "remote_wal_store_requests_total", operation="list")
+
+
+def has_listed(cluster: LocalCluster, broker_id: int, beyond: float) -> bool:
+    return listings(cluster, broker_id) > beyond
+
+
 def in_doubt(cluster: LocalCluster) -> list[float]:
     return [metric(cluster, one, "remote_wal_metadata_topic_in_doubt") for one in cluster.broker_ids]
 
@@ -110,9 +123,8 @@ def test_a_metadata_topic_that_was_deleted_costs_no_object_and_is_rebuilt(cluste
         script.create_topic()
         script.produce(PLAIN)
         script.expect_links_to_be_used()
-        saved = "remote_wal_metadata_snapshots_total"
         for one in cluster.broker_ids:
-            wait_until(lambda one=one: metric(cluster, one, saved, outcome="saved") > 0, "a snapshot", PATIENCE_S)
+            wait_until(partial(has_saved_a_snapshot, cluster, one), "a snapshot", PATIENCE_S)
 
         # When the topic is deleted and made anew, every agent tells, and goes on.
         before = stored(cluster)
@@ -127,12 +139,10 @@ def test_a_metadata_topic_that_was_deleted_costs_no_object_and_is_rebuilt(cluste
         script.start_agent(3)
         wait_until(lambda: all(in_doubt(cluster)), "the agent that came back doubts it", PATIENCE_S)
         script.expect_records_to_flow()
-        rounds = {one: metric(cluster, one, "remote_wal_store_requests_total", operation="list") for one in (1, 2, 3)}
+        rounds = {one: listings(cluster, one) for one in (1, 2, 3)}
         for one, listed in rounds.items():
             wait_until(
-                lambda one=one, listed=listed: (
-                    metric(cluster, one, "remote_wal_store_requests_total", operation="list") > listed + 2
-                ),
+                partial(has_listed, cluster, one, listed + 2),
                 "objects were compared with the metadata",
                 PATIENCE_S,
             )

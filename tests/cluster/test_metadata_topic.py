@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import pytest
 
@@ -54,9 +55,13 @@ def record(broker_id: int, sequence: int, state: RemoteLogSegmentState) -> Remot
 def test_each_agents_partition_is_led_by_its_own_broker(cluster: LocalCluster, client: KafkaClientConfig) -> None:
     ensured = ensure_topics(client, MetadataTopicSettings())
     assert (ensured.metadata_partitions, ensured.created, ensured.deviations) == (12, (), ())
+
+    def leads_its_partition(broker_id: int) -> bool:
+        return cluster.leader_of(METADATA_TOPIC, broker_id % 12) == broker_id
+
     for broker_id in cluster.broker_ids:
         wait_until(
-            lambda broker_id=broker_id: cluster.leader_of(METADATA_TOPIC, broker_id % 12) == broker_id,
+            partial(leads_its_partition, broker_id),
             f"broker {broker_id} leads its agent's partition",
             30.0,
         )

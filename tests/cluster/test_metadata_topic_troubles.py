@@ -3,6 +3,7 @@
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from confluent_kafka import KafkaException
@@ -60,6 +61,10 @@ def config(cluster: LocalCluster, topic: str) -> dict[str, str]:
         return {}
 
 
+def is_refused(cluster: LocalCluster, broker_id: int) -> bool:
+    return readiness(cluster, broker_id)[0] == 503
+
+
 def wait_until_all_is_published(cluster: LocalCluster) -> None:
     """What is uploaded all the time is published all the time."""
 
@@ -68,7 +73,7 @@ def wait_until_all_is_published(cluster: LocalCluster) -> None:
         return told["metadata_stalled"] is None and told["metadata_pending"] < 50
 
     for broker_id in cluster.broker_ids:
-        wait_until(lambda one=broker_id: publishes(one), f"agent {broker_id} has published", PATIENCE_S)
+        wait_until(partial(publishes, broker_id), f"agent {broker_id} has published", PATIENCE_S)
 
 
 def test_metadata_is_published_whatever_happens_to_its_topic(cluster: LocalCluster, topic: str) -> None:
@@ -85,7 +90,7 @@ def test_metadata_is_published_whatever_happens_to_its_topic(cluster: LocalClust
         # When it is compacted, nothing is published, nor uploaded or linked, until it is mended.
         set_config(cluster, "cleanup.policy", "compact")
         for broker_id in cluster.broker_ids:
-            wait_until(lambda one=broker_id: readiness(cluster, one)[0] == 503, "it is refused", PATIENCE_S)
+            wait_until(partial(is_refused, cluster, broker_id), "it is refused", PATIENCE_S)
         assert f"--alter --topic {METADATA_TOPIC} --add-config cleanup.policy=delete" in readiness(cluster, 1)[1]
         script.expect_inline_bytes()
         script.expect_growth("remote_wal_faults_total", reason=STALLED)

@@ -401,7 +401,7 @@ def _read_all(cluster: LocalCluster, topic: str, number: int = 0) -> dict[int, b
             for message in consumer.consume(1000, 1.0):
                 assert message.error() is None
                 read[message.offset()] = message.value()
-            return consumer.position([partition])[0].offset >= end
+            return bool(consumer.position([partition])[0].offset >= end)
 
         wait_until(reached, f"{topic} is read up to offset {end}", PATIENCE_S)
     finally:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -113,7 +114,7 @@ def now_ms() -> int:
     return round(time.time() * 1000)
 
 
-def log_ends(result: RunResult, topic: str) -> dict[int, object]:
+def log_ends(result: RunResult, topic: str) -> dict[int, Any]:
     history = result.history
     rows = history.with_topic_names(history.partitions).filter(f"topic = '{topic}'").collect()
     return {row.partition: row for row in rows}

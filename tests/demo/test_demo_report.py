@@ -2,6 +2,7 @@ import dataclasses
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -121,7 +122,7 @@ def test_the_json_has_what_programs_look_for() -> None:
     assert found["seconds"] == {"total": 180.0, "load": 120.0}
 
 
-def shown(console_width: int, **changes: object) -> str:
+def shown(console_width: int, **changes: Any) -> str:
     console = Console(width=console_width, file=io.StringIO())
     show_introduction(console, StoreKind.LOCAL)
     show_report(console, dataclasses.replace(report(), **changes), Path("kept"))

@@ -167,9 +167,14 @@ def test_zeros_of_a_preallocated_file_are_no_torn_tail(tmp_path: Path, monkeypat
     tail = SegmentTail(log.path, 0)
     assert tail.read(MANY).records == raw_of(log)
     assert tail.read(MANY) == (b"", [], ())
-    lengths = []
+    lengths: list[int] = []
     pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda fd, n, at: lengths.append(n) or pread(fd, n, at))
+
+    def measured(fd: int, length: int, position: int) -> bytes:
+        lengths.append(length)
+        return pread(fd, length, position)
+
+    monkeypatch.setattr(os, "pread", measured)
     assert tail.read(MANY) == (b"", [], ())
     assert sum(lengths) < 100, "idle reads do not fetch a megabyte of zeros"
     log.append(1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException
 
 from kafka_log.topic_partition import TopicId
+from metadata_topic.topic_consumer import MessageLike
 
 
 @dataclass
@@ -79,7 +80,7 @@ class FakeConsumer:
     def assign(self, topic: str, positions: dict[int, int]) -> None:
         self._positions = dict(positions)
 
-    def consume(self, num_messages: int, timeout: float) -> list[FakeMessage]:
+    def consume(self, num_messages: int, timeout: float) -> list[MessageLike]:
         with self._topic.changed:
             messages = self._read(num_messages)
             if not messages:
@@ -91,11 +92,11 @@ class FakeConsumer:
         self._positions = {}
         self._topic.stalled.clear()
 
-    def _read(self, num_messages: int) -> list[FakeMessage]:
+    def _read(self, num_messages: int) -> list[MessageLike]:
         if self._topic.fail_next:
             self._topic.fail_next -= 1
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-        messages = []
+        messages: list[MessageLike] = []
         for partition, position in self._positions.items():
             if partition in self._topic.stalled:
                 continue

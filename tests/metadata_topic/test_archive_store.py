@@ -187,7 +187,12 @@ def histories(draw: st.DrawFn) -> list[ArchiveRecord]:
         epoch = draw(st.integers(0, 3))
         epochs = [(epoch, split)] + ([(3, named.last_offset)] if split < named.last_offset else [])
         steps = draw(st.sampled_from(["p", "pc", "c", "pd", "pcd", "cdD", "pdD", "pcdD", "D"]))
-        makers = {"p": prepared(named), "c": committed(named, *epochs), "d": deleting(named), "D": deleted(named)}
+        makers: dict[str, ArchiveRecord] = {
+            "p": prepared(named),
+            "c": committed(named, *epochs),
+            "d": deleting(named),
+            "D": deleted(named),
+        }
         history += [makers[letter] for letter in steps]
     return history
 

@@ -108,7 +108,7 @@ def test_a_topic_that_gets_its_partitions_while_it_is_taken_up_becomes_ready() -
     for _ in range(2):
         topic.partitions.append([])
     put(topic, segment(1, entry(0, 9)), partition=2)
-    topic.consumer = lambda _config: Growing(topic)  # type: ignore[method-assign]
+    topic.consumer = lambda config: Growing(topic)  # type: ignore[method-assign]
     with reading(topic) as (consumer, store):
         assert consumer.wait_until_ready(10.0)
         assert store.totals()[FINISHED].segments == 1

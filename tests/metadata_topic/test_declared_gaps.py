@@ -98,12 +98,13 @@ def test_released_offsets_are_the_highest_by_partition_and_epoch() -> None:
         store.apply(segment(sequence, *entries))
         known = store.published_segment(segment_id(sequence))
         assert known is not None
-        released.add(known.entry_block)
+        entry_block = known.entry_block
+        released.add(entry_block)
     released.add(b"")
     assert sorted(released.all()) == [(ORDERS, 0, 10), (ORDERS, 1, 20), (PAYMENTS, 2, 7)]
     assert released.up_to(ORDERS, 5) == 0
     bounded = ReleasedOffsets(released.all(), kept_max=1)
-    bounded.add(known.entry_block)
+    bounded.add(entry_block)
     assert len(bounded.all()) == 1
 
 

@@ -44,7 +44,7 @@ STARTED = RemoteLogSegmentMetadata(
     None,
     State.COPY_SEGMENT_STARTED,
 )
-WRITTEN_BY_KAFKA = {
+WRITTEN_BY_KAFKA: dict[str, tuple[str, Known]] = {
     "started": (f"010000{ID}00{UUID}00{BODY}000000", STARTED),
     "started, with the tagged field TxnIndexEmpty": (f"010000{ID}00{UUID}00{BODY}000001000101", STARTED),
     "finished, with custom metadata": (

@@ -45,7 +45,8 @@ class FakeProducer:
     def partition_count(self, topic: str, timeout_s: float) -> int:
         return self.kafka.partitions
 
-    def produce(self, topic: str, value: bytes, key: bytes, partition: int, on_delivery: Report) -> None:
+    def produce(self, topic: str, value: bytes | None, key: bytes, partition: int, on_delivery: Report) -> None:
+        assert value is not None
         if partition >= self.kafka.partitions:
             raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
         if len(self.queue) >= self.kafka.queue_limit:

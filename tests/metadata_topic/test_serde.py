@@ -5,7 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadata_topic import serde
-from metadata_topic.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate, UnknownRecord
+from metadata_topic.records import (
+    PublishedSegment,
+    RemoteWalLogSegmentMetadataUpdate,
+    UnknownRecord,
+    decode_entries,
+    encode_entries,
+)
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from tests.metadata_topic.metadata_strategies import (
     DELETED,
@@ -26,7 +32,7 @@ def test_a_segments_record_is_read_as_it_was_written(record: RemoteWalCombinedLo
     read = serde.decode(serde.encode_key(record.combined_segment_id), serde.encode(record))
     assert isinstance(read, PublishedSegment)
     assert read.metadata == record
-    assert serde.decode_entries(read.entry_block) == record.entries
+    assert decode_entries(read.entry_block) == record.entries
     assert PublishedSegment.of(record) == read
 
 
@@ -54,7 +60,7 @@ def test_no_truncated_record_is_taken_for_a_whole_one(
         # Cut exactly before the entries, a segment's record is one without entries: legal, and of no harm.
         assert isinstance(read, PublishedSegment)
         assert read.metadata.entries == ()
-        assert length == len(value) - len(serde.encode_entries(record.entries))
+        assert length == len(value) - len(encode_entries(record.entries))
 
 
 def test_each_fault_has_its_own_reason() -> None:

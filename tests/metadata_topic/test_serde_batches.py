@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metadata_topic import serde
-from metadata_topic.records import PublishedSegment, RemoteWalRebuiltSegment
+from metadata_topic.records import PublishedSegment, RemoteWalRebuiltSegment, decode_entries
 from metadata_topic.serde_batches import PADDING, BinaryColumn, SegmentBatch, decode_segments
 from plugin.segment_metadata import (
     UNKNOWN_POSITION,
@@ -85,7 +85,7 @@ def expected(record: PublishedSegment) -> tuple[object, ...]:
                 e.start_file_position,
                 e.end_file_position,
             )
-            for e in serde.decode_entries(record.entry_block)
+            for e in decode_entries(record.entry_block)
         ],
     )
 

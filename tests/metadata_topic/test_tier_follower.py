@@ -9,7 +9,7 @@ from metadata_topic.kip405 import RemoteLogMetadata
 from metadata_topic.tier_follower import TierFollower
 from metadata_topic.tiered_offsets import NOTHING_TIERED, TieredOffsets
 from metadata_topic.topic_follower import FollowSettings
-from tests.metadata_topic.fake_topic import FakeTopic
+from tests.metadata_topic.fake_topic import FakeConsumer, FakeTopic
 from tests.metadata_topic.kip405_writer import write
 from tests.metadata_topic.test_tiered_offsets import ONE_LEADER, ORDERS, copied, started, update
 
@@ -40,18 +40,20 @@ class LookedForTopic(FakeTopic):
         super().__init__(partitions=0)
         self.looked = threading.Semaphore(0)
 
-    def consumer(self, config: object) -> "object":  # type: ignore[override]
-        topic = self
-        consumer = super().consumer(config)
-        count = consumer.partition_count
+    def consumer(self, config: object) -> FakeConsumer:
+        self.consumers += 1
+        return LookingConsumer(self)
 
-        def counted(name: str, timeout_s: float) -> int:
-            found = count(name, timeout_s)
-            topic.looked.release()
-            return found
 
-        consumer.partition_count = counted  # type: ignore[method-assign]
-        return consumer
+class LookingConsumer(FakeConsumer):
+    def __init__(self, topic: LookedForTopic) -> None:
+        super().__init__(topic)
+        self._looked = topic.looked
+
+    def partition_count(self, topic: str, timeout_s: float) -> int:
+        found = super().partition_count(topic, timeout_s)
+        self._looked.release()
+        return found
 
 
 @contextmanager
@@ -111,12 +113,12 @@ def test_nothing_is_known_of_the_topic_while_no_broker_answers() -> None:
     answer = threading.Event()
     asked = threading.Event()
 
-    def consumer(config: object) -> object:
+    def consumer(config: object) -> FakeConsumer:
         asked.set()
         assert answer.wait(10)
         return topic.consumer(config)
 
-    follower = TierFollower(KafkaClientConfig("nowhere:1"), TieredOffsets(), QUICK, consumer_factory=consumer)  # type: ignore[arg-type]
+    follower = TierFollower(KafkaClientConfig("nowhere:1"), TieredOffsets(), QUICK, consumer_factory=consumer)
     follower.start()
     try:
         assert asked.wait(10)

@@ -42,7 +42,9 @@ def update(number: int, state: RemoteLogSegmentState = FINISHED) -> RemoteLogSeg
     return RemoteLogSegmentMetadataUpdate(segment_id, "orders", 1, 0, None, state)
 
 
-def copied(number: int, start: int, end: int, *epochs: tuple[int, int]) -> list[RemoteLogMetadata]:
+def copied(
+    number: int, start: int, end: int, *epochs: tuple[int, int]
+) -> list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate]:
     return [started(number, start, end, *epochs), update(number)]
 
 

@@ -1,7 +1,7 @@
 """The backends under test, and the segments that tests write."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -66,8 +66,8 @@ class Backend:
 
 
 def segment(
-    sequence: int, records: list[bytes], broker_id: int = 1
-) -> tuple[RemoteWalCombinedLogSegmentMetadata, list[bytes]]:
+    sequence: int, records: Sequence[bytes | memoryview], broker_id: int = 1
+) -> tuple[RemoteWalCombinedLogSegmentMetadata, Sequence[bytes | memoryview]]:
     """What a combine task hands over: entries without positions, and their batches."""
     entries = tuple(
         RemoteLogSegmentMetadataEntry(

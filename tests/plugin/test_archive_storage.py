@@ -1,5 +1,6 @@
 """What every backend keeps as an archive."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,7 @@ def test_whatever_a_backend_raises_fails_the_one_call(backend: Backend, monkeypa
 
     for name in ("write_object", "read_object", "read_footer", "delete_object", "list_objects"):
         monkeypatch.setattr(manager, name, broken)
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: archive.write(object_id, sealed),
         lambda: archive.fetch(object_id, 0, 1),
         lambda: archive.fetch_runs(stored),

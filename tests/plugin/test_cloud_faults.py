@@ -3,6 +3,7 @@
 import json
 import threading
 import urllib.request
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -80,7 +81,7 @@ def test_a_put_that_hangs_is_given_up_and_sent_again(cloud: Backend, server: Obj
 
 
 def test_a_store_that_hangs_for_ever_is_a_time_out(cloud: Backend, server: ObjectStoreServer) -> None:
-    manager = cloud.manager(startup_self_test="false", **{**QUICK, "total_timeout_ms": "500"})
+    manager = cloud.manager(None, startup_self_test="false", **{**QUICK, "total_timeout_ms": "500"})
     server.faults.add(Fault("hang"))
     with pytest.raises(RemoteStorageTimeoutError):
         manager.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10)
@@ -146,7 +147,7 @@ def test_a_missing_permission_is_named_and_not_asked_for_again(
     cloud: Backend, server: ObjectStoreServer, operation: str, permission: str
 ) -> None:
     manager = cloud.manager()
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "put": partial(manager.copy_log_segment_data, *segment(0, [b"abc"])),
         "get": partial(manager.fetch_log_segment, segment(0, [])[0].combined_segment_id, 0, 1),
         "list": lambda: list(manager.list_log_segments()),
@@ -274,7 +275,8 @@ def test_faults_can_be_set_from_another_process(server: ObjectStoreServer) -> No
     def control(method: str, path: str, body: object = None) -> bytes:
         request = urllib.request.Request(server.endpoint_url + path, json.dumps(body).encode(), method=method)
         with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.read()
+            answered: bytes = answer.read()
+            return answered
 
     control("POST", "/_faults", {"kind": "error", "methods": ["PUT"], "times": 2})
     assert json.loads(control("GET", "/_faults"))["faults"][0]["times"] == 2

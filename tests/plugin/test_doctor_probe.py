@@ -14,7 +14,7 @@ def test_the_probe_passes_sees_the_other_cluster_and_leaves_nothing(backend: Bac
     store = probe(manager, StorageContext(backend.cluster_id, 1), "1f", wall_ms)
     assert isinstance(store, Store)
     assert (store.failures, store.refuses_overwriting) == ({}, True)
-    assert store.other_clusters == {"another-cluster"}
+    assert store.other_clusters == frozenset({"another-cluster"})
     assert isinstance(store.clock, ClockReading)
     assert abs(store.clock.skew_ms) < 5000
     assert [listed.key for listed in backend.store().list_page(f"shared/{backend.cluster_id}/", None).objects] == []

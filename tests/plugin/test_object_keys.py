@@ -55,7 +55,7 @@ def test_the_probe_is_never_taken_for_a_segment() -> None:
     prefix, key = KEYS.listable_probe(3, "0011")
     assert key.startswith(prefix)
     assert prefix.endswith("/")
-    assert KEYS.parse(key) is KEYS.parse_archive(key) is KEYS.parse_blob(key) is KEYS.cluster_of(key) is None
+    assert [KEYS.parse(key), KEYS.parse_archive(key), KEYS.parse_blob(key), KEYS.cluster_of(key)] == [None] * 4
 
 
 def test_a_key_of_any_cluster_under_the_prefix_tells_whose_it_is() -> None:

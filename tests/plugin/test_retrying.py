@@ -52,7 +52,8 @@ def test_success_costs_one_attempt_and_no_wait() -> None:
 
 
 def test_every_failed_attempt_is_heard_of() -> None:
-    time, failures = VirtualTime(), []
+    time = VirtualTime()
+    failures: list[str] = []
     script = Script(time, [(0, throttled()), (2, RemoteStorageTimeoutError("put", "k", "")), (0, throttled())])
     trying = retrier(time, failures)
     assert trying.call(script, trying.deadline()) == "done"

@@ -23,7 +23,19 @@ from plugin.s3_errors import as_storage_error
 
 
 def answer(status: int, code: str) -> boto.ClientError:
-    return boto.ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")
+    return boto.ClientError(
+        {
+            "Error": {"Code": code},
+            "ResponseMetadata": {
+                "RequestId": "1",
+                "HostId": "h",
+                "HTTPStatusCode": status,
+                "HTTPHeaders": {},
+                "RetryAttempts": 0,
+            },
+        },
+        "PutObject",
+    )
 
 
 def caused_by(cause: OSError) -> NewConnectionError:
@@ -58,7 +70,7 @@ def caused_by(cause: OSError) -> NewConnectionError:
         (answer(500, "InternalError"), RemoteStorageError, "server_error"),
         (boto.ReadTimeoutError(endpoint_url="u"), RemoteStorageTimeoutError, "timeout"),
         (boto.ConnectTimeoutError(endpoint_url="u"), RemoteStorageTimeoutError, "timeout"),
-        (boto.SSLError(endpoint_url="u", error="bad certificate"), RemoteStorageUnreachableError, "tls"),
+        (boto.SSLError(endpoint_url="u", error=OSError("bad certificate")), RemoteStorageUnreachableError, "tls"),
         (
             boto.EndpointConnectionError(
                 endpoint_url="u", error=NameResolutionError("h", None, OSError("x"))  # type: ignore[arg-type]

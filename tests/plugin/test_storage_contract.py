@@ -60,7 +60,8 @@ def test_other_bytes_under_the_same_id_are_a_conflict_and_change_nothing(backend
 
 def test_of_concurrent_writers_of_one_key_one_wins(backend: Backend) -> None:
     manager = backend.manager()
-    ready, outcomes = threading.Barrier(4), []
+    ready = threading.Barrier(4)
+    outcomes: list[bytes | None] = []
 
     def write(body: bytes) -> None:
         ready.wait()

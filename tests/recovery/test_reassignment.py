@@ -92,6 +92,9 @@ class Play:
             case BeginAtLocalLog() | BeginAtTier():
                 self.controller.begins_at_tier = isinstance(action, BeginAtTier)
 
+    def begins_at_tier(self) -> bool:
+        return self.controller.begins_at_tier
+
     def state(self, number: int) -> MoveState:
         return self.reassignment.progress[where(number)].state
 
@@ -183,7 +186,7 @@ def test_partitions_with_nothing_local_move_last_while_replicas_begin_at_the_loc
     play = Play([request(0, phase=Phase.TIERED), request(1), request(2)])
     play.step()
     assert play.controller.listed == {where(1), where(2)}
-    assert play.controller.begins_at_tier
+    assert play.begins_at_tier()
     play.controller.finish(where(1))
     for _ in range(3):
         play.step()
@@ -192,23 +195,23 @@ def test_partitions_with_nothing_local_move_last_while_replicas_begin_at_the_loc
     for _ in range(4):
         play.step()
     assert play.controller.listed == {where(0)}
-    assert not play.controller.begins_at_tier
+    assert not play.begins_at_tier()
     assert BeginAtLocalLog((3,)) in play.asked
     play.controller.finish(where(0))
     for _ in range(4):
         play.step()
-    assert play.controller.begins_at_tier
+    assert play.begins_at_tier()
     assert play.reassignment.is_over
 
 
 def test_a_cancelled_run_puts_the_brokers_setting_back_too() -> None:
     play = Play([request(0, phase=Phase.TIERED)])
     play.step()
-    assert not play.controller.begins_at_tier
+    assert not play.begins_at_tier()
     play.reassignment.cancel(play.now_s)
     for _ in range(4):
         play.step(LIMITS.stale_s)
-    assert play.controller.begins_at_tier
+    assert play.begins_at_tier()
     assert play.reassignment.is_over
 
 
@@ -258,7 +261,7 @@ def test_whatever_happens_no_more_than_allowed_are_under_way_and_all_come_to_an_
             play.controller.finish(which)
         play.step(1.0)
     assert play.reassignment.is_over
-    assert play.controller.begins_at_tier
+    assert play.begins_at_tier()
     assert play.controller.listed == set()
     for which, one in play.reassignment.progress.items():
         assert one.state in ENDS

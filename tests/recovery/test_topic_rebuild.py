@@ -13,7 +13,7 @@ from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObject
 from metadata_topic.archive_snapshot import with_archive
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.errors import MetadataTopicError, PublicationBacklogFullError
-from metadata_topic.publisher import Publishable
+from metadata_topic.publishable import Publishable
 from metadata_topic.records import RemoteWalNodeRegistration, RemoteWalTopicRebuilt
 from metadata_topic.snapshot_keeper import SnapshotKeeper
 from metadata_topic.states import DELETING, FINISHED, STARTED

@@ -11,7 +11,8 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.combined_segment import HEADER_BYTES
 from recovery.broker_recovery import PlannedLog
 from recovery.cluster_view import ReplicaSet
-from recovery.inventory import Inventory, UnreadableObject
+from recovery.footers import UnreadableObject
+from recovery.inventory import Inventory
 from recovery.log_plan import PlanRules
 from recovery.log_settings import LogSettings
 from recovery.run_reader import RunReader

@@ -24,6 +24,7 @@ from metadata_topic.leader_epochs import LeaderEpochChain
 from metadata_topic.offset_ranges import ranges_common
 from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import LinkPolicy
+from plugin.archive_object_id import StoredObjectId
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentState,
@@ -302,7 +303,8 @@ class Simulation:
         self.receive(frame)
         return f"linked {len(linked.links)}"
 
-    def fetched(self, segment: CombinedSegmentId, start: int, end: int) -> bytes | None:
+    def fetched(self, segment: StoredObjectId, start: int, end: int) -> bytes | None:
+        assert isinstance(segment, CombinedSegmentId)
         stored = self.objects.get(segment)
         fault = self.rng.choices(["", "gone", "short", "wrong", "shifted"], [20, 1, 1, 1, 1])[0] if self.faults else ""
         if stored is None or fault == "gone":

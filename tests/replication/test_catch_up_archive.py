@@ -11,8 +11,8 @@ from plugin.archive_object_id import StoredObjectId
 from replication.catch_up import FollowerCatchUp
 from replication.link_planner import LinkPlanner, PassThrough, SendLinked
 from replication.peer_protocol import PeerCapabilities
-from rlm.led_views import StoredLog
-from rlm.stored_runs import FoundRuns, LedLogs
+from rlm.led_views import FoundRuns, StoredLog
+from rlm.stored_runs import LedLogs
 from tests.kafka_log.batches import batches
 from tests.replication.catch_up_rig import OWN, Rig, joined
 from tests.replication.fake_led import store

@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -45,7 +46,7 @@ def of_partitions(count: int) -> bytes:
     return fetch(b"\2\2t" + many(count, PARTITION) + b"\0")
 
 
-SHAPES = {
+SHAPES: dict[str, Callable[[int], bytes]] = {
     "topics": lambda count: fetch(many(count, b"\1\1\0")),
     "forgotten topics": lambda count: fetch(NONE, many(count, b"\1\1\0")),
     "tags": lambda count: fetch(NONE, tags=encode_unsigned_varint(count) + b"\7\0" * count),

@@ -125,5 +125,5 @@ def _one_after_the_other(*answers: Callable[[bytes], bytes]) -> Callable[[bytes]
     return answer
 
 
-def _gone(*_: object) -> bytes:
+def _gone(*_: object, **_by_name: object) -> bytes:
     raise KeyError("a defect of the backend")

@@ -8,8 +8,10 @@ import pytest
 
 from replication import follower_proxy, leader_relay, response_links
 from replication.leader_relay import LeaderRelay
+from replication.link import encode_linked_response
 from replication.link_planner import LinkPlanner
 from replication.peer_protocol import Announcement
+from replication.splicer import splice
 from rlm.link_policy import LinkMode
 from tests.kafka_log.batches import batch, batches
 from tests.replication.two_agents import Agents, two_agents
@@ -42,10 +44,9 @@ async def fetches_inline_then_links_again(agents: Agents, mend: Callable[[], Non
 
 async def test_a_linked_response_that_cannot_be_decoded_is_asked_for_inline(monkeypatch: pytest.MonkeyPatch) -> None:
     async with two_agents() as agents:
-        encode = response_links.encode_linked_response
         monkeypatch.setattr(response_links, "encode_linked_response", lambda _: [CANNOT_BE_DECODED])
         await fetches_inline_then_links_again(
-            agents, lambda: monkeypatch.setattr(response_links, "encode_linked_response", encode)
+            agents, lambda: monkeypatch.setattr(response_links, "encode_linked_response", encode_linked_response)
         )
         assert agents.follower_faults("link_defect_malformed") == 1
         assert agents.follower_faults("inline_requested_defect") == 1
@@ -54,7 +55,6 @@ async def test_a_linked_response_that_cannot_be_decoded_is_asked_for_inline(monk
 
 async def test_a_defect_of_splicing_is_asked_for_inline(monkeypatch: pytest.MonkeyPatch) -> None:
     async with two_agents() as agents:
-        splice = follower_proxy.splice
         monkeypatch.setattr(follower_proxy, "splice", defect)
         await fetches_inline_then_links_again(agents, lambda: monkeypatch.setattr(follower_proxy, "splice", splice))
         assert agents.follower_faults("link_defect_splicing") == 1

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kafka_log.crc32c import crc32c
 from kafka_log.topic_partition import TopicIdPartition
+from plugin.archive_object_id import StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import scan_fetch_response
 from replication.link import InlineBytes, SegmentLink
@@ -42,7 +43,7 @@ def links_of(verdict: Verdict) -> list[SegmentLink]:
     return verdict.response.links
 
 
-def received(verdict: Verdict, store_bytes: dict[tuple[CombinedSegmentId, int], bytes]) -> dict[int, bytes]:
+def received(verdict: Verdict, store_bytes: dict[tuple[StoredObjectId, int], bytes]) -> dict[int, bytes]:
     """The records that the follower's broker gets, by partition."""
     assert isinstance(verdict, SendLinked)
     hydrated = [store_bytes[link.object_id, link.start_position][: link.length] for link in links_of(verdict)]
@@ -263,7 +264,7 @@ def test_whatever_is_stored_the_follower_gets_a_prefix_of_the_leaders_batches(
     logs, states, modes, tails = scene
     rig = Rig(FakeLed(expected=expected))
     rig.led.modes = {partition(number): mode for number, mode in modes.items()}
-    objects: dict[tuple[CombinedSegmentId, int], bytes] = {}
+    objects: dict[tuple[StoredObjectId, int], bytes] = {}
     position = 112
     for number, state in states.items():
         for raw, kind in zip(logs[number], state, strict=True):

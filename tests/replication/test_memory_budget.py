@@ -103,8 +103,10 @@ async def many(
     try:
         yield connections, writers
     finally:
-        for each in (*connections, *writers):
-            each.close()
+        for connection in connections:
+            connection.close()
+        for writer in writers:
+            writer.close()
         server.close()
         await server.wait_closed()
 

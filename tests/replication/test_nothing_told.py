@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from agent.late_storage import LateStorageManager
 from plugin.segment_metadata import CombinedSegmentId
 from replication import follower_proxy, response_links
+from replication.link import encode_linked_response
 from replication.link_planner import LinkPlanner
 from rlm.combine_task import Clocks, RLMWalCombineTask
 from rlm.machine import thread_pool
@@ -45,8 +46,7 @@ def cut(agents: Agents, _: pytest.MonkeyPatch) -> None:
 
 
 def garbled(_: Agents, patch: pytest.MonkeyPatch) -> None:
-    encode = response_links.encode_linked_response
-    patch.setattr(response_links, "encode_linked_response", lambda linked: [MARKER, *encode(linked)])
+    patch.setattr(response_links, "encode_linked_response", lambda linked: [MARKER, *encode_linked_response(linked)])
 
 
 def no_frame(agents: Agents, _: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -36,9 +36,9 @@ def on_both_event_loops(test: Test) -> Callable[..., None]:
             for parameter in inspect.signature(test).parameters.values()
         ),
     ]
-    on_loop.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    on_loop.__signature__ = inspect.Signature(parameters)
     on_loop.__name__ = test.__name__
-    return on_loop
+    return cast(Callable[..., None], on_loop)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.archive_store import ArchiveStore
 from metadata_topic.leader_epochs import LeaderEpochChain
 from plugin.archive_object_id import ArchiveObjectId
@@ -20,9 +21,11 @@ class CountedEntries(StoreEntries):
 
     asked = 0
 
-    def entries_covering(self, *arguments: object) -> list[RemoteWalLogSegmentMetadata]:  # type: ignore[override]
+    def entries_covering(
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
+    ) -> list[RemoteWalLogSegmentMetadata]:
         self.asked += 1
-        return super().entries_covering(*arguments)  # type: ignore[arg-type]
+        return super().entries_covering(topic_id_partition, offset, leader_epochs)
 
 
 def test_a_round_costs_what_is_new_and_not_what_there_is() -> None:

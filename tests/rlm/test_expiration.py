@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store import RemoteWalMetadataStore
@@ -15,8 +16,8 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.expiration import DeletionQuota, ExpirationLimits, ExpirationPlanner, Planned, Verdict
+from rlm.failover import FailoverPlanner
 from rlm.release import NEVER, ClusterView, HeldRange, HiddenTopics, Release, Tiers, TopicWatch
-from tests.rlm.test_failover import FailoverPlanner, LeaderEpochs
 
 ORDERS, CLICKS = TopicId(b"orders".ljust(16)), TopicId(b"clicks".ljust(16))
 WRITTEN_MS = 1_000_000

@@ -85,9 +85,9 @@ def test_when_nobody_wants_links_it_keeps_the_archive_interval() -> None:
 
 def test_no_more_than_the_threads_can_carry_are_in_flight() -> None:
     commit = begun()
-    assert not commit.is_full
+    full_before = commit.is_full
     commit.started(NOW_S, 0)
-    assert commit.is_full
+    assert (full_before, commit.is_full) == (False, True)
     assert commit.next_step(waiting(10_000), NOW_S) == Wait(None)
     commit.stored(NOW_S)
     assert commit.next_step(waiting(10_000), NOW_S) == UploadNow()

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.topic_settings import LinkPolicy
 from tests.rlm.manager_rig import LIMITS, partition, running
 
@@ -45,7 +46,7 @@ async def test_who_does_not_lead_hurries_nothing(tmp_path: Path) -> None:
 
 async def test_that_nothing_was_left_to_upload_is_told(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
-        settled = []
+        settled: list[TopicIdPartition] = []
         rig.manager.on_hurried_settled = settled.append
         rig.log(0).append(1)
         rig.assign(0)

@@ -351,8 +351,10 @@ async def test_a_late_finished_record_of_an_orphan_being_deleted_holds_it_while_
     [segment_id] = world.storage.objects
     world.now_ms += TTL_MS
     agent.heal()
+    last = world.topic[-1]
+    assert isinstance(last, RemoteWalCombinedLogSegmentMetadata)
     finished = replace(
-        world.topic[-1],  # type: ignore[type-var]
+        last,
         state=FINISHED,
         entries=(RemoteLogSegmentMetadataEntry(PARTITION, 0, 0, 9, 112, 500, 1),),
         event_timestamp_ms=START_MS,

@@ -20,7 +20,7 @@ async def test_five_thousand_partitions_are_stored_with_few_open_files(tmp_path:
     most = 0
     async with running(tmp_path, open_files=OPEN_FILES, queue_items=PARTITIONS, queue_bytes=2**24) as rig:
 
-        def segment_uploaded(_segment: UploadedSegment) -> None:
+        def segment_uploaded(segment: UploadedSegment) -> None:
             nonlocal most
             most = max(most, rig.manager._open_files.open_count)
 

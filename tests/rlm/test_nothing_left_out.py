@@ -12,6 +12,12 @@ from tests.rlm.upload_world import UploadWorld
 Step = tuple[str, int]
 """What is done, and a number for it."""
 
+
+def restart_from_a_snapshot(world: UploadWorld, _number: int) -> None:
+    world.load_snapshot()
+    world.start_agent()
+
+
 DO: dict[str, Callable[[UploadWorld, int], object]] = {
     "append": lambda world, number: world.append(1 + number % 4),
     "roll": lambda world, _number: world.roll(),
@@ -27,7 +33,7 @@ DO: dict[str, Callable[[UploadWorld, int], object]] = {
     "publish": lambda world, _number: world.publish(),
     "release": lambda world, _number: world.release_oldest(),
     "crash": lambda world, _number: world.start_agent(),
-    "restart from a snapshot": lambda world, _number: (world.load_snapshot(), world.start_agent()),
+    "restart from a snapshot": restart_from_a_snapshot,
 }
 USUAL = (
     "pass over",

@@ -87,11 +87,14 @@ def test_the_schedule_agrees_with_a_model_that_looks_at_every_partition(script: 
         now_s += delay_s
         p = partition(number)
         if action == "add":
-            schedule.add(p), model.add(p)
+            schedule.add(p)
+            model.add(p)
         elif action == "remove":
-            schedule.remove(p), model.remove(p)
+            schedule.remove(p)
+            model.remove(p)
         elif action == "wake":
-            schedule.wake(p, now_s), model.wake(p, now_s)
+            schedule.wake(p, now_s)
+            model.wake(p, now_s)
         elif action == "take":
             taken = schedule.take_due(now_s, number + 1)
             due = model.due(now_s)

@@ -19,8 +19,8 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.led_views import StoredLog
-from rlm.stored_runs import ArchiveLinks, FoundRuns, LedLogs, ProvedRun
+from rlm.led_views import FoundRuns, ProvedRun, StoredLog
+from rlm.stored_runs import ArchiveLinks, LedLogs
 from tests.kafka_log.log_writer import LogWriter, WrittenBatch
 from tests.rlm.archive_rig import MemoryArchive
 from tests.rlm.memory_storage import MemoryStorage

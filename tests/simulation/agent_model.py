@@ -14,7 +14,7 @@ from metadata_topic.store import RemoteWalMetadataStore
 from metadata_topic.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.assignment import Assignment
-from rlm.backlog_uploads import BacklogLimits
+from rlm.backlog_uploads import BacklogLimits, PassedOver
 from rlm.combine_task import Clocks, RLMWalCombineTask, UploadedSegment
 from rlm.failover import FailoverPlanner
 from rlm.gap_declarations import GapDeclarations
@@ -139,13 +139,13 @@ class AgentModel:
         backlog, manager = self.manager._backlog, self.manager
         add, gather = backlog.add, manager._gather
 
-        def counted_add(*arguments: Any) -> Any:
+        def counted_add(assignment: Assignment, task: RLMWalTask) -> PassedOver:
             self.passed_over += 1
-            return add(*arguments)
+            return add(assignment, task)
 
-        async def counted_gather(*arguments: Any) -> None:
+        async def counted_gather(delay_s: float, quiet_s: float) -> None:
             self.gathered += 1
-            await gather(*arguments)
+            await gather(delay_s, quiet_s)
 
         backlog.add, manager._gather = counted_add, counted_gather  # type: ignore[method-assign]
 

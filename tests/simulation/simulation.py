@@ -22,6 +22,7 @@ import structlog
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.publishable import Publishable
+from metadata_topic.records import PublishedSegment
 from metadata_topic.snapshot import read_snapshot, write_snapshot
 from metadata_topic.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
@@ -319,7 +320,9 @@ class Simulation:
         living = [
             record
             for record in self.topic.records
-            if getattr(record, "state", None) is FINISHED and record.combined_segment_id not in self._released
+            if isinstance(record, PublishedSegment)
+            and record.state is FINISHED
+            and record.combined_segment_id not in self._released
         ]
         if not living or not self.agents:
             return

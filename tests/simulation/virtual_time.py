@@ -10,7 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 SPINS_MAX = 20_000
 """So many rounds of the loop without a step of time are taken for a loop that never ends."""
@@ -53,7 +59,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._selector = _JumpingSelector()
-        self._readers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
+        self._readers: dict[FileDescriptorLike, Callable[[], object]] = {}
         self.default_executor: Executor | None = None
 
     def time(self) -> float:
@@ -63,10 +69,10 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         """Time passes without anybody running, as when the process is stopped or the machine is suspended."""
         self._selector.now_s += seconds
 
-    def add_reader(self, fd: int, callback: Callable[..., object], *args: Any) -> None:
-        self._readers[fd] = (callback, args)
+    def add_reader(self, fd: "FileDescriptorLike", callback: Callable[[*Ts], object], *args: *Ts) -> None:
+        self._readers[fd] = partial(callback, *args)
 
-    def remove_reader(self, fd: int) -> bool:
+    def remove_reader(self, fd: "FileDescriptorLike") -> bool:
         return self._readers.pop(fd, None) is not None
 
     def readable(self, fd: int, is_readable: Callable[[], bool]) -> None:
@@ -75,12 +81,12 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         def turn() -> None:
             listening = self._readers.get(fd)
             if listening is not None and is_readable():
-                listening[0](*listening[1])
+                listening()
                 self.call_soon(turn)
 
         self.call_soon(turn)
 
-    def run_in_executor(self, executor: Executor | None, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         return super().run_in_executor(executor or self.default_executor, func, *args)
 
     def _process_events(self, event_list: list[Any]) -> None:

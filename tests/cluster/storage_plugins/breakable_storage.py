@@ -33,7 +33,8 @@ from typing import Any
 
 from pydantic import Field
 
-from metadata_topic.publisher import Publishable, RemoteWalMetadataPublisher
+from metadata_topic.publishable import Publishable
+from metadata_topic.publisher import RemoteWalMetadataPublisher
 from metadata_topic.states import DELETED, DELETING
 from plugin.backend_settings import ObjectBackendSettings
 from plugin.errors import RemoteStorageAccessError
@@ -42,7 +43,7 @@ from plugin.object_store import ListPage, ObjectHead, ObjectStore
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from replication import response_links
 from replication.fetch_frame import Buffer
-from replication.link import LinkedResponse
+from replication.link import LinkedResponse, encode_linked_response
 from rlm.group_commit import GroupCommit, Step
 
 _POLL_S = 0.005
@@ -184,13 +185,11 @@ class BreakableStore:
 
 
 def _break_links(store: BreakableStore) -> None:
-    encode = response_links.encode_linked_response
-
     def garbled(response: LinkedResponse) -> list[Buffer]:
-        encoded = encode(response)
+        encoded = encode_linked_response(response)
         return [b"\xff" * 4, *encoded] if store.is_set("garbled-links") else encoded
 
-    response_links.encode_linked_response = garbled
+    response_links.encode_linked_response = garbled  # type: ignore[attr-defined]
 
 
 def _break_publisher(store: BreakableStore) -> None:
