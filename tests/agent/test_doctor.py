@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,8 +86,8 @@ def topic(replicas: int = 3, **config: str) -> Cluster:
     return Cluster(frozenset({1, 2, 3}), metadata_topic)
 
 
-def store(failures: Mapping[str, StepFailure] | None = None, **changes: object) -> Store:
-    return replace(Store(failures or {}, True, AGREEING, frozenset()), **changes)  # type: ignore[arg-type]
+def store(failures: Mapping[str, StepFailure] | None = None, **changes: Any) -> Store:
+    return replace(Store(failures or {}, True, AGREEING, frozenset()), **changes)
 
 
 def test_where_all_is_well_nothing_is_found() -> None:
@@ -143,8 +144,8 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("check", "level", "changes", "text"), FAULTS, ids=lambda value: str(value)[:30])
-def test_a_fault_is_found_by_its_check_alone(check: str, level: Level, changes: dict[str, object], text: str) -> None:
-    findings = judged(replace(facts_of(), **changes))  # type: ignore[arg-type]
+def test_a_fault_is_found_by_its_check_alone(check: str, level: Level, changes: dict[str, Any], text: str) -> None:
+    findings = judged(replace(facts_of(), **changes))
     assert findings[check].level is level
     assert text in findings[check].found
     if level in (Level.WARNING, Level.ERROR):

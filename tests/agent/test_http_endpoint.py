@@ -110,7 +110,12 @@ def test_without_file_descriptors_it_waits_between_its_tries_and_answers_later(
     assert server is not None
     tries: list[int] = []
     get_request = server.get_request
-    monkeypatch.setattr(server, "get_request", lambda: tries.append(1) or get_request())  # type: ignore[func-returns-value]
+
+    def counted() -> tuple[socket.socket, object]:
+        tries.append(1)
+        return get_request()
+
+    monkeypatch.setattr(server, "get_request", counted)
     with none_left(but=1), socket.create_connection(("127.0.0.1", rig.port)):
         threading.Event().wait(0.5)  # a span to count in, not a wait for anything
         assert 0 < len(tries) < 20

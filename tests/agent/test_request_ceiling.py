@@ -107,10 +107,13 @@ async def test_tiny_objects_without_end_stop_at_the_ceiling_and_nothing_is_lost(
             "nobody waits for links"
         )
         assert ceiling.alarm is not None
+
+        def went_on(refused: int) -> bool:
+            return len(real.objects) == 50 or ceiling.refused > refused
+
         for _ in range(3):
             clock.now_s += 60
-            refused = ceiling.refused
-            await rig.until(lambda refused=refused: len(real.objects) == 50 or ceiling.refused > refused)  # type: ignore[misc]
+            await rig.until(partial(went_on, ceiling.refused))
         for number in range(50):
             await rig.all_stored(number)
         assert len(real.objects) == 50

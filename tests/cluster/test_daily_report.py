@@ -55,7 +55,10 @@ def told(output: Path) -> dict[str, Any]:
 def given_to_followers(script: Script) -> tuple[int, int]:
     """Record bytes of the topic, linked and inline, as the agents describe themselves."""
     partitions = script.partitions_of_agents()
-    return tuple(sum(int(str(partition[way])) for partition in partitions) for way in ("linked_bytes", "inline_bytes"))  # type: ignore[return-value]
+    linked, inline = (
+        sum(int(str(partition[way])) for partition in partitions) for way in ("linked_bytes", "inline_bytes")
+    )
+    return linked, inline
 
 
 def expect_usage_since(cluster: LocalCluster, since_ms: int) -> None:

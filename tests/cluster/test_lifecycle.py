@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Producer
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
@@ -133,7 +134,6 @@ def test_what_a_dead_leader_uploaded_alone_is_declared_dead_by_the_next(
     life: Script, store: RemoteWalMetadataStore
 ) -> None:
     # broker 1 has offsets in the store that no follower has; 2 or 3 is elected and says so
-    from confluent_kafka import Producer
 
     life.create_topic(assignment=[[1, 2, 3]])
     producer = Producer({"bootstrap.servers": life.cluster.bootstrap_servers, "acks": "1", "linger.ms": "0"})
@@ -159,11 +159,11 @@ def test_what_a_dead_leader_uploaded_alone_is_declared_dead_by_the_next(
     expect_nothing_left(life.cluster, store)
 
 
-def send(producer: object, topic: str, records: int) -> None:
+def send(producer: Producer, topic: str, records: int) -> None:
     for number in range(records):
-        producer.produce(topic, b"%d" % number * 100)  # type: ignore[attr-defined]
-        producer.poll(0)  # type: ignore[attr-defined]
-    assert producer.flush(30) == 0  # type: ignore[attr-defined]
+        producer.produce(topic, b"%d" % number * 100)
+        producer.poll(0)
+    assert producer.flush(30) == 0
 
 
 def uploaded_offset(script: Script) -> int:

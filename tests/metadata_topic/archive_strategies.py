@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.archive_records import (
     ArchiveObjectCommitted,
     ArchiveObjectDeleted,
@@ -63,7 +63,7 @@ timestamps = st.integers(0, 2**43)
 
 @st.composite
 def archive_records(draw: st.DrawFn) -> ArchiveRecord:
-    partition = TopicIdPartition(draw(st.binary(min_size=16, max_size=16)), draw(st.integers(0, 2**31 - 1)))  # type: ignore[arg-type]
+    partition = TopicIdPartition(TopicId(draw(st.binary(min_size=16, max_size=16))), draw(st.integers(0, 2**31 - 1)))
     first = draw(st.integers(0, 2**48))
     lengths = draw(st.lists(st.integers(1, 2**20), min_size=1, max_size=6))
     named = ArchiveObjectId(partition, first, first + sum(lengths) - 1, draw(combined_segment_ids))

@@ -162,7 +162,7 @@ def test_a_newer_agents_records_are_kept_for_a_snapshot() -> None:
     assert store.counters == {"unknown_version": 2, "unknown_truncated": 1}
 
 
-def picture(store: ArchiveStore, ids: list[ArchiveObjectId]) -> object:
+def picture(store: ArchiveStore, ids: list[ArchiveObjectId]) -> tuple[object, ...]:
     """All that the store answers."""
     partitions = (ORDERS, PAYMENTS)
     return (
@@ -214,7 +214,7 @@ def test_a_store_made_of_a_snapshot_answers_the_same(history: list[ArchiveRecord
     again = store_of(*store.snapshot()[0])
     ids = sorted({record.object_id for record in history if store.state_of(record.object_id) is not DELETED})
     answers, expected = picture(again, ids), picture(store, ids)
-    assert answers[:-1] == expected[:-1]  # type: ignore[index]
+    assert answers[:-1] == expected[:-1]
 
 
 @settings(max_examples=80)

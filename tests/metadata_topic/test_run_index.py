@@ -1,12 +1,14 @@
 """The index of runs against a plain search."""
 
 import random
+from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
 from metadata_topic.offset_ranges import joined_ranges, ranges_common
 from metadata_topic.records import encode_entries
-from metadata_topic.run_index import RunIndex
+from metadata_topic.run_index import Run, RunIndex
 from metadata_topic.segment_table import Segment, Writer
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from tests.metadata_topic.metadata_strategies import FINISHED, ORDERS, PAYMENTS, entry
@@ -65,14 +67,18 @@ def test_overlapping_runs_are_found_while_they_are_added_and_removed(seed: int, 
             assert index.ranges(*key, bounds, dead_from) == joined_ranges(ranges_common(bounds, held))
 
 
+def end_of_life(ends: Mapping[Segment, int], run: Run) -> int:
+    return ends[run.segment]
+
+
 def test_the_highest_offset_is_one_that_lives() -> None:
     index = RunIndex()
     dying, whole = segment_of(1, entry(10, 90)), segment_of(2, entry(0, 30))
     index.add(dying)
     index.add(whole)
-    for end_of_life, highest in ((91, 90), (50, 49), (20, 30), (10, 30), (0, 30)):
-        ends = {dying: end_of_life, whole: 31}
-        assert index.highest(ORDERS, 0, None, lambda run, ends=ends: ends[run.segment]) == highest  # type: ignore[misc]
+    for end, highest in ((91, 90), (50, 49), (20, 30), (10, 30), (0, 30)):
+        ends = {dying: end, whole: 31}
+        assert index.highest(ORDERS, 0, None, partial(end_of_life, ends)) == highest
 
 
 def test_a_segment_that_comes_and_goes_leaves_nothing_behind() -> None:

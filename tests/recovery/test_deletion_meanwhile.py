@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,12 +41,12 @@ class ReaderInTheMidst(RunReader):
         self._left = before
         self._happens = happens
 
-    def _fetch(self, *arguments: object) -> bytes:
+    def _fetch(self, *arguments: Any) -> bytes:
         self._left -= 1
         if self._left < 0:
             self._left = 2**63
             self._happens()
-        return super()._fetch(*arguments)  # type: ignore[arg-type]
+        return super()._fetch(*arguments)
 
 
 class Recovery:

@@ -1,6 +1,7 @@
 """What declarations say of objects that they do not name."""
 
 from dataclasses import replace
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -159,10 +160,10 @@ DECLARATIONS = st.builds(
 
 @given(st.lists(DECLARATIONS, max_size=8), st.randoms(use_true_random=False), st.integers(0, 4), st.integers(0, 5))
 def test_the_order_and_the_number_of_tellings_do_not_matter(
-    declared: list[RemoteWalLogSegmentMetadataUpdate], random: object, leader_epoch: int, written_ms: int
+    declared: list[RemoteWalLogSegmentMetadataUpdate], rng: Random, leader_epoch: int, written_ms: int
 ) -> None:
     shuffled = declared * 2
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    rng.shuffle(shuffled)
 
     told, again = _ends(*declared), _ends(*shuffled)
 

@@ -1,6 +1,7 @@
 """Which directories are taken, and what keeps a broker away from a half-made one."""
 
 import multiprocessing
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -108,13 +109,13 @@ def test_a_directory_that_a_broker_has_locked_is_refused(tmp_path: Path) -> None
         broker.join(30)
 
 
-def _hold_lock(path: Path, locked: object, done: object) -> None:
+def _hold_lock(path: Path, locked: Event, done: Event) -> None:
     import fcntl
 
     with (path / ".lock").open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
-        locked.set()  # type: ignore[attr-defined]
-        done.wait(30)  # type: ignore[attr-defined]
+        locked.set()
+        done.wait(30)
 
 
 @pytest.mark.parametrize("topic", ["..", "a/b", "", "a\0b"])

@@ -1,6 +1,7 @@
 """Which runs make up a log."""
 
 from dataclasses import replace
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +14,9 @@ NO_RULES = PlanRules()
 
 
 @given(model_logs(), st.randoms(use_true_random=False))
-def test_the_plan_is_the_last_leaders_log_whatever_was_uploaded_before(model: ModelLog, random: object) -> None:
+def test_the_plan_is_the_last_leaders_log_whatever_was_uploaded_before(model: ModelLog, rng: Random) -> None:
     uploads = list(model.uploads)
-    random.shuffle(uploads)  # type: ignore[attr-defined]
+    rng.shuffle(uploads)
 
     plan = LogRuns(uploads).plan(NO_RULES)
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -200,11 +201,11 @@ def _interrupt(job: RestoreJob, store: ObjectsInMemory, after_reads: int) -> Non
     class Failing(RunReader):
         left = after_reads
 
-        def fetch(self, *arguments: object) -> bytes:
+        def fetch(self, *arguments: Any) -> bytes:
             self.left -= 1
             if self.left < 0:
                 raise RemoteStorageTimeoutError("get", "any", "planted")
-            return super().fetch(*arguments)  # type: ignore[arg-type]
+            return super().fetch(*arguments)
 
     with pytest.raises(RemoteStorageTimeoutError):
         restore_logs([job], Failing(store), threads=1)

@@ -115,7 +115,9 @@ async def test_bytes_that_differ_from_the_responses_are_not_linked(rig: Rig) -> 
 
 async def test_batches_of_a_log_that_was_truncated_or_released_are_forgotten(rig: Rig) -> None:
     rig.fill(2)
-    await rig.shared.read(rig.log.stored_log(partition(0)), 0, archive=True)  # type: ignore[arg-type]
+    stored_log = rig.log.stored_log(partition(0))
+    assert stored_log is not None
+    await rig.shared.read(stored_log, 0, archive=True)
     assert rig.shared.find(partition(0), 8) is not None
     rig.shared.drop_from(partition(0), 8)
     assert rig.shared.find(partition(0), 8) is None

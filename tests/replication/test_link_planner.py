@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_log.crc32c import crc32c
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.archive_object_id import StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.fetch_frame import scan_fetch_response
@@ -90,7 +90,7 @@ def test_a_batch_with_another_payload_at_the_same_offset_and_epoch_is_never_link
 def test_another_partitions_or_topics_object_is_never_linked() -> None:
     rig, raw = Rig(FakeLed(expected=False)), batch(5, 2)
     store(rig.index, partition(1), raw, SEGMENT)
-    store(rig.index, TopicIdPartition(b"another topic id", 0), raw, SEGMENT)  # type: ignore[arg-type]
+    store(rig.index, TopicIdPartition(TopicId(b"another topic id"), 0), raw, SEGMENT)
     assert isinstance(rig.plan({0: raw}), PassThrough)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -82,7 +83,7 @@ def test_all_get_their_turn(steps: list[tuple[int, int]]) -> None:
     budget, finished = MemoryBudget(50), list[int]()
     for owner, (held, more) in enumerate(steps):
         budget.take(held)
-        budget.wait(owner, owner, more, held, lambda size=held + more: finished.append(size))  # type: ignore[misc]
+        budget.wait(owner, owner, more, held, partial(finished.append, held + more))
     given_back = 0
     while given_back < len(finished):
         budget.give_back(finished[given_back])

@@ -12,6 +12,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -278,16 +279,16 @@ class Agents:
 
 
 @asynccontextmanager
-async def two_agents(**changes: object) -> AsyncIterator[Agents]:
+async def two_agents(**changes: Any) -> AsyncIterator[Agents]:
     """Started agents. Changes: `leader_hello`, `follower_hello`, and fields of LeaderLimits or FollowerLimits."""
     agents = Agents()
     for name, value in changes.items():
         if hasattr(agents, name):
             setattr(agents, name, value)
         elif hasattr(agents.follower_limits, name):
-            agents.follower_limits = replace(agents.follower_limits, **{name: value})  # type: ignore[arg-type]
+            agents.follower_limits = replace(agents.follower_limits, **{name: value})
         else:
-            agents.limits = replace(agents.limits, **{name: value})  # type: ignore[arg-type]
+            agents.limits = replace(agents.limits, **{name: value})
     await agents.start()
     try:
         yield agents

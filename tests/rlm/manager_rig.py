@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -126,9 +127,9 @@ class Rig:
 
 
 @asynccontextmanager
-async def running(directory: Path, **changes: object) -> AsyncIterator[Rig]:
+async def running(directory: Path, **changes: Any) -> AsyncIterator[Rig]:
     """A started manager; `changes` are limits."""
-    rig = Rig(directory, replace(LIMITS, **changes))  # type: ignore[arg-type]
+    rig = Rig(directory, replace(LIMITS, **changes))
     main = rig.manager.start()
     try:
         yield rig

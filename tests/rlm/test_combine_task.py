@@ -135,11 +135,11 @@ async def test_a_held_up_record_goes_out_by_itself_when_no_further_upload_comes(
     taken = asyncio.Event()
     publish, attempts = rig.publisher.publish, 0
 
-    def publish_and_tell(record: object) -> None:
+    def publish_and_tell(record: RemoteWalCombinedLogSegmentMetadata) -> None:
         nonlocal attempts
         attempts += 1
         rig.publisher.is_full = 2 <= attempts < 5
-        publish(record)  # type: ignore[arg-type]
+        publish(record)
         if attempts >= 5:
             taken.set()
 
