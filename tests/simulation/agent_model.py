@@ -122,6 +122,7 @@ class AgentModel:
         self.manager.on_unknown_partition = lambda: world.assigned_anew(self)
         self.manager.add_listener(self)
         self.is_living = True
+        self._is_stopping = False
         self.led: frozenset[TopicIdPartition] = frozenset()
         """As it was told last."""
         self.unstored: dict[TopicIdPartition, dict[BatchKey, WrittenBatch]] = {}
@@ -157,6 +158,7 @@ class AgentModel:
 
     async def stop(self, flush_timeout_s: float) -> None:
         """In order; what is not published by then is lost."""
+        self._is_stopping = True
         await self.manager.stop(flush_timeout_s)
         self.gaps.close()
         self._dead()
@@ -266,7 +268,7 @@ class AgentModel:
         return result
 
     def _looked(self, _function: Callable[..., Any], _arguments: tuple[Any, ...], result: Any) -> None:
-        if isinstance(result, _Looked):
+        if isinstance(result, _Looked) and not self._is_stopping:  # then nobody waits for what was read
             for task, cuts in result.seen.items():
                 self.looks[task] = (cuts, self._loop.time())
 

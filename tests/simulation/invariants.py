@@ -104,7 +104,7 @@ class Invariants:
         agent.on_object_stored = lambda segment_id: self._stored(agent, segment_id)
 
     def _stored(self, agent: AgentModel, segment_id: CombinedSegmentId) -> None:
-        for partition, key in self.batches_in[segment_id]:
+        for partition, key in self.batches_in.get(segment_id, ()):
             agent.unstored[partition].pop(key, None)
 
     def heard(self, agent: AgentModel, segment: UploadedSegment) -> None:

@@ -38,7 +38,7 @@ from tests.simulation.virtual_time import Delays, SeededExecutor, VirtualTimeLoo
 
 TOPIC = TopicId(b"simulated topic.")
 BROKERS = (1, 2)
-SETTLED_WITHIN_S = 240.0
+SETTLED_WITHIN_S = 120.0
 FAULTS = (
     "upload fails before effect", "upload fails after effect", "upload hangs before effect",
     "upload hangs after effect", "crash before an upload's effect", "crash after an upload's effect",

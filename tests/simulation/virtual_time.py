@@ -4,7 +4,6 @@ Nothing here waits, and nothing depends on the machine: the same seed gives the 
 """
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -46,6 +45,7 @@ class _JumpingSelector:
         else:
             self._spins += 1
             if self._spins > SPINS_MAX:
+                self._spins = 0
                 raise SpinningError(f"at {self.now_s}")
         return []
 
@@ -220,21 +220,15 @@ class SeededExecutor(Executor):
         self._running.clear()
 
 
-def streams(seed: int, *names: str) -> dict[str, random.Random]:
-    """A stream of random numbers for each name, so that what one draws does not change the others."""
-    return {name: random.Random(f"{seed} {name}") for name in names}
-
-
 def run(loop: VirtualTimeLoop, main: Any) -> Any:
     """As `asyncio.run`, on this loop."""
-    asyncio.set_event_loop(loop)
     try:
         return loop.run_until_complete(main)
     finally:
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
-        with suppress(NothingEverHappensError):
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        asyncio.set_event_loop(None)
+        if left:
+            with suppress(NothingEverHappensError):
+                loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.close()

@@ -1,0 +1,131 @@
+"""The simulation finds what it is there for: each of these defects loses records, or tells of them too early."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kafka_log.log_lineage import LogLineage
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentState,
+    RemoteWalCombinedLogSegmentMetadata,
+    RemoteWalCombinedLogSegmentMetadataUpdate,
+)
+from rlm.combine_task import RLMWalCombineTask
+from rlm.gap_declarations import GapDeclarations
+from rlm.led_partition import LedPartition
+from rlm.remote_wal_log_manager import RemoteWalLogManager
+from rlm.resume_point import ResumePoint, resume_point
+from rlm.resumed_tail import ResumedTail
+from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
+from tests.simulation import agent_model
+from tests.simulation.simulation import FailedRunError, simulate
+
+SEEDS = 60
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def resume_at_the_highest_offset(patch: pytest.MonkeyPatch) -> None:
+    def highest(*arguments: Any) -> ResumePoint:
+        return replace(resume_point(*arguments), missing=())
+
+    patch.setattr(agent_model, "resume_point", highest)
+
+
+def tell_listeners_before_the_put(patch: pytest.MonkeyPatch) -> None:
+    async def not_waited_for(
+        self: RLMWalCombineTask, segment_id: CombinedSegmentId, items: list[MetaQueueItem]
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        entries = tuple(item.metadata_entry() for item in items)
+        metadata = RemoteWalCombinedLogSegmentMetadata(
+            segment_id, entries, RemoteLogSegmentState.COPY_SEGMENT_STARTED, 0
+        )
+        records = [item.records for item in items]
+        asyncio.get_running_loop().run_in_executor(self._pool, self._storage.copy_log_segment_data, metadata, records)
+        return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, entries, 0, b"")
+
+    patch.setattr(RLMWalCombineTask, "_upload", not_waited_for)
+
+
+def lose_truncations(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RemoteWalLogManager, "_truncated", lambda _self, _led, _offset: None)
+
+
+def see_no_rewritten_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogLineage, "divergence_by_checkpoint", lambda _self: None)
+    patch.setattr(LogLineage, "divergence_before", lambda _self, _epoch: None)
+
+
+def drop_what_failed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RemoteSegmentQueue, "put_back", lambda _self, items: list(items))
+
+
+def drop_what_failed_and_count_it(patch: pytest.MonkeyPatch) -> None:
+    def forget(self: RemoteSegmentQueue, items: Iterable[MetaQueueItem]) -> None:
+        pass
+
+    def stored(self: RemoteWalLogManager, items: list[MetaQueueItem]) -> None:
+        for item in items:
+            part = self._unstored_part(item)
+            if part is not None:
+                self._partitions[item.topic_id_partition].item_stored(part)
+
+    upload = RemoteWalLogManager._upload
+
+    async def counted(self: RemoteWalLogManager, items: list[MetaQueueItem], started_s: float) -> None:
+        await upload(self, items, started_s)
+        stored(self, items)
+
+    patch.setattr(RemoteSegmentQueue, "put_back", forget)
+    patch.setattr(RemoteWalLogManager, "_upload", counted)
+
+
+def forget_what_was_passed_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LedPartition, "stored_offset", property(lambda self: self.uploaded_offset))
+
+
+def publish_in_any_order(patch: pytest.MonkeyPatch) -> None:
+    def at_once(self: RLMWalCombineTask, _sequence: int, record: RemoteWalCombinedLogSegmentMetadata | None) -> None:
+        if record is not None:
+            self._publisher.publish(record)
+
+    patch.setattr(RLMWalCombineTask, "_publish_in_order", at_once)
+
+
+def declare_no_gaps(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GapDeclarations, "found", lambda _self, _assignment, _gaps: None)
+
+
+def trust_what_was_known_of_a_log_that_was_cut(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ResumedTail, "_is_cut_into_known", lambda _self, _read: False)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("plant", "found", "first"),
+    [
+        (resume_at_the_highest_offset, "as uploaded, without", 0),
+        (tell_listeners_before_the_put, "before its PUT|told of and not there", 0),
+        (lose_truncations, "as uploaded, without", 36),
+        (see_no_rewritten_log, "as uploaded, without", 5),
+        (drop_what_failed, "does not come to an end", 0),
+        (drop_what_failed_and_count_it, "as uploaded, without", 0),
+        (forget_what_was_passed_over, "as uploaded, without", 0),
+        (publish_in_any_order, "told of after a later one", 0),
+        (declare_no_gaps, "as uploaded, without", 0),
+        (trust_what_was_known_of_a_log_that_was_cut, "as uploaded, without", 45),
+    ],
+)
+def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, found: str, first: int) -> None:
+    """`first` spares the runs that do not meet it."""
+    plant(monkeypatch)
+    with pytest.raises(FailedRunError, match=found):
+        _simulate_many(first)
+
+
+def _simulate_many(first: int) -> None:
+    for seed in range(first, first + SEEDS):
+        simulate(seed)

@@ -1,0 +1,84 @@
+"""Time that jumps, and calls that take effect when the seed says so."""
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from tests.simulation.plan import plan, shortened
+from tests.simulation.virtual_time import (
+    NothingEverHappensError,
+    SeededExecutor,
+    SpinningError,
+    VirtualTimeLoop,
+    run,
+)
+
+
+@pytest.fixture
+def loop() -> VirtualTimeLoop:
+    return VirtualTimeLoop()
+
+
+def test_a_day_passes_at_once(loop: VirtualTimeLoop) -> None:
+    began_s = loop.time()
+    run(loop, asyncio.sleep(86_400))
+    assert loop.time() == pytest.approx(began_s + 86_400)
+
+
+def test_waiting_for_nothing_and_never_waiting_are_failures(loop: VirtualTimeLoop) -> None:
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    async def spin() -> None:
+        again()
+        await asyncio.Event().wait()
+
+    def again() -> None:
+        asyncio.get_running_loop().call_soon(again)
+
+    with pytest.raises(NothingEverHappensError):
+        run(loop, wait())
+    with pytest.raises(SpinningError):
+        run(VirtualTimeLoop(), spin())
+
+
+def test_calls_take_effect_after_their_delay_no_more_at_once_than_there_are_threads(loop: VirtualTimeLoop) -> None:
+    delays = iter([(2.0, 1.0), (0.5, 0.0), (0.0, 0.0)])
+    made = list[tuple[float, str]]()
+    began_s = loop.time()
+    pool = SeededExecutor(loop, 2, lambda: next(delays))
+
+    async def calls() -> list[float]:
+        async def call(name: str) -> float:
+            await loop.run_in_executor(pool, lambda: made.append((loop.time() - began_s, name)))
+            return loop.time() - began_s
+
+        return list(await asyncio.gather(call("a"), call("b"), call("c")))
+
+    assert run(loop, calls()) == pytest.approx([3.0, 0.5, 0.5])
+    assert [name for _, name in made] == ["b", "c", "a"]
+    assert [made_s for made_s, _ in made] == pytest.approx([0.5, 0.5, 2.0])
+
+
+@pytest.mark.parametrize("takes_effect", [True, False])
+def test_after_a_crash_what_ran_may_have_had_its_effect_and_nobody_is_told(
+    loop: VirtualTimeLoop, takes_effect: bool
+) -> None:
+    made = list[str]()
+    pool = SeededExecutor(loop, 1, lambda: (1.0, 0.0))
+
+    async def crash() -> list[bool]:
+        calls: list[Awaitable[None]] = [loop.run_in_executor(pool, made.append, name) for name in "ab"]
+        pool.crash(lambda: takes_effect)
+        await asyncio.sleep(10)
+        return [asyncio.ensure_future(call).done() for call in calls]
+
+    assert run(loop, crash()) == [False, False]
+    assert made == (["a"] if takes_effect else [])
+
+
+def test_a_failing_run_is_shortened_to_what_it_takes() -> None:
+    events = plan(3)
+    needed = (events[7], events[100])
+    assert shortened(events, lambda fewer: all(one in fewer for one in needed)) == list(needed)
