@@ -16,19 +16,19 @@ from agent.cluster_observer import Observation
 from agent.identity import AgentIdentity
 from agent.tiered_storage import LogEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.archive_store import ArchiveStore, LogBounds
-from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_settings import AgentRegistration, TopicSettings
-from rlm.archive_care import KnownLogs
-from rlm.assignment import Assignment
-from rlm.release import ClusterView
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+from metadata_topic.store.archive_store import ArchiveStore, LogBounds
+from metadata_topic.store.store import RemoteWalMetadataStore
+from rlm.archive.archive_care import KnownLogs
+from rlm.lifecycle.release import ClusterView
+from rlm.write_path.assignment import Assignment
 
 _NO_EPOCHS = LeaderEpochChain()
 
 
 class KnownSettings(Protocol):
-    """What is asked of `metadata_topic.settings_topic.SettingsReader`."""
+    """What is asked of `metadata_topic.settings.settings_topic.SettingsReader`."""
 
     @property
     def topics(self) -> Mapping[str, TopicSettings]: ...

@@ -14,24 +14,24 @@ import structlog
 
 from agent.settings import AgentSettings
 from agent.transfer_limits import healing_limits
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.errors import PublicationBacklogFullError
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.errors import RemoteStorageError
 from plugin.loading import settings_under_prefix
 from plugin.prices import PriceError, Prices
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.archive_care import ArchiveCare, CareLimits, KnownLogs
-from rlm.archive_plan import ArchiveLimits, StoreEntries
-from rlm.archive_task import ArchivePublisher, ArchiveRooms, ArchiveTaskLimits, RLMArchiveTask, log_view
-from rlm.assignment import Assignment
-from rlm.combine_task import Clocks
-from rlm.measures import ArchiveMeasures
-from rlm.orphans import HealingLimits, MetadataBehindError, skipped_because
-from rlm.partition_schedule import ScheduleIntervals
-from rlm.stored_runs import ArchiveLinks
+from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
+from rlm.archive.archive_plan import ArchiveLimits, StoreEntries
+from rlm.archive.archive_task import ArchivePublisher, ArchiveRooms, ArchiveTaskLimits, RLMArchiveTask, log_view
+from rlm.archive.stored_runs import ArchiveLinks
+from rlm.lifecycle.orphans import HealingLimits, MetadataBehindError, skipped_because
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.combine_task import Clocks
+from rlm.write_path.measures import ArchiveMeasures
+from rlm.write_path.partition_schedule import ScheduleIntervals
 
 log = structlog.get_logger(__name__)
 

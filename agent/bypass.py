@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from agent.settings import AgentSettings, AgentSettingsError
 from kafka_log.server_properties import BrokerProperties
-from metadata_topic.client_config import KafkaClientConfig
-from replication.leader_bypass import Bypass
-from replication.leader_route import RouteLimits
+from metadata_topic.topic.client_config import KafkaClientConfig
+from replication.follower.leader_bypass import Bypass
+from replication.follower.leader_route import RouteLimits
 
 if TYPE_CHECKING:
-    from replication.sasl_login import SaslLogin
+    from replication.wire.sasl_login import SaslLogin
 
 _KEY = "remote.wal.agent.bypass"
 
@@ -87,7 +87,7 @@ def _broker_logs_in(broker: BrokerProperties) -> bool:
 
 
 def _login(client: KafkaClientConfig) -> "SaslLogin":
-    from replication.sasl_login import MECHANISMS, SaslLogin
+    from replication.wire.sasl_login import MECHANISMS, SaslLogin
 
     mechanism, username, password = (
         str(client.properties.get(f"sasl.{name}", "")) for name in ("mechanism", "username", "password")

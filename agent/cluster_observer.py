@@ -24,15 +24,15 @@ from typing import Any, TypeVar
 import structlog
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
-from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
-from metadata_topic.cluster_descriptions import (
+from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.topic.cluster_descriptions import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     ClusterDescriptions,
 )
-from metadata_topic.topic import METADATA_TOPIC
-from rlm.release import NEVER, ClusterView, HiddenTopics, TopicWatch
+from metadata_topic.topic.topic import METADATA_TOPIC
+from rlm.lifecycle.release import NEVER, ClusterView, HiddenTopics, TopicWatch
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agent.settings import AgentSettings, key_of
-from metadata_topic.topic_settings import (
+from metadata_topic.settings.topic_settings import (
     ARCHIVE_KEY,
     ENABLE_KEY,
     LATENCY_BOUND_KEY,
@@ -23,7 +23,7 @@ from plugin.backend_settings import ObjectBackendSettings
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX
 from plugin.local_directory import LocalDirectorySettings
 from plugin.s3 import S3Settings
-from replication.peer_connection import Address
+from replication.wire.peer_connection import Address
 
 Row = tuple[str, str, str, str]
 

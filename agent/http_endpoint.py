@@ -27,7 +27,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 
-from replication.peer_connection import Address, Listener
+from replication.wire.peer_connection import Address, Listener
 
 Describe = Callable[[], dict[str, Any]]
 Reasons = Callable[[], list[str]]

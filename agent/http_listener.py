@@ -3,7 +3,7 @@
 import ipaddress
 
 from agent.settings import AgentSettings, AgentSettingsError
-from replication.peer_connection import Address, Listener
+from replication.wire.peer_connection import Address, Listener
 
 _KEY = "remote.wal.agent.http"
 

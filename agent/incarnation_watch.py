@@ -21,8 +21,8 @@ from typing import Protocol
 
 import structlog
 
-from metadata_topic.errors import PublicationBacklogFullError
-from metadata_topic.records import RemoteWalNodeRegistration
+from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.records import RemoteWalNodeRegistration
 
 log = structlog.get_logger(__name__)
 

@@ -2,7 +2,7 @@
 
 from agent.settings import AgentSettings, AgentSettingsError
 from kafka_log.server_properties import BrokerProperties
-from metadata_topic.client_config import KafkaClientConfig, read_command_config
+from metadata_topic.topic.client_config import KafkaClientConfig, read_command_config
 
 
 def client_config(broker: BrokerProperties, settings: AgentSettings) -> KafkaClientConfig:

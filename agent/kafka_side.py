@@ -28,19 +28,19 @@ from agent.topic_memory import TopicMemory
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.meta_properties import directory_ids
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.errors import MetadataTopicError
-from metadata_topic.settings_topic import SettingsReader, SettingsWriter
-from metadata_topic.snapshot_keeper import SnapshotKeeper
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.tier_follower import TierFollower
-from metadata_topic.tiered_offsets import TieredOffsets
-from metadata_topic.topic_settings import AgentRegistration
+from metadata_topic.kip405.tier_follower import TierFollower
+from metadata_topic.kip405.tiered_offsets import TieredOffsets
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
+from metadata_topic.settings.topic_settings import AgentRegistration
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.wall_clock import wall_ms
-from rlm.assignment import Assignment
-from rlm.resume_point import ResumePoint, resume_point
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.resume_point import ResumePoint, resume_point
 
 T = TypeVar("T")
 

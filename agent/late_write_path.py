@@ -10,9 +10,9 @@ from typing import Protocol, TypeVar
 
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_object_id import StoredObjectId
-from replication.catch_up import StoredLogs
-from rlm.led_views import FoundRuns, LedPartitions, StoredLog
-from rlm.link_policy import LinkMode
+from replication.leader.catch_up import StoredLogs
+from rlm.write_path.led_views import FoundRuns, LedPartitions, StoredLog
+from rlm.write_path.link_policy import LinkMode
 
 T = TypeVar("T")
 

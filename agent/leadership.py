@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 
 from kafka_log.log_directory import PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
-from metadata_topic.topic_settings import TopicSettings
-from rlm.assignment import Assignment
+from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from rlm.write_path.assignment import Assignment
 
 LedByTopic = Mapping[str, frozenset[int]]
 

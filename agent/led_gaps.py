@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.declared_gaps import DeclaredGap
-from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.store import RemoteWalMetadataStore
-from rlm.led_partition import PartitionStatus
+from metadata_topic.records.declared_gaps import DeclaredGap
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.store.store import RemoteWalMetadataStore
+from rlm.write_path.led_partition import PartitionStatus
 
 _SHOWN = 100
 

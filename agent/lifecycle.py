@@ -23,23 +23,23 @@ from agent.transfer_limits import healing_limits
 from kafka_log.errors import MalformedFileError
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.topic_partition import TopicId
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.cluster_descriptions import DescriptionError
-from metadata_topic.errors import PublicationBacklogFullError
-from metadata_topic.publisher import RemoteWalMetadataPublisher
+from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.cluster_descriptions import DescriptionError
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.errors import RemoteStorageError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.assignment import Assignment
-from rlm.combine_task import Clocks
-from rlm.expiration import ExpirationLimits, ExpirationPlanner
-from rlm.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
-from rlm.failover import FailoverPlanner
-from rlm.measures import LifecycleMeasures
-from rlm.node_care import NodeCare
-from rlm.orphan_task import OrphanTask, OwnWork
-from rlm.orphans import Comparison, Kind, MetadataBehindError, skipped_because
-from rlm.release import LongTermTier, TopicWatch
+from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner
+from rlm.lifecycle.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
+from rlm.lifecycle.failover import FailoverPlanner
+from rlm.lifecycle.node_care import NodeCare
+from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
+from rlm.lifecycle.orphans import Comparison, Kind, MetadataBehindError, skipped_because
+from rlm.lifecycle.release import LongTermTier, TopicWatch
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.combine_task import Clocks
+from rlm.write_path.measures import LifecycleMeasures
 
 T = TypeVar("T")
 

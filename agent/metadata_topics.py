@@ -20,11 +20,11 @@ import structlog
 from agent.cluster_observer import ClusterObserver, ClusterUnknownError
 from agent.settings import AgentSettings
 from agent.topic_retention import longest_retention_ms
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.cluster_descriptions import DescriptionError
-from metadata_topic.errors import MetadataTopicError, TopicNotKnownError
-from metadata_topic.settings_topic import SettingsReader
-from metadata_topic.topic import (
+from metadata_topic.records.errors import MetadataTopicError, TopicNotKnownError
+from metadata_topic.settings.settings_topic import SettingsReader
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.cluster_descriptions import DescriptionError
+from metadata_topic.topic.topic import (
     METADATA_TOPIC,
     SETTINGS_TOPIC,
     AdminLike,
@@ -32,8 +32,8 @@ from metadata_topic.topic import (
     confluent_admin,
     ensure_topics,
 )
-from metadata_topic.topic_requirements import TopicNeeds, TopicProblem, retention_needed_ms, topic_problems
-from rlm.release import TopicWatch
+from metadata_topic.topic.topic_requirements import TopicNeeds, TopicProblem, retention_needed_ms, topic_problems
+from rlm.lifecycle.release import TopicWatch
 
 log = structlog.get_logger(__name__)
 

@@ -8,12 +8,12 @@ from prometheus_client.registry import Collector
 
 from agent.late_storage import LateStorageManager
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.publisher import RemoteWalMetadataPublisher
-from metadata_topic.store import RemoteWalMetadataStore, StateTotals
-from metadata_topic.topic_continuity import TopicDoubt
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore, StateTotals
+from metadata_topic.store.topic_continuity import TopicDoubt
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.segment_metadata import RemoteLogSegmentState
-from rlm.led_partition import PartitionStatus
+from rlm.write_path.led_partition import PartitionStatus
 
 _METADATA_COUNTERS = {
     "gaps": "Times that the metadata topic's retention had cut away what was not read yet",

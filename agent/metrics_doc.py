@@ -18,13 +18,13 @@ from agent.http_endpoint import HttpMeasures
 from agent.late_storage import LateStorageManager
 from agent.metrics import StateCollector
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.publisher import RemoteWalMetadataPublisher
-from metadata_topic.store import RemoteWalMetadataStore
-from replication.measures import ReplicationMeasures
-from rlm.led_partition import PartitionStatus
-from rlm.measures import ArchiveMeasures, LifecycleMeasures, StageTimes, WriteMeasures
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
+from replication.wire.measures import ReplicationMeasures
+from rlm.write_path.led_partition import PartitionStatus
+from rlm.write_path.measures import ArchiveMeasures, LifecycleMeasures, StageTimes, WriteMeasures
 
 _INTRODUCTION = """\
 # Metrics

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Collection
 
-from metadata_topic.records import RemoteWalNodeRegistration
-from metadata_topic.store import RemoteWalMetadataStore
-from rlm.expiration_task import LifecyclePublisher
-from rlm.node_care import NodeRegistration
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.store.store import RemoteWalMetadataStore
+from rlm.lifecycle.expiration_task import LifecyclePublisher
+from rlm.lifecycle.node_care import NodeRegistration
 
 
 class StoreRegistrations:
-    """`rlm.node_care.Registrations` on a metadata store."""
+    """`rlm.lifecycle.node_care.Registrations` on a metadata store."""
 
     def __init__(self, store: RemoteWalMetadataStore, agents: Callable[[], Collection[int]]) -> None:
         """`agents` tells the brokers whose agents have ever registered in the settings topic."""

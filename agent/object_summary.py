@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from metadata_topic.segment_tally import SegmentTally
-from metadata_topic.store import StateTotals
+from metadata_topic.store.segment_tally import SegmentTally
+from metadata_topic.store.store import StateTotals
 from plugin.segment_metadata import RemoteLogSegmentState
 
 

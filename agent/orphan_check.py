@@ -10,15 +10,15 @@ from agent.topic_memory import TopicMemory
 from agent.transfer_limits import healing_limits
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties
-from metadata_topic.errors import MetadataTopicError
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic import METADATA_TOPIC
-from metadata_topic.topic_session import TopicSession
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic_session import TopicSession
 from plugin.loading import load_storage_manager, settings_under_prefix
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.wall_clock import wall_ms
-from rlm.orphan_task import OrphanTask
-from rlm.orphans import Comparison, MetadataBehindError
+from rlm.lifecycle.orphan_task import OrphanTask
+from rlm.lifecycle.orphans import Comparison, MetadataBehindError
 
 
 class OrphanCheck:

@@ -3,8 +3,8 @@
 from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
-from replication.peer_connection import Address, PeerTls
-from replication.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
+from replication.wire.peer_connection import Address, PeerTls
+from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 
 
 def peer_tls(settings: AgentSettings) -> PeerTls | None:

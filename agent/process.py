@@ -29,8 +29,8 @@ from kafka_log.meta_properties import MetaProperties
 from kafka_log.server_properties import BrokerProperties
 from plugin.prices import DEFAULT_PRICES_FILE, Prices
 from plugin.wall_clock import wall_ms
-from replication.hydration import ArchiveReads
-from rlm.combine_task import Clocks
+from replication.follower.hydration import ArchiveReads
+from rlm.write_path.combine_task import Clocks
 
 if TYPE_CHECKING:
     from agent.storage_system import StorageSystem, Surroundings

@@ -3,8 +3,8 @@
 from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
 from plugin.prices import StorePrices
-from replication.catch_up_reads import CatchUpReadLimits
-from replication.leader_context import LeaderLimits
+from replication.follower.catch_up_reads import CatchUpReadLimits
+from replication.leader.leader_context import LeaderLimits
 
 
 def catch_up_read_limits(settings: AgentSettings) -> CatchUpReadLimits:

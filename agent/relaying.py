@@ -20,18 +20,18 @@ from agent.request_ceiling import RequestCeiling
 from agent.service_manager import ListeningSockets
 from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
-from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.prices import Prices
-from replication.catch_up import CatchUp, CatchUpLimits
-from replication.catch_up_reads import CatchUpReads
-from replication.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
-from replication.hydration import ArchiveReads, HydrationCache, HydrationLimits
-from replication.leader_context import LeaderContext
-from replication.leader_proxy import LeaderProxy
-from replication.measures import ReplicationMeasures
-from replication.memory_budget import MemoryBudget
-from replication.peer_protocol import Hello
-from rlm.measures import StageTimes
+from replication.follower.catch_up_reads import CatchUpReads
+from replication.follower.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
+from replication.follower.hydration import ArchiveReads, HydrationCache, HydrationLimits
+from replication.leader.catch_up import CatchUp, CatchUpLimits
+from replication.leader.leader_context import LeaderContext
+from replication.leader.leader_proxy import LeaderProxy
+from replication.wire.measures import ReplicationMeasures
+from replication.wire.memory_budget import MemoryBudget
+from replication.wire.peer_protocol import Hello
+from rlm.write_path.measures import StageTimes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, MutableMapping
 
 import structlog
 
-from replication.peer_connection import Address, Listener
+from replication.wire.peer_connection import Address, Listener
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from plugin.loading import (
     DEFAULT_CLASS_NAME,
     DEFAULT_IMPL_PREFIX,
 )
-from replication.peer_connection import Address
+from replication.wire.peer_connection import Address
 
 OUR_PREFIXES = ("remote.wal.", "remote.log.wal.")
 MAX_PORT = 65535

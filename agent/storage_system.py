@@ -38,22 +38,22 @@ from agent.write_path import WritePath, WritePathParts
 from kafka_log.log_directory import LogDirectory
 from kafka_log.server_properties import BrokerProperties
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.publisher import PublisherSettings, RemoteWalMetadataPublisher
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.publisher import PublisherSettings, RemoteWalMetadataPublisher
 from plugin.archive_storage import ObjectArchiveStorage
 from plugin.prices import Prices
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
-from replication.catch_up import StoredLogs
-from rlm.archive_tier import ArchiveTier
-from rlm.assignment import Assignment
-from rlm.combine_task import Clocks
-from rlm.gap_declarations import GapDeclarations
-from rlm.led_views import StoredLog
-from rlm.measures import ArchiveMeasures, LifecycleMeasures, WriteMeasures
-from rlm.node_care import NodeRegistration
-from rlm.release import Tiers
-from rlm.stored_runs import LedLogs
+from replication.leader.catch_up import StoredLogs
+from rlm.archive.archive_tier import ArchiveTier
+from rlm.archive.stored_runs import LedLogs
+from rlm.lifecycle.gap_declarations import GapDeclarations
+from rlm.lifecycle.node_care import NodeRegistration
+from rlm.lifecycle.release import Tiers
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.combine_task import Clocks
+from rlm.write_path.led_views import StoredLog
+from rlm.write_path.measures import ArchiveMeasures, LifecycleMeasures, WriteMeasures
 
 log = structlog.get_logger(__name__)
 

@@ -6,8 +6,8 @@ neither replication nor the rest of the start is held up. One is saved at an int
 its end, and only when the store has read on since the last one. What is remembered of the topic itself is loaded and
 saved along with it, by snapshots and by the state directory (`agent.topic_memory`).
 
-While the topic is in doubt (`metadata_topic.topic_continuity`) nothing is saved: the snapshots from before are what the
-topic may have to be rebuilt from, and the doubt has to outlive this process.
+While the topic is in doubt (`metadata_topic.store.topic_continuity`) nothing is saved: the snapshots from before are
+what the topic may have to be rebuilt from, and the doubt has to outlive this process.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ import structlog
 
 from agent.late_storage import LateStorageManager
 from agent.topic_memory import TopicMemory
-from metadata_topic.archive_snapshot import with_archive
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.errors import SnapshotError
-from metadata_topic.snapshot_keeper import SnapshotKeeper
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.store_image import StoreImage
+from metadata_topic.records.errors import SnapshotError
+from metadata_topic.store.archive_snapshot import with_archive
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.store_image import StoreImage
 from plugin.errors import RemoteStorageError
 
 log = structlog.get_logger(__name__)

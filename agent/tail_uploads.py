@@ -14,11 +14,11 @@ from typing import Protocol
 import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.settings_topic import SettingsWriter, TailRequests
-from metadata_topic.tail_upload import TailRequest, TailStored, TopicPartitionName
-from rlm.assignment import Assignment
-from rlm.combine_task import UploadedSegment
+from metadata_topic.settings.settings_topic import SettingsWriter, TailRequests
+from metadata_topic.settings.tail_upload import TailRequest, TailStored, TopicPartitionName
+from metadata_topic.topic.client_config import KafkaClientConfig
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.combine_task import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

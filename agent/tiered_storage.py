@@ -11,9 +11,9 @@ from typing import Protocol
 
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs, MalformedFileError, read_leader_epochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.tiered_offsets import TieredOffsets, TieredRange
+from metadata_topic.kip405.tiered_offsets import TieredOffsets, TieredRange
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
-from rlm.release import HeldRange
+from rlm.lifecycle.release import HeldRange
 
 EPOCHS_MAX_AGE_S = 30.0
 """An older chain lacks newer epochs, of which it then says nothing; what it has was the log's when it was read."""
@@ -53,14 +53,14 @@ class LogEpochs:
 
 
 class FollowedTier(Protocol):
-    """What is asked of `metadata_topic.tier_follower.TierFollower`."""
+    """What is asked of `metadata_topic.kip405.tier_follower.TierFollower`."""
 
     @property
     def ready(self) -> bool: ...
 
 
 class TieredStorageTier:
-    """`rlm.release.LongTermTier` on `__remote_log_metadata`. One thread at a time."""
+    """`rlm.lifecycle.release.LongTermTier` on `__remote_log_metadata`. One thread at a time."""
 
     def __init__(self, offsets: TieredOffsets, follower: FollowedTier, epochs: LogEpochs) -> None:
         self._offsets = offsets

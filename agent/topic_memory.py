@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.topic_continuity import RememberedTopic
+from metadata_topic.store.topic_continuity import RememberedTopic
 
 log = structlog.get_logger(__name__)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from rlm.release import NEVER
+from rlm.lifecycle.release import NEVER
 
 
 def longest_retention_ms(retentions_ms: Iterable[int]) -> int | None:

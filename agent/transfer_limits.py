@@ -2,11 +2,11 @@
 
 from agent.descriptors import bounded_open_files
 from agent.settings import AgentSettings
-from rlm.backlog_uploads import BacklogLimits
-from rlm.group_commit import CommitLimits
-from rlm.log_manager_limits import LogManagerLimits
-from rlm.orphans import HealingLimits
-from rlm.partition_schedule import ScheduleIntervals
+from rlm.lifecycle.orphans import HealingLimits
+from rlm.write_path.backlog_uploads import BacklogLimits
+from rlm.write_path.group_commit import CommitLimits
+from rlm.write_path.log_manager_limits import LogManagerLimits
+from rlm.write_path.partition_schedule import ScheduleIntervals
 
 
 def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:

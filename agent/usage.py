@@ -16,11 +16,11 @@ import structlog
 from agent.archive_side import ArchiveSide
 from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
-from metadata_topic.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
-from metadata_topic.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
+from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
+from metadata_topic.records.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
 from plugin.prices import section_of
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCounts
-from replication.measures import ReplicationMeasures
+from replication.wire.measures import ReplicationMeasures
 
 log = structlog.get_logger(__name__)
 

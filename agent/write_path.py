@@ -20,18 +20,18 @@ from agent.transfer_limits import log_manager_limits
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
-from replication.catch_up import StoredLogs
-from replication.leader_proxy import LeaderProxy
-from rlm.assignment import Assignment
-from rlm.combine_task import Clocks, MetadataPublisher, RLMWalCombineTask
-from rlm.gap_listener import GapListener
-from rlm.led_partition import PartitionStatus
-from rlm.led_views import StoredLog
-from rlm.link_policy import CostLimits, LinkDecider, LinkMode
-from rlm.machine import thread_pool
-from rlm.measures import StageTimes, WriteMeasures
-from rlm.remote_wal_log_manager import RemoteWalLogManager
-from rlm.resume_point import ResumePoint
+from replication.leader.catch_up import StoredLogs
+from replication.leader.leader_proxy import LeaderProxy
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.combine_task import Clocks, MetadataPublisher, RLMWalCombineTask
+from rlm.write_path.gap_listener import GapListener
+from rlm.write_path.led_partition import PartitionStatus
+from rlm.write_path.led_views import StoredLog
+from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.write_path.machine import thread_pool
+from rlm.write_path.measures import StageTimes, WriteMeasures
+from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
+from rlm.write_path.resume_point import ResumePoint
 
 log = structlog.get_logger(__name__)
 

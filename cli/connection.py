@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from metadata_topic.client_config import KafkaClientConfig
+    from metadata_topic.topic.client_config import KafkaClientConfig
 
 BootstrapServer = Annotated[
     str, typer.Option("--bootstrap-server", help="Where the cluster is: host:port, several by commas.")
@@ -33,6 +33,6 @@ class Connection:
 
 def client_config(bootstrap_server: str, command_config: Path | None) -> "KafkaClientConfig":
     """How to reach the cluster. Raises metadata_topic's ClientPropertyError."""
-    from metadata_topic.client_config import read_command_config
+    from metadata_topic.topic.client_config import read_command_config
 
     return read_command_config(bootstrap_server, command_config)

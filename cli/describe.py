@@ -27,7 +27,7 @@ def describe(
     Asks each agent that is registered, over HTTP. Exits with 1 if an agent does not answer. With --objects one agent
     is asked, as each knows all objects; it exits with 1 if none answers.
     """
-    from metadata_topic.settings_topic import read_settings
+    from metadata_topic.settings.settings_topic import read_settings
 
     _, agents = read_settings(connection.client_config())
     if objects:

@@ -9,7 +9,7 @@ import typer
 from cli.connection import Json
 
 if TYPE_CHECKING:
-    from agent.doctor.findings import Finding
+    from doctor.findings import Finding
 
 _COLOURS = {"ok": "green", "information": "blue", "unknown": "magenta", "warning": "yellow", "error": "red"}
 
@@ -26,7 +26,7 @@ def doctor(
     and changes nothing else. Exits with 0 if all is well, with 1 if something is to be looked at (a warning, or a check
     that could not be made), with 2 if something is wrong.
     """
-    from agent.doctor.findings import exit_code
+    from doctor.findings import exit_code
 
     findings = _findings(broker_config)
     if json:
@@ -37,11 +37,11 @@ def doctor(
 
 
 def _findings(broker_config: Path) -> "list[Finding]":
-    from agent.doctor.diagnosis import diagnose
-    from agent.doctor.findings import Finding, Level
-    from agent.doctor.gathering import gather
     from agent.settings import AgentSettingsError
     from agent.settings_file import agent_settings
+    from doctor.diagnosis import diagnose
+    from doctor.findings import Finding, Level
+    from doctor.gathering import gather
     from kafka_log.errors import BrokerPropertiesError
     from kafka_log.server_properties import load_broker_properties
     from plugin.wall_clock import wall_ms
@@ -55,7 +55,7 @@ def _findings(broker_config: Path) -> "list[Finding]":
 
 
 def _as_json(findings: "list[Finding]") -> dict[str, object]:
-    from agent.doctor.findings import exit_code
+    from doctor.findings import exit_code
 
     return {
         "exit_code": exit_code(findings),

@@ -50,7 +50,7 @@ def _rebuild(where: BrokersCluster, write: bool, tell: Tell) -> "tuple[RebuildPl
 
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
-    from metadata_topic.topic_session import TopicSession
+    from metadata_topic.topic.topic_session import TopicSession
     from plugin.wall_clock import wall_ms
     from recovery.cluster_view import ask_cluster
     from recovery.remembered_metadata import read_snapshots

@@ -9,7 +9,7 @@ import typer
 from cli.connection import Json
 
 if TYPE_CHECKING:
-    from rlm.orphans import Comparison
+    from rlm.lifecycle.orphans import Comparison
 
 
 def orphans(

@@ -12,7 +12,7 @@ from cli.connection import Connection, Json
 from cli.option_groups import grouped
 
 if TYPE_CHECKING:
-    from metadata_topic.client_config import KafkaClientConfig
+    from metadata_topic.topic.client_config import KafkaClientConfig
     from recovery.reassignment import Reassignment, ReassignmentLimits
     from recovery.reassignment_admin import ReassignmentAdmin
     from recovery.reassignment_plan import ReassignmentPlan, TopicPartition
@@ -229,7 +229,7 @@ def _run(
 def _tails(admin: "ReassignmentAdmin", client: "KafkaClientConfig", wanted: bool) -> "TailRequests | NoTails":
     import secrets
 
-    from metadata_topic.topic import SETTINGS_TOPIC
+    from metadata_topic.topic.topic import SETTINGS_TOPIC
     from plugin.wall_clock import wall_ms
     from recovery.tail_requests import NoTails, TailRequests
 

@@ -15,7 +15,7 @@ from cli.connection import CommandConfig
 if TYPE_CHECKING:
     from agent.settings import AgentSettings
     from kafka_log.server_properties import BrokerProperties
-    from metadata_topic.client_config import KafkaClientConfig
+    from metadata_topic.topic.client_config import KafkaClientConfig
     from plugin.archive_storage import ObjectArchiveStorage
     from plugin.remote_wal_storage_manager import RemoteWalStorageManager
     from recovery.cluster_view import ClusterView
@@ -148,8 +148,8 @@ def new_directory_id() -> str:
 def _cluster(
     broker: "BrokerProperties", settings: "AgentSettings", where: StoredLogs
 ) -> "tuple[str, ClusterView, dict[Path, str]]":
-    from metadata_topic.errors import MetadataTopicError
-    from metadata_topic.settings_topic import read_settings
+    from metadata_topic.records.errors import MetadataTopicError
+    from metadata_topic.settings.settings_topic import read_settings
     from recovery.cluster_view import ask_cluster, with_directories
 
     if where.cluster_metadata is not None:
@@ -205,7 +205,7 @@ def _surviving_kraft_log(broker: "BrokerProperties", cluster_id: str) -> "Cluste
 def client_of(broker: "BrokerProperties", settings: "AgentSettings", where: BrokersCluster) -> "KafkaClientConfig":
     """How to reach the cluster: by the options, else as the broker's agent does."""
     from agent.kafka_client import client_config
-    from metadata_topic.client_config import read_command_config
+    from metadata_topic.topic.client_config import read_command_config
 
     if where.bootstrap_server is None:
         return client_config(broker, settings)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from metadata_topic.client_config import KafkaClientConfig
+    from metadata_topic.topic.client_config import KafkaClientConfig
     from retention_job.cost.cost_tables import StoreSections
     from retention_job.settings import InventoryFile, KafkaSource, Sources
 
@@ -95,7 +95,7 @@ def cluster_id_of(client: "KafkaClientConfig") -> str:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    from metadata_topic.client_config import LIBRDKAFKA_LOGGER
+    from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER
     from retention_job.errors import SourceError, one_line
 
     servers = client.bootstrap_servers

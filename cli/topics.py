@@ -9,8 +9,8 @@ from cli.connection import Connection, Json
 from cli.option_groups import grouped
 
 if TYPE_CHECKING:
-    from metadata_topic.client_config import KafkaClientConfig
-    from metadata_topic.topic_settings import TopicSettings
+    from metadata_topic.settings.topic_settings import TopicSettings
+    from metadata_topic.topic.client_config import KafkaClientConfig
 
 app = typer.Typer(help="Set and list the topics with remote.wal.storage.enable.", no_args_is_help=True)
 
@@ -31,7 +31,7 @@ def enable(
     ] = False,
 ) -> None:
     """Replicate these topics through object storage from now on. Takes effect in running agents within seconds."""
-    from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+    from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 
     if link_policy not in list(LinkPolicy):
         raise typer.BadParameter(f"{link_policy!r} is none of {', '.join(LinkPolicy)}", param_hint="--link-policy")
@@ -58,7 +58,7 @@ def list_topics(connection: Connection, json: Json = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from metadata_topic.settings_topic import read_settings
+    from metadata_topic.settings.settings_topic import read_settings
 
     topics, _ = read_settings(connection.client_config())
     rows = [
@@ -88,10 +88,10 @@ def list_topics(connection: Connection, json: Json = False) -> None:
 
 
 def _set(topics: list[str], client: "KafkaClientConfig", settings: "TopicSettings | None") -> None:
-    from metadata_topic.errors import TopicSettingsError
-    from metadata_topic.settings_topic import SettingsWriter
-    from metadata_topic.topic import confluent_admin
-    from metadata_topic.topic_settings import check_topic
+    from metadata_topic.records.errors import TopicSettingsError
+    from metadata_topic.settings.settings_topic import SettingsWriter
+    from metadata_topic.settings.topic_settings import check_topic
+    from metadata_topic.topic.topic import confluent_admin
 
     existing = confluent_admin(client, timeout_s=10.0).partition_counts()
     for topic in topics:

@@ -11,9 +11,9 @@ from demo.plan import ALL_TOPICS, PERFORMANCE_TOPICS, PROBE_TOPIC, RECORD_BYTES,
 from local_cluster.cluster_admin import CLIENT_CONFIG
 from local_cluster.kafka_tools import KafkaTools, ProducerPerformance
 from local_cluster.polling import wait_until
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.settings_topic import SettingsWriter, read_settings
-from metadata_topic.topic_settings import TopicSettings
+from metadata_topic.settings.settings_topic import SettingsWriter, read_settings
+from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.topic.client_config import KafkaClientConfig
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from demo.measurement import AgentAccounts, Moment, scrape
 from demo.plan import ALL_TOPICS
-from metadata_topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
+from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 
 if TYPE_CHECKING:
     from local_cluster.cluster import LocalCluster

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from replication.peer_connection import PeerTls
+from replication.wire.peer_connection import PeerTls
 
 _BEGINS = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 _LIFE = datetime.timedelta(days=36_500)

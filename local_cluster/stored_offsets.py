@@ -15,7 +15,7 @@ from kafka_log.server_properties import load_broker_properties
 from kafka_log.topic_partition import TopicIdPartition
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG
-from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.loading import load_storage_manager, settings_under_prefix
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from recovery.cluster_view import ask_cluster

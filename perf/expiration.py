@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic import serde
-from metadata_topic.states import DELETED
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records import serde
+from metadata_topic.records.states import DELETED
+from metadata_topic.store.store import RemoteWalMetadataStore
 from perf.metadata_volume import Load, records
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
-from rlm.expiration import ExpirationLimits, ExpirationPlanner, Verdict
-from rlm.expiration_task import deletion_record
-from rlm.release import NEVER, ClusterView, HeldRange, Tiers
+from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner, Verdict
+from rlm.lifecycle.expiration_task import deletion_record
+from rlm.lifecycle.release import NEVER, ClusterView, HeldRange, Tiers
 
 _RUN_S = 5.0
 """The default of remote.wal.expiration.task.interval.ms."""

@@ -17,9 +17,9 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_tools import KafkaTools
 from local_cluster.store_spec import LocalDirectoryStore, S3Store, StoreSpec
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.settings_topic import SettingsWriter
-from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.settings_topic import SettingsWriter
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.topic.client_config import KafkaClientConfig
 from perf.workloads import Figures, Workload
 
 Tell = Callable[[str], None]

@@ -15,9 +15,9 @@ from typing import Annotated
 
 import typer
 
-from metadata_topic import serde
-from metadata_topic.snapshot import read_image, write_snapshot
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records import serde
+from metadata_topic.store.snapshot import read_image, write_snapshot
+from metadata_topic.store.store import RemoteWalMetadataStore
 from perf.metadata_volume import Load, measure_volume, records, zstd
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 

@@ -23,9 +23,9 @@ from kafka_log.segment_files import list_segments
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.settings_topic import SettingsWriter
-from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.settings_topic import SettingsWriter
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.topic.client_config import KafkaClientConfig
 
 _RECORD_BYTES = 10_000
 _SEGMENT_BYTES = 8 << 20

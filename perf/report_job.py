@@ -15,8 +15,8 @@ import numpy as np
 import typer
 
 from local_cluster.cluster import LocalCluster
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_storage import StoredArchiveObject
 from plugin.object_keys import ObjectKeyFactory
 from retention_job.run import RunResult, RunSettings, run

@@ -119,9 +119,9 @@ def _loaded(directory: Path, records_per_s: int) -> Iterator[tuple[LocalCluster,
 
 
 def _switch_on(cluster: LocalCluster) -> None:
-    from metadata_topic.client_config import KafkaClientConfig
-    from metadata_topic.settings_topic import SettingsWriter
-    from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+    from metadata_topic.settings.settings_topic import SettingsWriter
+    from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+    from metadata_topic.topic.client_config import KafkaClientConfig
 
     writer = SettingsWriter(KafkaClientConfig(cluster.bootstrap_servers))
     for topic in (_IN, _OUT):

@@ -17,9 +17,9 @@ import typer
 from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
 from local_cluster.store_spec import StoreSpec
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.settings_topic import SettingsWriter
-from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.settings_topic import SettingsWriter
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.topic.client_config import KafkaClientConfig
 from perf.ladder import STOCK, Measured, Tell, measure, object_store, started_cluster
 from perf.options import LatencyMs, Partitions, Rounds, Scale, WarmUp, WorkloadNames, chosen_workloads
 from perf.report import agent_rows, compare, round_rows

@@ -14,9 +14,9 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from kafka_log.cluster_metadata import KRaftImage
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
-from metadata_topic.cluster_descriptions import ClusterDescriptions, DescribedTopic, DescriptionError
-from metadata_topic.errors import ClientPropertyError
+from metadata_topic.records.errors import ClientPropertyError
+from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescribedTopic, DescriptionError
 from recovery.errors import UnknownClusterError
 
 _CLIENT_ID = "remote-wal-recover"

@@ -1,11 +1,11 @@
 """Where epochs end and begin, by what leaders declared dead: beyond the objects that they name. Sans-IO.
 
-Theory. A leader that declares an epoch's records dead from an offset on (`rlm.failover`) names a combined segment, and
-that mark goes when the segment does. But what it says is of the log: as of that leader, the older epoch ends there, or
-before, if the segment begins behind the end. So it holds as well for copies that no declaration can name, because
-nobody had told of them: an object whose agent died before it published it, and an archive object that reaches beyond
-the end. Above all this is so after a restoration to a point in time, whose end no record tells until something is
-written behind it.
+Theory. A leader that declares an epoch's records dead from an offset on (`rlm.lifecycle.failover`) names a combined
+segment, and that mark goes when the segment does. But what it says is of the log: as of that leader, the older epoch
+ends there, or before, if the segment begins behind the end. So it holds as well for copies that no declaration can
+name, because nobody had told of them: an object whose agent died before it published it, and an archive object that
+reaches beyond the end. Above all this is so after a restoration to a point in time, whose end no record tells until
+something is written behind it.
 
 An unclean election, or a recovery that did not know of the declaration, may bring such records back. To cut them off
 again would lose acknowledged records, those that were written behind them above all. So a declaration stands only while
@@ -13,7 +13,8 @@ nothing speaks against it:
 
 - The declarer's own epoch was declared dead in turn, at or before that offset: its log is not the one that went on.
 - Records of the older epoch beyond the end were uploaded after the declaration (as whoever leads then does:
-  `rlm.resume_point`). The topic remembers that even where the upload was released, as an archive object covers it.
+  `rlm.write_path.resume_point`). The topic remembers that even where the upload was released, as an archive object
+  covers it.
 - A newer leader than the declarer wrote behind that end, and what is stored reaches up to there without a break, if
   nothing is cut off. (If the declarer's log went on, the same is true, and does not matter: records of the declarer's
   epoch, or of one between, stand at the end, so the older epoch ends there anyway.)
@@ -37,7 +38,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from plugin.entry_columns import decode_columns
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from recovery.log_plan import EpochStart, StoredRun

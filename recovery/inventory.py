@@ -16,10 +16,10 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.archive_recovery import records_from_objects
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.declared_gaps import DeclaredGap
-from metadata_topic.states import FINISHED, STARTED
+from metadata_topic.records.declared_gaps import DeclaredGap
+from metadata_topic.records.states import FINISHED, STARTED
+from metadata_topic.store.archive_recovery import records_from_objects
+from metadata_topic.store.archive_store import ArchiveStore
 from plugin.archive_storage import ArchiveStorage
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry

@@ -18,10 +18,10 @@ deleted.
 Within an epoch any run that covers an offset will do, as one leader writes an offset once; the one reaching furthest
 is taken. Runs that are known and cannot be read (their object is gone) take part in finding the epochs and the log's
 end, not in covering. Offsets that nothing covers are a gap, unless the log may have holes (it was compacted). Where
-the log's leader has declared that they cannot be had any more (`metadata_topic.declared_gaps`), the log goes on behind
-them, as Kafka's logs may lack offsets. Everything behind the first gap that nobody declared is left out. But what
-stands before a gap may be leftovers: old records that are still there because they share an object with younger ones.
-When all of it is older than the topic's retention, the log begins behind the gap.
+the log's leader has declared that they cannot be had any more (`metadata_topic.records.declared_gaps`), the log goes on
+behind them, as Kafka's logs may lack offsets. Everything behind the first gap that nobody declared is left out. But
+what stands before a gap may be leftovers: old records that are still there because they share an object with younger
+ones. When all of it is older than the topic's retention, the log begins behind the gap.
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from metadata_topic.declared_gaps import DeclaredGap
-from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.offset_ranges import OffsetRange, joined_ranges
+from metadata_topic.records.declared_gaps import DeclaredGap
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges
 from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 
 

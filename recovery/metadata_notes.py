@@ -6,15 +6,15 @@ The store forgets that with the segments, and nobody else asks; here it tells of
 
 from collections.abc import Callable, Iterable
 
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.errors import MetadataTopicError
-from metadata_topic.fencing import Source
-from metadata_topic.records import MetadataRecord, PublishedSegment, RemoteWalLogSegmentMetadataUpdate
-from metadata_topic.states import FINISHED
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.records.records import MetadataRecord, PublishedSegment, RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.records.states import FINISHED
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.fencing import Source
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.topic.topic import METADATA_TOPIC
 from recovery.epoch_ends import EpochEnds
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import structlog
 
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.kafka_python_config import kafka_python_settings
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.kafka_python_config import kafka_python_settings
 from recovery.reassignment import ClusterView
 from recovery.reassignment_plan import ClusterReplicas, Move, PartitionReplicas, TopicPartition
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import structlog
 
-from metadata_topic.errors import MetadataTopicError
+from metadata_topic.records.errors import MetadataTopicError
 from recovery.reassignment import (
     Action,
     BeginAtLocalLog,

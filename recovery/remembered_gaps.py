@@ -1,8 +1,8 @@
 """What a rebuilt metadata topic tells of offsets that are in no object, and need not be.
 
 Theory. An agent that knows the topic alone takes for missing what lies behind the begin of a log's upload and is in no
-object (`rlm.resume_point`). So the topic is told of both: of what was declared, and, before that, up to where the
-records of each log were released, else all that has expired since the upload began would be declared as lost.
+object (`rlm.write_path.resume_point`). So the topic is told of both: of what was declared, and, before that, up to
+where the records of each log were released, else all that has expired since the upload began would be declared as lost.
 
 Released is what snapshots say, and what was in objects that a snapshot knows as finished and that are not stored any
 more. Should somebody else have deleted them, it counts just so, as where an agent finds an object to be lost.
@@ -11,12 +11,12 @@ more. Should somebody else have deleted them, it counts just so, as where an age
 from collections import defaultdict
 from collections.abc import Sequence
 
-from metadata_topic.declared_gaps import DeclaredGap, GapReason
-from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.released_offsets import ReleasedOffsets
-from metadata_topic.sequence_set import SequenceSet
-from metadata_topic.states import FINISHED
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.records.states import FINISHED
+from metadata_topic.store.released_offsets import ReleasedOffsets
+from metadata_topic.store.sequence_set import SequenceSet
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.remembered_metadata import RememberedMetadata
 

@@ -4,12 +4,12 @@ Each agent's snapshots hold what the whole topic told until then. Those of sever
 joined as the topic's records are: order and repetition do not matter.
 """
 
-from metadata_topic.archive_snapshot import EXTRA_NAME, decode_archive
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.errors import SnapshotError
-from metadata_topic.snapshot_keeper import SnapshotKeeper, brokers_with_snapshots
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_continuity import NEVER_REBUILT_MS
+from metadata_topic.records.errors import SnapshotError
+from metadata_topic.store.archive_snapshot import EXTRA_NAME, decode_archive
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.snapshot_keeper import SnapshotKeeper, brokers_with_snapshots
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS
 from plugin.blob_storage import BlobStorage
 from recovery.footers import Progress
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.errors import MetadataTopicError
-from metadata_topic.settings_topic import SettingsReader, SettingsWriter
-from metadata_topic.tail_upload import TailRequest
-from metadata_topic.topic_follower import FollowSettings
-from metadata_topic.topic_settings import TopicSettings
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
+from metadata_topic.settings.tail_upload import TailRequest
+from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.topic_follower import FollowSettings
 from recovery.reassignment_plan import TopicPartition
 
 _EAGER = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=50)

@@ -11,7 +11,7 @@ doubt an object stays until its records expire. One whose deletion a snapshot kn
 
 Told of last is what is in no object and need not be (`recovery.remembered_gaps`).
 
-Not told of are dead entries: leaders' agents declare them again by their logs (`rlm.failover`).
+Not told of are dead entries: leaders' agents declare them again by their logs (`rlm.lifecycle.failover`).
 
 When all was read back, and only then, a last record says that the topic is whole again.
 """
@@ -21,23 +21,23 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
-from metadata_topic.archive_recovery import record_from_object
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.cluster_descriptions import NO_TOPIC_ID
-from metadata_topic.declared_gaps import DeclaredGap
-from metadata_topic.errors import MetadataTopicError, PublicationBacklogFullError
-from metadata_topic.gap_record import MAX_GAPS, RemoteWalGapDeclaration
-from metadata_topic.publishable import Publishable
-from metadata_topic.records import (
+from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
+from metadata_topic.records.declared_gaps import DeclaredGap
+from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError
+from metadata_topic.records.gap_record import MAX_GAPS, RemoteWalGapDeclaration
+from metadata_topic.records.publishable import Publishable
+from metadata_topic.records.records import (
     PublishedSegment,
     RemoteWalNodeRegistration,
     RemoteWalRebuiltSegment,
     RemoteWalTopicRebuilt,
 )
-from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.store.archive_recovery import record_from_object
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.cluster_descriptions import NO_TOPIC_ID
+from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
@@ -110,7 +110,7 @@ class RebuildPlan:
 
 
 class WritableTopic(Protocol):
-    """What is asked of `metadata_topic.topic_session.TopicSession`."""
+    """What is asked of `metadata_topic.topic.topic_session.TopicSession`."""
 
     @property
     def store(self) -> RemoteWalMetadataStore: ...

@@ -10,9 +10,9 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.ledger import LedgerReport, ProducerPlan, ProducerReport, TransactionPlan
 from local_cluster.ledger_workload import LedgerWorkload
 from local_cluster.verifiable_clients import VerifiableClients
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.settings_topic import SettingsWriter
-from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.settings_topic import SettingsWriter
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.topic.client_config import KafkaClientConfig
 
 VERIFIABLE_TOPIC = "soak-verifiable"
 LEDGER_TOPIC = "soak-ledger"

@@ -2,7 +2,7 @@
 
 Theory. The job deletes nothing itself. For an object that may go it publishes DELETE_SEGMENT_STARTED, as the owner's
 agent would; from there on agents treat it as any deletion: after the grace time the owner's agent, or its caretaker,
-judges the object's entries anew by what it knows then, and deletes it or holds it back (`rlm.expiration`).
+judges the object's entries anew by what it knows then, and deletes it or holds it back (`rlm.lifecycle.expiration`).
 
 What may be handed over:
 
@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 from pyspark.sql import functions as fn
 
-from metadata_topic.errors import PublicationBacklogFullError
-from metadata_topic.publisher import RemoteWalMetadataPublisher
-from metadata_topic.records import PublishableRecord
-from metadata_topic.states import DELETING
-from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.records import PublishableRecord
+from metadata_topic.records.states import DELETING
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
+from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from retention_job.errors import RetentionJobError
 from retention_job.findings.find import metadata_is_doubtful

@@ -8,7 +8,7 @@ to live.
 
 from typing import TYPE_CHECKING, Final
 
-from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.findings.kinds import Kind, SmallFinding
 from retention_job.findings.object_rules import object_findings
 from retention_job.findings.partition_rules import partition_findings
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FEW_WITHOUT_METADATA: Final = 1000
-"""So many objects without metadata are no reason to doubt the metadata, as with agents (`rlm.orphans`)."""
+"""So many objects without metadata are no reason to doubt the metadata, as with agents (`rlm.lifecycle.orphans`)."""
 
 
 def find(history: History, now_ms: int, life_times: LifeTimes) -> "DataFrame":

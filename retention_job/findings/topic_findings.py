@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
-from metadata_topic.topic import METADATA_TOPIC
-from metadata_topic.topic_requirements import retention_needed_ms, retention_problems
+from metadata_topic.topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic_requirements import retention_needed_ms, retention_problems
 from retention_job.findings.kinds import Kind, SmallFinding
 from retention_job.settings import LifeTimes
 from retention_job.sources.kafka_cluster import Cluster, Topic

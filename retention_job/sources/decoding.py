@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from metadata_topic import serde
-from metadata_topic.serde_batches import PADDING, BinaryColumn, SegmentBatch, decode_segments
+from metadata_topic.records import serde
+from metadata_topic.records.serde_batches import PADDING, BinaryColumn, SegmentBatch, decode_segments
 from retention_job.sources.release_facts import ReleaseFacts
 from retention_job.sources.single_records import rows_one_by_one
 from retention_job.sources.staged_rows import ENTRY_ROW, PARTITION_SHIFT, SEGMENT_ROW, rows

@@ -6,13 +6,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from metadata_topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig, from_java_properties
-from metadata_topic.cluster_descriptions import ClusterDescriptions, DescriptionError
-from metadata_topic.errors import MetadataTopicError
-from metadata_topic.kip405 import REMOTE_LOG_METADATA_TOPIC
-from metadata_topic.settings_topic import read_settings
-from metadata_topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
-from metadata_topic.topic_settings import TopicSettings
+from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.settings.settings_topic import read_settings
+from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig, from_java_properties
+from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescriptionError
+from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from retention_job.errors import SourceError
 from retention_job.settings import KafkaSource
 

@@ -6,14 +6,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from metadata_topic import archive_records, serde
-from metadata_topic.archive_records import (
+from metadata_topic.records import archive_records, serde
+from metadata_topic.records.archive_records import (
     ArchiveObjectCommitted,
     ArchiveObjectPrepared,
     ArchiveRecord,
     UnknownArchiveRecord,
 )
-from metadata_topic.records import (
+from metadata_topic.records.records import (
     PublishedSegment,
     RemoteWalLogSegmentMetadataUpdate,
     UnknownRecord,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from metadata_topic import kip405
-from metadata_topic.records import UnknownRecord
+from metadata_topic.kip405 import kip405
+from metadata_topic.records.records import UnknownRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,4 +1,4 @@
-"""Which records the agents' stores refuse, as their writer was fenced: `metadata_topic.fencing`, over tables.
+"""Which records the agents' stores refuse, as their writer was fenced: `metadata_topic.store.fencing`, over tables.
 
 Theory. A record counts for nothing when a registration of a higher incarnation of its broker stands before it in the
 same partition of the topic; partitions have no order between them. Registrations are few (one for each start of an
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
 
-from metadata_topic import serde
-from metadata_topic.fencing import PlacedRegistration, Registrations
-from metadata_topic.records import RemoteWalNodeRegistration
+from metadata_topic.records import serde
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.store.fencing import PlacedRegistration, Registrations
 from retention_job.sources.staged_rows import PARTITION_SHIFT
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
-from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.schemas import (
     ARCHIVE_OBJECTS,
     DEAD_ENTRIES,

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from pyspark.errors import PySparkException
 
-from metadata_topic.kip405 import REMOTE_LOG_METADATA_TOPIC
-from metadata_topic.serde import NODE_REGISTRATION
-from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
+from metadata_topic.records.serde import NODE_REGISTRATION
+from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.errors import SourceError, one_line
 from retention_job.schemas import INVENTORY
 from retention_job.settings import Sources, StoreListing

@@ -6,8 +6,8 @@ the million, and their rows are shuffled without columns that only the few archi
 
 Theory. Everything is one aggregation over the union of all facts, one for each state that somebody tells of: a single
 shuffle of narrow rows, whatever the sources are, and no key is rarer or more frequent than an object's few records, so
-nothing can be skewed. What a record does depends on the furthest state alone (`metadata_topic.states`), so neither
-order nor repetition matters.
+nothing can be skewed. What a record does depends on the furthest state alone (`metadata_topic.records.states`), so
+neither order nor repetition matters.
 
 An archive object's commit is published again from time to time under a newer time stamp, as the object may outlive the
 topic's retention. So `finished_ms` is when it was committed or, where older records are gone, later, while `stored_ms`
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as fn
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StructField, StructType
 
-from metadata_topic.serde import REBUILT_SEGMENT
+from metadata_topic.records.serde import REBUILT_SEGMENT
 from retention_job.schemas import ARCHIVE_KEY, ARCHIVE_OBJECTS, SEGMENT_KEY, SEGMENTS
 from retention_job.sources.release_facts import FOREVER
 from retention_job.sources.staged_rows import ARCHIVE_ROW, SEGMENT_ROW
@@ -102,7 +102,7 @@ COMBINED_SEGMENT: Final = ObjectKind(
     SEGMENTS,
     SEGMENT_ROW,
     "incarnation",
-    _FINISHED,  # what it says of a deletion counts, as agents do it (`metadata_topic.store_state`)
+    _FINISHED,  # what it says of a deletion counts, as agents do it (`metadata_topic.store.store_state`)
     {name: name for name in SEGMENT_KEY},
     {
         # A deletion's entries are a copy of what was told before.
@@ -120,7 +120,7 @@ ARCHIVE_OBJECT: Final = ObjectKind(
     ARCHIVE_OBJECTS,
     ARCHIVE_ROW,
     "publisher",
-    len(TIMES),  # all of it (`metadata_topic.archive_store`)
+    len(TIMES),  # all of it (`metadata_topic.store.archive_store`)
     {name: name if name in SEGMENT_KEY else f"archive_{name}" for name in ARCHIVE_KEY},
     {
         "run_count": Told("entry_count", "run_count", "run_count"),
@@ -139,7 +139,7 @@ def _facts(kind: ObjectKind, rows: "DataFrame", **told: "Column") -> "DataFrame"
 
 def facts_of_records(kind: ObjectKind, staged: "DataFrame") -> "DataFrame":
     """From the kind's staged rows, with `is_fenced`. What a rebuild of the topic tells is never refused: so do agents
-    (`metadata_topic.store_state`).
+    (`metadata_topic.store.store_state`).
     """
     is_rebuilt = fn.coalesce("record_type", fn.lit(-1)) == REBUILT_SEGMENT
     refused = fn.col("is_fenced") & (fn.col("state") <= kind.refused_up_to) & ~is_rebuilt

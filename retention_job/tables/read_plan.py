@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.settings import Sources
 from retention_job.sources.kafka_cluster import Cluster
 from retention_job.tables.state import RunRecord

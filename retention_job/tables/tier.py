@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
-from metadata_topic.kip405 import REMOTE_LOG_METADATA_TOPIC
+from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
 from retention_job.schemas import QUARANTINE, TIERED
 from retention_job.tables.objects import first_times
 

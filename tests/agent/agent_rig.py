@@ -19,13 +19,13 @@ from agent.settings_file import agent_settings
 from agent.storage_system import Rooms
 from kafka_log.server_properties import load_broker_properties
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.errors import MetadataTopicError
-from metadata_topic.publisher import RemoteWalMetadataPublisher
-from metadata_topic.topic_settings import LinkPolicy
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.settings.topic_settings import LinkPolicy
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.loading import DEFAULT_IMPL_PREFIX
-from replication.peer_connection import Address
-from rlm.assignment import Assignment
+from replication.wire.peer_connection import Address
+from rlm.write_path.assignment import Assignment
 from tests.kafka_log.log_writer import LogWriter
 from tests.replication.fetch_frames import request
 from tests.replication.two_agents import ScriptedBroker, framed, read_frame

@@ -10,16 +10,16 @@ from agent.archive_knowledge import ArchiveKnowledge, KnownSettings
 from agent.cluster_observer import Observation
 from agent.identity import AgentIdentity
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.archive_records import ArchiveObjectCommitted
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.records import RemoteWalNodeRegistration
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
+from metadata_topic.records.archive_records import ArchiveObjectCommitted
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.settings.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
-from rlm.archive_tier import ArchiveTier
-from rlm.assignment import Assignment
-from rlm.release import ClusterView, Release, Tiers, release_of
+from rlm.archive.archive_tier import ArchiveTier
+from rlm.lifecycle.release import ClusterView, Release, Tiers, release_of
+from rlm.write_path.assignment import Assignment
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
 SEEN = Observation(

@@ -13,12 +13,12 @@ from agent.settings import AgentSettings
 from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.archive_records import ArchiveRecord
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.records import RemoteWalNodeRegistration
-from metadata_topic.states import DELETING, FINISHED, STARTED
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_settings import LinkPolicy
+from metadata_topic.records.archive_records import ArchiveRecord
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.records.states import DELETING, FINISHED, STARTED
+from metadata_topic.settings.topic_settings import LinkPolicy
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_object import OpenArchiveObject
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import load_archive_storage
@@ -30,10 +30,10 @@ from plugin.segment_metadata import (
     RemoteLogSegmentMetadataEntry,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.archive_care import ArchiveCare, KnownLogs
-from rlm.assignment import Assignment
-from rlm.combine_task import Clocks
-from rlm.measures import ArchiveMeasures
+from rlm.archive.archive_care import ArchiveCare, KnownLogs
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.combine_task import Clocks
+from rlm.write_path.measures import ArchiveMeasures
 from tests.kafka_log.batches import batches
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)

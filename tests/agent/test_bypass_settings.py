@@ -11,11 +11,11 @@ from agent.settings import AgentSettings, AgentSettingsError
 from agent.settings_file import agent_settings
 from kafka_log.server_properties import BrokerProperties, parse_broker_properties
 from local_cluster.authority import Authority
-from metadata_topic.client_config import KafkaClientConfig
-from replication.framed_connection import FramedConnection
-from replication.leader_bypass import Bypass
-from replication.peer_connection import Address, connect_framed
-from replication.sasl_login import SaslLogin
+from metadata_topic.topic.client_config import KafkaClientConfig
+from replication.follower.leader_bypass import Bypass
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_connection import Address, connect_framed
+from replication.wire.sasl_login import SaslLogin
 
 FILE = Path("/etc/kafka/server.properties")
 TLS = {

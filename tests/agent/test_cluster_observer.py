@@ -12,16 +12,16 @@ from confluent_kafka import KafkaError
 
 from agent.cluster_observer import ClusterObserver, ClusterUnknownError, local_retention_ms
 from kafka_log.topic_partition import TopicId, topic_id_to_text
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.cluster_descriptions import (
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.cluster_descriptions import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     ClusterDescriptions,
     DescribedTopic,
 )
-from metadata_topic.topic import METADATA_TOPIC
-from rlm.release import NEVER, TopicWatch
+from metadata_topic.topic.topic import METADATA_TOPIC
+from rlm.lifecycle.release import NEVER, TopicWatch
 
 GRACE_MS = 300
 

@@ -13,8 +13,8 @@ from agent.archive_side import ArchiveSide
 from agent.lifecycle import Lifecycle
 from agent.metadata_topics import MetadataTopics
 from agent.usage import UsageReport
-from metadata_topic.publisher import RemoteWalMetadataPublisher
-from rlm.group_commit import GroupCommit
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
+from rlm.write_path.group_commit import GroupCommit
 from tests.agent.agent_rig import AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
 

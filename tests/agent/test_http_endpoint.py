@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from agent.http_endpoint import HttpEndpoint, HttpLimits
 from local_cluster.polling import wait_until
-from replication.peer_connection import Address
+from replication.wire.peer_connection import Address
 from tests.descriptors import none_left
 
 

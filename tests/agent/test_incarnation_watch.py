@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from agent.incarnation_watch import ANSWER_S, IncarnationTakenError, IncarnationWatch
-from metadata_topic.records import RemoteWalNodeRegistration
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.store.store import RemoteWalMetadataStore
 
 BROKER = 1
 

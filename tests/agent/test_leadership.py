@@ -5,7 +5,7 @@ from pathlib import Path
 from agent.leadership import assignments
 from kafka_log.log_directory import PartitionDirectory
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 
 OLD_ID, NEW_ID, OTHER_ID = (TopicId(letter * 16) for letter in (b"o", b"n", b"x"))
 

@@ -2,17 +2,17 @@
 
 from agent.led_gaps import LedGaps
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.declared_gaps import DeclaredGap, GapReason
-from metadata_topic.gap_record import RemoteWalGapDeclaration
-from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.led_partition import PartitionStatus
+from rlm.write_path.led_partition import PartitionStatus
 
 LED, ELSEWHERE = (TopicIdPartition(TopicId(b"g" * 16), number) for number in (0, 1))
 CHAIN = LeaderEpochChain([(0, 0), (3, 40)])

@@ -7,9 +7,9 @@ import structlog
 
 from agent.metadata_topics import MetadataTopics, Place
 from agent.settings import AgentSettings
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, Broker
-from metadata_topic.topic_requirements import TopicLayout
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, Broker
+from metadata_topic.topic.topic_requirements import TopicLayout
 
 
 class Cluster:

@@ -9,11 +9,11 @@ from agent.late_storage import LateStorageManager
 from agent.metrics import StateCollector
 from agent.metrics_doc import _NoLedPartitions
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.archive_records import ArchiveObjectCommitted
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.publisher import RemoteWalMetadataPublisher
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records.archive_records import ArchiveObjectCommitted
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 

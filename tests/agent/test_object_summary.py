@@ -4,9 +4,9 @@ import pytest
 
 from agent.object_summary import object_summary
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic import records
-from metadata_topic.records import RemoteWalNodeRegistration
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records import records
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,

@@ -8,7 +8,7 @@ from agent.identity import AgentIdentity
 from agent.peering import own_hello
 from agent.settings_file import agent_settings
 from kafka_log.server_properties import parse_broker_properties
-from replication.peer_protocol import CAPABILITIES, Hello, PeerCapabilities, agree
+from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities, agree
 
 IDENTITY = AgentIdentity("cluster", 2, 22, None, 0)
 FILE = Path("/etc/kafka/server.properties")

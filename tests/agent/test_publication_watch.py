@@ -5,8 +5,8 @@ from collections import Counter
 import structlog
 
 from agent.publication_watch import STALLED, PublicationWatch
-from metadata_topic.topic_settings import LinkPolicy
-from rlm.link_policy import CostLimits, LinkDecider, LinkMode
+from metadata_topic.settings.topic_settings import LinkPolicy
+from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
 
 
 def test_a_stall_ends_links_whatever_the_policy_and_its_end_brings_them_back() -> None:

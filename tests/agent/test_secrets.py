@@ -15,8 +15,8 @@ from agent.process import Agent
 from agent.settings import AgentSettingsError
 from agent.settings_file import agent_settings
 from kafka_log.server_properties import load_broker_properties
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.errors import MetadataTopicError
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.topic.client_config import KafkaClientConfig
 
 PLANTED = "planted-0123456789"
 SERVER_PROPERTIES = """

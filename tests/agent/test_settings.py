@@ -18,7 +18,7 @@ from agent.settings_file import agent_settings
 from agent.transfer_limits import log_manager_limits
 from kafka_log.server_properties import parse_broker_properties
 from plugin.loading import DEFAULT_IMPL_PREFIX
-from replication.peer_connection import Address
+from replication.wire.peer_connection import Address
 
 FILE = Path("/etc/kafka/server.properties")
 LOG_DIR = "/data/kafka"

@@ -10,13 +10,13 @@ from agent.late_storage import LateStorageManager
 from agent.store_snapshots import StoreSnapshots
 from agent.topic_memory import FILE_NAME, TopicMemory
 from kafka_log.topic_partition import TopicId
-from metadata_topic.archive_snapshot import EXTRA_NAME
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.records import RemoteWalTopicRebuilt
-from metadata_topic.snapshot_keeper import SnapshotKeeper
-from metadata_topic.states import FINISHED
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_continuity import RememberedTopic, TopicDoubt
+from metadata_topic.records.records import RemoteWalTopicRebuilt
+from metadata_topic.records.states import FINISHED
+from metadata_topic.store.archive_snapshot import EXTRA_NAME
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.topic_continuity import RememberedTopic, TopicDoubt
 from plugin.blob_storage import StoredBlob
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from tests.rlm.memory_storage import MemoryStorage

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.topic_retention import longest_retention_ms
-from rlm.release import NEVER
+from rlm.lifecycle.release import NEVER
 
 
 @pytest.mark.parametrize(("retentions", "expected"), [([], None), ([5, 9, 7], 9), ([5, NEVER, 9], NEVER), ([0], 0)])

@@ -8,10 +8,10 @@ from prometheus_client import CollectorRegistry
 from agent.identity import AgentIdentity
 from agent.usage import UsageReport
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.errors import PublicationBacklogFullError
-from metadata_topic.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
+from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
 from plugin.remote_wal_storage_manager import RequestCounts
-from replication.measures import PeerByteCount, ReplicationMeasures
+from replication.wire.measures import PeerByteCount, ReplicationMeasures
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
 MORE_ORDERS = TopicIdPartition(ORDERS.topic_id, 1)

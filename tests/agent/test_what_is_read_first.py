@@ -11,14 +11,14 @@ import pytest
 from confluent_kafka import KafkaException
 
 import agent.kafka_side as kafka_side
-import rlm.remote_wal_log_manager as log_manager
+import rlm.write_path.remote_wal_log_manager as log_manager
 from agent.lifecycle import Lifecycle
 from agent.metadata_topics import MetadataTopics
-from metadata_topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.settings_topic import SettingsReader
-from metadata_topic.tier_follower import TierFollower
-from metadata_topic.topic_settings import LinkPolicy, TopicSettings
-from rlm.link_policy import LinkMode
+from metadata_topic.kip405.tier_follower import TierFollower
+from metadata_topic.settings.settings_topic import SettingsReader
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
+from rlm.write_path.link_policy import LinkMode
 from tests.agent.agent_rig import PARTITION, AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
 

@@ -19,7 +19,7 @@ from kafka_log.meta_properties import read_meta_properties
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from local_cluster.object_store_front import ObjectStoreFront
 from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
-from metadata_topic.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from plugin.combined_segment import OpenCombinedSegment, SegmentHeader
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.inventory import Inventory, from_objects

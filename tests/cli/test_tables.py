@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.doctor.findings import Finding, Level
 from cli import describe, doctor
+from doctor.findings import Finding, Level
 
 WIDTHS = ["80", "100"]
 

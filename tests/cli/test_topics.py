@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from cli import main as main_module
 from cli import topics as topics_module
-from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from local_cluster.ledger import LedgerReport, ProducerPlan, TransactionPlan
 from local_cluster.ledger_workload import LedgerWorkload
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.replica_comparison import compare_replicas
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.settings_topic import SettingsWriter
-from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.settings_topic import SettingsWriter
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.errors import RemoteResourceNotFoundError
 from plugin.loading import DEFAULT_IMPL_PREFIX, load_storage_manager, settings_under_prefix
 from plugin.remote_wal_storage_manager import StorageContext

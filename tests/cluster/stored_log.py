@@ -13,10 +13,10 @@ from kafka_log.topic_partition import TopicIdPartition
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.replica_comparison import ReplicaLog
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.offset_ranges import joined_ranges
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records.offset_ranges import joined_ranges
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from tests.cluster.script import PATIENCE_S, Script
 
 

@@ -20,12 +20,12 @@ from local_cluster.object_store_front import ObjectStoreFront
 from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.replica_comparison import compare_replicas
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.settings_topic import SettingsWriter
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.settings_topic import SettingsWriter
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
 from plugin.remote_wal_storage_manager import StorageContext

@@ -15,10 +15,10 @@ from cli.main import build_app
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.topic import METADATA_TOPIC
-from metadata_topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
-from metadata_topic.usage_record import decode_usage, is_usage_key
+from metadata_topic.records.usage_record import decode_usage, is_usage_key
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 from tests.spark import LEAVES_SOCKETS, spark
 

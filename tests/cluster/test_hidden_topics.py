@@ -17,16 +17,16 @@ from confluent_kafka.admin import (
 )
 
 from agent.cluster_observer import ClusterObserver, Observation
-from agent.doctor.cluster_questions import ask_topics
+from doctor.cluster_questions import ask_topics
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from local_cluster.broker_config import ClusterSettings, server_properties
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.port_block import free_port_block
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.topic import METADATA_TOPIC
-from metadata_topic.topic_settings import TopicSettings
-from rlm.release import TopicWatch
+from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.topic import METADATA_TOPIC
+from rlm.lifecycle.release import TopicWatch
 from tests.cluster.script import PATIENCE_S
 
 GRACE_MS = 1000

@@ -16,9 +16,9 @@ import pytest
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.states import DELETING, FINISHED
-from metadata_topic.topic import METADATA_TOPIC, MetadataTopicSettings, ensure_topics
+from metadata_topic.records.states import DELETING, FINISHED
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.topic import METADATA_TOPIC, MetadataTopicSettings, ensure_topics
 from plugin.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.metadata_notes import read_metadata

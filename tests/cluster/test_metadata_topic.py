@@ -10,13 +10,13 @@ import pytest
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.publisher import PublisherSettings, RemoteWalMetadataPublisher
-from metadata_topic.settings_topic import SettingsReader, SettingsWriter, read_settings
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, MetadataTopicSettings, ensure_topics
-from metadata_topic.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
+from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter, read_settings
+from metadata_topic.settings.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.topic.publisher import PublisherSettings, RemoteWalMetadataPublisher
+from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, MetadataTopicSettings, ensure_topics
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,

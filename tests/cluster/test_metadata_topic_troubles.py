@@ -12,7 +12,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from metadata_topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
+from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 from tests.cluster.agent_views import describe
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 

@@ -16,9 +16,9 @@ from kafka_log.topic_partition import TopicIdPartition
 from local_cluster.broker_config import TIERED_TOPIC, AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from recovery.reassignment_admin import BEGIN_AT_TIER, ReassignmentAdmin
 from recovery.reassignment_plan import TopicPartition
 from tests.cluster.conftest import IMPATIENT, STORAGE_PLUGINS, BreakableStore

@@ -19,11 +19,11 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.replica_comparison import compare_replicas
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.settings_topic import SettingsWriter
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.settings_topic import SettingsWriter
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from recovery.log_directory_target import STAGING
 from recovery.log_writer import JOURNAL
 from tests.cluster.agent_views import describe

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from retention_job.errors import SourceError

@@ -16,8 +16,8 @@ from local_cluster.object_store_front import ObjectStoreFront
 from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
 from local_cluster.polling import wait_until
 from local_cluster.store_spec import S3Store
-from metadata_topic.declared_gaps import GapReason
-from metadata_topic.offset_ranges import ranges_missing
+from metadata_topic.records.declared_gaps import GapReason
+from metadata_topic.records.offset_ranges import ranges_missing
 from tests.cluster.agent_views import FAULTS, UPLOAD_FAILURES
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.recovery_commands import planned_recovery

@@ -15,10 +15,10 @@ from kafka_log.topic_partition import TopicIdPartition, topic_id_to_text
 from local_cluster.broker_config import TIERED_TOPIC, AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.tier_follower import TierFollower
-from metadata_topic.tiered_offsets import NOTHING_TIERED, TieredOffsets, TieredRange
-from metadata_topic.topic_follower import FollowSettings
+from metadata_topic.kip405.tier_follower import TierFollower
+from metadata_topic.kip405.tiered_offsets import NOTHING_TIERED, TieredOffsets, TieredRange
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.topic_follower import FollowSettings
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.script import PATIENCE_S, Script
 

@@ -14,7 +14,7 @@ from local_cluster.processes import ManagedProcess
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 
 OLDER = """
-import replication.peer_protocol as protocol
+import replication.wire.peer_protocol as protocol
 
 protocol.CAPABILITIES = protocol.PeerCapabilities.LINKS
 from cli.main import main

@@ -12,13 +12,13 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from local_cluster.broker_config import BACKEND_PREFIX, AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.settings_topic import SettingsWriter
-from metadata_topic.states import FINISHED
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.records.states import FINISHED
+from metadata_topic.settings.settings_topic import SettingsWriter
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX
 from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore
 from tests.cluster.script import PATIENCE_S, PLAIN, Script, expect_whole_objects

@@ -31,7 +31,7 @@ def test_links_lead_to_files_and_titles_that_exist(document: Path) -> None:
 
 def test_every_pool_of_threads_stands_in_the_architecture() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    code = "".join(path.read_text() for room in ("agent", "replication", "rlm") for path in (ROOT / room).glob("*.py"))
+    code = "".join(path.read_text() for room in ("agent", "replication", "rlm") for path in (ROOT / room).rglob("*.py"))
     pools = re.findall(r'(?:thread_name_prefix=|pool\([^"\n]*)"([a-z-]+)"', code)
     assert len(pools) > 8
     assert not [pool for pool in pools if f"`{pool}`" not in text]
@@ -39,7 +39,7 @@ def test_every_pool_of_threads_stands_in_the_architecture() -> None:
 
 def test_every_check_of_doctor_is_explained() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
-    code = "".join(path.read_text() for path in (ROOT / "agent" / "doctor").glob("*.py"))
+    code = "".join(path.read_text() for path in (ROOT / "doctor").glob("*.py"))
     checks = set(re.findall(r'(?:check(?:, \w+)? = |Finding\()"([a-z-]+)"', code))
     assert len(checks) > 20
     assert not [check for check in checks if f"`{check}`" not in text]
@@ -52,7 +52,7 @@ def test_every_finding_of_the_report_is_explained_with_its_severity() -> None:
 
 def test_every_reason_that_faults_are_counted_under_is_explained() -> None:
     text = (ROOT / "docs" / "failure-behaviour.md").read_text()
-    code = "".join(path.read_text() for path in (ROOT / "replication").glob("*.py"))
+    code = "".join(path.read_text() for path in (ROOT / "replication").rglob("*.py"))
     reasons = set(re.findall(r'\.fault\("([a-z_]+)"', code)) | set(re.findall(r'HydrationError\("([a-z_]+)"', code))
     assert len(reasons) > 10
     assert not {reason for reason in reasons if reason not in text}

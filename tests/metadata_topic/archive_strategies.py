@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.archive_records import (
+from metadata_topic.records.archive_records import (
     ArchiveObjectCommitted,
     ArchiveObjectDeleted,
     ArchiveObjectPrepared,
@@ -11,7 +11,7 @@ from metadata_topic.archive_records import (
     SourceSegments,
     as_sources,
 )
-from metadata_topic.states import DELETED, DELETING
+from metadata_topic.records.states import DELETED, DELETING
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from tests.metadata_topic.metadata_strategies import ORDERS

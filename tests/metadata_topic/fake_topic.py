@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.topic_consumer import MessageLike
+from metadata_topic.topic.topic_consumer import MessageLike
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.kip405 import (
+from metadata_topic.kip405.kip405 import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataSnapshot,

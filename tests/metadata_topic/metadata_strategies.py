@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,

@@ -4,11 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_topic import archive_records as records
-from metadata_topic import serde
-from metadata_topic.archive_records import ArchiveObjectDeleted, ArchiveRecord, SourceSegments, UnknownArchiveRecord
-from metadata_topic.records import UnknownRecord
-from metadata_topic.states import FINISHED
+from metadata_topic.records import archive_records as records
+from metadata_topic.records import serde
+from metadata_topic.records.archive_records import (
+    ArchiveObjectDeleted,
+    ArchiveRecord,
+    SourceSegments,
+    UnknownArchiveRecord,
+)
+from metadata_topic.records.records import UnknownRecord
+from metadata_topic.records.states import FINISHED
 from tests.metadata_topic.archive_strategies import archive_records, committed, deleting, object_id, prepared
 from tests.metadata_topic.metadata_strategies import segment, segment_id
 

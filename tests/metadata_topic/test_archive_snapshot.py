@@ -6,17 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from metadata_topic import archive_records, serde
-from metadata_topic.archive_records import ArchiveRecord
-from metadata_topic.archive_snapshot import EXTRA_NAME, decode_archive, encode_archive, restore_archive, with_archive
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.errors import SnapshotError
-from metadata_topic.records import RemoteWalNodeRegistration
-from metadata_topic.snapshot import read_image, snapshot_chunks
-from metadata_topic.states import DELETING, FINISHED, STARTED
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.store_image import StoreImage
+from metadata_topic.records import archive_records, serde
+from metadata_topic.records.archive_records import ArchiveRecord
+from metadata_topic.records.errors import SnapshotError
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.records.states import DELETING, FINISHED, STARTED
+from metadata_topic.store.archive_snapshot import (
+    EXTRA_NAME,
+    decode_archive,
+    encode_archive,
+    restore_archive,
+    with_archive,
+)
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.snapshot import read_image, snapshot_chunks
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.store_image import StoreImage
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
 from tests.metadata_topic.archive_strategies import committed, deleting, object_id, prepared
 from tests.metadata_topic.fake_topic import FakeTopic
 from tests.metadata_topic.metadata_strategies import ORDERS, entry, segment

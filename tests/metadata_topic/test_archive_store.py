@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_topic import archive_records as records
-from metadata_topic.archive_records import ArchiveRecord, UnknownArchiveRecord
-from metadata_topic.archive_store import ArchiveStore, LogBounds
-from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
-from metadata_topic.store import UNKNOWN_OFFSET, StateTotals
+from metadata_topic.records import archive_records as records
+from metadata_topic.records.archive_records import ArchiveRecord, UnknownArchiveRecord
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.store.archive_store import ArchiveStore, LogBounds
+from metadata_topic.store.store import UNKNOWN_OFFSET, StateTotals
 from plugin.archive_object_id import ArchiveObjectId
 from tests.metadata_topic.archive_strategies import T0, committed, deleted, deleting, object_id, prepared
 from tests.metadata_topic.metadata_strategies import ORDERS, PAYMENTS

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from metadata_topic.client_config import KafkaClientConfig, from_java_properties, read_command_config
-from metadata_topic.errors import ClientPropertyError
+from metadata_topic.records.errors import ClientPropertyError
+from metadata_topic.topic.client_config import KafkaClientConfig, from_java_properties, read_command_config
 
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="agent" password="p\\"a;s=s";'
 

@@ -10,8 +10,9 @@ import pytest
 from kafka.protocol.metadata import MetadataResponse
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.cluster_descriptions import (
+from metadata_topic.records.errors import ClientPropertyError
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.cluster_descriptions import (
     NO_TOPIC_ID,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -20,7 +21,6 @@ from metadata_topic.cluster_descriptions import (
     DescriptionError,
     _topic,
 )
-from metadata_topic.errors import ClientPropertyError
 
 # kafka-python leaves the socket of a refused connection to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -11,15 +11,15 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic import serde
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.records import MetadataRecord, RemoteWalTopicRebuilt
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.store_image import StoreImage
-from metadata_topic.topic_consumer import confluent_reader
-from metadata_topic.topic_continuity import TopicDoubt
-from metadata_topic.topic_follower import FollowSettings, TopicFollower
+from metadata_topic.records import serde
+from metadata_topic.records.records import MetadataRecord, RemoteWalTopicRebuilt
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.store_image import StoreImage
+from metadata_topic.store.topic_continuity import TopicDoubt
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.topic.topic_consumer import confluent_reader
+from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from tests.metadata_topic.fake_topic import FakeConsumer, FakeTopic
 from tests.metadata_topic.metadata_strategies import FINISHED, STARTED, entry, segment

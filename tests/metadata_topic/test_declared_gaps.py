@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_topic.declared_gaps import DeclaredGap, DeclaredGaps, GapReason
-from metadata_topic.gap_record import GAPS_KEY, MAX_GAPS, RemoteWalGapDeclaration
-from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.records import UnknownRecord
-from metadata_topic.released_offsets import ReleasedOffsets, ReleasedUpTo
-from metadata_topic.serde import decode, decode_or_keep_out, encode, key_of
-from metadata_topic.states import DELETED, DELETING
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records.declared_gaps import DeclaredGap, DeclaredGaps, GapReason
+from metadata_topic.records.gap_record import GAPS_KEY, MAX_GAPS, RemoteWalGapDeclaration
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.records.records import UnknownRecord
+from metadata_topic.records.serde import decode, decode_or_keep_out, encode, key_of
+from metadata_topic.records.states import DELETED, DELETING
+from metadata_topic.store.released_offsets import ReleasedOffsets, ReleasedUpTo
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from tests.metadata_topic.metadata_strategies import FINISHED, ORDERS, PAYMENTS, entry, partitions, segment, segment_id
 

@@ -6,9 +6,14 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_topic import serde
-from metadata_topic.records import MetadataRecord, PublishedSegment, RemoteWalNodeRegistration, RemoteWalRebuiltSegment
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records import serde
+from metadata_topic.records.records import (
+    MetadataRecord,
+    PublishedSegment,
+    RemoteWalNodeRegistration,
+    RemoteWalRebuiltSegment,
+)
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from tests.metadata_topic.metadata_strategies import (
     DELETED,

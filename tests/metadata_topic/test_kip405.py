@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.kip405 import (
+from metadata_topic.kip405.kip405 import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataSnapshot,
@@ -16,7 +16,7 @@ from metadata_topic.kip405 import (
     RemotePartitionDeleteState,
     decode,
 )
-from metadata_topic.records import UnknownRecord
+from metadata_topic.records.records import UnknownRecord
 from plugin.segment_metadata import RemoteLogSegmentState as State
 from tests.metadata_topic.kip405_writer import KNOWN_RECORDS, TAGGED_FIELDS, Known, varint, write
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metadata_topic.leader_epochs import LeaderEpochChain
+from metadata_topic.records.leader_epochs import LeaderEpochChain
 
 
 def test_the_epoch_of_an_offset() -> None:

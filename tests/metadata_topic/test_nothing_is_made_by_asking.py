@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from metadata_topic.client_config import ConfluentValue, KafkaClientConfig
-from metadata_topic.cluster_descriptions import ClusterDescriptions
-from metadata_topic.topic_producer import confluent_producer
+from metadata_topic.topic.client_config import ConfluentValue, KafkaClientConfig
+from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
+from metadata_topic.topic.topic_producer import confluent_producer
 from retention_job.sources.kafka_reading import FETCHING
 from tests.metadata_topic.metadata_recorder import MetadataRecorder
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_topic.offset_ranges import OffsetRange, joined_ranges, ranges_common, ranges_missing
+from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges, ranges_common, ranges_missing
 
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8)
 

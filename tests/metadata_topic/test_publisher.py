@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from local_cluster.polling import wait_until
-from metadata_topic import archive_records, serde
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
-from metadata_topic.publisher import DEFAULT_SETTINGS, PublisherSettings, RemoteWalMetadataPublisher
-from metadata_topic.records import PublishedSegment, RemoteWalNodeRegistration
+from metadata_topic.records import archive_records, serde
+from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
+from metadata_topic.records.records import PublishedSegment, RemoteWalNodeRegistration
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.publisher import DEFAULT_SETTINGS, PublisherSettings, RemoteWalMetadataPublisher
 from tests.metadata_topic.archive_strategies import committed, object_id
 from tests.metadata_topic.metadata_strategies import DELETING, FINISHED, STARTED, dead, entry, segment
 

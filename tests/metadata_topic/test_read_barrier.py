@@ -4,9 +4,9 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.read_barrier import ReadBarriers
-from metadata_topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.read_barrier import ReadBarriers
+from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from tests.metadata_topic.fake_topic import FakeTopic
 
 QUICK = FollowSettings(batch_records=10, batch_wait_ms=10, retry_pause_ms=1, new_partitions_check_ms=10)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from metadata_topic import serde
-from metadata_topic.records import RemoteWalNodeRegistration
-from metadata_topic.retained_records import RetainedRecord, RetainedRecords
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records import serde
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.store.retained_records import RetainedRecord, RetainedRecords
+from metadata_topic.store.store import RemoteWalMetadataStore
 from tests.metadata_topic.metadata_strategies import FINISHED, entry, segment, segment_id
 
 KEY = serde.encode_key(segment_id(1))

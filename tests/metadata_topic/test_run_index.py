@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from metadata_topic.offset_ranges import joined_ranges, ranges_common
-from metadata_topic.records import encode_entries
-from metadata_topic.run_index import Run, RunIndex
-from metadata_topic.segment_table import Segment, Writer
+from metadata_topic.records.offset_ranges import joined_ranges, ranges_common
+from metadata_topic.records.records import encode_entries
+from metadata_topic.store.run_index import Run, RunIndex
+from metadata_topic.store.segment_table import Segment, Writer
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from tests.metadata_topic.metadata_strategies import FINISHED, ORDERS, PAYMENTS, entry
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_topic import serde
-from metadata_topic.records import (
+from metadata_topic.records import serde
+from metadata_topic.records.records import (
     PublishedSegment,
     RemoteWalLogSegmentMetadataUpdate,
     UnknownRecord,

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from metadata_topic import serde
-from metadata_topic.records import PublishedSegment, RemoteWalRebuiltSegment, decode_entries
-from metadata_topic.serde_batches import PADDING, BinaryColumn, SegmentBatch, decode_segments
+from metadata_topic.records import serde
+from metadata_topic.records.records import PublishedSegment, RemoteWalRebuiltSegment, decode_entries
+from metadata_topic.records.serde_batches import PADDING, BinaryColumn, SegmentBatch, decode_segments
 from plugin.segment_metadata import (
     UNKNOWN_POSITION,
     CombinedSegmentId,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from metadata_topic.snapshot_keeper import SnapshotKeeper
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.store_image import StoreImage
+from metadata_topic.store.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.store_image import StoreImage
 from plugin.errors import RemoteStorageError
 from tests.metadata_topic.fake_blobs import FakeBlobs
 from tests.metadata_topic.metadata_strategies import entry, segment

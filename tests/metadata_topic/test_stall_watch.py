@@ -3,9 +3,9 @@
 import threading
 from collections.abc import Sequence
 
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.stall_watch import StallWatch
-from metadata_topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.stall_watch import StallWatch
+from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from tests.metadata_topic.fake_topic import FakeTopic
 
 

@@ -3,8 +3,8 @@
 from itertools import permutations, product
 from pathlib import Path
 
-from metadata_topic.states import TRANSITIONS, Step, furthest, step
-from metadata_topic.states_doc import BEGIN, END, section
+from metadata_topic.records.states import TRANSITIONS, Step, furthest, step
+from metadata_topic.records.states_doc import BEGIN, END, section
 from tests.metadata_topic.metadata_strategies import DELETED, DELETING, FINISHED, STARTED
 
 
@@ -42,4 +42,4 @@ def test_the_diagram_in_the_docs_is_drawn_from_the_table() -> None:
     document = (Path(__file__).parents[2] / "docs" / "object-format.md").read_text()
     _, begin, rest = document.partition(BEGIN)
     drawn, end, _ = rest.partition(END)
-    assert begin + drawn + end == section(), "put in its place what python -m metadata_topic.states_doc prints"
+    assert begin + drawn + end == section(), "put in its place what python -m metadata_topic.records.states_doc prints"

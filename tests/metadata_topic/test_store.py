@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_topic import serde
-from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.records import MetadataRecord, PublishedSegment, UnknownRecord
-from metadata_topic.store import RemoteWalMetadataStore, StateTotals
+from metadata_topic.records import serde
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.records.records import MetadataRecord, PublishedSegment, UnknownRecord
+from metadata_topic.store.store import RemoteWalMetadataStore, StateTotals
 from plugin.segment_metadata import RemoteLogSegmentState
 from tests.metadata_topic.metadata_strategies import (
     DELETED,

@@ -6,8 +6,8 @@ import tracemalloc
 import pytest
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records import PublishedSegment
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records.records import PublishedSegment
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,

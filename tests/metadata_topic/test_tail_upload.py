@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_topic.settings_topic import SettingsView
-from metadata_topic.tail_upload import (
+from metadata_topic.settings.settings_topic import SettingsView
+from metadata_topic.settings.tail_upload import (
     TailRequest,
     TailStored,
     decode_tail,
@@ -16,8 +16,13 @@ from metadata_topic.tail_upload import (
     request_key,
     stored_key,
 )
-from metadata_topic.topic_follower import TopicRecord
-from metadata_topic.topic_settings import MalformedSettingError, TopicSettings, encode_topic_settings, topic_key
+from metadata_topic.settings.topic_settings import (
+    MalformedSettingError,
+    TopicSettings,
+    encode_topic_settings,
+    topic_key,
+)
+from metadata_topic.topic.topic_follower import TopicRecord
 
 T0 = ("orders.eu", 3)
 REQUEST = TailRequest("r1", 42, 1_700_000_000_000)

@@ -4,11 +4,11 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.kip405 import RemoteLogMetadata
-from metadata_topic.tier_follower import TierFollower
-from metadata_topic.tiered_offsets import NOTHING_TIERED, TieredOffsets
-from metadata_topic.topic_follower import FollowSettings
+from metadata_topic.kip405.kip405 import RemoteLogMetadata
+from metadata_topic.kip405.tier_follower import TierFollower
+from metadata_topic.kip405.tiered_offsets import NOTHING_TIERED, TieredOffsets
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.topic_follower import FollowSettings
 from tests.metadata_topic.fake_topic import FakeConsumer, FakeTopic
 from tests.metadata_topic.kip405_writer import write
 from tests.metadata_topic.test_tiered_offsets import ONE_LEADER, ORDERS, copied, started, update

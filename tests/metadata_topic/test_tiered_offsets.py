@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic import tiered_offsets
-from metadata_topic.kip405 import (
+from metadata_topic.kip405 import tiered_offsets
+from metadata_topic.kip405.kip405 import (
     RemoteLogMetadata,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -18,9 +18,9 @@ from metadata_topic.kip405 import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from metadata_topic.records import UnknownRecord
-from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
-from metadata_topic.tiered_offsets import NOTHING_TIERED, TieredOffsets, TieredRange
+from metadata_topic.kip405.tiered_offsets import NOTHING_TIERED, TieredOffsets, TieredRange
+from metadata_topic.records.records import UnknownRecord
+from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from plugin.segment_metadata import RemoteLogSegmentState
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.errors import TopicNotKnownError, TopicSetupError
-from metadata_topic.partitioner import metadata_partition
-from metadata_topic.topic import (
+from metadata_topic.records.errors import TopicNotKnownError, TopicSetupError
+from metadata_topic.records.partitioner import metadata_partition
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.topic import (
     METADATA_TOPIC,
     SETTINGS_TOPIC,
     Broker,
@@ -17,7 +17,7 @@ from metadata_topic.topic import (
     ensure_topics,
     replica_assignment,
 )
-from metadata_topic.topic_requirements import TopicLayout
+from metadata_topic.topic.topic_requirements import TopicLayout
 
 THREE_ZONES = [Broker(1, "a"), Broker(2, "b"), Broker(3, "c")]
 NOWHERE = KafkaClientConfig("nowhere:1")

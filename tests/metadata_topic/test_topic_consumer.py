@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from metadata_topic.topic_consumer import ConsumerLike, confluent_reader
+from metadata_topic.topic.topic_consumer import ConsumerLike, confluent_reader
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 import pytest
 
-from metadata_topic.topic import METADATA_TOPIC, MetadataTopicSettings
-from metadata_topic.topic_requirements import TopicNeeds, retention_needed_ms, topic_problems
+from metadata_topic.topic.topic import METADATA_TOPIC, MetadataTopicSettings
+from metadata_topic.topic.topic_requirements import TopicNeeds, retention_needed_ms, topic_problems
 
 KAFKAS_DEFAULTS = {
     "cleanup.policy": "delete",

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.errors import MetadataTopicError, TopicSettingsError
-from metadata_topic.settings_topic import SettingsReader, SettingsWriter
-from metadata_topic.topic_follower import FollowSettings
-from metadata_topic.topic_settings import (
+from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
+from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
+from metadata_topic.settings.topic_settings import (
     INTERNAL_TOPICS,
     AgentRegistration,
     LinkPolicy,
@@ -25,6 +23,8 @@ from metadata_topic.topic_settings import (
     encode_topic_settings,
     topic_key,
 )
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.topic_follower import FollowSettings
 from tests.metadata_topic.fake_topic import FakeTopic
 
 NOWHERE = KafkaClientConfig("nowhere:1")

@@ -7,13 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.client_config import KafkaClientConfig
-from metadata_topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.publisher import RemoteWalMetadataPublisher
-from metadata_topic.serde import UndecodableRecordError, decode_or_keep_out
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_follower import TopicRecord
-from metadata_topic.usage_record import (
+from metadata_topic.records.serde import UndecodableRecordError, decode_or_keep_out
+from metadata_topic.records.usage_record import (
     FollowerUsage,
     StoreUsage,
     TopicUsage,
@@ -22,6 +17,11 @@ from metadata_topic.usage_record import (
     encode_usage,
     encode_usage_key,
 )
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
+from metadata_topic.topic.topic_follower import TopicRecord
 
 counts = st.integers(0, 2**64 - 1)
 brokers = st.integers(-1, 2**31 - 1)

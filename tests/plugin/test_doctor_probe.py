@@ -1,7 +1,7 @@
 """What doctor's probe does is taken by every backend."""
 
-from agent.doctor.facts import ClockReading, Store
-from agent.doctor.store_probe import probe
+from doctor.facts import ClockReading, Store
+from doctor.store_probe import probe
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.wall_clock import wall_ms
 from tests.plugin.storage_backends import Backend

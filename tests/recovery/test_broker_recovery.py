@@ -8,7 +8,7 @@ import pytest
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
-from metadata_topic.client_config import KafkaClientConfig
+from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.archive_object import OpenArchiveObject
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage

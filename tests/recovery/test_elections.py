@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
-from metadata_topic.archive_store import ArchiveStore, LogBounds
-from metadata_topic.records import PublishedSegment
-from metadata_topic.states import DELETED, FINISHED
+from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
+from metadata_topic.records.records import PublishedSegment
+from metadata_topic.records.states import DELETED, FINISHED
+from metadata_topic.store.archive_store import ArchiveStore, LogBounds
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import StoredArchiveObject
 from plugin.remote_wal_storage_manager import StoredSegment
@@ -24,9 +24,9 @@ from plugin.segment_metadata import (
 from recovery.inventory import from_metadata
 from recovery.log_plan import LogPlan, PlanRules
 from recovery.metadata_notes import NotedMetadata
-from rlm.archive_tier import ArchiveTier
-from rlm.failover import FailoverPlanner
-from rlm.resume_point import LedLog, resume_of
+from rlm.archive.archive_tier import ArchiveTier
+from rlm.lifecycle.failover import FailoverPlanner
+from rlm.write_path.resume_point import LedLog, resume_of
 from tests.recovery.stored_logs import ORDERS
 from tests.rlm.archive_rig import MemoryArchive
 from tests.rlm.memory_storage import MemoryStorage

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from plugin.entry_columns import encode
 from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.epoch_ends import EpochEnds

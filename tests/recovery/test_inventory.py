@@ -8,10 +8,10 @@ import pytest
 
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.archive_records import ArchiveObjectCommitted
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
-from metadata_topic.states import FINISHED
+from metadata_topic.records.archive_records import ArchiveObjectCommitted
+from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.records.states import FINISHED
+from metadata_topic.store.archive_store import ArchiveStore
 from plugin.archive_object import OpenArchiveObject
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.loading import load_storage_manager

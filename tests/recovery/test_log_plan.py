@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_topic.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from recovery.log_plan import EpochStart, Gap, LogRuns, PlanRules
 from tests.recovery.stored_logs import ORDERS, ModelLog, model_logs, run, starts_of
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import scan_batches, verify_batches
 from plugin.segment_metadata import CombinedSegmentId
-from replication.link import SegmentLink
-from replication.splicer import verify_hydrated
+from replication.wire.link import SegmentLink
+from replication.wire.splicer import verify_hydrated
 from tests.kafka_log.batches import batch
 
 ROOT = Path(__file__).parents[2]
@@ -44,4 +44,4 @@ def test_no_room_of_the_agent_knows_a_codec() -> None:
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
         if name.partition(".")[0] in CODECS
     }
-    assert users == {"replication/peer_channel.py", "metadata_topic/snapshot.py"}, users
+    assert users == {"replication/wire/peer_channel.py", "metadata_topic/store/snapshot.py"}, users

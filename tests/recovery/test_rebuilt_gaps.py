@@ -3,14 +3,14 @@
 import pytest
 
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs
-from metadata_topic.declared_gaps import DeclaredGap, GapReason
-from metadata_topic.gap_record import RemoteWalGapDeclaration
-from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
-from metadata_topic.states import DELETED, DELETING
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.records.states import DELETED, DELETING
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from recovery.topic_rebuild import RebuildPlan
-from rlm.resume_point import LedLog, ResumePoint, resume_of
+from rlm.write_path.resume_point import LedLog, ResumePoint, resume_of
 from tests.recovery.test_topic_rebuild import ORDERS, Lost, TopicInMemory, storage
 
 __all__ = ["storage"]

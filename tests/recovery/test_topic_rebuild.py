@@ -8,17 +8,17 @@ import pytest
 
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic import archive_records, serde
-from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
-from metadata_topic.archive_snapshot import with_archive
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.errors import MetadataTopicError, PublicationBacklogFullError
-from metadata_topic.publishable import Publishable
-from metadata_topic.records import RemoteWalNodeRegistration, RemoteWalTopicRebuilt
-from metadata_topic.snapshot_keeper import SnapshotKeeper
-from metadata_topic.states import DELETING, FINISHED, STARTED
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_continuity import RememberedTopic, TopicContinuity
+from metadata_topic.records import archive_records, serde
+from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
+from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError
+from metadata_topic.records.publishable import Publishable
+from metadata_topic.records.records import RemoteWalNodeRegistration, RemoteWalTopicRebuilt
+from metadata_topic.records.states import DELETING, FINISHED, STARTED
+from metadata_topic.store.archive_snapshot import with_archive
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinuity
 from plugin.archive_object import OpenArchiveObject
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.blob_storage import BlobStorage
@@ -27,7 +27,7 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageCo
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from recovery.remembered_metadata import read_snapshots
 from recovery.topic_rebuild import Known, Rebuild
-from rlm.orphans import OrphanSearch
+from rlm.lifecycle.orphans import OrphanSearch
 from tests.kafka_log.batches import batches
 from tests.recovery.stored_objects import records
 from tests.recovery.test_inventory import CLASS, Leader

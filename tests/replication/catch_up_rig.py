@@ -7,12 +7,12 @@ from prometheus_client import CollectorRegistry
 
 from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from replication.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
-from replication.fetch_frame import scan_fetch_response
-from replication.link_index import LinkIndex
-from replication.link_planner import LinkPlanner, PlannerLimits, SendLinked, Verdict, WaitForUploads
-from replication.measures import ReplicationMeasures
-from replication.peer_protocol import CAPABILITIES, PeerCapabilities
+from replication.leader.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
+from replication.leader.link_index import LinkIndex
+from replication.leader.link_planner import LinkPlanner, PlannerLimits, SendLinked, Verdict, WaitForUploads
+from replication.wire.fetch_frame import scan_fetch_response
+from replication.wire.measures import ReplicationMeasures
+from replication.wire.peer_protocol import CAPABILITIES, PeerCapabilities
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.replication.fake_led import FakeLed
 from tests.replication.fetch_frames import partition, response

@@ -19,26 +19,26 @@ from dataclasses import dataclass
 
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.offset_ranges import ranges_common
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_settings import LinkPolicy
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.records.offset_ranges import ranges_common
+from metadata_topic.settings.topic_settings import LinkPolicy
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_object_id import StoredObjectId
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from replication.fetch_frame import scan_fetch_response
-from replication.link import LinkedResponse, decode_linked_response, encode_linked_response
-from replication.link_index import LinkIndex
-from replication.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
-from replication.splicer import SpliceError, splice
-from rlm.group_commit import CommitLimits, GroupCommit, Load, UploadNow, Urgency
-from rlm.link_policy import CostLimits, LinkDecider, LinkMode
-from rlm.resume_point import LedLog, ResumePoint, resume_of
-from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
+from replication.leader.link_index import LinkIndex
+from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
+from replication.wire.fetch_frame import scan_fetch_response
+from replication.wire.link import LinkedResponse, decode_linked_response, encode_linked_response
+from replication.wire.splicer import SpliceError, splice
+from rlm.write_path.group_commit import CommitLimits, GroupCommit, Load, UploadNow, Urgency
+from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.write_path.resume_point import LedLog, ResumePoint, resume_of
+from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from tests.kafka_log.batches import batch
 from tests.replication.fake_led import store
 from tests.replication.fetch_frames import decode, partition, response

@@ -2,9 +2,9 @@
 
 import pytest
 
-from replication import link_planner
-from replication.link_index import StoredBatch
-from rlm.link_policy import LinkMode
+from replication.leader import link_planner
+from replication.leader.link_index import StoredBatch
+from rlm.write_path.link_policy import LinkMode
 from tests.kafka_log.batches import batch, batches
 from tests.replication.fake_led import store
 from tests.replication.fetch_frames import partition

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 import pytest
 from kafka.protocol.sasl import SaslHandshakeResponse
 
-from replication.framed_connection import FramedConnection
-from replication.leader_route import RouteLimits
-from replication.peer_connection import Address
-from replication.peer_protocol import Hello
-from replication.sasl_login import SaslLogin
+from replication.follower.leader_route import RouteLimits
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_connection import Address
+from replication.wire.peer_protocol import Hello
+from replication.wire.sasl_login import SaslLogin
 from tests.kafka_log.batches import batches
 from tests.replication.fetch_frames import encode, response
 from tests.replication.two_agents import PATIENCE_S, Agents, framed, two_agents

@@ -7,11 +7,11 @@ import pytest
 
 from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from plugin.segment_metadata import CombinedSegmentId
-from replication.catch_up import _Window
-from replication.fetch_frame import scan_fetch_response
-from replication.link import InlineBytes, SegmentLink
-from replication.link_planner import PassThrough, SendLinked, WaitForUploads
-from replication.peer_protocol import PeerCapabilities
+from replication.leader.catch_up import _Window
+from replication.leader.link_planner import PassThrough, SendLinked, WaitForUploads
+from replication.wire.fetch_frame import scan_fetch_response
+from replication.wire.link import InlineBytes, SegmentLink
+from replication.wire.peer_protocol import PeerCapabilities
 from tests.kafka_log.batches import batches
 from tests.replication.catch_up_rig import OWN, Rig, joined
 from tests.replication.fake_led import store

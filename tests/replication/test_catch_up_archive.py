@@ -8,11 +8,11 @@ import pytest
 
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_object_id import StoredObjectId
-from replication.catch_up import FollowerCatchUp
-from replication.link_planner import LinkPlanner, PassThrough, SendLinked
-from replication.peer_protocol import PeerCapabilities
-from rlm.led_views import FoundRuns, StoredLog
-from rlm.stored_runs import LedLogs
+from replication.leader.catch_up import FollowerCatchUp
+from replication.leader.link_planner import LinkPlanner, PassThrough, SendLinked
+from replication.wire.peer_protocol import PeerCapabilities
+from rlm.archive.stored_runs import LedLogs
+from rlm.write_path.led_views import FoundRuns, StoredLog
 from tests.kafka_log.batches import batches
 from tests.replication.catch_up_rig import OWN, Rig, joined
 from tests.replication.fake_led import store

@@ -11,9 +11,9 @@ import pytest
 
 from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.errors import RemoteStorageTimeoutError
-from replication.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
-from replication.catch_up_reads import CatchUpReads
-from replication.peer_protocol import CAPABILITIES, PeerCapabilities
+from replication.follower.catch_up_reads import CatchUpReads
+from replication.leader.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
+from replication.wire.peer_protocol import CAPABILITIES, PeerCapabilities
 from tests.kafka_log.batches import batches
 from tests.replication.catch_up_rig import OWN
 from tests.replication.fetch_frames import partition

@@ -7,12 +7,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from plugin.segment_metadata import CombinedSegmentId
-from replication.catch_up_reads import CatchUpReadLimits, CatchUpReads
-from replication.circuit_breaker import BreakerLimits
-from replication.hydration import HydrationCache, HydrationError, HydrationLimits
-from replication.link import SegmentLink
-from replication.measures import ReplicationMeasures
-from rlm.measures import StageTimes
+from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
+from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
+from replication.wire.circuit_breaker import BreakerLimits
+from replication.wire.link import SegmentLink
+from replication.wire.measures import ReplicationMeasures
+from rlm.write_path.measures import StageTimes
 from tests.rlm.memory_storage import MemoryStorage
 
 CONTENT = bytes(range(250)) * 8

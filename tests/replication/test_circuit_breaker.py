@@ -1,6 +1,6 @@
 """When what keeps failing is left alone, and when it is tried again."""
 
-from replication.circuit_breaker import BreakerLimits, CircuitBreaker
+from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 
 LIMITS = BreakerLimits(failures_to_open=3, open_s=1.0, open_max_s=4.0)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from replication import leader_relay
-from replication.fetch_frame import (
+from replication.leader import leader_relay
+from replication.wire.fetch_frame import (
     FETCH_API_KEY,
     MAX_READ_REQUEST_BYTES,
     MAX_SCANNED_ITEMS,
@@ -21,7 +21,7 @@ from replication.fetch_frame import (
     parse_request_header,
     scan_fetch_request,
 )
-from rlm.group_commit import BULK_BYTES
+from rlm.write_path.group_commit import BULK_BYTES
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, Follower, framed, two_agents
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest
 
-from replication.fetch_frame import (
+from replication.wire.fetch_frame import (
     MalformedFrameError,
     encode_unsigned_varint,
     parse_request_header,
@@ -21,8 +21,8 @@ from replication.fetch_frame import (
     understands_fetch,
     with_fetch_wait,
 )
-from replication.link import Cut, InlineBytes, LinkedResponse
-from replication.splicer import splice
+from replication.wire.link import Cut, InlineBytes, LinkedResponse
+from replication.wire.splicer import splice
 from tests.replication.fetch_frames import VERSIONS, decode, request, requests, response, responses
 
 few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from replication.fetch_patience import FetchPatience
-from rlm.group_commit import BULK_BYTES
+from replication.leader.fetch_patience import FetchPatience
+from rlm.write_path.group_commit import BULK_BYTES
 from tests.replication.fetch_frames import partition
 
 ROUND = 2 * BULK_BYTES

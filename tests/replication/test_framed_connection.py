@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replication.framed_connection import MAX_QUEUED_FRAMES, FramedConnection, FrameSizeError
-from replication.peer_connection import Address, connect_framed
+from replication.wire.framed_connection import MAX_QUEUED_FRAMES, FramedConnection, FrameSizeError
+from replication.wire.peer_connection import Address, connect_framed
 
 PATIENCE_S = 10
 

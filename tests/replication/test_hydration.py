@@ -12,10 +12,10 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.errors import RemoteStorageTimeoutError
 from plugin.segment_metadata import CombinedSegmentId
-from replication.circuit_breaker import BreakerLimits, CircuitBreaker
-from replication.hydration import HydrationCache, HydrationError, HydrationLimits
-from replication.measures import ReplicationMeasures
-from rlm.measures import StageTimes
+from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
+from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
+from replication.wire.measures import ReplicationMeasures
+from rlm.write_path.measures import StageTimes
 from tests.rlm.memory_storage import MemoryStorage
 
 BREAKER = BreakerLimits(failures_to_open=3, open_s=1.0, open_max_s=4.0)

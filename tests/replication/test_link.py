@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import scan_batches
 from plugin.segment_metadata import CombinedSegmentId
-from replication.fetch_frame import MalformedFrameError, encode_unsigned_varint, scan_fetch_response
-from replication.link import (
+from replication.wire.fetch_frame import MalformedFrameError, encode_unsigned_varint, scan_fetch_response
+from replication.wire.link import (
     Cut,
     InlineBytes,
     LinkedResponse,
@@ -19,7 +19,7 @@ from replication.link import (
     decode_linked_response,
     encode_linked_response,
 )
-from replication.splicer import SpliceError, splice
+from replication.wire.splicer import SpliceError, splice
 from tests.kafka_log.batches import batch, batches
 from tests.plugin.id_strategies import archive_object_ids, combined_segment_ids
 from tests.replication.fetch_frames import decode, response

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from replication import follower_proxy, leader_relay, response_links
-from replication.leader_relay import LeaderRelay
-from replication.link import encode_linked_response
-from replication.link_planner import LinkPlanner
-from replication.peer_protocol import Announcement
-from replication.splicer import splice
-from rlm.link_policy import LinkMode
+from replication.follower import follower_proxy
+from replication.leader import leader_relay, response_links
+from replication.leader.leader_relay import LeaderRelay
+from replication.leader.link_planner import LinkPlanner
+from replication.wire.link import encode_linked_response
+from replication.wire.peer_protocol import Announcement
+from replication.wire.splicer import splice
+from rlm.write_path.link_policy import LinkMode
 from tests.kafka_log.batches import batch, batches
 from tests.replication.two_agents import Agents, two_agents
 

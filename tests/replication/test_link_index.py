@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugin.segment_metadata import CombinedSegmentId
-from replication.link_index import LinkIndex, StoredBatch
+from replication.leader.link_index import LinkIndex, StoredBatch
 from tests.replication.fetch_frames import partition
 
 

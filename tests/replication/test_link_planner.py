@@ -9,12 +9,12 @@ from kafka_log.crc32c import crc32c
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.archive_object_id import StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from replication.fetch_frame import scan_fetch_response
-from replication.link import InlineBytes, SegmentLink
-from replication.link_index import LinkIndex
-from replication.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, Verdict, WaitForUploads
-from replication.splicer import splice
-from rlm.link_policy import LinkMode
+from replication.leader.link_index import LinkIndex
+from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, Verdict, WaitForUploads
+from replication.wire.fetch_frame import scan_fetch_response
+from replication.wire.link import InlineBytes, SegmentLink
+from replication.wire.splicer import splice
+from rlm.write_path.link_policy import LinkMode
 from tests.kafka_log.batches import batch, batches
 from tests.replication.fake_led import FakeLed, store
 from tests.replication.fetch_frames import decode, partition, response

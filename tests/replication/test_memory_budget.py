@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.framed_connection import FramedConnection
-from replication.memory_budget import MemoryBudget
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.memory_budget import MemoryBudget
 from tests.kafka_log.batches import batch
 from tests.replication.test_framed_connection import framed
 from tests.replication.two_agents import PATIENCE_S, Follower, two_agents

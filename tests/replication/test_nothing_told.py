@@ -9,13 +9,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from agent.late_storage import LateStorageManager
 from plugin.segment_metadata import CombinedSegmentId
-from replication import follower_proxy, response_links
-from replication.link import encode_linked_response
-from replication.link_planner import LinkPlanner
-from rlm.combine_task import Clocks, RLMWalCombineTask
-from rlm.machine import thread_pool
-from rlm.measures import WriteMeasures
-from rlm.segment_queue import MetaQueueItem
+from replication.follower import follower_proxy
+from replication.leader import response_links
+from replication.leader.link_planner import LinkPlanner
+from replication.wire.link import encode_linked_response
+from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
+from rlm.write_path.machine import thread_pool
+from rlm.write_path.measures import WriteMeasures
+from rlm.write_path.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, two_agents
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage

@@ -2,14 +2,14 @@
 
 from prometheus_client import CollectorRegistry
 
-from replication.fetch_frame import scan_fetch_response
-from replication.hydration import HydrationCache, HydrationError, HydrationLimits
-from replication.link import decode_linked_response, encode_linked_response
-from replication.link_index import LinkIndex
-from replication.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked
-from replication.measures import ReplicationMeasures
-from replication.splicer import splice
-from rlm.measures import StageTimes
+from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
+from replication.leader.link_index import LinkIndex
+from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked
+from replication.wire.fetch_frame import scan_fetch_response
+from replication.wire.link import decode_linked_response, encode_linked_response
+from replication.wire.measures import ReplicationMeasures
+from replication.wire.splicer import splice
+from rlm.write_path.measures import StageTimes
 from tests.kafka_log.batches import batches
 from tests.replication.fake_led import FakeLed, store
 from tests.replication.fetch_frames import partition, response

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from local_cluster.authority import Authority
-from replication.connection_shares import ConnectionShares, TooManyConnectionsError
-from replication.framed_connection import FramedConnection
-from replication.peer_connection import connect_framed, exchange_hellos
-from replication.peer_listener import PeerListener
-from replication.peer_protocol import Hello
+from replication.leader.connection_shares import ConnectionShares, TooManyConnectionsError
+from replication.leader.peer_listener import PeerListener
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_connection import connect_framed, exchange_hellos
+from replication.wire.peer_protocol import Hello
 from tests.descriptors import none_left
 from tests.kafka_log.batches import batches
 from tests.replication.test_peer_tls import on_both_event_loops

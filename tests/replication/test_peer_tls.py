@@ -13,9 +13,9 @@ import pytest
 import uvloop
 
 from local_cluster.authority import Authority
-from replication.framed_connection import FramedConnection
-from replication.peer_connection import Address, PeerTls, check_certificate, connect_framed, exchange_hellos
-from replication.peer_protocol import CAPABILITIES, Hello, PeerRefusedError
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_connection import Address, PeerTls, check_certificate, connect_framed, exchange_hellos
+from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerRefusedError
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 

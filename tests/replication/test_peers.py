@@ -6,10 +6,10 @@ import struct
 import pytest
 
 from plugin.segment_metadata import CombinedSegmentId
-from replication.framed_connection import FramedConnection
-from replication.peer_channel import PeerChannel
-from replication.peer_connection import connect_framed, exchange_hellos
-from replication.peer_protocol import Hello, MessageKind, PeerCapabilities, PeerRefusedError, encode_inline_request
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_channel import PeerChannel
+from replication.wire.peer_connection import connect_framed, exchange_hellos
+from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities, PeerRefusedError, encode_inline_request
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, two_agents
 

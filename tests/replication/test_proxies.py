@@ -5,11 +5,11 @@ import struct
 
 import pytest
 
-from replication.fetch_frame import scan_fetch_request
-from replication.peer_connection import Address
-from replication.peer_protocol import Hello, MessageKind
-from rlm.group_commit import BULK_BYTES
-from rlm.link_policy import LinkMode
+from replication.wire.fetch_frame import scan_fetch_request
+from replication.wire.peer_connection import Address
+from replication.wire.peer_protocol import Hello, MessageKind
+from rlm.write_path.group_commit import BULK_BYTES
+from rlm.write_path.link_policy import LinkMode
 from tests.kafka_log.batches import batches
 from tests.replication.fetch_frames import request, response
 from tests.replication.two_agents import framed, read_frame, two_agents

@@ -16,10 +16,10 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-from replication.framed_connection import FramedConnection
-from replication.peer_connection import Address, connect_framed
-from replication.peer_protocol import PeerRefusedError
-from replication.sasl_login import SaslLogin
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_connection import Address, connect_framed
+from replication.wire.peer_protocol import PeerRefusedError
+from replication.wire.sasl_login import SaslLogin
 from tests.replication.fetch_frames import encode
 
 SALT, ITERATIONS = b"salt", 4096

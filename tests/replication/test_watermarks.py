@@ -3,8 +3,8 @@
 from prometheus_client import CollectorRegistry
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from replication.watermarks import WatermarkTimes
-from rlm.measures import StageTimes
+from replication.leader.watermarks import WatermarkTimes
+from rlm.write_path.measures import StageTimes
 
 PARTITION = TopicIdPartition(TopicId(b"w" * 16), 0)
 

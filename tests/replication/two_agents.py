@@ -22,25 +22,25 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from replication.catch_up import CatchUp
-from replication.catch_up_reads import CatchUpReadLimits, CatchUpReads
-from replication.circuit_breaker import BreakerLimits
-from replication.fetch_frame import FETCH_API_KEY, parse_request_header, scan_fetch_request
-from replication.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
-from replication.framed_connection import FramedConnection
-from replication.hydration import ArchiveReads, HydrationCache, HydrationLimits
-from replication.leader_bypass import Bypass
-from replication.leader_context import LeaderContext, LeaderLimits
-from replication.leader_proxy import LeaderProxy
-from replication.leader_route import RouteLimits
-from replication.link_index import LinkIndex
-from replication.measures import ReplicationMeasures
-from replication.memory_budget import MemoryBudget
-from replication.peer_connection import Address
-from replication.peer_protocol import Hello
-from rlm.combine_task import UploadedSegment
-from rlm.measures import StageTimes
-from rlm.segment_queue import MetaQueueItem
+from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
+from replication.follower.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
+from replication.follower.hydration import ArchiveReads, HydrationCache, HydrationLimits
+from replication.follower.leader_bypass import Bypass
+from replication.follower.leader_route import RouteLimits
+from replication.leader.catch_up import CatchUp
+from replication.leader.leader_context import LeaderContext, LeaderLimits
+from replication.leader.leader_proxy import LeaderProxy
+from replication.leader.link_index import LinkIndex
+from replication.wire.circuit_breaker import BreakerLimits
+from replication.wire.fetch_frame import FETCH_API_KEY, parse_request_header, scan_fetch_request
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.measures import ReplicationMeasures
+from replication.wire.memory_budget import MemoryBudget
+from replication.wire.peer_connection import Address
+from replication.wire.peer_protocol import Hello
+from rlm.write_path.combine_task import UploadedSegment
+from rlm.write_path.measures import StageTimes
+from rlm.write_path.segment_queue import MetaQueueItem
 from tests.replication.fake_led import FakeLed
 from tests.replication.fetch_frames import partition, request, response
 from tests.rlm.memory_storage import MemoryStorage

@@ -9,11 +9,11 @@ from prometheus_client import CollectorRegistry
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic import archive_records
-from metadata_topic.archive_records import ArchiveRecord
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records import archive_records
+from metadata_topic.records.archive_records import ArchiveRecord
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import StoredArchiveObject
 from plugin.combined_segment import (
@@ -30,12 +30,12 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.archive_care import ArchiveCare, CareLimits, KnownLogs
-from rlm.archive_plan import ArchiveLimits, LogView, StoreEntries
-from rlm.archive_task import ArchiveRooms, ArchiveTaskLimits, RLMArchiveTask
-from rlm.combine_task import Clocks
-from rlm.measures import ArchiveMeasures
-from rlm.partition_schedule import ScheduleIntervals
+from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
+from rlm.archive.archive_plan import ArchiveLimits, LogView, StoreEntries
+from rlm.archive.archive_task import ArchiveRooms, ArchiveTaskLimits, RLMArchiveTask
+from rlm.write_path.combine_task import Clocks
+from rlm.write_path.measures import ArchiveMeasures
+from rlm.write_path.partition_schedule import ScheduleIntervals
 from tests.kafka_log.batches import batch
 from tests.rlm.memory_storage import MemoryStorage
 from tests.rlm.segment_lookup import Located, SegmentLookup, Tier
@@ -213,7 +213,7 @@ class Agent:
         await asyncio.sleep(0)
 
     def publish(self, record: ArchiveRecord) -> None:
-        from metadata_topic.errors import PublicationBacklogFullError
+        from metadata_topic.records.errors import PublicationBacklogFullError
 
         if self.full:
             self.full -= 1

@@ -12,21 +12,21 @@ from prometheus_client import CollectorRegistry
 
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records import PublishableRecord, RemoteWalNodeRegistration
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records.records import PublishableRecord, RemoteWalNodeRegistration
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
-from rlm.combine_task import Clocks, RLMWalCombineTask
-from rlm.expiration import ExpirationLimits, ExpirationPlanner
-from rlm.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
-from rlm.machine import thread_pool
-from rlm.measures import LifecycleMeasures, WriteMeasures
-from rlm.orphan_task import OrphanTask, OwnWork
-from rlm.release import ClusterView, Tiers
-from rlm.segment_queue import MetaQueueItem
+from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner
+from rlm.lifecycle.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
+from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
+from rlm.lifecycle.release import ClusterView, Tiers
+from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
+from rlm.write_path.machine import thread_pool
+from rlm.write_path.measures import LifecycleMeasures, WriteMeasures
+from rlm.write_path.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.rlm.memory_storage import MemoryStorage
 

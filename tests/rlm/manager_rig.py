@@ -11,19 +11,19 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.topic_settings import LinkPolicy
+from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.assignment import Assignment
-from rlm.backlog_uploads import BacklogLimits
-from rlm.combine_task import Clocks, RLMWalCombineTask, UploadedSegment
-from rlm.group_commit import CommitLimits
-from rlm.link_policy import CostLimits, LinkDecider
-from rlm.log_manager_limits import LogManagerLimits
-from rlm.machine import thread_pool
-from rlm.measures import StageTimes, WriteMeasures
-from rlm.partition_schedule import ScheduleIntervals
-from rlm.remote_wal_log_manager import RemoteWalLogManager
-from rlm.resume_point import ResumePoint
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.backlog_uploads import BacklogLimits
+from rlm.write_path.combine_task import Clocks, RLMWalCombineTask, UploadedSegment
+from rlm.write_path.group_commit import CommitLimits
+from rlm.write_path.link_policy import CostLimits, LinkDecider
+from rlm.write_path.log_manager_limits import LogManagerLimits
+from rlm.write_path.machine import thread_pool
+from rlm.write_path.measures import StageTimes, WriteMeasures
+from rlm.write_path.partition_schedule import ScheduleIntervals
+from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
+from rlm.write_path.resume_point import ResumePoint
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
 

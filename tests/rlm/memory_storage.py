@@ -130,7 +130,7 @@ class MemoryPublisher:
         self.is_full = False
 
     def publish(self, record: RemoteWalCombinedLogSegmentMetadata) -> None:
-        from metadata_topic.errors import PublicationBacklogFullError
+        from metadata_topic.records.errors import PublicationBacklogFullError
 
         if self.is_full:
             raise PublicationBacklogFullError("publish metadata", "-", "planted")

@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Protocol
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.leader_epochs import LeaderEpochChain
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.store.archive_store import ArchiveStore
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteWalLogSegmentMetadata
 

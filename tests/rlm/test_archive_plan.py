@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.leader_epochs import LeaderEpochChain
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.store.archive_store import ArchiveStore
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
-from rlm.archive_plan import ArchiveLimits, LogView, PartitionPlanner, StoreEntries
-from rlm.bandwidth import TokenBucket
+from rlm.archive.archive_plan import ArchiveLimits, LogView, PartitionPlanner, StoreEntries
+from rlm.write_path.bandwidth import TokenBucket
 from tests.rlm.archive_rig import ORDERS, Outside, plain_log
 
 VIEW = LogView(0, ((0, 0),))

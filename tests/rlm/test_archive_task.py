@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_log.record_batch import scan_batches
-from metadata_topic.archive_records import ArchiveRecord
-from metadata_topic.archive_recovery import records_from_objects
-from metadata_topic.archive_store import ArchiveStore, LogBounds
-from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.records.archive_records import ArchiveRecord
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.store.archive_recovery import records_from_objects
+from metadata_topic.store.archive_store import ArchiveStore, LogBounds
 from plugin.errors import RemoteStorageTimeoutError
-from rlm.archive_care import KnownLogs
-from rlm.orphans import MetadataBehindError
+from rlm.archive.archive_care import KnownLogs
+from rlm.lifecycle.orphans import MetadataBehindError
 from tests.kafka_log.batches import batch
 from tests.rlm.archive_rig import GRACE_MS, ORDERS, TTL_MS, Agent, CrashError, Outside, plain_log
 from tests.rlm.segment_lookup import Tier
@@ -402,7 +402,7 @@ async def test_what_was_lost_in_an_unclean_election_is_archived_anew() -> None:
 
 @pytest.mark.parametrize("end_offset", [0, 4, 7, 8])
 async def test_nothing_at_or_above_the_end_offset_is_archived(end_offset: int) -> None:
-    from rlm.archive_plan import LogView
+    from rlm.archive.archive_plan import LogView
 
     outside = Outside(plain_log(4), ((0, 0),))
     for n in range(4):

@@ -1,12 +1,12 @@
 """Which entries the archive releases."""
 
-from metadata_topic.archive_records import ArchiveObjectCommitted
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.leader_epochs import LeaderEpochChain
+from metadata_topic.records.archive_records import ArchiveObjectCommitted
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.store.archive_store import ArchiveStore
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
-from rlm.archive_tier import ArchiveTier
-from rlm.release import HeldRange
+from rlm.archive.archive_tier import ArchiveTier
+from rlm.lifecycle.release import HeldRange
 from tests.rlm.archive_rig import ORDERS, OTHER
 
 

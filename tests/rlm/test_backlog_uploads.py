@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from kafka_log.tail_events import Gap
-from rlm.assignment import Assignment
-from rlm.resume_point import ResumePoint
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.resume_point import ResumePoint
 from tests.rlm.manager_rig import LIMITS, Rig, partition, running
 
 FOLLOWER = 2

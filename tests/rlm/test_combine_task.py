@@ -6,14 +6,14 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-import rlm.combine_task
+import rlm.write_path.combine_task
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
-from rlm.combine_task import Clocks, RLMWalCombineTask
-from rlm.machine import thread_pool
-from rlm.measures import WriteMeasures
-from rlm.segment_queue import MetaQueueItem
+from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
+from rlm.write_path.machine import thread_pool
+from rlm.write_path.measures import WriteMeasures
+from rlm.write_path.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE, MemoryPublisher, MemoryStorage
 
@@ -103,7 +103,7 @@ async def test_what_is_published_says_where_each_item_lies(rig: Rig) -> None:
 async def test_a_full_backlog_of_publications_loses_no_finished_record_and_stops_uploads(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rlm.combine_task, "_PUBLISH_AGAIN_S", 3600.0)
+    monkeypatch.setattr(rlm.write_path.combine_task, "_PUBLISH_AGAIN_S", 3600.0)
     rig.storage.hold_copies(0, 1)
     held = rig.storage.copies_held
     assert held is not None
@@ -131,7 +131,7 @@ async def test_a_full_backlog_of_publications_loses_no_finished_record_and_stops
 async def test_a_held_up_record_goes_out_by_itself_when_no_further_upload_comes(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rlm.combine_task, "_PUBLISH_AGAIN_S", 0.001)
+    monkeypatch.setattr(rlm.write_path.combine_task, "_PUBLISH_AGAIN_S", 0.001)
     taken = asyncio.Event()
     publish, attempts = rig.publisher.publish, 0
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlm.decommission import DecommissionError, inheritance
-from rlm.node_care import NodeCare, NodeRegistration
+from rlm.lifecycle.decommission import DecommissionError, inheritance
+from rlm.lifecycle.node_care import NodeCare, NodeRegistration
 from tests.rlm.test_node_care import HOUR_MS, Known, three_brokers
 
 

@@ -7,17 +7,17 @@ import pytest
 
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.expiration import DeletionQuota, ExpirationLimits, ExpirationPlanner, Planned, Verdict
-from rlm.failover import FailoverPlanner
-from rlm.release import NEVER, ClusterView, HeldRange, HiddenTopics, Release, Tiers, TopicWatch
+from rlm.lifecycle.expiration import DeletionQuota, ExpirationLimits, ExpirationPlanner, Planned, Verdict
+from rlm.lifecycle.failover import FailoverPlanner
+from rlm.lifecycle.release import NEVER, ClusterView, HeldRange, HiddenTopics, Release, Tiers, TopicWatch
 
 ORDERS, CLICKS = TopicId(b"orders".ljust(16)), TopicId(b"clicks".ljust(16))
 WRITTEN_MS = 1_000_000
@@ -292,7 +292,7 @@ def test_after_a_restart_the_guard_asks_for_the_age_that_metadata_does_not_tell_
 
 
 def test_all_objects_are_looked_at_in_turn_even_if_the_oldest_cannot_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlm.expiration._SEGMENTS_PER_SCAN", 10)
+    monkeypatch.setattr("rlm.lifecycle.expiration._SEGMENTS_PER_SCAN", 10)
     rig = Rig(FakeTier(CLICKS))
     for sequence in range(95):
         rig.finished(sequence, (ORDERS, sequence, sequence))
@@ -302,7 +302,7 @@ def test_all_objects_are_looked_at_in_turn_even_if_the_oldest_cannot_go(monkeypa
 
 
 def test_the_oldest_go_without_waiting_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlm.expiration._SEGMENTS_PER_SCAN", 10)
+    monkeypatch.setattr("rlm.lifecycle.expiration._SEGMENTS_PER_SCAN", 10)
     rig = Rig()
     rig.planner.cluster_seen(replace(BOTH_LIVE, retention_ms={ORDERS: 1000}))
     for sequence in range(100):

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
-from metadata_topic.store import UNKNOWN_OFFSET, RemoteWalMetadataStore
+from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.store.store import UNKNOWN_OFFSET, RemoteWalMetadataStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.failover import FailoverPlanner
+from rlm.lifecycle.failover import FailoverPlanner
 
 PARTITION = TopicIdPartition(TopicId(b"f" * 16), 0)
 OTHER = TopicIdPartition(TopicId(b"o" * 16), 0)

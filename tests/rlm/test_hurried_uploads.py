@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.topic_settings import LinkPolicy
+from metadata_topic.settings.topic_settings import LinkPolicy
 from tests.rlm.manager_rig import LIMITS, partition, running
 
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from metadata_topic.states import DELETED, DELETING, FINISHED, STARTED
+from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.orphans import HealingLimits, Kind, MetadataBehindError, skipped_because
-from rlm.release import ClusterView
+from rlm.lifecycle.orphans import HealingLimits, Kind, MetadataBehindError, skipped_because
+from rlm.lifecycle.release import ClusterView
 from tests.rlm.lifecycle_world import (
     BROKER,
     GRACE_MS,

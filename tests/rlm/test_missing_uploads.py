@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.declared_gaps import DeclaredGap, GapReason
-from metadata_topic.gap_record import RemoteWalGapDeclaration
-from metadata_topic.leader_epochs import LeaderEpochChain
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
-from rlm.assignment import Assignment
-from rlm.gap_declarations import GapDeclarations
-from rlm.release import Tiers
-from rlm.resume_point import ResumePoint, ResumeUnknownError, resume_point
+from rlm.lifecycle.gap_declarations import GapDeclarations
+from rlm.lifecycle.release import Tiers
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.resume_point import ResumePoint, ResumeUnknownError, resume_point
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.manager_rig import LIMITS, Rig, partition, running
 from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE, MemoryPublisher
@@ -199,7 +199,7 @@ async def test_what_retention_removed_before_it_was_stored_is_declared_but_for_w
 async def test_a_first_upload_declares_where_it_begins_and_waits_for_the_publisher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlm.gap_declarations._PUBLISH_AGAIN_S", 0.001)
+    monkeypatch.setattr("rlm.lifecycle.gap_declarations._PUBLISH_AGAIN_S", 0.001)
     async with running(tmp_path) as rig:
         published = MemoryPublisher()
         published.is_full = True
@@ -224,7 +224,7 @@ async def test_a_first_upload_declares_where_it_begins_and_waits_for_the_publish
 def test_a_log_written_anew_before_it_was_first_read_is_uploaded_from_the_new_epochs_begin(tmp_path: Path) -> None:
     """Leadership is known before the broker has cut off its log and written on."""
     from kafka_log.open_files import OpenFiles
-    from rlm.wal_task import RLMWalTask
+    from rlm.write_path.wal_task import RLMWalTask
 
     log = LogWriter(tmp_path / "t-0")
     log.append(10)

@@ -1,6 +1,6 @@
 """Whose objects an agent cares for, and who takes over from a broker that is gone."""
 
-from rlm.node_care import NodeCare, NodeRegistration
+from rlm.lifecycle.node_care import NodeCare, NodeRegistration
 
 HOUR_MS = 3_600_000
 

@@ -11,11 +11,11 @@ from kafka_log.errors import LogDirectoryError
 from kafka_log.open_files import OpenFiles
 from kafka_log.segment_tail import SegmentTail
 from plugin.segment_metadata import RemoteLogSegmentState
-from rlm.link_policy import LinkMode
-from rlm.partition_schedule import ScheduleIntervals
-from rlm.resume_point import ResumePoint
-from rlm.segment_queue import MetaQueueItem
-from rlm.wal_task import RLMWalTask
+from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.partition_schedule import ScheduleIntervals
+from rlm.write_path.resume_point import ResumePoint
+from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.wal_task import RLMWalTask
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.manager_rig import LIMITS, Listener, Rig, partition, running
 from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.declared_gaps import DeclaredGap, GapReason
-from metadata_topic.gap_record import RemoteWalGapDeclaration
-from metadata_topic.records import RemoteWalLogSegmentMetadataUpdate
-from metadata_topic.snapshot import read_snapshot, write_snapshot
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_settings import LinkPolicy
+from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.settings.topic_settings import LinkPolicy
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.snapshot import read_snapshot, write_snapshot
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -20,8 +20,8 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.assignment import Assignment
-from rlm.resume_point import ResumePoint, ResumeUnknownError, resume_point
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.resume_point import ResumePoint, ResumeUnknownError, resume_point
 from tests.kafka_log.log_writer import LogWriter
 
 PARTITION = TopicIdPartition(TopicId(b"n" * 16), 0)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.topic_settings import LinkPolicy
-from rlm.stored_runs import LedLogs
+from metadata_topic.settings.topic_settings import LinkPolicy
+from rlm.archive.stored_runs import LedLogs
 from tests.rlm.uploaded_log import UploadedLog
 
 PARTITION = TopicIdPartition(TopicId(b"r" * 16), 4)

@@ -12,23 +12,23 @@ from pathlib import Path
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.open_files import OpenFiles
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.declared_gaps import DeclaredGap, GapReason
-from metadata_topic.gap_record import RemoteWalGapDeclaration
-from metadata_topic.snapshot import read_snapshot, write_snapshot
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_settings import LinkPolicy
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.settings.topic_settings import LinkPolicy
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.snapshot import read_snapshot, write_snapshot
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.assignment import Assignment
-from rlm.backlog_uploads import PassedOver
-from rlm.led_partition import LedPartition
-from rlm.resume_point import resume_point
-from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
-from rlm.wal_task import RLMWalTask
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.backlog_uploads import PassedOver
+from rlm.write_path.led_partition import LedPartition
+from rlm.write_path.resume_point import resume_point
+from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
+from rlm.write_path.wal_task import RLMWalTask
 from tests.kafka_log.log_writer import LogWriter, WrittenBatch
 
 PARTITION = TopicIdPartition(TopicId(b"w" * 16), 0)

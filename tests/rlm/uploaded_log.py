@@ -7,10 +7,10 @@ from pathlib import Path
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted, ArchiveObjectPrepared
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_settings import LinkPolicy
+from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted, ArchiveObjectPrepared
+from metadata_topic.settings.topic_settings import LinkPolicy
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_object import OpenArchiveObject
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import (
@@ -19,8 +19,8 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.led_views import FoundRuns, ProvedRun, StoredLog
-from rlm.stored_runs import ArchiveLinks, LedLogs
+from rlm.archive.stored_runs import ArchiveLinks, LedLogs
+from rlm.write_path.led_views import FoundRuns, ProvedRun, StoredLog
 from tests.kafka_log.log_writer import LogWriter, WrittenBatch
 from tests.rlm.archive_rig import MemoryArchive
 from tests.rlm.memory_storage import MemoryStorage

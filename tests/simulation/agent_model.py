@@ -7,28 +7,28 @@ from typing import Any, Protocol
 from prometheus_client import CollectorRegistry
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.archive_store import ArchiveStore
-from metadata_topic.publishable import Publishable
-from metadata_topic.records import RemoteWalNodeRegistration
-from metadata_topic.store import RemoteWalMetadataStore
-from metadata_topic.topic_settings import LinkPolicy
+from metadata_topic.records.publishable import Publishable
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.settings.topic_settings import LinkPolicy
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.assignment import Assignment
-from rlm.backlog_uploads import BacklogLimits, PassedOver
-from rlm.combine_task import Clocks, RLMWalCombineTask, UploadedSegment
-from rlm.failover import FailoverPlanner
-from rlm.gap_declarations import GapDeclarations
-from rlm.group_commit import CommitLimits
-from rlm.link_policy import CostLimits, LinkDecider
-from rlm.log_manager_limits import LogManagerLimits
-from rlm.machine import Machine
-from rlm.measures import StageTimes, WriteMeasures
-from rlm.partition_schedule import ScheduleIntervals
-from rlm.release import Tiers
-from rlm.remote_wal_log_manager import RemoteWalLogManager
-from rlm.resume_point import ResumePoint, resume_point
-from rlm.segment_queue import MetaQueueItem
-from rlm.wal_task import RLMWalTask, TaskOutcome, run_tasks
+from rlm.lifecycle.failover import FailoverPlanner
+from rlm.lifecycle.gap_declarations import GapDeclarations
+from rlm.lifecycle.release import Tiers
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.backlog_uploads import BacklogLimits, PassedOver
+from rlm.write_path.combine_task import Clocks, RLMWalCombineTask, UploadedSegment
+from rlm.write_path.group_commit import CommitLimits
+from rlm.write_path.link_policy import CostLimits, LinkDecider
+from rlm.write_path.log_manager_limits import LogManagerLimits
+from rlm.write_path.machine import Machine
+from rlm.write_path.measures import StageTimes, WriteMeasures
+from rlm.write_path.partition_schedule import ScheduleIntervals
+from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
+from rlm.write_path.resume_point import ResumePoint, resume_point
+from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.wal_task import RLMWalTask, TaskOutcome, run_tasks
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.simulation.directory_events import SimulatedDirectoryEvents
 from tests.simulation.led_log import BatchKey, LedLog
@@ -199,7 +199,7 @@ class AgentModel:
     def declare_dead(self, partition: TopicIdPartition) -> None:
         """As `agent.lifecycle` does it from time to time."""
         from kafka_log.leader_epoch_checkpoint import read_leader_epochs
-        from metadata_topic.errors import PublicationBacklogFullError
+        from metadata_topic.records.errors import PublicationBacklogFullError
 
         epochs = read_leader_epochs(self._world.logs[partition].path)
         for update in self.failover.plan(partition, epochs, self._wall_ms()):

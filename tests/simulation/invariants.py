@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.gap_record import RemoteWalGapDeclaration
-from metadata_topic.publishable import Publishable
-from metadata_topic.records import MetadataRecord, PublishedSegment
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.records.publishable import Publishable
+from metadata_topic.records.records import MetadataRecord, PublishedSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.combine_task import UploadedSegment
+from rlm.write_path.combine_task import UploadedSegment
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.simulation.agent_model import LIMITS, QUEUE_BYTES, UPLOAD_BYTES, UPLOADS_MAX, AgentModel
 from tests.simulation.led_log import BatchKey, LedLog, key_of

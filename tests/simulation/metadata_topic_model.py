@@ -4,12 +4,12 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from metadata_topic.errors import PublicationBacklogFullError
-from metadata_topic.fencing import Source
-from metadata_topic.publishable import Publishable, encoded
-from metadata_topic.records import MetadataRecord
-from metadata_topic.serde import decode
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.publishable import Publishable, encoded
+from metadata_topic.records.records import MetadataRecord
+from metadata_topic.records.serde import decode
+from metadata_topic.store.fencing import Source
+from metadata_topic.store.store import RemoteWalMetadataStore
 from tests.simulation.virtual_time import VirtualTimeLoop
 
 KEPT_MAX = 25
@@ -37,7 +37,7 @@ class TopicModel:
 
 
 class Publication:
-    """As `metadata_topic.publisher` does it for one incarnation: in order, and never skipping any."""
+    """As `metadata_topic.topic.publisher` does it for one incarnation: in order, and never skipping any."""
 
     def __init__(self, topic: TopicModel, published: Callable[[Publishable], None]) -> None:
         self._topic = topic

@@ -21,13 +21,13 @@ from unittest.mock import patch
 import structlog
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.publishable import Publishable
-from metadata_topic.records import PublishedSegment
-from metadata_topic.snapshot import read_snapshot, write_snapshot
-from metadata_topic.store import RemoteWalMetadataStore
+from metadata_topic.records.publishable import Publishable
+from metadata_topic.records.records import PublishedSegment
+from metadata_topic.store.snapshot import read_snapshot, write_snapshot
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
-from rlm import group_commit
-from rlm.combine_task import UploadedSegment
+from rlm.write_path import group_commit
+from rlm.write_path.combine_task import UploadedSegment
 from tests.simulation.agent_model import WALL_MS, AgentModel
 from tests.simulation.invariants import FINISHED, RELEASED, Invariants
 from tests.simulation.led_log import LedLog
@@ -427,7 +427,7 @@ DO: dict[str, Doing] = {
 
 
 def _encoded(record: Publishable) -> tuple[bytes, bytes]:
-    from metadata_topic.publishable import encoded
+    from metadata_topic.records.publishable import encoded
 
     return encoded(record)
 

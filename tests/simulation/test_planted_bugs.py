@@ -14,13 +14,13 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
-from rlm.combine_task import RLMWalCombineTask
-from rlm.gap_declarations import GapDeclarations
-from rlm.led_partition import LedPartition
-from rlm.remote_wal_log_manager import RemoteWalLogManager
-from rlm.resume_point import ResumePoint, resume_point
-from rlm.resumed_tail import ResumedTail
-from rlm.segment_queue import MetaQueueItem, RemoteSegmentQueue
+from rlm.lifecycle.gap_declarations import GapDeclarations
+from rlm.write_path.combine_task import RLMWalCombineTask
+from rlm.write_path.led_partition import LedPartition
+from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
+from rlm.write_path.resume_point import ResumePoint, resume_point
+from rlm.write_path.resumed_tail import ResumedTail
+from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from tests.simulation import agent_model
 from tests.simulation.simulation import FailedRunError, simulate
 

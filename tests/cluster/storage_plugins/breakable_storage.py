@@ -33,18 +33,18 @@ from typing import Any
 
 from pydantic import Field
 
-from metadata_topic.publishable import Publishable
-from metadata_topic.publisher import RemoteWalMetadataPublisher
-from metadata_topic.states import DELETED, DELETING
+from metadata_topic.records.publishable import Publishable
+from metadata_topic.records.states import DELETED, DELETING
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.backend_settings import ObjectBackendSettings
 from plugin.errors import RemoteStorageAccessError
 from plugin.local_directory import LocalDirectorySettings, LocalWalStorageManager
 from plugin.object_store import ListPage, ObjectHead, ObjectStore
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
-from replication import response_links
-from replication.fetch_frame import Buffer
-from replication.link import LinkedResponse, encode_linked_response
-from rlm.group_commit import GroupCommit, Step
+from replication.leader import response_links
+from replication.wire.fetch_frame import Buffer
+from replication.wire.link import LinkedResponse, encode_linked_response
+from rlm.write_path.group_commit import GroupCommit, Step
 
 _POLL_S = 0.005
 _HOLE_WAIT_S = 10.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.usage_record import (
+from metadata_topic.records.usage_record import (
     USAGE,
     FollowerUsage,
     StoreUsage,

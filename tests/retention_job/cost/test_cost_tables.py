@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.usage_record import StoreUsage, UsageRecord
+from metadata_topic.records.usage_record import StoreUsage, UsageRecord
 from plugin.prices import PriceError, Prices
 from retention_job import schemas
 from retention_job.cost.cost_tables import AMOUNTS, DOLLARS, StoreSections, cost_by_topic, tiered_cost

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.archive_records import ArchiveObjectCommitted, ArchiveObjectPrepared, ArchiveRecord
+from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectPrepared, ArchiveRecord
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import StoredArchiveObject
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic import archive_records, serde
-from metadata_topic.archive_records import (
+from metadata_topic.records import archive_records, serde
+from metadata_topic.records.archive_records import (
     ArchiveObjectCommitted,
     ArchiveObjectDeleted,
     ArchiveObjectPrepared,
     ArchiveRecord,
     UnknownArchiveRecord,
 )
-from metadata_topic.records import (
+from metadata_topic.records.records import (
     MetadataRecord,
     PublishedSegment,
     RemoteWalLogSegmentMetadataUpdate,

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from metadata_topic.errors import PublicationBacklogFullError
-from metadata_topic.records import PublishableRecord
-from metadata_topic.states import DELETING
+from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.records import PublishableRecord
+from metadata_topic.records.states import DELETING
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from retention_job.errors import RetentionJobError
 from retention_job.findings.apply import publish_deletions

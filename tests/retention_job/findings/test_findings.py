@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from metadata_topic.archive_records import UnknownArchiveRecord
-from metadata_topic.records import UnknownRecord
+from metadata_topic.records.archive_records import UnknownArchiveRecord
+from metadata_topic.records.records import UnknownRecord
 from retention_job.run import RunResult, RunSettings, run
 from retention_job.schemas import ENTRIES, FINDINGS, QUARANTINE, SEGMENTS
 from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, Sources

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from metadata_topic.topic import METADATA_TOPIC
-from metadata_topic.topic_settings import TopicSettings
+from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.findings.kinds import Kind
 from retention_job.findings.topic_findings import topic_findings
 from retention_job.settings import LifeTimes

@@ -3,19 +3,19 @@
 import numpy as np
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic import archive_records, serde
-from metadata_topic.archive_records import (
+from metadata_topic.records import archive_records, serde
+from metadata_topic.records.archive_records import (
     ArchiveObjectCommitted,
     ArchiveObjectDeleted,
     ArchiveObjectPrepared,
     ArchiveRecord,
 )
-from metadata_topic.records import (
+from metadata_topic.records.records import (
     PublishableRecord,
     RemoteWalLogSegmentMetadataUpdate,
     RemoteWalNodeRegistration,
 )
-from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import StoredArchiveObject
 from plugin.object_keys import ObjectKeyFactory

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.topic import METADATA_TOPIC
-from metadata_topic.topic_settings import TopicSettings
+from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_storage import StoredArchiveObject
 from plugin.segment_metadata import (
     CombinedSegmentId,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from metadata_topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_storage import StoredArchiveObject
 from retention_job.settings import KafkaSource
 from retention_job.sources.kafka_cluster import Cluster, Offsets

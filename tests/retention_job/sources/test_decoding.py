@@ -3,9 +3,9 @@
 import pyarrow as pa
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic import serde
-from metadata_topic.declared_gaps import DeclaredGap, GapReason
-from metadata_topic.gap_record import GAPS, RemoteWalGapDeclaration
+from metadata_topic.records import serde
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.gap_record import GAPS, RemoteWalGapDeclaration
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,

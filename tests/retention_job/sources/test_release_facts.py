@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from retention_job.sources.release_facts import FOREVER, ReleaseFacts
-from rlm.release import ClusterView, Tiers, release_of
+from rlm.lifecycle.release import ClusterView, Tiers, release_of
 
 TOPICS = [TopicId(bytes([number]) * 16) for number in range(4)]
 CASES = st.lists(

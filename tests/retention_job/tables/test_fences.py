@@ -4,9 +4,9 @@ from random import Random
 
 from pyspark.sql import SparkSession
 
-from metadata_topic import serde
-from metadata_topic.fencing import Registrations
-from metadata_topic.records import RemoteWalNodeRegistration
+from metadata_topic.records import serde
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.store.fencing import Registrations
 from retention_job.sources.staged_rows import PARTITION_SHIFT
 from retention_job.tables.fences import REGISTRATIONS, registrations_of, with_refusals
 from retention_job.tables.objects import COMBINED_SEGMENT as OBJECT_KIND

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from metadata_topic.topic import METADATA_TOPIC
-from metadata_topic.topic_settings import TopicSettings
+from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.errors import StateError
 from retention_job.settings import KafkaSource, Sources
 from retention_job.sources.kafka_cluster import Cluster, Offsets, Topic

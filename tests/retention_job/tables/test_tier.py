@@ -3,7 +3,7 @@
 from pyspark.sql import SparkSession
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.kip405 import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from metadata_topic.kip405.kip405 import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from plugin.segment_metadata import RemoteLogSegmentState
 from retention_job.sources.kafka_reading import RAW_COLUMNS
 from retention_job.sources.tier_events import decode_events

@@ -1,0 +1,75 @@
+"""Checks of the way past dead agents: this broker's own listener for it, and those of the others."""
+
+import ipaddress
+
+from doctor.facts import Facts
+from doctor.findings import Finding, Level
+
+_KEY = "remote.wal.agent.bypass"
+
+
+def bypass_listener(facts: Facts) -> Finding:
+    """Whether others can get past this host's agent to this broker, and nobody else can."""
+    check, broker, settings = "bypass-listener", facts.broker, facts.settings
+    if not settings.remote_wal_agent_bypass:
+        found = f"{_KEY} is empty: nobody replicates from a broker whose agent is dead"
+        return Finding(check, Level.INFORMATION, found, f"a second listener of each broker, and {_KEY}")
+    own = settings.remote_wal_agent_bypass.get(broker.node_id)
+    if own is None:
+        found = f"broker {broker.node_id} is not in {_KEY}: no other host's list, if alike, leads past this agent"
+        return Finding(check, Level.WARNING, found, f"add {broker.node_id}@<host>:<port> to {_KEY} on all hosts")
+    names = [name for name, where in broker.listeners.items() if where.port == own.port]
+    if not names:
+        found = f"{_KEY} has {own} for this broker, which listens at no such port"
+        return Finding(check, Level.ERROR, found, f"listeners: add BYPASS://{own}, or correct {_KEY}")
+    faults = _faults(facts, names[0])
+    if faults:
+        level, found, change = max(faults, key=lambda fault: list(Level).index(fault[0]))
+        return Finding(check, level, found, change)
+    return Finding(check, Level.OK, f"{names[0]} at {own}")
+
+
+def _faults(facts: Facts, name: str) -> list[tuple[Level, str, str]]:
+    """What is wrong with the listener of this name, and what to change."""
+    broker, settings = facts.broker, facts.settings
+    prefix, wanted = f"listener.name.{name.lower()}.", settings.remote_wal_agent_bypass_security_protocol
+    speaks = broker.security_protocols[name]
+    auth = broker.raw.get(f"{prefix}ssl.client.auth", broker.raw.get("ssl.client.auth", "none"))
+    faults = []
+    if speaks != wanted:
+        found = f"{name} speaks {speaks}, {_KEY}.security.protocol is {wanted}"
+        faults.append((Level.ERROR, found, f"listener.security.protocol.map: {name}:{wanted}"))
+    elif wanted == "SSL" and auth.lower() != "required":
+        found = f"{name} wants no client certificate (ssl.client.auth={auth}), so everybody is the same User:ANONYMOUS"
+        faults.append((Level.ERROR, found, f"{prefix}ssl.client.auth=required"))
+    if _is_loopback(broker.listeners[name].host) and not _is_loopback(
+        settings.remote_wal_agent_bypass[broker.node_id].host
+    ):
+        found = f"{name} listens at {broker.listeners[name].host} only: other hosts' agents do not reach it"
+        faults.append((Level.ERROR, found, f"listeners: {name}://{settings.remote_wal_agent_bypass[broker.node_id]}"))
+    if wanted.endswith("PLAINTEXT"):
+        found = f"{name} is unencrypted" + (
+            "" if wanted.startswith("SASL") else ", and everybody there is User:ANONYMOUS"
+        )
+        faults.append((Level.WARNING, found, f"make it SSL, {_KEY}.security.protocol too"))
+    if name in broker.advertised_listeners:
+        found = f"{name} is advertised: clients that come by it would be sent to it again"
+        faults.append((Level.WARNING, found, f"take {name} out of advertised.listeners"))
+    return faults
+
+
+def bypass_peers(facts: Facts) -> Finding:
+    """Whether this agent would get past the others."""
+    check = "bypass-peers"
+    silent = [f"broker {broker_id}: {reason}" for broker_id, reason in sorted(facts.bypass.items()) if reason]
+    if silent:
+        change = f"correct {_KEY}, the listener, its certificates, or the firewall"
+        return Finding(check, Level.WARNING, "; ".join(silent), change)
+    return Finding(check, Level.OK, f"{len(facts.bypass)} brokers answer past their agents")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,118 @@
+"""Gets the facts. Whatever cannot be got becomes `Unknown`, with the reason. Changes nothing but the probe object."""
+
+import secrets
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from agent.bypass import tls_context
+from agent.kafka_client import client_config
+from agent.settings import AgentSettings
+from doctor.cluster_questions import ask_cluster, ask_topics
+from doctor.facts import AgentAnswer, Cluster, EnabledTopic, Facts, Host, Store, Unknown
+from doctor.host_questions import (
+    ask_agent,
+    ask_broker,
+    count_partitions,
+    dial,
+    max_user_watches,
+    open_files_limit,
+)
+from doctor.store_probe import probe_store
+from kafka_log.meta_properties import read_meta_properties
+from kafka_log.server_properties import BrokerProperties
+from metadata_topic.settings.settings_topic import read_settings
+from metadata_topic.settings.topic_settings import AgentRegistration
+from metadata_topic.topic.client_config import KafkaClientConfig
+from plugin.remote_wal_storage_manager import StorageContext
+from replication.wire.peer_connection import PeerTls
+
+T = TypeVar("T")
+
+_KAFKA_TIMEOUT_S = 10.0
+_PEER_TIMEOUT_S = 5.0
+_PEERS_AT_ONCE = 8
+
+
+def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[[], int]) -> Facts:
+    """Blocks; some tens of seconds when nothing answers."""
+    client = _known(lambda: client_config(broker, settings))
+    cluster: Cluster | Unknown = _if_known(client, lambda known: ask_cluster(known, _KAFKA_TIMEOUT_S))
+    topics, agents = _settings_topic(client, cluster, wall_ms)
+    with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
+        others = {key: where for key, where in settings.remote_wal_agent_peers.items() if key != broker.node_id}
+        tls = _tls(settings)
+        dialled = pool.map(lambda where: dial(where, tls, _PEER_TIMEOUT_S), others.values())
+        peers = dict(zip(others, dialled, strict=True))
+        past = {key: where for key, where in settings.remote_wal_agent_bypass.items() if key != broker.node_id}
+        answers = pool.map(
+            lambda where: ask_broker(where, lambda: tls_context(settings), _PEER_TIMEOUT_S), past.values()
+        )
+        past_agents = dict(zip(past, answers, strict=True))
+    return Facts(
+        broker, settings, cluster, topics, _known(lambda: _probe(broker, settings, wall_ms)), peers, agents,
+        _host(broker, settings), past_agents,
+    )  # fmt: skip
+
+
+def _settings_topic(
+    client: KafkaClientConfig | Unknown, cluster: Cluster | Unknown, wall_ms: Callable[[], int]
+) -> tuple[Mapping[str, EnabledTopic] | Unknown, Mapping[int, AgentAnswer | Unknown] | Unknown]:
+    if isinstance(cluster, Unknown) or isinstance(client, Unknown):
+        reason = cluster if isinstance(cluster, Unknown) else Unknown("no client")
+        return reason, reason
+    read = _known(lambda: read_settings(client, _KAFKA_TIMEOUT_S))
+    if isinstance(read, Unknown):
+        return read, read
+    topics, agents = read
+    return _known(lambda: ask_topics(client, topics, _KAFKA_TIMEOUT_S)), _ask_agents(agents, wall_ms)
+
+
+def _ask_agents(
+    agents: Mapping[int, AgentRegistration], wall_ms: Callable[[], int]
+) -> dict[int, AgentAnswer | Unknown]:
+    with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
+        endpoints = [agent.http_endpoint for agent in agents.values()]
+        answers = pool.map(lambda endpoint: ask_agent(endpoint, _PEER_TIMEOUT_S, wall_ms), endpoints)
+        return dict(zip(agents, answers, strict=True))
+
+
+def _probe(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[[], int]) -> Store | Unknown:
+    return probe_store(
+        broker,
+        settings.remote_log_wal_storage_manager_class_name,
+        settings.remote_log_wal_storage_manager_class_path,
+        settings.remote_log_wal_storage_manager_impl_prefix,
+        StorageContext(read_meta_properties(broker.log_dirs[0]).cluster_id, broker.node_id),
+        secrets.token_hex(8),
+        wall_ms,
+    )
+
+
+def _host(broker: BrokerProperties, settings: AgentSettings) -> Host:
+    limit = _known(lambda: open_files_limit(settings.remote_wal_agent_state_directory))
+    open_files, whose = (limit, "") if isinstance(limit, Unknown) else limit
+    return Host(_known(lambda: count_partitions(broker.log_dirs)), _known(max_user_watches), open_files, whose)
+
+
+def _tls(settings: AgentSettings) -> PeerTls | None:
+    certificate, key, authority = (
+        settings.remote_wal_agent_ssl_certificate_file,
+        settings.remote_wal_agent_ssl_key_file,
+        settings.remote_wal_agent_ssl_ca_file,
+    )
+    if certificate is None or key is None or authority is None:
+        return None
+    return PeerTls(certificate, key, authority)
+
+
+def _known(get: Callable[[], T | Unknown]) -> T | Unknown:
+    """What `get` returns. Every failure is a fact here: no answer may keep the other checks from being made."""
+    try:
+        return get()
+    except Exception as error:
+        return Unknown(f"{type(error).__name__}: {error}")
+
+
+def _if_known(known: "KafkaClientConfig | Unknown", get: Callable[[KafkaClientConfig], T]) -> T | Unknown:
+    return known if isinstance(known, Unknown) else _known(lambda: get(known))

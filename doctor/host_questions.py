@@ -1,0 +1,128 @@
+"""What is asked of this host's kernel, and of other agents over the network."""
+
+import json
+import os
+import resource
+import socket
+import ssl
+import struct
+import urllib.request
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+from agent.identity import LOCK_FILE
+from doctor.facts import AgentAnswer, ClockReading, Unknown
+from kafka_log.log_directory import LogDirectory
+from replication.wire.peer_connection import Address, PeerTls
+
+_DATE_RESOLUTION_MS = 1000
+_CLIENT_ID = b"remote-wal-doctor"
+_API_VERSIONS = struct.pack(">ihhih", 10 + len(_CLIENT_ID), 18, 0, 1, len(_CLIENT_ID)) + _CLIENT_ID
+"""A frame with an ApiVersions request of version 0 and correlation id 1, which has no body."""
+_MAX_USER_WATCHES = Path("/proc/sys/fs/inotify/max_user_watches")
+_LOCKS = Path("/proc/locks")
+
+
+def count_partitions(log_dirs: tuple[Path, ...]) -> int:
+    """Partition directories in all log directories. Raises LogDirectoryError."""
+    count = 0
+    for path in log_dirs:
+        directory = LogDirectory(path)
+        directory.scan()
+        count += len(directory.partitions)
+    return count
+
+
+def max_user_watches() -> int:
+    """Raises OSError, ValueError."""
+    return int(_MAX_USER_WATCHES.read_text())
+
+
+def open_files_limit(state_directory: Path) -> tuple[int, str]:
+    """The limit of the agent that runs with this state directory, or of this process; and whose it is."""
+    try:
+        pid = lock_holder(_LOCKS.read_text(), (state_directory / LOCK_FILE).stat())
+        if pid is not None:
+            return soft_limit(Path(f"/proc/{pid}/limits").read_text()), f"the agent (process {pid})"
+    except (OSError, ValueError):
+        pass  # not ours to look at, or it has just ended
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0], "this process (no running agent to be seen)"
+
+
+def lock_holder(locks: str, file: os.stat_result) -> int | None:
+    """The process that holds a flock on the file, out of /proc/locks."""
+    wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+    for line in locks.splitlines():
+        fields = line.split()
+        if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == wanted:
+            return int(fields[4])
+    return None
+
+
+def soft_limit(limits: str) -> int:
+    """Max open files, out of /proc/<pid>/limits. Raises ValueError."""
+    for line in limits.splitlines():
+        if line.startswith("Max open files"):
+            soft = line.split()[3]
+            return 2**31 if soft == "unlimited" else int(soft)
+    raise ValueError("no line Max open files")
+
+
+def dial(address: Address, tls: PeerTls | None, timeout_s: float) -> str | None:
+    """Connect and close, without a word; None when that succeeds. Nothing is relayed for such a connection."""
+    try:
+        with socket.create_connection((address.host, address.port), timeout_s) as connection:
+            if tls is not None:
+                with tls.client_context().wrap_socket(connection):
+                    return None
+            return None
+    except OSError as error:  # of TLS, too
+        return f"{address}: {error}"
+
+
+def ask_broker(address: Address, tls: Callable[[], ssl.SSLContext | None], timeout_s: float) -> str | None:
+    """Ask for the API versions, which takes no login; None when that is answered.
+
+    A certificate that is not trusted may show only then, as in TLS 1.3 the connection stands before it is looked at.
+    """
+    try:
+        context = tls()
+        with socket.create_connection((address.host, address.port), timeout_s) as connection:
+            if context is None:
+                return _api_versions(address, connection)
+            with context.wrap_socket(connection, server_hostname=address.host) as encrypted:
+                return _api_versions(address, encrypted)
+    except OSError as error:  # of TLS, too
+        return f"{address}: {error}"
+
+
+def _api_versions(address: Address, connection: socket.socket) -> str | None:
+    connection.sendall(_API_VERSIONS)
+    answer = connection.recv(8)
+    return None if answer[4:8] == _API_VERSIONS[8:12] else f"{address}: closed, or no broker's answer"
+
+
+def ask_agent(endpoint: str, timeout_s: float, wall_ms: Callable[[], int]) -> AgentAnswer | Unknown:
+    """Who answers at that HTTP endpoint, and its host's time."""
+    before_ms = wall_ms()
+    try:
+        with urllib.request.urlopen(f"http://{endpoint}/describe", timeout=timeout_s) as response:
+            after_ms = wall_ms()
+            date = response.headers.get("Date")
+            described = json.load(response)
+        gaps = tuple(
+            f"{gap['topic']}-{gap['partition']} {gap['from_offset']} to {int(gap['to_offset']) - 1}"
+            for gap in described.get("gaps", ())
+        )
+        clock = _clock(date, before_ms, after_ms)
+        return AgentAnswer(int(described["broker_id"]), str(described["cluster_id"]), clock, gaps)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Unknown(f"{endpoint}: {type(error).__name__}: {error}")
+
+
+def _clock(date: str | None, before_ms: int, after_ms: int) -> ClockReading | Unknown:
+    if date is None:
+        return Unknown("the answer has no date")
+    remote_ms = int(parsedate_to_datetime(date).timestamp() * 1000)
+    return ClockReading(before_ms, after_ms, remote_ms, _DATE_RESOLUTION_MS)

@@ -1,0 +1,130 @@
+"""Writes one small object into the store, and looks what the store does with it. It is deleted at the end."""
+
+from collections.abc import Callable
+from itertools import islice
+
+from doctor.facts import ClockReading, StepFailure, Store, Unknown
+from kafka_log.server_properties import BrokerProperties
+from plugin.combined_segment import SealedCombinedSegment, SegmentHeader
+from plugin.errors import RemoteSegmentConflictError, RemoteStorageConfigError, RemoteStorageError
+from plugin.loading import load_storage_manager, settings_under_prefix
+from plugin.object_wal_storage_manager import ObjectWalStorageManager
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
+from plugin.segment_metadata import CombinedSegmentId
+
+_KEYS_LOOKED_AT = 2000
+_RESOLUTION_MS = 1000
+"""S3 tells the time of a change in whole seconds."""
+_SELF_TEST = "startup.self.test"
+_BODY = b"remote-wal doctor"
+_OTHER_BODY = b"remote-wal doctor, overwritten"
+
+
+def probe_store(
+    broker: BrokerProperties,
+    class_name: str,
+    class_path: str | None,
+    prefix: str,
+    context: StorageContext,
+    probe_id: str,
+    wall_ms: Callable[[], int],
+) -> Store | Unknown:
+    """Blocks, for as long as `total.timeout.ms` allows each request."""
+    settings = settings_under_prefix(broker.raw, prefix)
+    try:
+        try:
+            # The self-test would end all at its first failure; each step of it is made here.
+            manager = load_storage_manager(class_name, class_path, settings | {_SELF_TEST: "false"}, context, prefix)
+        except RemoteStorageConfigError as error:
+            if not error.key.endswith(_SELF_TEST):
+                raise
+            manager = load_storage_manager(class_name, class_path, settings, context, prefix)
+    except RemoteStorageError as error:
+        nothing = Unknown("the store could not be opened")
+        return Store({"open": _failure(error)}, nothing, nothing, nothing)
+    try:
+        return probe(manager, context, probe_id, wall_ms)
+    finally:
+        manager.close()
+
+
+def probe(
+    manager: RemoteWalStorageManager, context: StorageContext, probe_id: str, wall_ms: Callable[[], int]
+) -> Store | Unknown:
+    """The facts; `probe_id` must be a new one at each call."""
+    if not isinstance(manager, ObjectWalStorageManager):
+        return Unknown(f"{type(manager).__name__} is no object store of ours, and cannot be probed")
+    return _Probe(manager, context, probe_id, wall_ms).run()
+
+
+class _Probe:
+    def __init__(
+        self, manager: ObjectWalStorageManager, context: StorageContext, probe_id: str, wall_ms: Callable[[], int]
+    ) -> None:
+        self._manager = manager
+        self._context = context
+        self._prefix, self._key = manager.keys.listable_probe(context.broker_id, probe_id)
+        self._wall_ms = wall_ms
+        self._failures: dict[str, StepFailure] = {}
+        self._refuses_overwriting: bool | Unknown = Unknown("no probe object could be written")
+        self._clock: ClockReading | Unknown = Unknown("no probe object was listed")
+
+    def run(self) -> Store:
+        before_ms = self._wall_ms()
+        try:
+            if self._step("put", lambda: self._write(_BODY)):
+                after_ms = self._wall_ms()
+                self._step("list", lambda: self._read_clock(before_ms, after_ms))
+                self._step("get", lambda: self._manager.read_object(self._key, 0, len(_BODY)))
+                self._refuses_overwriting = self._overwrite()
+        finally:
+            # Also after a PUT of unknown outcome. What is not there is deleted without an error.
+            self._step("delete", lambda: self._manager.delete_object(self._key))
+        return self._store()
+
+    def _step(self, name: str, request: Callable[[], object]) -> bool:
+        try:
+            request()
+        except RemoteStorageError as error:
+            self._failures[name] = _failure(error)
+            return False
+        return True
+
+    def _write(self, body: bytes) -> None:
+        header = SegmentHeader(self._context.cluster_id, CombinedSegmentId(self._context.broker_id, 0, 0), 0)
+        self._manager.write_object(self._key, SealedCombinedSegment(header, (), (body,), len(body)))
+
+    def _read_clock(self, before_ms: int, after_ms: int) -> None:
+        for listed in self._manager.list_objects(self._prefix):
+            if listed.key == self._key:
+                self._clock = ClockReading(before_ms, after_ms, listed.last_modified_ms, _RESOLUTION_MS)
+
+    def _overwrite(self) -> bool | Unknown:
+        try:
+            self._write(_OTHER_BODY)
+        except RemoteSegmentConflictError:
+            return True
+        except RemoteStorageError as error:
+            return Unknown(str(error))
+        return False
+
+    def _store(self) -> Store:
+        keys = self._manager.keys
+        try:
+            listed = [item.key for item in islice(self._manager.list_objects(keys.prefix), _KEYS_LOOKED_AT + 1)]
+        except RemoteStorageError as error:
+            return Store(self._failures, self._refuses_overwriting, self._clock, Unknown(str(error)))
+        looked_at = listed[:_KEYS_LOOKED_AT]
+        others = {keys.cluster_of(key) for key in looked_at} - {None, self._context.cluster_id}
+        return Store(
+            self._failures,
+            self._refuses_overwriting,
+            self._clock,
+            frozenset(str(cluster_id) for cluster_id in others),
+            len(looked_at),
+            len(listed) <= _KEYS_LOOKED_AT,
+        )
+
+
+def _failure(error: RemoteStorageError) -> StepFailure:
+    return StepFailure(error.label, str(error))

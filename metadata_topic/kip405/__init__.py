@@ -1,0 +1,1 @@
+"""KIP-405's own metadata topic, read for what the long-term tier holds."""

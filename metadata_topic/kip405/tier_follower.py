@@ -1,0 +1,76 @@
+"""Keeping `TieredOffsets` up to date with `__remote_log_metadata`, the topic of KIP-405's own metadata manager.
+
+Theory. Brokers make the topic when they start with `remote.log.storage.system.enable` and Kafka's own, topic-based
+metadata manager; without either it is absent, nothing is on the tier as far as can be known here, and that is no
+fault. It is looked for from time to time, and followed from its beginning once it is there. What is known before
+the end of the topic is reached is the past, which may hold segments that were deleted since: ask `ready` first.
+"""
+
+from collections.abc import Sequence
+
+from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC, decode
+from metadata_topic.kip405.tiered_offsets import TieredOffsets
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
+from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
+
+TIER_SETTINGS = FollowSettings(absence_check_ms=30_000, retry_pause_ms=10_000)
+"""Nothing waits for this topic, and a principal without rights to it is refused each time: no haste."""
+
+
+class TierFollower:
+    """Reads `__remote_log_metadata` into `offsets`, on a thread of its own."""
+
+    def __init__(
+        self,
+        client_config: KafkaClientConfig,
+        offsets: TieredOffsets,
+        settings: FollowSettings = TIER_SETTINGS,
+        rack: str | None = None,
+        consumer_factory: ConsumerFactory = confluent_reader,
+    ) -> None:
+        """`rack` is the agent's zone, as for the other topics."""
+        self._offsets = offsets
+        self._follower = TopicFollower(
+            client_config, REMOTE_LOG_METADATA_TOPIC, self._take, settings, rack, consumer_factory
+        )
+
+    def start(self) -> None:
+        """Begin looking for the topic."""
+        self._follower.start()
+
+    @property
+    def is_there(self) -> bool | None:
+        """True: the topic exists, Kafka's tiered storage is on. False: it is off. None: no broker has said so yet."""
+        return self._follower.is_there
+
+    @property
+    def ready(self) -> bool:
+        """All that the tier held when reading began is known and reading goes on; or there is no topic."""
+        return self.failure is None and (self.is_there is False or self._follower.ready)
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        """False when the time ran out first, or the reader died."""
+        return self._follower.wait_until_ready(timeout_s) or self.ready
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the reader for good; None while all is well."""
+        return self._follower.failure
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The offset to be read next, by partition of the topic; empty while it is absent."""
+        return self._follower.positions
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Of the reading itself; what was read is counted by the store."""
+        return self._follower.counters
+
+    def close(self) -> None:
+        """Stop following. Idempotent."""
+        self._follower.close()
+
+    def _take(self, records: Sequence[TopicRecord]) -> None:
+        self._offsets.apply_all((decode(record.value), (record.partition, record.offset)) for record in records)

@@ -1,0 +1,275 @@
+"""What KIP-405's long-term tier holds of each partition, learned from `__remote_log_metadata`.
+
+Theory. A segment counts from its COPY_SEGMENT_FINISHED on until its DELETE_SEGMENT_STARTED, and never without the
+record that names its offsets: the topic's own retention may have cut that off (KAFKA-15632). States only move
+forward (`metadata_topic.records.states`). Of a counting segment, only those records count that the log still has: each
+leader epoch's part of the segment, cut to the range that the log's leader epoch chain gives that epoch. So segments may
+overlap, be copied twice, or hold what an unclean election threw away (KAFKA-15168, 16890), and none of it adds an
+offset that is not there. Whole segments are never compared by start or end, for the same reason.
+
+All records about a partition stand in one partition of the topic, in order, and each is applied once: what
+`progress` has passed is ignored. Should records come out of order none the less, less is known, never more: what is
+deleted stays deleted (the last `REMEMBERED_DELETIONS` of them), and a state before its segment is ignored. A record
+that cannot be decoded is counted, and changes nothing. Were it a deletion, the answer would be too high by that
+segment; Kafka deletes from the tier only what is expired, dead, or there twice.
+
+Not handled: deleting `__remote_log_metadata` itself and making it anew under a running store. Start a new store.
+
+Any thread may call any method; one lock guards all.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.kip405.kip405 import (
+    RemoteLogMetadata,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataSnapshot,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+)
+from metadata_topic.records.records import UnknownRecord
+from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, furthest
+from plugin.segment_metadata import RemoteLogSegmentState
+
+NOTHING_TIERED = -1
+
+REMEMBERED_DELETIONS = 100_000
+"""Deleted segments (and, apart, partitions) whose ids are kept, so that no stray record brings them back."""
+
+
+@dataclass(frozen=True, slots=True)
+class TieredRange:
+    """Offsets without a gap, inclusive at both ends."""
+
+    first_offset: int
+    last_offset: int
+
+
+class TieredOffsets:
+    """The segments of the long-term tier by partition. See the module's theory."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._partitions: dict[TopicIdPartition, _Partition] = {}
+        self._deleted_segments = _Remembered(REMEMBERED_DELETIONS)
+        self._deleted_partitions = _Remembered(REMEMBERED_DELETIONS)
+        self._progress: dict[int, int] = {}
+        self._counters: Counter[str] = Counter()
+
+    def apply_all(self, records: Iterable[tuple[RemoteLogMetadata, tuple[int, int]]]) -> None:
+        """Records with their sources (partition of the topic, offset), in order per partition."""
+        with self._lock:
+            for record, (partition, offset) in records:
+                if offset < self._progress.get(partition, 0):
+                    self._counters["replayed"] += 1
+                    continue
+                self._progress[partition] = offset + 1
+                self._apply(record)
+
+    def tiered_up_to(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs) -> int:
+        """The highest offset such that the tier holds all from its first one of this log up to it; -1: nothing.
+
+        It speaks of records of the chain's epochs. What the tier's first offset is, it does not say: whoever deletes
+        asks `is_tiered`.
+        """
+        ranges = self.tiered_ranges(topic_id_partition, leader_epochs)
+        return ranges[0].last_offset if ranges else NOTHING_TIERED
+
+    def is_tiered(
+        self,
+        topic_id_partition: TopicIdPartition,
+        leader_epochs: LeaderEpochs,
+        leader_epoch: int,
+        offsets: TieredRange,
+    ) -> bool:
+        """Whether the tier holds each of these records of one leader epoch, which the log still has."""
+        first, last = offsets.first_offset, offsets.last_offset
+        if not leader_epochs.epoch_for(first) == leader_epoch == leader_epochs.epoch_for(last):
+            return False
+        return any(
+            held.first_offset <= first and last <= held.last_offset
+            for held in self.tiered_ranges(topic_id_partition, leader_epochs)
+        )
+
+    def tiered_ranges(
+        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs
+    ) -> tuple[TieredRange, ...]:
+        """All that the tier holds of this log, ascending; between two ranges something is missing."""
+        with self._lock:
+            partition = self._partitions.get(topic_id_partition)
+            return partition.ranges(leader_epochs) if partition is not None else ()
+
+    def finished_segments(self, topic_id_partition: TopicIdPartition) -> tuple[TieredRange, ...]:
+        """The offsets of the segments that were copied whole, whatever leader epoch they are of, ascending."""
+        with self._lock:
+            partition = self._partitions.get(topic_id_partition)
+            found = [] if partition is None else [(s.start_offset, s.end_offset) for s in partition.finished()]
+        return tuple(TieredRange(*offsets) for offsets in sorted(found))
+
+    @property
+    def partitions(self) -> Mapping[TopicIdPartition, str]:
+        """Partitions with segments on the tier in any state, and their topics' names; a snapshot."""
+        with self._lock:
+            return {key: partition.topic for key, partition in self._partitions.items()}
+
+    def totals(self) -> Mapping[RemoteLogSegmentState, int]:
+        """How many segments are in each state; deleted ones are forgotten. Costs a walk over all."""
+        with self._lock:
+            states = Counter(s.state for p in self._partitions.values() for s in p.segments.values())
+        return {state: states.get(state, 0) for state in (STARTED, FINISHED, DELETING)}
+
+    @property
+    def progress(self) -> dict[int, int]:
+        """The offset to be read next, by partition of the topic."""
+        with self._lock:
+            return dict(self._progress)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """`replayed`, `without_start`, `after_delete`, `regression`, `snapshot`, and `unknown_<reason>`."""
+        with self._lock:
+            return dict(self._counters)
+
+    def _apply(self, record: RemoteLogMetadata) -> None:
+        match record:
+            case RemoteLogSegmentMetadata() | RemoteLogSegmentMetadataUpdate():
+                self._apply_to_segment(record)
+            case RemotePartitionDeleteMetadata():
+                self._deleted_partitions.add(record.topic_id_partition)
+                self._partitions.pop(record.topic_id_partition, None)
+            case RemoteLogSegmentMetadataSnapshot():
+                self._counters["snapshot"] += 1
+            case UnknownRecord():
+                self._counters[f"unknown_{record.reason}"] += 1
+
+    def _apply_to_segment(self, record: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate) -> None:
+        key, segment_id = record.segment_id
+        if key in self._deleted_partitions or record.segment_id in self._deleted_segments:
+            # Ordinary while a partition's deletion goes on.
+            self._counters["after_delete"] += 1
+            return
+        partition = self._partitions.get(key)
+        segment = partition.segments.get(segment_id) if partition is not None else None
+        if segment is None and isinstance(record, RemoteLogSegmentMetadataUpdate):
+            self._counters["without_start"] += 1
+        if record.state is DELETED or (segment is None and record.state is DELETING):
+            self._forget(record)
+        elif segment is not None:
+            self._advance(segment, record)
+        elif isinstance(record, RemoteLogSegmentMetadata):
+            partition = self._partitions.setdefault(key, _Partition(record.topic))
+            partition.segments[segment_id] = _Segment(record)
+        if partition is not None:
+            partition.changed()
+
+    def _advance(self, segment: "_Segment", record: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate) -> None:
+        if furthest(segment.state, record.state) is not record.state:
+            self._counters["regression"] += 1
+            return
+        if isinstance(record, RemoteLogSegmentMetadata) and segment.state is STARTED:
+            segment.take_offsets(record)
+        segment.state = record.state
+
+    def _forget(self, record: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate) -> None:
+        key, segment_id = record.segment_id
+        self._deleted_segments.add(record.segment_id)
+        partition = self._partitions.get(key)
+        if partition is not None:
+            partition.segments.pop(segment_id, None)
+            if not partition.segments:
+                del self._partitions[key]
+
+
+class _Remembered:
+    """A set that forgets the oldest."""
+
+    __slots__ = ("_items", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._items: dict[object, None] = {}
+
+    def add(self, item: object) -> None:
+        self._items[item] = None
+        if len(self._items) > self._most:
+            del self._items[next(iter(self._items))]
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._items
+
+
+class _Segment:
+    __slots__ = ("end_offset", "leader_epochs", "start_offset", "state")
+
+    def __init__(self, record: RemoteLogSegmentMetadata) -> None:
+        self.state = record.state
+        self.take_offsets(record)
+
+    def take_offsets(self, record: RemoteLogSegmentMetadata) -> None:
+        self.start_offset = record.start_offset
+        self.end_offset = record.end_offset
+        self.leader_epochs = record.leader_epochs
+
+    def parts(self) -> Iterator[tuple[int, int, int]]:
+        """(leader epoch, first offset, one past the last) of what each epoch's leader wrote of this segment."""
+        ends = (*self.leader_epochs[1:], (0, self.end_offset + 1))
+        for (epoch, offset), (_, end) in zip(self.leader_epochs, ends, strict=True):
+            yield epoch, max(offset, self.start_offset), end
+
+
+class _Partition:
+    __slots__ = ("_cached_for", "_cached_ranges", "segments", "topic")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.segments: dict[bytes, _Segment] = {}
+        self._cached_for: tuple[tuple[int, int], ...] | None = None
+        self._cached_ranges: tuple[TieredRange, ...] = ()
+
+    def changed(self) -> None:
+        self._cached_for = None
+
+    def finished(self) -> Iterator[_Segment]:
+        return (segment for segment in self.segments.values() if segment.state is FINISHED)
+
+    def ranges(self, leader_epochs: LeaderEpochs) -> tuple[TieredRange, ...]:
+        entries = leader_epochs.entries
+        if self._cached_for != entries:
+            self._cached_ranges = tuple(_joined(self._living_parts(entries)))
+            self._cached_for = entries
+        return self._cached_ranges
+
+    def _living_parts(self, entries: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+        """(first offset, one past the last) of the finished segments' records that the log has."""
+        log: dict[int, tuple[int, int | None]] = {epoch: (start, end) for (epoch, start), (_, end) in pairwise(entries)}
+        if entries:
+            log[entries[-1][0]] = (entries[-1][1], None)
+        found = []
+        for segment in self.finished():
+            for epoch, first, end in segment.parts():
+                if epoch in log:
+                    log_first, log_end = log[epoch]
+                    first, end = max(first, log_first), end if log_end is None else min(end, log_end)
+                    if first < end:
+                        found.append((first, end))
+        return found
+
+
+def _joined(parts: list[tuple[int, int]]) -> Iterator[TieredRange]:
+    """Half open ranges, in any order and overlapping, as ranges with gaps between them."""
+    if not parts:
+        return
+    parts.sort()
+    range_first, range_end = parts[0]
+    for first, end in parts:
+        if first > range_end:
+            yield TieredRange(range_first, range_end - 1)
+            range_first = first
+        range_end = max(range_end, end)
+    yield TieredRange(range_first, range_end - 1)

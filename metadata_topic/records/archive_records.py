@@ -1,0 +1,260 @@
+"""The archive's records in `__remote_wal_log_metadata`: an object is prepared, committed, deleted.
+
+The key is the archive object's id (52 bytes; a combined segment's has 16). The value, big endian:
+
+====  ========================  ==========================================================
+size  field                     in which record type
+====  ========================  ==========================================================
+1     format version, 1         all
+1     record type               all; 16 = prepared, 17 = committed, 18 = deleted
+52    archive object id         all, equal to the key
+8     event timestamp, ms       all
+8     incarnation               all
+8     ttl, ms                   16
+8     object's size, bytes      17
+4     number of sources, n      17
+20    a source                  17, n times: broker (4), incarnation (6), first sequence (6), count (4)
+rest  run columns               17 (`plugin.entry_columns`)
+1     state                     18; 2 = DELETE_SEGMENT_STARTED, 3 = DELETE_SEGMENT_FINISHED
+====  ========================  ==========================================================
+
+`incarnation` is that of the agent that publishes, as it is registered for the broker in the object's id. A fenced
+agent's records are known by it (`metadata_topic.store.archive_store`).
+
+One Committed record does both: it adds the object to the index, and it releases what it replaces, as an entry is on
+the long-term tier when committed runs of its leader epoch hold all of its offsets. So there is no state between.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from metadata_topic.records.serde import UndecodableRecordError
+from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
+from plugin import entry_columns
+from plugin.archive_object import check_runs
+from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
+
+FORMAT_VERSION: Final = 1
+PREPARED: Final = 16
+COMMITTED: Final = 17
+DELETION: Final = 18
+MAX_SOURCES: Final = 2**15
+"""They take 20 bytes each, so that a record stays below a broker's message.max.bytes."""
+
+_HEAD: Final = struct.Struct(f">BB{ARCHIVE_OBJECT_ID_BYTES}sqQ")
+_PREPARED: Final = struct.Struct(">q")
+_COMMITTED: Final = struct.Struct(">qI")
+_SOURCE: Final = struct.Struct(">IHIHII")
+_HIGHEST_INCARNATION: Final = 2**48 - 1
+
+
+class SourceSegments(NamedTuple):
+    """Combined segments that one agent wrote one after the other."""
+
+    first: CombinedSegmentId
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveObjectPrepared:
+    """An object is about to be written. If it is never committed, it goes when its time is over."""
+
+    object_id: ArchiveObjectId
+    incarnation: int
+    ttl_ms: int
+    """Counted from the event's time stamp."""
+    event_timestamp_ms: int
+
+    @property
+    def state(self) -> RemoteLogSegmentState:
+        return STARTED
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveObjectCommitted:
+    """An object is written, and replaces what its sources hold of its range."""
+
+    object_id: ArchiveObjectId
+    incarnation: int
+    runs: tuple[RemoteLogSegmentMetadataEntry, ...]
+    size_bytes: int
+    sources: tuple[SourceSegments, ...]
+    event_timestamp_ms: int
+
+    @property
+    def state(self) -> RemoteLogSegmentState:
+        return FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveObjectDeleted:
+    """An object is to be deleted (and no longer in the index), or is deleted."""
+
+    object_id: ArchiveObjectId
+    incarnation: int
+    state: RemoteLogSegmentState
+    """DELETE_SEGMENT_STARTED or DELETE_SEGMENT_FINISHED."""
+    event_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownArchiveRecord:
+    """A record with an archive object's key that this reader cannot take in: damaged, or from a newer agent.
+
+    A newer agent's is kept as it came, for whoever writes a snapshot.
+    """
+
+    reason: str
+    detail: str
+    key: bytes
+    value: bytes | None
+
+    @property
+    def is_newer(self) -> bool:
+        """Of a version or type that this reader does not know."""
+        return self.reason in ("version", "record_type")
+
+
+ArchiveRecord = ArchiveObjectPrepared | ArchiveObjectCommitted | ArchiveObjectDeleted
+
+
+def is_archive_key(key: bytes | None) -> bool:
+    """Whether a record of the metadata topic is the archive's."""
+    return key is not None and len(key) == ARCHIVE_OBJECT_ID_BYTES
+
+
+def encode_key(object_id: ArchiveObjectId) -> bytes:
+    """The record's key, 52 bytes."""
+    return object_id.to_bytes()
+
+
+def encode(record: ArchiveRecord) -> bytes:
+    """The record's value. Raises ValueError when a field is beyond what the format holds."""
+    try:
+        if isinstance(record, ArchiveObjectPrepared):
+            return _head(PREPARED, record) + _PREPARED.pack(record.ttl_ms)
+        if isinstance(record, ArchiveObjectDeleted):
+            if record.state not in (DELETING, DELETED):
+                raise ValueError(f"{record.object_id} cannot be deleted by the state {record.state.name}")
+            return _head(DELETION, record) + bytes([record.state])
+        return _encode_committed(record)
+    except struct.error as error:
+        raise ValueError(f"metadata of {record.object_id}: {error}") from error
+
+
+def decode(key: bytes | None, value: bytes | None) -> ArchiveRecord:
+    """The record that `encode` made. Raises UndecodableRecordError for everything else, and nothing else."""
+    object_id, record_type, event_timestamp_ms, incarnation, body = _decode_head(key, value)
+    if record_type == PREPARED:
+        _expect_size(body, _PREPARED.size)
+        return ArchiveObjectPrepared(object_id, incarnation, _PREPARED.unpack(body)[0], event_timestamp_ms)
+    if record_type == DELETION:
+        _expect_size(body, 1)
+        if body[0] not in (DELETING, DELETED):
+            raise UndecodableRecordError("state", f"state {body[0]} is no deletion")
+        return ArchiveObjectDeleted(object_id, incarnation, RemoteLogSegmentState(body[0]), event_timestamp_ms)
+    if record_type == COMMITTED:
+        return _decode_committed(object_id, incarnation, event_timestamp_ms, body)
+    raise UndecodableRecordError("record_type", f"record type {record_type} is not known")
+
+
+def decode_or_keep_out(key: bytes, value: bytes | None) -> ArchiveRecord | UnknownArchiveRecord:
+    """`decode`, with UnknownArchiveRecord in place of the error: for readers that must go on."""
+    try:
+        return decode(key, value)
+    except UndecodableRecordError as error:
+        return UnknownArchiveRecord(error.reason, str(error), key, value)
+
+
+def as_sources(segment_ids: Iterable[CombinedSegmentId]) -> tuple[SourceSegments, ...]:
+    """The ids in a few intervals; each id once, ascending."""
+    found: list[SourceSegments] = []
+    for segment_id in sorted(set(segment_ids)):
+        if found:
+            first, count = found[-1]
+            if first._replace(sequence=first.sequence + count) == segment_id:
+                found[-1] = SourceSegments(first, count + 1)
+                continue
+        found.append(SourceSegments(segment_id, 1))
+    return tuple(found)
+
+
+def _head(record_type: int, record: ArchiveRecord) -> bytes:
+    if not 0 <= record.incarnation <= _HIGHEST_INCARNATION:
+        raise ValueError(f"incarnation {record.incarnation} of {record.object_id} does not fit 48 bits")
+    raw_id = record.object_id.to_bytes()
+    return _HEAD.pack(FORMAT_VERSION, record_type, raw_id, record.event_timestamp_ms, record.incarnation)
+
+
+def _decode_head(key: bytes | None, value: bytes | None) -> tuple[ArchiveObjectId, int, int, int, bytes]:
+    """Object id, record type, event timestamp, incarnation, and what follows. Raises UndecodableRecordError."""
+    if not is_archive_key(key):
+        raise UndecodableRecordError("foreign_key", "the key is not an archive object's id")
+    if value is None:
+        raise UndecodableRecordError("no_value", "a tombstone; this topic has none")
+    if len(value) < 1:
+        raise UndecodableRecordError("truncated", "the value is empty")
+    if value[0] != FORMAT_VERSION:
+        raise UndecodableRecordError("version", f"format version {value[0]}, this reader knows {FORMAT_VERSION}")
+    if len(value) < _HEAD.size:
+        raise UndecodableRecordError("truncated", f"{len(value)} bytes are less than the head's {_HEAD.size}")
+    _, record_type, raw_id, event_timestamp_ms, incarnation = _HEAD.unpack_from(value)
+    if raw_id != key:
+        raise UndecodableRecordError("key_mismatch", "key and value name different objects")
+    if incarnation > _HIGHEST_INCARNATION:
+        raise UndecodableRecordError("incarnation", f"incarnation {incarnation} has more than 48 bits")
+    try:
+        object_id = ArchiveObjectId.from_bytes(raw_id)
+    except ValueError as error:
+        raise UndecodableRecordError("object_id", str(error)) from error
+    return object_id, record_type, event_timestamp_ms, incarnation, value[_HEAD.size :]
+
+
+def _encode_committed(record: ArchiveObjectCommitted) -> bytes:
+    check_runs(record.object_id, record.runs)
+    if len(record.sources) > MAX_SOURCES:
+        raise ValueError(f"{record.object_id} has {len(record.sources)} sources; a record holds {MAX_SOURCES}")
+    parts = [_head(COMMITTED, record), _COMMITTED.pack(record.size_bytes, len(record.sources))]
+    for (broker_id, incarnation, sequence), count in record.sources:
+        parts.append(
+            _SOURCE.pack(
+                broker_id, incarnation >> 32, incarnation & 0xFFFFFFFF, sequence >> 32, sequence & 0xFFFFFFFF, count
+            )
+        )
+    return b"".join((*parts, entry_columns.encode(record.runs)))
+
+
+def _decode_committed(
+    object_id: ArchiveObjectId, incarnation: int, event_timestamp_ms: int, body: bytes
+) -> ArchiveObjectCommitted:
+    if len(body) < _COMMITTED.size:
+        raise UndecodableRecordError("truncated", f"{len(body)} bytes are less than {_COMMITTED.size}")
+    size_bytes, source_count = _COMMITTED.unpack_from(body)
+    runs_start = _COMMITTED.size + source_count * _SOURCE.size
+    if source_count > MAX_SOURCES or runs_start > len(body):
+        raise UndecodableRecordError("sources", f"{source_count} sources in {len(body)} bytes")
+    if size_bytes < 0:
+        raise UndecodableRecordError("size", f"an object of {size_bytes} bytes")
+    sources = tuple(
+        SourceSegments(
+            CombinedSegmentId(broker_id, incarnation_high << 32 | incarnation_low, sequence_high << 32 | sequence_low),
+            count,
+        )
+        for broker_id, incarnation_high, incarnation_low, sequence_high, sequence_low, count in _SOURCE.iter_unpack(
+            body[_COMMITTED.size : runs_start]
+        )
+    )
+    try:
+        runs = entry_columns.decode(memoryview(body)[runs_start:])
+        check_runs(object_id, runs)
+    except ValueError as error:
+        raise UndecodableRecordError("runs", str(error)) from error
+    return ArchiveObjectCommitted(object_id, incarnation, runs, size_bytes, sources, event_timestamp_ms)
+
+
+def _expect_size(body: bytes, size: int) -> None:
+    if len(body) != size:
+        raise UndecodableRecordError("truncated" if len(body) < size else "size", f"{len(body)} bytes, not {size}")

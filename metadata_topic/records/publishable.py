@@ -1,0 +1,43 @@
+"""What can be published: its bytes, its name in messages, and whose it is."""
+
+from metadata_topic.records import archive_records, serde
+from metadata_topic.records.archive_records import ArchiveRecord
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.records.records import PublishableRecord, RemoteWalNodeRegistration, RemoteWalTopicRebuilt
+from metadata_topic.records.usage_record import UsageRecord, encode_usage, encode_usage_key
+
+Publishable = PublishableRecord | ArchiveRecord | UsageRecord
+
+
+def encoded(record: Publishable) -> tuple[bytes, bytes]:
+    """Key and value."""
+    if isinstance(record, UsageRecord):
+        return encode_usage_key(record), encode_usage(record)
+    if isinstance(record, ArchiveRecord):
+        return archive_records.encode_key(record.object_id), archive_records.encode(record)
+    return serde.key_of(record), serde.encode(record)
+
+
+def name_of(record: Publishable) -> str:
+    """For messages."""
+    if isinstance(record, RemoteWalTopicRebuilt):
+        return "rebuild"
+    if isinstance(record, ArchiveRecord):
+        return str(record.object_id)
+    if isinstance(record, RemoteWalNodeRegistration | UsageRecord | RemoteWalGapDeclaration):
+        return f"broker {record.broker_id}"
+    return str(record.combined_segment_id)
+
+
+def broker_of(record: Publishable) -> int:
+    """The broker that the record, or whose object it, is about, whoever says it: fencing needs its order.
+
+    0 for what is about the topic itself, so that it stands in the first partition.
+    """
+    if isinstance(record, RemoteWalTopicRebuilt):
+        return 0
+    if isinstance(record, ArchiveRecord):
+        return record.object_id.writer_id.broker_id
+    if isinstance(record, RemoteWalNodeRegistration | UsageRecord | RemoteWalGapDeclaration):
+        return record.broker_id
+    return record.combined_segment_id.broker_id

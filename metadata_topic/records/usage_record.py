@@ -1,0 +1,196 @@
+"""What an agent has moved and asked for since it started, as a record of the metadata topic: the basis of cost reports.
+
+Counters are cumulative over one incarnation of the agent, so a record that is read twice, or that went missing, changes
+no sum: what happened between two records is their difference. The key is `rwm:usage:`, broker id (4), incarnation (8)
+and sequence (8); older agents keep or pass over what they do not know. The value, big endian:
+
+====  ============================================  =========================================================
+size  field                                         remark
+====  ============================================  =========================================================
+1, 1  format version 1, record type 32
+4     broker id                                     these three equal to the key's
+8     incarnation
+8     sequence                                      counts the incarnation's records from 0
+8     event timestamp, ms
+8     start of the counting, ms                     when the incarnation began
+2     rack's length in bytes, and the rack (UTF-8)  0 bytes: not known
+2     number of stores, and for each store:
+1     - its prices' length, and the prices          the section of price tables, for instance `s3_express`
+56    - put, get, head, delete, list, put bytes, get bytes
+4     number of followers, and for each (20):
+4     - the follower's broker id
+8, 8  - bytes between the agents; bytes that the same frames have without links
+4     number of topics, and for each topic and follower (36):
+16    - topic id
+4     - the follower's broker id
+8, 8  - record bytes that were linked; record bytes that were sent inline
+====  ============================================  =========================================================
+"""
+
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+from kafka_log.topic_partition import TopicId
+from metadata_topic.records.serde import FORMAT_VERSION, UndecodableRecordError
+
+USAGE: Final = 32
+USAGE_KEY: Final = b"rwm:usage:"
+
+_ID: Final = struct.Struct(">iQQ")
+_HEAD: Final = struct.Struct(">BBiQQqqH")
+_STORE: Final = struct.Struct(">7Q")
+_PEER: Final = struct.Struct(">iQQ")
+_TOPIC: Final = struct.Struct(">16siQQ")
+
+Row = TypeVar("Row")
+
+
+class StoreUsage(NamedTuple):
+    """Requests to one store, each attempt counted, and the bytes of objects that they moved."""
+
+    prices: str
+    """The section of price tables that these requests are paid by."""
+    put: int
+    get: int
+    head: int
+    delete: int
+    list: int
+    put_bytes: int
+    get_bytes: int
+
+
+class FollowerUsage(NamedTuple):
+    """The connections from one follower's agent, counted at the leader's end; both directions together."""
+
+    follower: int
+    peer_bytes: int
+    """Bytes on the wire."""
+    stock_bytes: int
+    """What the relayed frames have without links: stock Kafka would have sent these."""
+
+
+class TopicUsage(NamedTuple):
+    """Record bytes of one topic that one follower was given."""
+
+    topic_id: TopicId
+    follower: int
+    linked_bytes: int
+    inline_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """Cumulative counters of one agent's incarnation."""
+
+    broker_id: int
+    incarnation: int
+    sequence: int
+    event_timestamp_ms: int
+    since_ms: int
+    """When the counting began, by the same clock."""
+    rack: str | None
+    stores: tuple[StoreUsage, ...]
+    followers: tuple[FollowerUsage, ...]
+    topics: tuple[TopicUsage, ...]
+
+
+def is_usage_key(key: bytes) -> bool:
+    """Whether a record with this key is a usage record."""
+    return key.startswith(USAGE_KEY)
+
+
+def encode_usage_key(record: UsageRecord) -> bytes:
+    """Raises ValueError when a field is beyond what the format holds."""
+    return USAGE_KEY + _packed(record, _ID, record.broker_id, record.incarnation, record.sequence)
+
+
+def encode_usage(record: UsageRecord) -> bytes:
+    """Raises ValueError when a field is beyond what the format holds."""
+    rack = (record.rack or "").encode()
+    parts = [
+        _packed(
+            record, _HEAD, FORMAT_VERSION, USAGE, record.broker_id, record.incarnation, record.sequence,
+            record.event_timestamp_ms, record.since_ms, len(rack),
+        ),
+        rack,
+        _packed(record, struct.Struct(">H"), len(record.stores)),
+    ]  # fmt: skip
+    for store in record.stores:
+        name = store.prices.encode()
+        parts += [_packed(record, struct.Struct(">B"), len(name)), name, _packed(record, _STORE, *store[1:])]
+    for layout, rows in ((_PEER, record.followers), (_TOPIC, record.topics)):
+        parts.append(_packed(record, struct.Struct(">I"), len(rows)))
+        parts += [_packed(record, layout, *row) for row in rows]
+    return b"".join(parts)
+
+
+def decode_usage(key: bytes | None, value: bytes | None) -> UsageRecord:
+    """The record that `encode_usage` made. Raises UndecodableRecordError for everything else, and nothing else."""
+    if key is None or not is_usage_key(key):
+        raise UndecodableRecordError("foreign_key", "not the key of a usage record")
+    if value is None or len(value) < 2:
+        raise UndecodableRecordError("truncated", "a usage record without a value")
+    if value[0] != FORMAT_VERSION or value[1] != USAGE:
+        raise UndecodableRecordError(
+            "version", f"format version {value[0]}, record type {value[1]}", newer=value[0] > FORMAT_VERSION
+        )
+    reader = _Reader(value)
+    _, _, broker_id, incarnation, sequence, event_timestamp_ms, since_ms, rack_length = reader.take(_HEAD)
+    rack = reader.text(rack_length)
+    stores = tuple(_read_store(reader) for _ in range(*reader.take(struct.Struct(">H"))))
+    followers = tuple(reader.rows(_PEER, FollowerUsage._make))
+    topics = tuple(reader.rows(_TOPIC, TopicUsage._make))
+    reader.end()
+    record = UsageRecord(
+        broker_id, incarnation, sequence, event_timestamp_ms, since_ms, rack or None, stores, followers, topics
+    )
+    if encode_usage_key(record) != key:
+        raise UndecodableRecordError("key_mismatch", "key and value name different usage records")
+    return record
+
+
+def _packed(record: UsageRecord, layout: struct.Struct, *fields: object) -> bytes:
+    try:
+        return layout.pack(*fields)
+    except struct.error as error:
+        raise ValueError(f"usage of broker {record.broker_id}: {error}") from error
+
+
+def _read_store(reader: "_Reader") -> StoreUsage:
+    [length] = reader.take(struct.Struct(">B"))
+    return StoreUsage(reader.text(length), *reader.take(_STORE))
+
+
+class _Reader:
+    """Takes fields off a value, and knows where it ends."""
+
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+        self._at = 0
+
+    def take(self, layout: struct.Struct) -> tuple[int, ...]:
+        return layout.unpack(self._bytes(layout.size))
+
+    def text(self, length: int) -> str:
+        try:
+            return self._bytes(length).decode()
+        except UnicodeDecodeError as error:
+            raise UndecodableRecordError("text", "a name is not UTF-8") from error
+
+    def rows(self, layout: struct.Struct, make: Callable[[Iterable[int]], Row]) -> list[Row]:
+        [count] = self.take(struct.Struct(">I"))
+        # The count is held against what is there before anything is made of it.
+        return [make(fields) for fields in layout.iter_unpack(self._bytes(count * layout.size))]
+
+    def end(self) -> None:
+        if self._at != len(self._value):
+            raise UndecodableRecordError("trailing", f"{len(self._value) - self._at} bytes after the end")
+
+    def _bytes(self, length: int) -> bytes:
+        taken = self._value[self._at : self._at + length]
+        if len(taken) < length:
+            raise UndecodableRecordError("truncated", f"{len(self._value)} bytes end within a field")
+        self._at += length
+        return taken

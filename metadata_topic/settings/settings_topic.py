@@ -1,0 +1,276 @@
+"""Writing and reading `__remote_wal_topic_settings`.
+
+Theory. The topic has one partition and is compacted; a reader keeps the last value of each key. The reader's
+view is replaced as a whole with each batch that changes it, so whoever holds one may keep using it. Records
+that mean nothing are counted and leave the view as it is, as one bad record must not switch topics off.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeGuard, cast
+
+import structlog
+
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.settings.tail_upload import (
+    TailRequest,
+    TailStored,
+    TopicPartitionName,
+    decode_tail,
+    encode_tail,
+    is_tail_key,
+    request_key,
+    stored_key,
+)
+from metadata_topic.settings.topic_settings import (
+    AgentRegistration,
+    MalformedSettingError,
+    TopicSettings,
+    agent_key,
+    check_topic,
+    decode_setting,
+    encode_agent,
+    encode_topic_settings,
+    topic_key,
+)
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.topic import SETTINGS_TOPIC
+from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
+from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
+from metadata_topic.topic.topic_producer import ProducerFactory, confluent_producer
+
+log = structlog.get_logger(__name__)
+
+OnChange = Callable[[Mapping[str, TopicSettings]], None]
+TailRequests = Mapping[TopicPartitionName, TailRequest]
+
+FOLLOW_SETTINGS = FollowSettings(fetch_min_bytes=1, batch_wait_ms=200)
+"""Changes are rare, and should be seen soon."""
+
+
+class SettingsView:
+    """The last value of every key, from records applied in the topic's order. Sans-IO; not thread-safe."""
+
+    def __init__(self) -> None:
+        self.topics: Mapping[str, TopicSettings] = MappingProxyType({})
+        self.agents: Mapping[int, AgentRegistration] = MappingProxyType({})
+        self.tail_requests: TailRequests = MappingProxyType({})
+        self.tails_stored: Mapping[TopicPartitionName, TailStored] = MappingProxyType({})
+        self.malformed = 0
+
+    def apply_all(self, records: Sequence[TopicRecord]) -> bool:
+        """True when a topic's settings changed."""
+        topics, agents = dict(self.topics), dict(self.agents)
+        for record in records:
+            try:
+                if is_tail_key(record.key):
+                    self._apply_tail(record)
+                    continue
+                name, value = decode_setting(record.key, record.value)
+            except MalformedSettingError as error:
+                self.malformed += 1
+                log.warning("malformed_setting_skipped", offset=record.offset, error=str(error))
+                continue
+            target = cast(dict[str | int, object], topics if isinstance(name, str) else agents)
+            if value is None:
+                target.pop(name, None)
+            else:
+                target[name] = value
+        changed = topics != self.topics
+        self.topics, self.agents = MappingProxyType(topics), MappingProxyType(agents)
+        return changed
+
+    def _apply_tail(self, record: TopicRecord) -> None:
+        where, kind, value = decode_tail(record.key or b"", record.value)
+        if kind is TailRequest:
+            requests = {**self.tail_requests, where: value}
+            self.tail_requests = MappingProxyType({key: one for key, one in requests.items() if _is_request(one)})
+        else:
+            stored = {**self.tails_stored, where: value}
+            self.tails_stored = MappingProxyType({key: one for key, one in stored.items() if _is_stored(one)})
+
+
+class SettingsReader:
+    """Follows the settings topic on a thread of its own."""
+
+    def __init__(
+        self,
+        client_config: KafkaClientConfig,
+        on_change: OnChange = lambda _topics: None,
+        rack: str | None = None,
+        consumer_factory: ConsumerFactory = confluent_reader,
+        settings: FollowSettings = FOLLOW_SETTINGS,
+    ) -> None:
+        """`on_change` gets all topics' settings after each change, on the reader's thread; must not raise."""
+        self._view = SettingsView()
+        self._on_change = on_change
+        self.on_tail_requests: Callable[[TailRequests], object] = lambda _requests: None
+        """As `on_change`, with all requests for tails. Set it before `start`."""
+        self._follower = TopicFollower(client_config, SETTINGS_TOPIC, self._take, settings, rack, consumer_factory)
+
+    def start(self) -> None:
+        """Begin reading."""
+        self._follower.start()
+
+    @property
+    def topics(self) -> Mapping[str, TopicSettings]:
+        """Settings by topic name, those that are set; a snapshot."""
+        return self._view.topics
+
+    @property
+    def agents(self) -> Mapping[int, AgentRegistration]:
+        """Registrations by broker id; a snapshot."""
+        return self._view.agents
+
+    @property
+    def tails_stored(self) -> Mapping[TopicPartitionName, TailStored]:
+        """What agents have answered to requests for tails; a snapshot."""
+        return self._view.tails_stored
+
+    @property
+    def malformed(self) -> int:
+        """Records that were skipped."""
+        return self._view.malformed
+
+    @property
+    def ready(self) -> bool:
+        """All that was in the topic when reading began is known, and reading goes on."""
+        return self._follower.ready
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        """False when the time ran out first."""
+        return self._follower.wait_until_ready(timeout_s)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the reader for good; None while all is well."""
+        return self._follower.failure
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        self._follower.close()
+
+    def _take(self, records: Sequence[TopicRecord]) -> None:
+        requests = self._view.tail_requests
+        if self._view.apply_all(records):
+            self._on_change(self._view.topics)
+        if self._view.tail_requests is not requests:
+            self.on_tail_requests(self._view.tail_requests)
+
+
+def _is_request(value: object) -> TypeGuard[TailRequest]:
+    return isinstance(value, TailRequest)
+
+
+def _is_stored(value: object) -> TypeGuard[TailStored]:
+    return isinstance(value, TailStored)
+
+
+def read_settings(
+    client_config: KafkaClientConfig, timeout_s: float = 30.0
+) -> tuple[Mapping[str, TopicSettings], Mapping[int, AgentRegistration]]:
+    """All topics' settings and all agents' registrations as of now. Blocks.
+
+    Raises MetadataTopicError when the end of the topic was not reached in time.
+    """
+    quick = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=100)
+    reader = SettingsReader(client_config, settings=quick)
+    reader.start()
+    try:
+        if not reader.wait_until_ready(timeout_s):
+            raise MetadataTopicError(
+                "read settings",
+                SETTINGS_TOPIC,
+                f"not read to its end within {timeout_s} s",
+                "is the cluster up, and did an agent start once, so that the topic is there?",
+            )
+        return reader.topics, reader.agents
+    finally:
+        reader.close()
+
+
+class SettingsWriter:
+    """Writes settings and registrations. Thread-safe."""
+
+    def __init__(
+        self,
+        client_config: KafkaClientConfig,
+        timeout_s: float = 30.0,
+        producer_factory: ProducerFactory = confluent_producer,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._producer = producer_factory(
+            {
+                **client_config.for_confluent(
+                    client_id="remote-wal-settings",
+                    acks="all",
+                    enable_idempotence=True,
+                    linger_ms=0,
+                    message_timeout_ms=int(timeout_s * 1000),
+                )
+            }
+        )
+
+    def set_topic(self, topic: str, settings: TopicSettings) -> None:
+        """Write a topic's settings; durable when it returns. Raises TopicSettingsError, MetadataTopicError."""
+        check_topic(topic)
+        self._write(topic_key(topic), encode_topic_settings(settings))
+
+    def clear_topic(self, topic: str) -> None:
+        """Back to the defaults; durable when this returns. Raises TopicSettingsError, MetadataTopicError."""
+        check_topic(topic)
+        self._write(topic_key(topic), None)
+
+    def register_agent(self, agent: AgentRegistration) -> None:
+        """Write an agent's registration; durable when this returns. Raises MetadataTopicError."""
+        self._write(agent_key(agent.broker_id), encode_agent(agent))
+
+    def register_agent_soon(self, agent: AgentRegistration) -> None:
+        """As `register_agent`, but returns at once; a failure is logged at the next call, or by `close`."""
+        self._produce_soon(agent_key(agent.broker_id), encode_agent(agent))
+
+    def request_tails(self, requests: TailRequests) -> None:
+        """Ask the leaders' agents for these tails. Raises MetadataTopicError when that was not written."""
+        self._write_all({request_key(where): encode_tail(request) for where, request in requests.items()})
+
+    def forget_tails(self, partitions: Iterable[TopicPartitionName]) -> None:
+        """Remove requests and answers. Raises MetadataTopicError."""
+        self._write_all({key(where): None for where in partitions for key in (request_key, stored_key)})
+
+    def tail_stored_soon(self, where: TopicPartitionName, stored: TailStored) -> None:
+        """Answer a request; returns at once."""
+        self._produce_soon(stored_key(where), encode_tail(stored))
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Wait for what is on its way. Idempotent."""
+        self._producer.flush(timeout_s)
+
+    def _produce_soon(self, key: bytes, value: bytes) -> None:
+        self._producer.produce(SETTINGS_TOPIC, value=value, key=key, partition=0, on_delivery=_log_failure)
+        self._producer.poll(0)
+
+    def _write(self, key: bytes, value: bytes | None) -> None:
+        self._write_all({key: value})
+
+    def _write_all(self, records: Mapping[bytes, bytes | None]) -> None:
+        acknowledged: list[object] = []
+        errors: list[object] = []
+
+        def delivered(error: object | None, _message: object) -> None:
+            (acknowledged if error is None else errors).append(error)
+
+        for key, value in records.items():
+            self._producer.produce(SETTINGS_TOPIC, value=value, key=key, partition=0, on_delivery=delivered)
+        self._producer.flush(self._timeout_s)
+        if errors or len(acknowledged) < len(records):
+            raise MetadataTopicError(
+                "write setting",
+                ", ".join(key.decode() for key in list(records)[:3]),
+                str(errors[0]) if errors else f"not acknowledged within {self._timeout_s} s",
+                f"does {SETTINGS_TOPIC} exist, and has it min.insync.replicas brokers in sync?",
+            )
+
+
+def _log_failure(error: object | None, _message: object) -> None:
+    if error is not None:
+        log.warning("setting_not_written", error=str(error))

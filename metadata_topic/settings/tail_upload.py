@@ -1,0 +1,94 @@
+"""Asking the agents for the upload of a partition's tail, by records of `__remote_wal_topic_settings`.
+
+===============================  ==========================================================
+key                              value
+===============================  ==========================================================
+``tail:<topic>:<partition>``     ``request_id``, ``up_to``, ``deadline_ms``: whoever leads
+                                 the partition is to upload what is below ``up_to`` now
+``tail-stored:<topic>:<part.>``  ``request_id``, ``broker_id``, ``offset``: the leader's
+                                 agent has stored all that is below ``offset``
+===============================  ==========================================================
+
+Whoever asks removes both records afterwards; one that could not is passed over from its deadline on, and the next
+request for the partition takes its place.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from metadata_topic.settings.topic_settings import MalformedSettingError, check_topic
+
+TopicPartitionName = tuple[str, int]
+"""A topic's name and a partition's number."""
+
+_REQUEST = "tail"
+_STORED = "tail-stored"
+_PREFIX = b"tail"
+
+
+@dataclass(frozen=True, slots=True)
+class TailRequest:
+    """Upload what is below `up_to` now."""
+
+    request_id: str
+    up_to: int
+    """An offset: the log's end as whoever asks has seen it."""
+    deadline_ms: int
+    """Wall clock, milliseconds since 1970; nobody waits for it any longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TailStored:
+    """All below `offset` is stored, says the agent of the broker that leads."""
+
+    request_id: str
+    broker_id: int
+    offset: int
+
+
+_KINDS: Mapping[str, type[TailRequest] | type[TailStored]] = MappingProxyType(
+    {_REQUEST: TailRequest, _STORED: TailStored}
+)
+
+TailRecord = tuple[TopicPartitionName, type[TailRequest] | type[TailStored], TailRequest | TailStored | None]
+"""The partition, which of the two it is, and its value; None: there is none any more."""
+
+
+def is_tail_key(key: bytes | None) -> bool:
+    """Whether the record is one of these."""
+    return key is not None and key.startswith(_PREFIX)
+
+
+def request_key(where: TopicPartitionName) -> bytes:
+    """The record's key."""
+    return f"{_REQUEST}:{where[0]}:{where[1]}".encode()
+
+
+def stored_key(where: TopicPartitionName) -> bytes:
+    """The record's key."""
+    return f"{_STORED}:{where[0]}:{where[1]}".encode()
+
+
+def encode_tail(value: TailRequest | TailStored) -> bytes:
+    """The record's value."""
+    return json.dumps({name: getattr(value, name) for name in type(value).__slots__}, sort_keys=True).encode()
+
+
+def decode_tail(key: bytes, value: bytes | None) -> TailRecord:
+    """What the record says. Raises MalformedSettingError, and nothing else."""
+    try:
+        kind, topic, number = key.decode("utf-8").split(":")
+        where = (topic, int(number))
+        check_topic(topic)
+        of = _KINDS[kind]
+        if value is None:
+            return where, of, None
+        fields = json.loads(value.decode("utf-8"))
+        for name, wanted in of.__annotations__.items():
+            if type(fields[name]) is not wanted:
+                raise TypeError(f"{name} must be of type {wanted.__name__}")
+        return where, of, of(**{name: fields[name] for name in of.__slots__})
+    except Exception as error:  # whatever a stranger's bytes may raise
+        raise MalformedSettingError(f"{type(error).__name__}: {error}") from error

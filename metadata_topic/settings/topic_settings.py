@@ -1,0 +1,204 @@
+"""Per-topic settings and agents' registrations, as they stand in `__remote_wal_topic_settings`.
+
+An unmodified broker refuses topic settings that it does not know, so ours live in a compacted topic: one
+record per key, the last one counts, none (or a tombstone) means the defaults. Values are JSON:
+
+===================  ==============================================================================
+key                  value
+===================  ==============================================================================
+``topic:<name>``     ``remote.wal.storage.enable``, ``remote.wal.link.policy``,
+                     ``remote.wal.link.latency.bound.ms``, ``remote.wal.archive.enable``
+``agent:<broker>``   ``broker_id``, ``incarnation``, ``http_endpoint``, ``peer_endpoint``,
+                     ``version``, ``started_ms``, ``archive``, ``directory_ids``
+===================  ==============================================================================
+
+Fields that a reader does not know are passed over, so that newer agents may add some.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from metadata_topic.records.errors import TopicSettingsError
+from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
+
+ENABLE_KEY: Final = "remote.wal.storage.enable"
+POLICY_KEY: Final = "remote.wal.link.policy"
+LATENCY_BOUND_KEY: Final = "remote.wal.link.latency.bound.ms"
+ARCHIVE_KEY: Final = "remote.wal.archive.enable"
+
+INTERNAL_TOPICS: Final = frozenset(
+    {
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__cluster_metadata",
+        "__remote_log_metadata",
+        METADATA_TOPIC,
+        SETTINGS_TOPIC,
+    }
+)
+"""Never linked or uploaded: the agents themselves, and Kafka's own bookkeeping, depend on them."""
+
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class LinkPolicy(StrEnum):
+    """When a follower's fetch is answered by a link."""
+
+    COST = "cost"
+    """Where it is cheaper than the bytes."""
+    ALWAYS = "always"
+    LATENCY = "latency"
+    """As `cost`, and only within the latency bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """One topic's settings."""
+
+    enable: bool = False
+    """`remote.wal.storage.enable`"""
+    link_policy: LinkPolicy = LinkPolicy.COST
+    """`remote.wal.link.policy`"""
+    link_latency_bound_ms: int | None = None
+    """`remote.wal.link.latency.bound.ms`; None: no bound of its own"""
+    archive: bool = False
+    """`remote.wal.archive.enable`"""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRegistration:
+    """An agent that runs, or ran last, beside a broker."""
+
+    broker_id: int
+    incarnation: int
+    http_endpoint: str
+    peer_endpoint: str
+    version: str
+    started_ms: int
+    """Its wall clock when it started, milliseconds since 1970."""
+    archive: bool = False
+    """Whether it archives what it leads, `remote.wal.archive.enable` of the agent."""
+    directory_ids: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The ids of its broker's log directories, by path: a directory that is rebuilt gets its own again."""
+
+
+class MalformedSettingError(ValueError):
+    """A record of the settings topic that means nothing to us."""
+
+
+SettingsRecord = tuple[str, TopicSettings | None] | tuple[int, AgentRegistration | None]
+"""A topic's name with its settings, or a broker's id with its agent; None: there are none any more."""
+
+
+def check_topic(topic: str) -> None:
+    """Raises TopicSettingsError when the feature cannot be set on this topic."""
+    if not _TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):
+        raise TopicSettingsError("set topic settings", topic, "not a topic name that Kafka allows")
+    if topic in INTERNAL_TOPICS:
+        raise TopicSettingsError(
+            "set topic settings", topic, "an internal topic; replication of it must not depend on the agents"
+        )
+
+
+def topic_key(topic: str) -> bytes:
+    """The record's key."""
+    return f"topic:{topic}".encode()
+
+
+def agent_key(broker_id: int) -> bytes:
+    """The record's key."""
+    return f"agent:{broker_id}".encode()
+
+
+def encode_topic_settings(settings: TopicSettings) -> bytes:
+    """The record's value."""
+    fields: dict[str, bool | str | int] = {
+        ENABLE_KEY: settings.enable,
+        POLICY_KEY: settings.link_policy.value,
+        ARCHIVE_KEY: settings.archive,
+    }
+    if settings.link_latency_bound_ms is not None:
+        fields[LATENCY_BOUND_KEY] = settings.link_latency_bound_ms
+    return json.dumps(fields, sort_keys=True).encode()
+
+
+def encode_agent(agent: AgentRegistration) -> bytes:
+    """The record's value."""
+    return json.dumps({name: getattr(agent, name) for name in AgentRegistration.__slots__}, sort_keys=True).encode()
+
+
+def decode_setting(key: bytes | None, value: bytes | None) -> SettingsRecord:
+    """What a record of the settings topic says. Raises MalformedSettingError, and nothing else."""
+    try:
+        kind, _, name = (key or b"").decode("utf-8").partition(":")
+        if kind == "topic" and name:
+            check_topic(name)
+            return name, None if value is None else _topic_settings(_fields(value))
+        if kind == "agent" and name.isascii() and name.isdigit():
+            return int(name), None if value is None else _agent(int(name), _fields(value))
+    except (ValueError, KeyError, TypeError, RecursionError, TopicSettingsError) as error:
+        raise MalformedSettingError(f"{type(error).__name__}: {error}") from error
+    raise MalformedSettingError(f"a key of an unknown kind, {len(key or b'')} bytes")
+
+
+def _fields(value: bytes) -> Mapping[str, object]:
+    fields = json.loads(value.decode("utf-8"))
+    if not isinstance(fields, dict):
+        raise TypeError("the value is not a JSON object")
+    return fields
+
+
+def _topic_settings(fields: Mapping[str, object]) -> TopicSettings:
+    enable = fields.get(ENABLE_KEY, False)
+    bound_ms = fields.get(LATENCY_BOUND_KEY)
+    policy = LinkPolicy(_text(fields, POLICY_KEY)) if POLICY_KEY in fields else LinkPolicy.COST
+    archive = fields.get(ARCHIVE_KEY, False)
+    if not isinstance(enable, bool):
+        raise TypeError(f"{ENABLE_KEY} must be true or false")
+    if not isinstance(archive, bool):
+        raise TypeError(f"{ARCHIVE_KEY} must be true or false")
+    if bound_ms is not None and (isinstance(bound_ms, bool) or not isinstance(bound_ms, int) or bound_ms < 0):
+        raise TypeError(f"{LATENCY_BOUND_KEY} must be a number of milliseconds")
+    return TopicSettings(enable, policy, bound_ms, archive)
+
+
+def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:
+    agent = AgentRegistration(
+        broker_id=_integer(fields, "broker_id"),
+        incarnation=_integer(fields, "incarnation"),
+        http_endpoint=_text(fields, "http_endpoint"),
+        peer_endpoint=_text(fields, "peer_endpoint"),
+        version=_text(fields, "version"),
+        started_ms=_integer(fields, "started_ms"),
+        archive=fields.get("archive") is True,
+        directory_ids=_texts(fields.get("directory_ids", {})),
+    )
+    if agent.broker_id != broker_id:
+        raise ValueError(f"key and value name brokers {broker_id} and {agent.broker_id}")
+    return agent
+
+
+def _texts(value: object) -> Mapping[str, str]:
+    """A map from text to text; what else stands in it is passed over."""
+    if not isinstance(value, dict):
+        raise TypeError("directory_ids must be an object")
+    return {key: text for key, text in value.items() if isinstance(text, str)}
+
+
+def _integer(fields: Mapping[str, object], name: str) -> int:
+    value = fields[name]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a number")
+    return value
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be text")
+    return value

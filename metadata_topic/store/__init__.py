@@ -1,0 +1,1 @@
+"""What the records say together: objects, runs, archives, gaps; its snapshots."""

@@ -1,0 +1,77 @@
+"""The archive's part of a snapshot of the metadata store (`StoreImage.extras`).
+
+A byte for the version, 1, and the store's records (`ArchiveStore.snapshot`, those of newer agents behind them), each as
+it stands in the topic: u32 sizes of key and value, big endian, then both.
+
+The archive's store must be read from no earlier a point than the metadata store's: records come again without harm, and
+none may be missing. So it is written after the image was taken, by a reader that feeds the archive's store first.
+"""
+
+import struct
+from dataclasses import replace
+from typing import Final
+
+from metadata_topic.records import archive_records
+from metadata_topic.records.archive_records import ArchiveRecord, UnknownArchiveRecord
+from metadata_topic.records.errors import SnapshotError
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store_image import StoreImage
+
+EXTRA_NAME: Final = "archive"
+_VERSION: Final = b"\x01"
+_SIZES: Final = struct.Struct(">II")
+
+
+def with_archive(image: StoreImage, archive: ArchiveStore) -> StoreImage:
+    """The image and what the archive's store knows now."""
+    return replace(image, extras={**image.extras, EXTRA_NAME: encode_archive(archive)})
+
+
+def restore_archive(archive: ArchiveStore, image: StoreImage) -> None:
+    """Make the store know what `with_archive` put into the image, and nothing else.
+
+    Raises SnapshotError when there is nothing of the archive in it, or nothing that can be read; then nothing changed.
+    """
+    content = image.extras.get(EXTRA_NAME)
+    if content is None:
+        raise SnapshotError("restore archive", EXTRA_NAME, "the snapshot does not tell of the archive")
+    records = decode_archive(content)
+    registered = {placed.registration.broker_id: 0 for placed in image.registrations}
+    for placed in image.registrations:
+        broker_id, incarnation = placed.registration.broker_id, placed.registration.incarnation
+        registered[broker_id] = max(registered[broker_id], incarnation)
+    archive.restore(registered, records)
+
+
+def encode_archive(archive: ArchiveStore) -> bytes:
+    """See the module's text."""
+    known, newer = archive.snapshot()
+    pairs = [(archive_records.encode_key(record.object_id), archive_records.encode(record)) for record in known]
+    pairs += [(record.key, record.value) for record in newer if record.value is not None]
+    parts = [_VERSION]
+    for key, value in pairs:
+        parts += (_SIZES.pack(len(key), len(value)), key, value)
+    return b"".join(parts)
+
+
+def decode_archive(content: bytes) -> list[ArchiveRecord | UnknownArchiveRecord]:
+    """The records; those that this reader does not know yet are kept out. Raises SnapshotError."""
+    if content[:1] != _VERSION:
+        raise SnapshotError("restore archive", EXTRA_NAME, "it is of a version that this reader does not know")
+    records = []
+    at = len(_VERSION)
+    while at < len(content):
+        key_at = at + _SIZES.size
+        if key_at > len(content):
+            raise _cut_off(at)
+        key_bytes, value_bytes = _SIZES.unpack_from(content, at)
+        value_at = key_at + key_bytes
+        at = value_at + value_bytes
+        if at > len(content):
+            raise _cut_off(key_at)
+        records.append(archive_records.decode_or_keep_out(content[key_at:value_at], content[value_at:at]))
+    return records
+
+
+def _cut_off(at: int) -> SnapshotError:
+    return SnapshotError("restore archive", EXTRA_NAME, f"the record at byte {at} is cut off")

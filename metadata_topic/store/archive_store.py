@@ -1,0 +1,349 @@
+"""What is archived, rebuilt from the metadata topic: the archive's side of `metadata_topic.store.store`.
+
+Theory. An archive object has the states of a combined segment, by the same table (`metadata_topic.records.states`):
+prepared is COPY_SEGMENT_STARTED, committed COPY_SEGMENT_FINISHED, then the two of deletion. The store is a join of all
+records applied, so order and repetition do not matter: the furthest state counts. Committed records of one object that
+differ (which no agent writes) do not depend on their order either. What is deleted for ever stays remembered as a
+number in an interval, so that no late record brings it back. Hence every object is in exactly one state.
+
+The one exception is meant: a record of a fenced agent counts for nothing. Fencing compares with what was registered
+before it in the same partition of the topic, whose order is total, so all readers agree.
+
+Committed objects alone are in the index (`metadata_topic.store.archive_index`), by which lookups by partition go.
+
+Committed is what releases the sources: `covers` says that all of an entry is archived. Who deletes the sources asks
+this store, hence only after the record is durable and read.
+
+Any thread may call any method; one lock guards all. `apply` belongs to the one thread that reads the topic.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.records.archive_records import (
+    ArchiveObjectCommitted,
+    ArchiveObjectDeleted,
+    ArchiveObjectPrepared,
+    ArchiveRecord,
+    UnknownArchiveRecord,
+)
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
+from metadata_topic.store.archive_index import ArchiveIndex, spans_of
+from metadata_topic.store.sequence_set import SequenceSet
+from metadata_topic.store.store import UNKNOWN_OFFSET, StateTotals
+from plugin.archive_object import run_holding
+from plugin.archive_object_id import ArchiveObjectId
+from plugin.segment_metadata import RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
+
+MAX_KEPT_RECORDS = 10_000
+"""Records of newer agents that are kept as they came; more are counted only."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """A log as its leader has it: where it begins, and whose records are in it."""
+
+    start_offset: int
+    leader_epochs: LeaderEpochChain
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedRun:
+    """Where an offset is in the archive."""
+
+    object_id: ArchiveObjectId
+    run: RemoteLogSegmentMetadataEntry
+
+
+class _Object:
+    __slots__ = ("committed", "event_timestamp_ms", "expires_ms", "refreshed_ms", "state")
+
+    def __init__(self, record: ArchiveRecord) -> None:
+        self.state = record.state
+        self.event_timestamp_ms = record.event_timestamp_ms
+        """When it came into its state, the earliest that is known."""
+        self.expires_ms: int | None = None
+        self.refreshed_ms = record.event_timestamp_ms
+        """When a record of it was published last."""
+        self.committed: ArchiveObjectCommitted | None = None
+
+
+class ArchiveStore:
+    """Answers what is archived, and where. See the module's theory."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._objects: dict[ArchiveObjectId, _Object] = {}
+        self._deleted: dict[tuple[int, int], SequenceSet] = {}
+        self._index = ArchiveIndex()
+        self._registered: dict[int, dict[int | None, int]] = {}
+        """Broker id to incarnation, by the partition where that was read; None: before all that is read."""
+        self._kept: dict[tuple[bytes, bytes | None], UnknownArchiveRecord] = {}
+        self._counters: Counter[str] = Counter()
+
+    def apply(self, record: ArchiveRecord | UnknownArchiveRecord, partition: int | None = None) -> None:
+        """Take a record in that was read from this partition of the topic."""
+        with self._lock:
+            if isinstance(record, UnknownArchiveRecord):
+                self._counters[f"unknown_{record.reason}"] += 1
+                if record.is_newer and len(self._kept) < MAX_KEPT_RECORDS:
+                    self._kept[record.key, record.value] = record
+                return
+            writer = record.object_id.writer_id
+            registered = self._registered.get(writer.broker_id, {})
+            if record.incarnation < max(registered.get(partition, 0), registered.get(None, 0)):
+                self._counters["fenced"] += 1
+            elif writer.sequence in self._deleted.get(writer[:2], ()):
+                self._counters["after_deletion"] += 1
+            else:
+                self._apply(record)
+
+    def registered(self, broker_id: int, incarnation: int, partition: int | None = None) -> None:
+        """An agent is registered to take care of this broker's objects: records of older ones count no more.
+
+        Those in the registration's partition, as between two partitions there is no order.
+        """
+        with self._lock:
+            registered = self._registered.setdefault(broker_id, {})
+            registered[partition] = max(incarnation, registered.get(partition, 0))
+
+    def restore(self, registered: Mapping[int, int], records: Iterable[ArchiveRecord | UnknownArchiveRecord]) -> None:
+        """Know what `snapshot` told, and nothing else; `registered` is broker id to incarnation."""
+        with self._lock:
+            for known in (self._objects, self._deleted, self._index, self._kept):
+                known.clear()
+            self._registered = {broker_id: {None: incarnation} for broker_id, incarnation in registered.items()}
+            for record in records:
+                self.apply(record)
+
+    # Lookups by partition
+
+    def runs_covering(
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
+    ) -> list[ArchivedRun]:
+        """The committed runs that hold `offset` of this log, the best first: reaching furthest.
+
+        A run may reach into offsets that the chain gives to a later epoch; the caller cuts off by `end_of`.
+        """
+        with self._lock:
+            found = []
+            for object_id in self._index.covering(topic_id_partition, offset, leader_epochs):
+                run = run_holding(self._committed(object_id).runs, offset)
+                assert run is not None  # noqa: S101 - the span was made of the object's runs
+                found.append(ArchivedRun(object_id, run))
+            return found
+
+    def archived_range(
+        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain, from_offset: int
+    ) -> tuple[int, int] | None:
+        """The first unbroken range [first, last] of this log, at or above `from_offset`, that is archived whole.
+
+        None when nothing from there on is.
+        """
+        with self._lock:
+            return self._index.archived_range(topic_id_partition, leader_epochs, from_offset)
+
+    def archived_up_to(
+        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain, from_offset: int = 0
+    ) -> int:
+        """The last offset of the first unbroken archived range at or above `from_offset`, such as the log's start.
+
+        UNKNOWN_OFFSET when nothing is archived. What retention removed before it could be archived is below the range.
+        """
+        found = self.archived_range(topic_id_partition, leader_epochs, from_offset)
+        return UNKNOWN_OFFSET if found is None else found[1]
+
+    def covers(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int, first_offset: int, last_offset: int
+    ) -> bool:
+        """Whether all records of this epoch at these offsets are archived: the entry that holds them is released.
+
+        A record is known by partition, leader epoch and offset, so it does not matter whose copy was archived.
+        """
+        with self._lock:
+            return self._index.covers(topic_id_partition, leader_epoch, first_offset, last_offset)
+
+    def topic_id_partitions(self) -> list[TopicIdPartition]:
+        """The partitions that have committed objects."""
+        with self._lock:
+            return self._index.partitions()
+
+    # Lookups by object
+
+    def state_of(self, object_id: ArchiveObjectId) -> RemoteLogSegmentState | None:
+        """None when nothing is known of it.
+
+        Of an object that is there, it takes no lock: an event loop asks, and looks over all objects hold the lock long.
+        """
+        known = self._objects.get(object_id)
+        if known is not None:
+            return known.state
+        with self._lock:
+            if object_id.writer_id.sequence in self._deleted.get(object_id.writer_id[:2], ()):
+                return DELETED
+            known = self._objects.get(object_id)
+            return known.state if known else None
+
+    def committed(self, object_id: ArchiveObjectId) -> ArchiveObjectCommitted | None:
+        """Its record; None unless it is committed."""
+        with self._lock:
+            known = self._objects.get(object_id)
+            return known.committed if known is not None and known.state is FINISHED else None
+
+    def objects(self, state: RemoteLogSegmentState, broker_id: int | None = None) -> list[tuple[ArchiveObjectId, int]]:
+        """Those in a state (that their broker wrote), each with the time stamp of the event; by id."""
+        with self._lock:
+            found = [
+                (object_id, known.event_timestamp_ms)
+                for object_id, known in self._objects.items()
+                if known.state is state and broker_id in (None, object_id.writer_id.broker_id)
+            ]
+        return sorted(found)
+
+    # What is to be done
+
+    def uncommitted(self, now_ms: int, broker_id: int | None = None) -> list[ArchiveObjectId]:
+        """Prepared objects whose time is over."""
+        with self._lock:
+            return [
+                object_id
+                for object_id, _ in self.objects(STARTED, broker_id)
+                if (self._objects[object_id].expires_ms or 0) <= now_ms
+            ]
+
+    def unneeded(
+        self,
+        logs: Mapping[TopicIdPartition, LogBounds],
+        deleted_topics: Container[TopicId],
+        broker_id: int | None = None,
+    ) -> list[ArchiveObjectId]:
+        """Committed objects of which no log needs anything: of a topic that is deleted, wholly below the log's start,
+        or with no record that is (still) the log's.
+
+        Of a partition that is not in `logs` nothing is known, so all is needed.
+        """
+        return [
+            object_id
+            for object_id, _ in self.objects(FINISHED, broker_id)
+            if object_id.topic_id_partition.topic_id in deleted_topics
+            or ((log := logs.get(object_id.topic_id_partition)) is not None and not self._is_needed(object_id, log))
+        ]
+
+    def to_publish_again(self, before_ms: int, broker_id: int | None = None) -> Iterator[ArchiveObjectCommitted]:
+        """Committed records last published before then: an object may live longer than the topic's retention."""
+        for object_id, _ in self.objects(FINISHED, broker_id):
+            with self._lock:
+                known = self._objects.get(object_id)
+                record = known.committed if known is not None and known.refreshed_ms < before_ms else None
+            if record is not None:
+                yield record
+
+    # The whole
+
+    def totals(self) -> Mapping[RemoteLogSegmentState, StateTotals]:
+        """For each state; the deleted ones as a mere number, sizes as far as they are known."""
+        with self._lock:
+            segments: Counter[RemoteLogSegmentState] = Counter()
+            size: Counter[RemoteLogSegmentState] = Counter()
+            for known in self._objects.values():
+                segments[known.state] += 1
+                size[known.state] += known.committed.size_bytes if known.committed else 0
+            totals = {state: StateTotals(segments[state], size[state]) for state in RemoteLogSegmentState}
+            totals[DELETED] = StateTotals(sum(map(len, self._deleted.values())))
+            return totals
+
+    def snapshot(self) -> tuple[list[ArchiveRecord], list[UnknownArchiveRecord]]:
+        """Records that make a store which answers the same, but for what is deleted; and those of newer agents.
+
+        A deletion that is remembered only keeps out records older than the snapshot, which nobody applies after it.
+        """
+        with self._lock:
+            records: list[ArchiveRecord] = []
+            for object_id, known in self._objects.items():
+                stamp = known.event_timestamp_ms
+                if known.state is STARTED:
+                    ttl_ms = max((known.expires_ms or stamp) - stamp, 0)
+                    records.append(ArchiveObjectPrepared(object_id, self._incarnation(object_id), ttl_ms, stamp))
+                if known.committed is not None:
+                    records.append(
+                        replace(known.committed, incarnation=self._incarnation(object_id), event_timestamp_ms=stamp)
+                        if known.state is FINISHED
+                        else known.committed
+                    )
+                if known.state is DELETING:
+                    records.append(ArchiveObjectDeleted(object_id, self._incarnation(object_id), DELETING, stamp))
+            return records, list(self._kept.values())
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """How often each kind of record came: `step_<Step>`, `fenced`, `after_deletion`, `unknown_<reason>`."""
+        with self._lock:
+            return dict(self._counters)
+
+    # Taking records in
+
+    def _apply(self, record: ArchiveRecord) -> None:
+        object_id = record.object_id
+        known = self._objects.get(object_id)
+        what = step(known.state if known else None, record.state)
+        self._counters[f"step_{what.value}"] += 1
+        was_indexed = known is not None and known.state is FINISHED
+        if record.state is DELETED:
+            if was_indexed:
+                self._index.remove(self._committed(object_id))
+            self._objects.pop(object_id, None)
+            self._deleted.setdefault(object_id.writer_id[:2], SequenceSet()).add(object_id.writer_id.sequence)
+            return
+        if known is None:
+            known = self._objects[object_id] = _Object(record)
+        if was_indexed:
+            self._index.remove(self._committed(object_id))
+        self._merge(known, record, what)
+        if known.state is FINISHED:
+            self._index.add(self._committed(object_id))
+
+    def _merge(self, known: _Object, record: ArchiveRecord, what: Step) -> None:
+        state = furthest(known.state, record.state)
+        if what in (Step.FIRST, Step.REPEATED):
+            known.event_timestamp_ms = min(known.event_timestamp_ms, record.event_timestamp_ms)
+        elif state is not known.state:
+            known.event_timestamp_ms = record.event_timestamp_ms
+        known.state = state
+        known.refreshed_ms = max(known.refreshed_ms, record.event_timestamp_ms)
+        if isinstance(record, ArchiveObjectPrepared):
+            expires_ms = record.event_timestamp_ms + record.ttl_ms
+            known.expires_ms = expires_ms if known.expires_ms is None else max(known.expires_ms, expires_ms)
+        elif isinstance(record, ArchiveObjectCommitted):
+            known.committed = record if known.committed is None else max(known.committed, record, key=_order)
+
+    def _committed(self, object_id: ArchiveObjectId) -> ArchiveObjectCommitted:
+        record = self._objects[object_id].committed
+        assert record is not None  # noqa: S101 - it is in the index
+        return record
+
+    def _incarnation(self, object_id: ArchiveObjectId) -> int:
+        """One that is not fenced, for a record of a snapshot."""
+        writer = object_id.writer_id
+        return max(writer.incarnation, *self._registered.get(writer.broker_id, {None: 0}).values())
+
+    def _is_needed(self, object_id: ArchiveObjectId, log: LogBounds) -> bool:
+        committed = self.committed(object_id)
+        if committed is None or object_id.last_offset < log.start_offset:
+            return False
+        newest = log.leader_epochs.newest_epoch
+        for epoch, first, last in spans_of(committed):
+            if newest is None or epoch > newest:
+                return True  # it is the chain that is stale
+            end = log.leader_epochs.end_of(epoch)
+            if last >= log.start_offset and (end is None or first < end):
+                return True
+        return False
+
+
+def _order(record: ArchiveObjectCommitted) -> tuple[int, int, str]:
+    """An order in which any two records that differ in what they say differ."""
+    return record.event_timestamp_ms, record.incarnation, repr((record.runs, record.size_bytes, record.sources))

@@ -1,0 +1,87 @@
+"""Up to which offset each log's records were stored once, and then released with their objects.
+
+An object goes when nobody wants any of its records: they are below the log's start, on the long-term tier, or older
+than the retention. All three go along the log, so what lies below a released record is not wanted either, whether it
+was ever stored or not. One number for a partition and leader epoch says it, where the store would else forget with the
+object that it was there; and a hole in what is stored can be told from what was stored and went.
+
+Entries wait as blocks, and are decoded many at a time, as in `metadata_topic.store.run_index`. The number of partitions
+and epochs is bounded; of the oldest it is then forgotten, by which old records may be uploaded once more and nothing
+else.
+
+Not thread-safe; questions change it too.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin import entry_columns
+from plugin.entry_runs import decode_runs
+
+_WAITING_ROWS: Final = 1 << 16
+_KEPT_MAX: Final = 500_000
+
+
+class ReleasedUpTo(NamedTuple):
+    """Of this partition's records of this epoch, those below `offset` were released."""
+
+    topic_id_partition: TopicIdPartition
+    leader_epoch: int
+    offset: int
+
+
+class ReleasedOffsets:
+    """See the module's theory."""
+
+    def __init__(self, known: Iterable[ReleasedUpTo] = (), kept_max: int = _KEPT_MAX) -> None:
+        self._kept_max = kept_max
+        self._up_to: dict[tuple[TopicIdPartition, int], int] = {}
+        self._waiting: list[bytes] = []
+        self._waiting_rows = 0
+        self.know(known)
+
+    def know(self, known: Iterable[ReleasedUpTo]) -> None:
+        """Take in what another one tells."""
+        for partition, epoch, offset in known:
+            key = (partition, epoch)
+            self._up_to[key] = max(offset, self._up_to.pop(key, 0))
+
+    def add(self, entry_block: bytes) -> None:
+        """A finished object with these entries, none of them dead, is not wanted any more."""
+        if not entry_block:
+            return
+        self._waiting.append(entry_block)
+        self._waiting_rows += entry_columns.entry_count(entry_block)
+        if self._waiting_rows >= _WAITING_ROWS:
+            self._fold()
+
+    def up_to(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int:
+        """Behind the last released offset; 0 when nothing of that epoch was."""
+        self._fold()
+        return self._up_to.get((topic_id_partition, leader_epoch), 0)
+
+    def all(self) -> list[ReleasedUpTo]:
+        """The longest unchanged first."""
+        self._fold()
+        return [ReleasedUpTo(*key, offset) for key, offset in self._up_to.items()]
+
+    def _fold(self) -> None:
+        if not self._waiting:
+            return
+        runs = decode_runs(self._waiting)
+        self._waiting, self._waiting_rows = [], 0
+        numbers: dict[bytes, int] = {}
+        topics = np.array([numbers.setdefault(topic_id, len(numbers)) for topic_id in runs.topic_ids])[runs.topic]
+        order = np.lexsort((runs.leader_epoch, runs.partition, topics))
+        keys = np.stack((topics, runs.partition, runs.leader_epoch))[:, order]
+        begins = np.flatnonzero(np.concatenate(([True], (keys[:, 1:] != keys[:, :-1]).any(axis=0))))
+        ends = np.maximum.reduceat(runs.last_offset[order], begins) + 1
+        topic_ids = [TopicId(topic_id) for topic_id in numbers]
+        for topic, partition, epoch, end in zip(*keys[:, begins].tolist(), ends.tolist(), strict=True):
+            key = (TopicIdPartition(topic_ids[topic], partition), epoch)
+            self._up_to[key] = max(end, self._up_to.pop(key, 0))
+        while len(self._up_to) > self._kept_max:
+            del self._up_to[next(iter(self._up_to))]

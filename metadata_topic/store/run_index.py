@@ -1,0 +1,280 @@
+"""Where the uploaded runs of offsets are, by partition, leader epoch and offset.
+
+Theory. A segment is added as its block of entries, and its slot (a small number) stands for it. Blocks wait
+until a search comes, or until many entries wait; then they are decoded together and become one sorted chunk
+(`run_chunk`). When enough chunks of a size have come together they are merged into one, up to a size whose
+merging takes a fraction of a second; so an entry is sorted a few times in its life, and a search looks into
+some tens of chunks. Runs may overlap and come in any order.
+
+Removing a segment only marks its slot. Its rows go when chunks are merged, or when a quarter of all rows is
+dead: then all chunks are swept, and the slots are free for other segments.
+
+A partition is known by a number that is never used again, so a key is (number, epoch) in 64 bits.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.store.run_chunk import Chunk, Int64s, Keys, Rows
+from metadata_topic.store.segment_table import NOT_INDEXED, Segment
+from plugin import entry_columns
+from plugin.entry_runs import decode_runs
+
+WAITING_ROWS: Final = 1 << 16
+_MERGED_CHUNKS: Final = 8
+_MERGED_ROWS_MAX: Final = 1 << 21
+_SWEEP_FROM_ROWS: Final = 4096
+
+
+class Run(NamedTuple):
+    """One partition's run of offsets [first_offset, last_offset] in one object."""
+
+    first_offset: int
+    last_offset: int
+    segment: Segment
+
+
+class RunIndex:
+    """Not thread-safe; searches change it too."""
+
+    def __init__(self, waiting_rows: int = WAITING_ROWS) -> None:
+        """`waiting_rows` is how many entries may wait to be sorted."""
+        self._waiting_rows_max = waiting_rows
+        self._waiting: dict[int, Segment] = {}
+        self._waiting_rows = 0
+        self._chunks: list[Chunk] = []
+        self._rows = 0
+        self._dead_rows = 0
+        self._segments: list[Segment | None] = []
+        self._alive = np.zeros(1024, dtype=np.bool_)
+        self._free_slots: list[int] = []
+        self._dead_slots: list[int] = []
+        self._partition_numbers: dict[TopicIdPartition, int] = {}
+        self._partitions: dict[int, TopicIdPartition] = {}
+        self._next_partition = 0
+
+    def add(self, segment: Segment) -> None:
+        """Index the segment's entries as they are now."""
+        if not segment.entry_block:
+            return
+        segment.slot = slot = self._free_slots.pop() if self._free_slots else len(self._segments)
+        if slot == len(self._segments):
+            self._segments.append(segment)
+            if slot == len(self._alive):
+                self._alive = np.concatenate((self._alive, np.zeros_like(self._alive)))
+        else:
+            self._segments[slot] = segment
+        self._alive[slot] = True
+        self._waiting[slot] = segment
+        self._waiting_rows += entry_columns.entry_count(segment.entry_block)
+        if self._waiting_rows >= self._waiting_rows_max:
+            self._sort_waiting()
+
+    def remove(self, segment: Segment) -> None:
+        """Forget the segment; its block must be the one that was added."""
+        slot = segment.slot
+        if slot == NOT_INDEXED:
+            return
+        segment.slot = NOT_INDEXED
+        self._segments[slot] = None
+        self._alive[slot] = False
+        rows = entry_columns.entry_count(segment.entry_block)
+        if self._waiting.pop(slot, None) is not None:
+            self._waiting_rows -= rows
+            self._free_slots.append(slot)
+            return
+        self._dead_slots.append(slot)
+        self._dead_rows += rows
+        if (
+            self._dead_rows == self._rows
+            or self._dead_rows > max(_SWEEP_FROM_ROWS, self._rows // 4)
+            or len(self._dead_slots) > max(_SWEEP_FROM_ROWS, len(self._segments) // 2)
+        ):
+            self._sweep()
+
+    # Searches
+
+    def partitions(self) -> list[TopicIdPartition]:
+        """Those that have runs."""
+        self._sort_waiting()
+        numbers = {int(key) >> 32 for chunk in self._chunks for key in chunk.living_keys(self._alive)}
+        return [self._partitions[number] for number in sorted(numbers)]
+
+    def epochs(self, topic_id_partition: TopicIdPartition) -> list[int]:
+        """The epochs in which it may have runs, ascending."""
+        self._sort_waiting()
+        number = self._partition_numbers.get(topic_id_partition)
+        if number is None:
+            return []
+        low = number << 32
+        found = {key - low - 1 for chunk in self._chunks for key in chunk.keys_between(low, low + (1 << 32))}
+        return sorted(found)
+
+    def covering(self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int) -> Iterator[Run]:
+        """The runs that hold `offset`, in no particular order."""
+        for rows in self._rows_of(topic_id_partition, leader_epoch):
+            end = int(rows.firsts.searchsorted(offset, side="right"))
+            yield from self._reaching(rows, offset, end)
+
+    def reaching(self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int) -> Iterator[Run]:
+        """Runs that hold `offset` or begin above it, in no particular order."""
+        for rows in self._rows_of(topic_id_partition, leader_epoch):
+            yield from self._reaching(rows, offset, len(rows.firsts))
+
+    def highest(
+        self,
+        topic_id_partition: TopicIdPartition,
+        leader_epoch: int,
+        end: int | None,
+        end_of_life: Callable[[Run], int],
+    ) -> int:
+        """The highest offset below `end` (None: any) in any run, below its `end_of_life`; -1 without one."""
+        highest = -1
+        for rows in self._rows_of(topic_id_partition, leader_epoch):
+            below = len(rows.firsts) if end is None else int(rows.firsts.searchsorted(end))
+            if below == 0 or rows.reach[below - 1] <= highest:
+                continue
+            lasts = np.where(self._alive[rows.slots[:below]], rows.lasts[:below], -1)
+            if end is not None:
+                np.minimum(lasts, end - 1, out=lasts)
+            highest = max(highest, self._highest_living(rows, lasts, highest, end_of_life))
+        return highest
+
+    def ranges(
+        self,
+        topic_id_partition: TopicIdPartition,
+        leader_epoch: int,
+        bounds: tuple[int, int],
+        dead_from: Mapping[int, int],
+    ) -> list[tuple[int, int]]:
+        """The offsets within `bounds` that any run holds, as ranges [from, to): ascending, none touches the next.
+
+        `dead_from` is by slot the offset from which on that segment's records of this key are dead.
+        """
+        begin, end = bounds
+        firsts, lasts = [], []
+        for rows in self._rows_of(topic_id_partition, leader_epoch):
+            within = slice(int(rows.reach.searchsorted(begin)), int(rows.firsts.searchsorted(end)))
+            slots, own_firsts, own_lasts = rows.slots[within], rows.firsts[within], rows.lasts[within]
+            is_living = self._alive[slots]
+            if dead_from:
+                own_lasts = own_lasts.copy()
+                for at in np.flatnonzero(np.isin(slots, list(dead_from))).tolist():
+                    own_lasts[at] = min(int(own_lasts[at]), dead_from[int(slots[at])] - 1)
+            is_living &= (own_lasts >= own_firsts) & (own_lasts >= begin)
+            firsts.append(own_firsts[is_living])
+            lasts.append(own_lasts[is_living])
+        return _joined(np.concatenate(firsts), np.concatenate(lasts), bounds) if firsts else []
+
+    def _highest_living(self, rows: Rows, lasts: Int64s, enough: int, end_of_life: Callable[[Run], int]) -> int:
+        """As `highest`, of rows whose last offsets are `lasts`; nothing above `enough` need not be exact."""
+        while True:
+            at = int(lasts.argmax())
+            last = int(lasts[at])
+            if last <= enough:
+                return -1
+            living = end_of_life(self._run(rows, at)) - 1
+            if living >= last:
+                return last
+            lasts[at] = living if living >= rows.firsts[at] else -1
+
+    def _reaching(self, rows: Rows, offset: int, end: int) -> Iterator[Run]:
+        start = int(rows.reach[:end].searchsorted(offset))
+        wanted = (rows.lasts[start:end] >= offset) & self._alive[rows.slots[start:end]]
+        for at in np.flatnonzero(wanted).tolist():
+            yield self._run(rows, start + at)
+
+    def _run(self, rows: Rows, at: int) -> Run:
+        segment = self._segments[int(rows.slots[at])]
+        if segment is None:
+            raise LookupError(f"slot {int(rows.slots[at])} is alive and has no segment")
+        return Run(int(rows.firsts[at]), int(rows.lasts[at]), segment)
+
+    def _rows_of(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> list[Rows]:
+        self._sort_waiting()
+        number = self._partition_numbers.get(topic_id_partition)
+        if number is None:
+            return []
+        key = number << 32 | leader_epoch + 1
+        return [rows for chunk in self._chunks if (rows := chunk.rows(key)) is not None]
+
+    # Chunks
+
+    def _sort_waiting(self) -> None:
+        if not self._waiting:
+            return
+        waiting = list(self._waiting.values())
+        self._waiting, self._waiting_rows = {}, 0
+        runs = decode_runs([segment.entry_block for segment in waiting])
+        numbered: dict[bytes, int] = {}
+        topics = np.array([numbered.setdefault(topic_id, len(numbered)) for topic_id in runs.topic_ids])
+        slots = np.array([segment.slot for segment in waiting], dtype=np.uint32)
+        numbers = self._numbers_of(topics[runs.topic] << 31 | runs.partition, list(numbered))
+        keys = numbers << np.uint64(32) | (runs.leader_epoch + 1).astype(np.uint64)
+        self._chunks.append(Chunk.build(keys, runs.first_offset, runs.last_offset, slots[runs.block]))
+        self._rows += len(keys)
+        self._merge_chunks()
+
+    def _numbers_of(self, partitions: Int64s, topic_ids: list[bytes]) -> Keys:
+        """The partitions' numbers, given as (index into `topic_ids`, partition) in one."""
+        different, place = np.unique(partitions, return_inverse=True)
+        numbers = []
+        for both in different.tolist():
+            partition = TopicIdPartition(TopicId(topic_ids[both >> 31]), both & 0x7FFFFFFF)
+            number = self._partition_numbers.get(partition)
+            if number is None:
+                number = self._partition_numbers[partition] = self._next_partition
+                self._partitions[number] = partition
+                self._next_partition += 1
+            numbers.append(number)
+        return np.array(numbers, dtype=np.uint64)[place]
+
+    def _merge_chunks(self) -> None:
+        while True:
+            together = self._chunks_to_merge()
+            if together < _MERGED_CHUNKS:
+                return
+            before = self._chunks[-together:]
+            del self._chunks[-together:]
+            merged = Chunk.merge(before, self._alive)
+            if merged is not None:
+                self._chunks.append(merged)
+            dropped = sum(map(len, before)) - (len(merged) if merged is not None else 0)
+            self._rows -= dropped
+            self._dead_rows -= dropped
+
+    def _chunks_to_merge(self) -> int:
+        """How many of the last chunks are no larger than the last one's size class."""
+        rows, largest = 0, len(self._chunks[-1]).bit_length() // 3 if self._chunks else 0
+        for count, chunk in enumerate(reversed(self._chunks)):
+            rows += len(chunk)
+            if len(chunk).bit_length() // 3 > largest or rows > _MERGED_ROWS_MAX:
+                return count
+        return len(self._chunks)
+
+    def _sweep(self) -> None:
+        """Free all that the removed segments still hold."""
+        swept = (Chunk.merge([chunk], self._alive) for chunk in self._chunks)
+        self._chunks = [chunk for chunk in swept if chunk is not None]
+        self._free_slots += self._dead_slots
+        self._dead_slots = []
+        self._rows, self._dead_rows = sum(map(len, self._chunks)), 0
+        used = {int(key) >> 32 for chunk in self._chunks for key in chunk.keys}
+        self._partitions = {number: self._partitions[number] for number in sorted(used)}
+        self._partition_numbers = {partition: number for number, partition in self._partitions.items()}
+
+
+def _joined(firsts: Int64s, lasts: Int64s, bounds: tuple[int, int]) -> list[tuple[int, int]]:
+    """What the runs hold together within the bounds, as ranges [from, to)."""
+    if not len(firsts):
+        return []
+    order = np.argsort(firsts, kind="stable")
+    firsts, reach = firsts[order], np.maximum.accumulate(lasts[order])
+    begins = np.flatnonzero(np.concatenate(([True], firsts[1:] > reach[:-1] + 1)))
+    ends = np.append(begins[1:], len(firsts)) - 1
+    froms = np.maximum(firsts[begins], bounds[0])
+    tos = np.minimum(reach[ends] + 1, bounds[1])
+    return list(zip(froms.tolist(), tos.tolist(), strict=True))

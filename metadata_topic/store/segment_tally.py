@@ -1,0 +1,36 @@
+"""How many combined segments there are, by owner and state, without a look at their entries."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from metadata_topic.store.segment_table import Segment
+from plugin.segment_metadata import RemoteLogSegmentState
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTally:
+    """The segments of one broker, all of its incarnations, in one state."""
+
+    broker_id: int
+    state: RemoteLogSegmentState
+    segments: int
+    bytes: int
+    """Of those whose size is known."""
+    oldest_ms: int
+    """The earliest and the latest time of their last record, the writers' wall clocks, milliseconds since 1970."""
+    newest_ms: int
+
+
+def tally(broker_id: int, segments: Iterable[Segment]) -> list[SegmentTally]:
+    """One row for each state that occurs, in the states' order."""
+    rows: dict[RemoteLogSegmentState, list[int]] = {}
+    for segment in segments:
+        at_ms = segment.event_timestamp_ms
+        row = rows.setdefault(segment.state, [0, 0, at_ms, at_ms])
+        row[0] += 1
+        row[1] += max(segment.size_bytes, 0)
+        if at_ms < row[2]:
+            row[2] = at_ms
+        elif at_ms > row[3]:
+            row[3] = at_ms
+    return [SegmentTally(broker_id, state, *rows[state]) for state in sorted(rows)]

@@ -1,0 +1,349 @@
+"""A store as bytes, so that an agent that starts need not read the whole metadata topic.
+
+Theory. A snapshot is a stream of sections behind a head, little endian:
+
+====  =======================================================
+size  field
+====  =======================================================
+8     magic, "RWALSNAP"
+2     format version, 1
+per section:
+1     kind: 1 = state, 2 = segments, 3 = extra, 255 = end
+4     the content's size before compression
+4     its size as it stands here
+4     CRC32C of kind, both sizes and the content as it stands here
+n     the content, compressed with zlib
+====  =======================================================
+
+- State, once and first: JSON with the cluster's id, the topic's id, the progress in it, the writers' deleted and
+  fenced numbers, registrations, dead tails, released offsets, declared gaps, records kept for an upgrade, and how
+  many segments follow.
+- Segments, as often as needed: u32 count, then one array per field (see `_COLUMNS`), then the custom metadata
+  one after the other, then the entry blocks.
+- Extra: what another reader of the same records knows: u16 length of its name, the name, its bytes.
+- End: nothing in it. A snapshot without it was cut off.
+
+A reader that finds anything else (another magic, a newer version, a wrong checksum, too few segments, the
+cluster id of another cluster) refuses the whole with SnapshotError, and the topic is read from its beginning:
+a snapshot is a short cut and never the only copy. What was counted is not in it.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+
+from kafka_log.crc32c import crc32c
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.errors import SnapshotError
+from metadata_topic.records.records import PublishedSegment, RemoteWalNodeRegistration
+from metadata_topic.store.fencing import PlacedRegistration, Source
+from metadata_topic.store.released_offsets import ReleasedUpTo
+from metadata_topic.store.retained_records import RetainedRecord
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.store_image import DeadTail, StoreImage, WriterImage
+from plugin import entry_columns
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
+
+FORMAT_VERSION: Final = 1
+_MAGIC: Final = b"RWALSNAP"
+_HEAD: Final = struct.Struct("<8sH")
+_SECTION: Final = struct.Struct("<BII")
+_CRC: Final = struct.Struct("<I")
+_COUNT: Final = struct.Struct("<I")
+_STATE: Final = 1
+_SEGMENTS: Final = 2
+_EXTRA: Final = 3
+_END: Final = 255
+_NAME: Final = struct.Struct("<H")
+_COMPRESSION_LEVEL: Final = 1
+_SECTION_BYTES: Final = 4 * 1024 * 1024
+_SECTION_SEGMENTS: Final = 20_000
+_SECTION_BYTES_MAX: Final = 1024 * 1024 * 1024
+
+_COLUMNS: Final = (
+    ("broker_id", "<i4"),
+    ("incarnation", "<i8"),
+    ("sequence", "<i8"),
+    ("state", "<u1"),
+    ("event_timestamp_ms", "<i8"),
+    ("size_bytes", "<i8"),
+    ("custom_metadata_bytes", "<u2"),
+    ("entry_block_bytes", "<u4"),
+)
+
+
+def write_snapshot(store: RemoteWalMetadataStore, cluster_id: str = "") -> bytes:
+    """The store in one piece."""
+    return b"".join(snapshot_chunks(store.image(), cluster_id))
+
+
+def snapshot_chunks(image: StoreImage, cluster_id: str = "") -> Iterator[bytes]:
+    """The same, as chunks of some megabytes each at most."""
+    yield _HEAD.pack(_MAGIC, FORMAT_VERSION)
+    state = {"cluster_id": cluster_id, "segments": len(image.segments), **_state_fields(image)}
+    yield _section(_STATE, json.dumps(state, separators=(",", ":")).encode())
+    for segments in _portions(image.segments):
+        yield _section(_SEGMENTS, _encode_segments(segments))
+    for name, content in image.extras.items():
+        yield _section(_EXTRA, _NAME.pack(len(name.encode())) + name.encode() + content)
+    yield _section(_END, b"")
+
+
+def read_snapshot(snapshot: bytes | memoryview, cluster_id: str = "") -> RemoteWalMetadataStore:
+    """The store that was written. Raises SnapshotError, and nothing else, for what is none of this cluster's."""
+    store = RemoteWalMetadataStore()
+    store.restore(read_image(snapshot, cluster_id))
+    return store
+
+
+def read_image(snapshot: bytes | memoryview, cluster_id: str = "") -> StoreImage:
+    """The content that was written. Raises SnapshotError, and nothing else."""
+    try:
+        return _read_image(memoryview(snapshot), cluster_id)
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError, struct.error) as error:
+        # The checksums are right, so this was written so: by a defect, or by somebody else.
+        raise _refused(f"its content makes no sense: {type(error).__name__}: {error}") from error
+
+
+def _refused(reason: str) -> SnapshotError:
+    return SnapshotError("read metadata snapshot", "-", reason, "the topic is read from its beginning instead")
+
+
+# Sections
+
+
+def _section(kind: int, content: bytes) -> bytes:
+    stored = zlib.compress(content, _COMPRESSION_LEVEL)
+    head = _SECTION.pack(kind, len(content), len(stored))
+    return b"".join((head, _CRC.pack(crc32c(stored, crc32c(head))), stored))
+
+
+def _sections(snapshot: memoryview) -> Iterator[tuple[int, bytes]]:
+    """Each section's kind and content, up to the end section."""
+    if len(snapshot) < _HEAD.size:
+        raise _refused(f"it ends at byte {len(snapshot)}, inside its head")
+    magic, version = _HEAD.unpack_from(snapshot)
+    if magic != _MAGIC:
+        raise _refused("it does not begin as one")
+    if version != FORMAT_VERSION:
+        raise _refused(f"it has format version {version}, this reader knows {FORMAT_VERSION}")
+    at = _HEAD.size
+    while True:
+        content_at = at + _SECTION.size + _CRC.size
+        if content_at > len(snapshot):
+            raise _refused(f"it ends at byte {len(snapshot)}, before its end section")
+        kind, content_bytes, stored_bytes = _SECTION.unpack_from(snapshot, at)
+        [checksum] = _CRC.unpack_from(snapshot, at + _SECTION.size)
+        stored = snapshot[content_at : content_at + stored_bytes]
+        if crc32c(stored, crc32c(snapshot[at : at + _SECTION.size])) != checksum:
+            raise _refused(f"the checksum of the section at byte {at} is wrong")
+        yield kind, _decompress(stored, content_bytes, at)
+        if kind == _END:
+            return
+        at = content_at + stored_bytes
+
+
+def _decompress(stored: memoryview, content_bytes: int, at: int) -> bytes:
+    if content_bytes > _SECTION_BYTES_MAX:
+        raise _refused(f"the section at byte {at} claims {content_bytes} bytes")
+    try:
+        content = zlib.decompressobj().decompress(stored, content_bytes + 1)
+    except zlib.error as error:
+        raise _refused(f"the section at byte {at} cannot be decompressed: {error}") from error
+    if len(content) != content_bytes:
+        raise _refused(f"the section at byte {at} has {len(content)} bytes, not {content_bytes}")
+    return content
+
+
+def _read_image(snapshot: memoryview, cluster_id: str) -> StoreImage:
+    sections = _sections(snapshot)
+    kind, content = next(sections)
+    if kind != _STATE:
+        raise _refused(f"its first section is of kind {kind}, not the state")
+    state = json.loads(content)
+    if state["cluster_id"] != cluster_id:
+        raise _refused(f"it is of cluster {state['cluster_id']!r}, this is {cluster_id!r}")
+    segments: list[PublishedSegment] = []
+    extras: dict[str, bytes] = {}
+    for kind, content in sections:
+        if kind == _SEGMENTS:
+            segments += _decode_segments(content)
+        elif kind == _EXTRA:
+            [name_bytes] = _NAME.unpack_from(content)
+            start = _NAME.size + name_bytes
+            extras[content[_NAME.size : start].decode()] = content[start:]
+        elif kind != _END:
+            raise _refused(f"a section of kind {kind} is not known")
+    if len(segments) != state["segments"]:
+        raise _refused(f"it holds {len(segments)} segments, not {state['segments']}")
+    return replace(_image(state, segments), extras=extras)
+
+
+# Segments
+
+
+def _portions(segments: Sequence[PublishedSegment]) -> Iterator[list[PublishedSegment]]:
+    rest = iter(segments)
+    while portion := list(islice(rest, _SECTION_SEGMENTS)):
+        size, start = 0, 0
+        for at, segment in enumerate(portion):
+            size += len(segment.entry_block)
+            if size >= _SECTION_BYTES:
+                yield portion[start : at + 1]
+                size, start = 0, at + 1
+        if start < len(portion):
+            yield portion[start:]
+
+
+def _encode_segments(segments: Sequence[PublishedSegment]) -> bytes:
+    rows = [
+        (
+            *segment.combined_segment_id,
+            segment.state,
+            segment.event_timestamp_ms,
+            segment.size_bytes,
+            len(segment.custom_metadata),
+            len(segment.entry_block),
+        )
+        for segment in segments
+    ]
+    columns = [
+        np.array(values, dtype=dtype).tobytes()
+        for (_, dtype), values in zip(_COLUMNS, zip(*rows, strict=True), strict=True)
+    ]
+    return b"".join(
+        (
+            _COUNT.pack(len(segments)),
+            *columns,
+            *(segment.custom_metadata for segment in segments),
+            *(segment.entry_block for segment in segments),
+        )
+    )
+
+
+def _decode_segments(content: bytes) -> Iterable[PublishedSegment]:
+    [count] = _COUNT.unpack_from(content)
+    at = _COUNT.size
+    columns: list[list[int]] = []
+    for _, dtype in _COLUMNS:
+        column = np.frombuffer(content, dtype=dtype, count=count, offset=at)
+        columns.append(column.tolist())
+        at += column.nbytes
+    custom_bytes, block_bytes = columns[-2:]
+    block_at = at + sum(custom_bytes)
+    if block_at + sum(block_bytes) != len(content):
+        raise ValueError(f"segments need {block_at + sum(block_bytes)} bytes, there are {len(content)}")
+    states = {int(state): state for state in RemoteLogSegmentState}
+    for broker_id, incarnation, sequence, state, timestamp_ms, size_bytes, custom, block in zip(*columns, strict=True):
+        entry_block = content[block_at : block_at + block]
+        if block:
+            entry_columns.check(entry_block)
+        yield PublishedSegment(
+            CombinedSegmentId(broker_id, incarnation, sequence),
+            states[state],
+            timestamp_ms,
+            size_bytes,
+            content[at : at + custom],
+            entry_block,
+        )
+        at += custom
+        block_at += block
+
+
+# The rest
+
+
+def _state_fields(image: StoreImage) -> Mapping[str, Any]:
+    return {
+        "topic_id": None if image.topic_id is None else image.topic_id.hex(),
+        "rebuilt_ms": image.rebuilt_ms,
+        "progress": sorted(image.progress.items()),
+        "writers": [[w.broker_id, w.incarnation, list(w.deleted), list(w.fenced)] for w in image.writers],
+        "registrations": [
+            [r.broker_id, r.incarnation, r.caretaker_broker_id, r.event_timestamp_ms, source]
+            for r, source in image.registrations
+        ],
+        "dead": [
+            [
+                list(tail.combined_segment_id),
+                tail.topic_id_partition.topic_id.hex(),
+                tail.topic_id_partition.partition,
+                tail.leader_epoch,
+                tail.first_offset,
+            ]
+            for tail in image.dead
+        ],
+        "released": [
+            [partition.topic_id.hex(), partition.partition, epoch, offset]
+            for partition, epoch, offset in image.released
+        ],
+        "gaps": [
+            [
+                gap.topic_id_partition.topic_id.hex(),
+                gap.topic_id_partition.partition,
+                gap.from_offset,
+                gap.to_offset,
+                gap.leader_epoch,
+                int(gap.reason),
+            ]
+            for gap in image.gaps
+        ],
+        "retained": [[kept.key.hex(), kept.value.hex(), kept.source] for kept in image.retained],
+    }
+
+
+def _image(state: Mapping[str, Any], segments: Sequence[PublishedSegment]) -> StoreImage:
+    return StoreImage(
+        progress={int(partition): int(offset) for partition, offset in state["progress"]},
+        writers=[
+            WriterImage(int(broker_id), int(incarnation), _pairs(deleted), _pairs(fenced))
+            for broker_id, incarnation, deleted, fenced in state["writers"]
+        ],
+        registrations=[
+            PlacedRegistration(RemoteWalNodeRegistration(*map(int, registration)), _source(source))
+            for *registration, source in state["registrations"]
+        ],
+        dead=[
+            DeadTail(
+                CombinedSegmentId(*map(int, segment_id)),
+                _partition(topic_id, partition),
+                int(leader_epoch),
+                int(first_offset),
+            )
+            for segment_id, topic_id, partition, leader_epoch, first_offset in state["dead"]
+        ],
+        retained=[
+            RetainedRecord(bytes.fromhex(key), bytes.fromhex(value), _source(source))
+            for key, value, source in state["retained"]
+        ],
+        segments=segments,
+        topic_id=None if state.get("topic_id") is None else TopicId(bytes.fromhex(state["topic_id"])),
+        rebuilt_ms=int(state.get("rebuilt_ms", -1)),
+        released=[
+            ReleasedUpTo(_partition(topic_id, partition), int(leader_epoch), int(offset))
+            for topic_id, partition, leader_epoch, offset in state.get("released", ())
+        ],
+        gaps=[
+            DeclaredGap(_partition(topic_id, partition), int(begin), int(end), int(leader_epoch), GapReason(reason))
+            for topic_id, partition, begin, end, leader_epoch, reason in state.get("gaps", ())
+        ],
+    )
+
+
+def _partition(topic_id: str, partition: int) -> TopicIdPartition:
+    return TopicIdPartition(TopicId(bytes.fromhex(topic_id)), int(partition))
+
+
+def _pairs(intervals: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
+    return [(int(start), int(end)) for start, end in intervals]
+
+
+def _source(source: Sequence[int] | None) -> Source | None:
+    return None if source is None else (int(source[0]), int(source[1]))

@@ -1,0 +1,137 @@
+"""Where an agent's snapshots of the metadata store are kept: in object storage, beside its segments.
+
+`metadata-snapshots/{broker id}/{created, ms:015}-{incarnation:012x}/{part:05}-of-{parts:05}`
+
+Theory. A snapshot is cut into parts of some megabytes, as one request must stay within its deadline, and each
+part is written once and never altered. It is whole when all its parts are there and its checksums are right,
+so a writer that dies half-way leaves nothing that counts. The newest whole one wins; a damaged one is
+passed over for the one before it; where this broker has none, another's is taken. After a save the newest two
+stay and the others of this broker are deleted, parts of unfinished ones included. Each broker's agent keeps its
+own, so no two write in one place.
+
+Blocks; `load` is for the thread that reads the topic, `save` for one that may wait.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Final
+
+import structlog
+
+from metadata_topic.records.errors import SnapshotError
+from metadata_topic.store.snapshot import read_image, snapshot_chunks
+from metadata_topic.store.store_image import StoreImage
+from plugin.blob_storage import BlobStorage, StoredBlob
+from plugin.errors import RemoteStorageError
+
+log = structlog.get_logger(__name__)
+
+PART_BYTES: Final = 8 * 1024 * 1024
+_KEPT: Final = 2
+_KIND: Final = "metadata-snapshots"
+_PART: Final = re.compile(r"([0-9]{15}-[0-9a-f]{12})/([0-9]{5})-of-([0-9]{5})", re.ASCII)
+
+
+def brokers_with_snapshots(storage: BlobStorage) -> list[int]:
+    """Whose agents have saved any. Raises RemoteStorageError."""
+    found = {blob.name.split("/")[1] for blob in storage.list_blobs(_KIND)}
+    return sorted(int(broker_id) for broker_id in found if broker_id.isascii() and broker_id.isdigit())
+
+
+class SnapshotKeeper:
+    """Saves and loads one broker's snapshots. See the module's theory."""
+
+    def __init__(
+        self, storage: BlobStorage, cluster_id: str, broker_id: int, incarnation: int, part_bytes: int = PART_BYTES
+    ) -> None:
+        self._storage = storage
+        self._cluster_id = cluster_id
+        self._directory = f"{_KIND}/{broker_id}"
+        self._incarnation = incarnation
+        self._part_bytes = part_bytes
+        self._counters: Counter[str] = Counter()
+
+    def save(self, image: StoreImage, now_ms: int) -> int:
+        """Write a snapshot, remove old ones; returns its bytes. `now_ms` must grow from call to call.
+
+        Raises RemoteStorageError; what was written before it counts for nothing and the next save removes it.
+        """
+        content = b"".join(snapshot_chunks(image, self._cluster_id))
+        name = f"{now_ms:015}-{self._incarnation:012x}"
+        parts = -(-len(content) // self._part_bytes)
+        for part in range(parts):
+            start = part * self._part_bytes
+            self._storage.put_blob(
+                f"{self._directory}/{name}/{part:05}-of-{parts:05}", content[start : start + self._part_bytes]
+            )
+        self._counters["saved"] += 1
+        self._remove_old()
+        return len(content)
+
+    def load(self) -> StoreImage | None:
+        """The newest snapshot that is whole, of this broker's, or else of another's: each tells of the whole topic.
+
+        None when there is none, or the store does not answer.
+        """
+        try:
+            own = self.load_own()
+            if own is not None:
+                return own
+            others = (f"{_KIND}/{broker_id}" for broker_id in brokers_with_snapshots(self._storage))
+            return next((image for one in others if (image := self._load_from(one)) is not None), None)
+        except RemoteStorageError as error:
+            self._counters["load_failures"] += 1
+            log.warning("metadata_snapshot_not_loaded", error=str(error), directory=self._directory)
+            return None
+
+    def load_own(self) -> StoreImage | None:
+        """The newest snapshot of this broker's that is whole. Raises RemoteStorageError."""
+        return self._load_from(self._directory)
+
+    def _load_from(self, directory: str) -> StoreImage | None:
+        snapshots = self._list(directory)
+        for name in sorted(snapshots, reverse=True):
+            image = self._read(name, snapshots[name])
+            if image is not None:
+                self._counters["loaded"] += 1
+                return image
+        return None
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """`saved`, `loaded`, `refused` (damaged or foreign ones), `load_failures`, `removed`."""
+        return dict(self._counters)
+
+    def _read(self, name: str, parts: list[StoredBlob]) -> StoreImage | None:
+        try:
+            if not _is_whole(parts):
+                raise SnapshotError("read metadata snapshot", name, f"only {len(parts)} of its parts are there")
+            content = b"".join(self._storage.get_blob(part) for part in parts)
+            return read_image(content, self._cluster_id)
+        except SnapshotError as error:
+            self._counters["refused"] += 1
+            log.warning("metadata_snapshot_refused", snapshot=name, reason=error.reason, hint=error.hint)
+            return None
+
+    def _list(self, directory: str) -> dict[str, list[StoredBlob]]:
+        """Each snapshot's parts in their order."""
+        found = defaultdict(list)
+        for blob in self._storage.list_blobs(directory):
+            match = _PART.fullmatch(blob.name, len(directory) + 1)
+            if match is not None:
+                found[match[1]].append(blob)
+        return {name: sorted(parts, key=lambda part: part.name) for name, parts in found.items()}
+
+    def _remove_old(self) -> None:
+        snapshots = self._list(self._directory)
+        whole = [name for name in sorted(snapshots, reverse=True) if _is_whole(snapshots[name])]
+        for name in snapshots.keys() - set(whole[:_KEPT]):
+            for part in snapshots[name]:
+                self._storage.delete_blob(part.name)
+            self._counters["removed"] += 1
+
+
+def _is_whole(parts: Iterable[StoredBlob]) -> bool:
+    numbers = [(int(name[-14:-9]), int(name[-5:])) for name in (part.name for part in parts)]
+    return numbers == [(part, len(numbers)) for part in range(len(numbers))]

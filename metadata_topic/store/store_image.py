@@ -1,0 +1,54 @@
+"""A store's whole content as plain values: what a snapshot is written from and read into."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.records.declared_gaps import DeclaredGap
+from metadata_topic.records.records import PublishedSegment
+from metadata_topic.store.fencing import PlacedRegistration
+from metadata_topic.store.released_offsets import ReleasedUpTo
+from metadata_topic.store.retained_records import RetainedRecord
+from plugin.segment_metadata import CombinedSegmentId
+
+
+@dataclass(frozen=True, slots=True)
+class WriterImage:
+    """What is remembered of one incarnation's objects that are gone or refused: half open intervals."""
+
+    broker_id: int
+    incarnation: int
+    deleted: Sequence[tuple[int, int]]
+    fenced: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadTail:
+    """Of that object's records of that partition and epoch, all from `first_offset` on are dead."""
+
+    combined_segment_id: CombinedSegmentId
+    topic_id_partition: TopicIdPartition
+    leader_epoch: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreImage:
+    """Consistent: taken at one point of the topic, which `progress` names."""
+
+    progress: dict[int, int]
+    """Partition of the metadata topic to the offset that is to be read next."""
+    writers: Sequence[WriterImage]
+    registrations: Sequence[PlacedRegistration]
+    dead: Sequence[DeadTail]
+    retained: Sequence[RetainedRecord]
+    segments: Sequence[PublishedSegment]
+    """All that are not deleted."""
+    topic_id: TopicId | None = None
+    """Of the topic that was read; None: not known."""
+    rebuilt_ms: int = -1
+    """Of the newest rebuild of the topic that was read; -1: of none."""
+    released: Sequence[ReleasedUpTo] = ()
+    gaps: Sequence[DeclaredGap] = ()
+    extras: Mapping[str, bytes] = field(default_factory=dict)
+    """What other readers of the same records know at the same point, by a name of their own."""

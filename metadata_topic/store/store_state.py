@@ -1,0 +1,267 @@
+"""What a metadata store knows, and how records change it. `metadata_topic.store.store` has the theory.
+
+Not thread-safe: the store calls it under its lock.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.declared_gaps import DeclaredGaps, GapReason
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
+from metadata_topic.records.records import (
+    MetadataRecord,
+    PublishedSegment,
+    RemoteWalLogSegmentMetadataUpdate,
+    RemoteWalNodeRegistration,
+    RemoteWalRebuiltSegment,
+    RemoteWalTopicRebuilt,
+    UnknownRecord,
+)
+from metadata_topic.records.serde import decode_or_keep_out
+from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
+from metadata_topic.store.fencing import BEFORE_THE_TOPIC, Registrations, Source
+from metadata_topic.store.released_offsets import ReleasedOffsets, ReleasedUpTo
+from metadata_topic.store.retained_records import RetainedRecord, RetainedRecords
+from metadata_topic.store.run_index import RunIndex
+from metadata_topic.store.segment_table import Segment, SegmentTable, Writer
+from metadata_topic.store.store_image import DeadTail, StoreImage, WriterImage
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
+
+PartitionAndEpoch = tuple[TopicIdPartition, int]
+
+
+class StoreState:
+    """Everything, in one piece."""
+
+    def __init__(self) -> None:
+        self.table = SegmentTable()
+        self.index = RunIndex()
+        self.registrations = Registrations()
+        self.dead_from: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
+        """From which offset on a segment's records of a partition and epoch are dead; absent while the
+        segment lives whole.
+        """
+        self.dead_before: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
+        """Of these, what this topic does not tell, but one before it did: leaders are to declare it again."""
+        self.segments_in: Counter[RemoteLogSegmentState] = Counter()
+        self.bytes_in: Counter[RemoteLogSegmentState] = Counter()
+        self.progress: dict[int, int] = {}
+        self.counters: Counter[str] = Counter()
+        self.retained = RetainedRecords()
+        self.released = ReleasedOffsets()
+        self.gaps = DeclaredGaps()
+
+    def apply(self, record: MetadataRecord, source: Source | None) -> None:
+        """Take a record in that stood at `source`."""
+        if isinstance(record, PublishedSegment):
+            self._apply_segment(record, source)
+        elif isinstance(record, UnknownRecord):
+            self._apply_unknown(record, source)
+        elif isinstance(record, RemoteWalLogSegmentMetadataUpdate):
+            self._apply_dead_entries(record)
+        elif isinstance(record, RemoteWalNodeRegistration):
+            taken = self.registrations.add(record, source)
+            self.counters["registrations" if taken else "registrations_fenced"] += 1
+        elif isinstance(record, RemoteWalTopicRebuilt):
+            self.counters["rebuilds"] += 1
+        elif isinstance(record, RemoteWalRebuiltSegment):
+            self._apply_segment(record.segment._replace(is_rebuilt=True), source)
+        elif isinstance(record, RemoteWalGapDeclaration):
+            self._apply_gaps(record)
+            self.counters["gaps_declared"] += len(record.gaps)
+        else:
+            self._apply_segment(PublishedSegment.of(record), source)
+
+    def image(self, segments: Sequence[PublishedSegment]) -> StoreImage:
+        """All that is known, to be restored by `of`; `segments` is filled in by the caller."""
+        return StoreImage(
+            progress=dict(self.progress),
+            writers=[
+                WriterImage(w.broker_id, w.incarnation, w.deleted.intervals, w.fenced.intervals)
+                for w in self.table.writers()
+            ],
+            registrations=self.registrations.placed(),
+            dead=[
+                DeadTail(segment_id, *partition_and_epoch, first_offset)
+                for segment_id, tails in self.dead_from.items()
+                for partition_and_epoch, first_offset in tails.items()
+            ],
+            retained=self.retained.all(),
+            segments=segments,
+            released=self.released.all(),
+            gaps=list(self.gaps),
+        )
+
+    @classmethod
+    def of(cls, image: StoreImage) -> "StoreState":
+        """The state of which `image` was taken. Records kept for an upgrade are decoded where that is
+        possible by now.
+        """
+        state = cls()
+        state.released, state.gaps = ReleasedOffsets(image.released), DeclaredGaps(image.gaps)
+        for placed in image.registrations:
+            state.registrations.add(*placed)
+        for remembered in image.writers:
+            writer = state.table.writer(remembered.broker_id, remembered.incarnation)
+            writer.deleted.add_intervals(remembered.deleted)
+            writer.fenced.add_intervals(remembered.fenced)
+        for tail in image.dead:
+            tails = state.dead_from.setdefault(tail.combined_segment_id, {})
+            tails[tail.topic_id_partition, tail.leader_epoch] = tail.first_offset
+        for record in image.segments:
+            segment_id = record.combined_segment_id
+            state._insert(state.table.writer(segment_id.broker_id, segment_id.incarnation), record)
+        for kept in image.retained:
+            state.apply(decode_or_keep_out(kept.key, kept.value), kept.source)
+        state.progress = dict(image.progress)
+        return state
+
+    def join(self, image: StoreImage) -> None:
+        """Know what `image` tells as well. Its places are of another topic, or another time: they fence nothing."""
+        for placed in image.registrations:
+            self.registrations.add(placed.registration, BEFORE_THE_TOPIC)
+        for remembered in image.writers:
+            writer = self.table.writer(remembered.broker_id, remembered.incarnation)
+            writer.deleted.join(remembered.deleted)
+            for sequence in [known for known in writer.segments if known in writer.deleted]:
+                self._leave(writer.segments.pop(sequence))
+        for tail in image.dead:  # before a deletion is taken for a release
+            self._know_dead(tail.combined_segment_id, (tail.topic_id_partition, tail.leader_epoch), tail.first_offset)
+        for record in image.segments:
+            self._apply_segment(record._replace(is_rebuilt=True), None)
+        self.released.know(image.released)
+        self.gaps.add(image.gaps)
+
+    def begin_anew(self) -> None:
+        """The topic is another one, or is read again from its beginning, as its end was lost."""
+        self.progress.clear()
+        self.registrations.begin_anew()
+        self.dead_before = {segment_id: dict(tails) for segment_id, tails in self.dead_from.items()}
+
+    def dead_slots(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> dict[int, int]:
+        """By slot of the index, the offset from which on a segment's records of that partition and epoch are dead."""
+        key = (topic_id_partition, leader_epoch)
+        found = {}
+        for segment_id, tails in self.dead_from.items():
+            if key in tails and (segment := self.table.find(segment_id)) is not None:
+                found[segment.slot] = tails[key]
+        return found
+
+    def _apply_unknown(self, record: UnknownRecord, source: Source | None) -> None:
+        self.counters[f"unknown_{record.reason}"] += 1
+        if record.kept is not None:
+            self.counters["retained_unknown_dropped"] += self.retained.add(RetainedRecord(*record.kept, source))
+
+    def _apply_segment(self, record: PublishedSegment, source: Source | None) -> None:
+        broker_id, incarnation, sequence = segment_id = record.combined_segment_id
+        writer = self.table.writer(broker_id, incarnation)
+        if sequence in writer.deleted:
+            self.counters["after_deletion"] += 1
+            return
+        known = writer.segments.get(sequence)
+        is_fenceable = record.state in (STARTED, FINISHED) and not record.is_rebuilt
+        if is_fenceable and self.registrations.fences(broker_id, incarnation, source):
+            self.counters["fenced"] += 1
+            if known is None:
+                writer.fenced.add(sequence)
+            return
+        what = step(known.state if known else None, record.state)
+        self.counters[f"step_{what.value}"] += 1
+        if record.state in (DELETING, DELETED) and known is not None and known.state is FINISHED:
+            self._release(known)
+        if record.state is DELETED:
+            if known:
+                self._leave(known)
+                del writer.segments[sequence]
+            writer.deleted.add(sequence)
+            self.dead_from.pop(segment_id, None)
+            self.dead_before.pop(segment_id, None)
+        elif known is None:
+            self._insert(writer, record)
+        else:
+            self._merge(known, record, what)
+
+    def _insert(self, writer: Writer, record: PublishedSegment) -> None:
+        sequence = record.combined_segment_id.sequence
+        segment = writer.segments[sequence] = Segment(
+            writer,
+            sequence,
+            record.state,
+            record.event_timestamp_ms,
+            record.size_bytes,
+            (self.table.interned(record.custom_metadata), record.entry_block),
+        )
+        self._enter(segment)
+
+    def _merge(self, known: Segment, arriving: PublishedSegment, what: Step) -> None:
+        """Join `arriving` into `known`; both are of one segment."""
+        state = furthest(known.state, arriving.state)
+        entry_block = max(known.entry_block, arriving.entry_block, key=_longer)
+        size_bytes = max(known.size_bytes, arriving.size_bytes)
+        if what is Step.REPEATED:
+            event_timestamp_ms = min(known.event_timestamp_ms, arriving.event_timestamp_ms)
+        else:
+            event_timestamp_ms = (arriving if state is arriving.state else known).event_timestamp_ms
+        if (state, size_bytes, entry_block) != (known.state, known.size_bytes, known.entry_block):
+            self._leave(known)
+            known.state, known.size_bytes, known.entry_block = state, size_bytes, entry_block
+            self._enter(known)
+        known.event_timestamp_ms = event_timestamp_ms
+        longer = max(known.custom_metadata, arriving.custom_metadata, key=_longer)
+        known.custom_metadata = self.table.interned(longer)
+
+    def _apply_dead_entries(self, record: RemoteWalLogSegmentMetadataUpdate) -> None:
+        segment_id = record.combined_segment_id
+        writer = self.table.find_writer(segment_id)
+        if writer is not None and segment_id.sequence in writer.deleted:
+            self.counters["after_deletion"] += 1
+            return
+        for entry in record.entries:
+            if entry.leader_epoch >= record.leader_epoch:
+                # Only a newer leader can know. This one was fenced, or is confused.
+                self.counters["dead_entries_refused"] += 1
+                continue
+            self.counters["dead_entries"] += 1
+            key = (entry.topic_id_partition, entry.leader_epoch)
+            self._know_dead(segment_id, key, entry.first_offset)
+            if self.dead_before.get(segment_id, {}).get(key, -1) >= entry.first_offset:
+                del self.dead_before[segment_id][key]
+
+    def _know_dead(self, segment_id: CombinedSegmentId, key: PartitionAndEpoch, first_offset: int) -> None:
+        dead = self.dead_from.setdefault(segment_id, {})
+        dead[key] = min(dead.get(key, first_offset), first_offset)
+
+    def _apply_gaps(self, record: RemoteWalGapDeclaration) -> None:
+        self.gaps.add(gap for gap in record.gaps if gap.reason is not GapReason.RELEASED)
+        self.released.know(
+            ReleasedUpTo(gap.topic_id_partition, gap.leader_epoch, gap.to_offset)
+            for gap in record.gaps
+            if gap.reason is GapReason.RELEASED
+        )
+
+    def _release(self, segment: Segment) -> None:
+        """Remember how far the records went that nobody wants any more; not those of an object with dead ones."""
+        if segment.segment_id not in self.dead_from:
+            self.released.add(segment.entry_block)
+
+    def _enter(self, segment: Segment) -> None:
+        """Count the segment in its state, and index it when it is finished."""
+        self.segments_in[segment.state] += 1
+        self.bytes_in[segment.state] += max(segment.size_bytes, 0)
+        if segment.state is FINISHED:
+            self.index.add(segment)
+
+    def _leave(self, segment: Segment) -> None:
+        """The inverse of `_enter`."""
+        self.segments_in[segment.state] -= 1
+        self.bytes_in[segment.state] -= max(segment.size_bytes, 0)
+        if segment.state is FINISHED:
+            self.index.remove(segment)
+
+
+def _longer(raw: bytes) -> tuple[int, bytes]:
+    """An order in which any two different values differ, so that the larger of both does not depend on who
+    came first.
+    """
+    return len(raw), raw

@@ -1,0 +1,128 @@
+"""Whether the metadata topic that is read is the one that was read before, and whole. Sans-IO.
+
+Theory. Much is concluded from what the topic does *not* tell: an object that nobody knows goes. That is right only
+while the topic is the one in which everything was told. So what a snapshot or an agent's own state remembers of it (its
+id, and how far it reached) is held against what the brokers say, whenever a consumer is made and before each barrier:
+
+- another id: somebody deleted the topic, and it, or an automatism, was made anew;
+- it ends before what was read of it: its tail was cut off, as by an unclean election;
+- it begins behind what was read of it: records went that nobody here has read.
+
+Each is a doubt. What is known stays known then (`RemoteWalMetadataStore.begin_anew`), what is told of from then on is
+added, and nothing is concluded from what is not told. A doubt ends with the record of a rebuild
+(`RemoteWalTopicRebuilt`) that is newer than all those that are remembered, and never by itself. While there is a doubt
+nothing is remembered anew, so that it outlives the process.
+
+Where nothing is remembered (the first agent of all, or all was lost), the topic is taken as it is.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kafka_log.topic_partition import TopicId
+from metadata_topic.records.records import RemoteWalTopicRebuilt
+
+NEVER_REBUILT_MS = -1
+
+
+class TopicDoubt(StrEnum):
+    """What speaks against concluding from what the topic does not tell."""
+
+    BEGAN_ANEW = "began_anew"
+    SHORTER = "shorter"
+    GAP = "gap"
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedTopic:
+    """What is remembered of the topic, from a time without doubt."""
+
+    topic_id: TopicId | None
+    """None: by an agent that did not ask for it."""
+    ends: Mapping[int, int]
+    """Partition to the offset that was to be read next."""
+    rebuilt_ms: int = NEVER_REBUILT_MS
+    """Of the newest rebuild that was read."""
+
+
+class TopicContinuity:
+    """Told by the reading thread; any thread may ask."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._remembered: list[RememberedTopic] = []
+        self._read_of: TopicId | None = None
+        """Whose positions those are where reading goes on."""
+        self._topic_id: TopicId | None = None
+        self._rebuilt_ms = NEVER_REBUILT_MS
+        self._doubts: dict[TopicDoubt, str] = {}
+
+    def remember(self, topic: RememberedTopic, *, reading_goes_on: bool = False) -> None:
+        """Take in what is remembered; `reading_goes_on` there, where its ends are."""
+        with self._lock:
+            self._remembered.append(topic)
+            self._rebuilt_ms = max(self._rebuilt_ms, topic.rebuilt_ms)
+            if reading_goes_on:
+                self._read_of = topic.topic_id
+
+    def reads(self, topic_id: TopicId | None, ends: Mapping[int, int]) -> bool:
+        """The brokers say that the topic has this id (None: they do not tell) and ends there.
+
+        False when it is another one than that in which reading was to go on: then it is read from its beginning.
+        """
+        with self._lock:
+            if topic_id is not None:
+                known = {topic.topic_id for topic in self._remembered if topic.topic_id is not None}
+                if self._topic_id not in (None, topic_id):
+                    known = {self._topic_id}
+                if known and topic_id not in known:
+                    was = ", ".join(sorted(one.hex() for one in known if one is not None))
+                    self._doubts[TopicDoubt.BEGAN_ANEW] = f"its id is {topic_id.hex()}, it was {was}"
+            for topic in self._remembered:
+                if topic.topic_id in (None, topic_id) or topic_id is None:
+                    self._hold_against(topic, ends)
+            goes_on = self._read_of in (None, topic_id) or topic_id is None
+            self._topic_id = self._read_of = topic_id
+            return goes_on
+
+    def _hold_against(self, topic: RememberedTopic, ends: Mapping[int, int]) -> None:
+        for partition, end in topic.ends.items():
+            if ends.get(partition, 0) < end:
+                found = f"partition {partition} ends at offset {ends.get(partition, 0)}, {end} had been read"
+                self._doubts[TopicDoubt.SHORTER] = found
+
+    def doubted(self, doubt: TopicDoubt, found: str) -> None:
+        """The reading itself met this."""
+        with self._lock:
+            self._doubts[doubt] = found
+
+    def rebuilt(self, record: RemoteWalTopicRebuilt) -> None:
+        """The topic tells that all was written anew."""
+        with self._lock:
+            if self._topic_id in (None, record.topic_id) and record.event_timestamp_ms > self._rebuilt_ms:
+                self._rebuilt_ms = record.event_timestamp_ms
+                self._remembered.clear()
+                self._doubts.clear()
+
+    @property
+    def doubts(self) -> Mapping[TopicDoubt, str]:
+        """What speaks against it, with what was found; empty while all is well."""
+        with self._lock:
+            return dict(self._doubts)
+
+    @property
+    def topic_id(self) -> TopicId | None:
+        """Of the topic that is read; None while the brokers have not told."""
+        return self._topic_id
+
+    @property
+    def rebuilt_ms(self) -> int:
+        """Of the newest rebuild that is known."""
+        return self._rebuilt_ms
+
+    def to_remember(self, ends: Mapping[int, int]) -> RememberedTopic:
+        """The topic as it is now, read up to `ends`. Not while there is a doubt."""
+        with self._lock:
+            return RememberedTopic(self._topic_id, dict(ends), self._rebuilt_ms)

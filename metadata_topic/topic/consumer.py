@@ -1,0 +1,127 @@
+"""Keeping a store up to date with the metadata topic (the ConsumerTask of KIP-405's topic-based manager).
+
+Theory. At start the store takes the newest snapshot, if there is one, and the topic is read from where the
+snapshot ends, else from its beginning; from then on the store follows. Each batch goes into the store together
+with the offsets it came from, under the store's lock, so what the store knows and how far it has read are one.
+The archive's records go to a store of their own (`metadata_topic.store.archive_store`), and so do registrations, in the
+topic's order. It takes its records of a batch before this one does, so what it knows is never behind `progress`.
+Records that cannot be decoded are counted by the store and passed over: one poison record must not stop the
+reader, or let it loop.
+
+When the topic turns out to be another one than the snapshot tells of, the stores keep what they know, and take in what
+it tells from its beginning on. A gap between the snapshot and the topic's first record is counted and logged. In both
+cases `store.topic` doubts the topic, and nothing is concluded from what it does not tell.
+
+"Not ready" is a state that passes, to be shown and waited for, never a fatal error (KAFKA-15181).
+"""
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from metadata_topic.records import archive_records
+from metadata_topic.records.errors import SnapshotError
+from metadata_topic.records.records import MetadataRecord, RemoteWalNodeRegistration
+from metadata_topic.records.serde import decode_or_keep_out
+from metadata_topic.records.usage_record import is_usage_key
+from metadata_topic.store.archive_snapshot import restore_archive
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.store_image import StoreImage
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic_consumer import ConsumerFactory
+from metadata_topic.topic.topic_follower import DEFAULT_SETTINGS, FollowSettings, TopicFollower, TopicRecord
+
+log = structlog.get_logger(__name__)
+
+
+class RemoteWalMetadataConsumer:
+    """Reads the metadata topic into `store`, on a thread of its own."""
+
+    def __init__(
+        self,
+        client_config: KafkaClientConfig,
+        store: RemoteWalMetadataStore,
+        settings: FollowSettings = DEFAULT_SETTINGS,
+        rack: str | None = None,
+        consumer_factory: ConsumerFactory | None = None,
+        load_snapshot: Callable[[], StoreImage | None] = lambda: None,
+        archive: ArchiveStore | None = None,
+    ) -> None:
+        """`load_snapshot` (`SnapshotKeeper.load`) is called once, on the reading thread. `rack` is the agent's
+        zone: brokers with a rack-aware replica selector then serve the reads from it. Without `archive`, the
+        archive's records are passed over; with it, a snapshot that does not tell of them is.
+        """
+        self._store = store
+        self._archive = archive
+        self._load_snapshot = load_snapshot
+        self._follower = TopicFollower(client_config, METADATA_TOPIC, self._take, settings, rack, consumer_factory)
+
+    def start(self) -> None:
+        """Begin rebuilding the store."""
+        self._follower.start(self._prepare, self._store.begin_anew, self._store.topic)
+
+    @property
+    def ready(self) -> bool:
+        """The store holds all that was in the topic when reading began, and reading goes on."""
+        return self._follower.ready
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        """False when the time ran out first, or the reader died."""
+        return self._follower.wait_until_ready(timeout_s)
+
+    def read_to_end(self, timeout_s: float) -> bool:
+        """Blocks until the stores hold all that was in the topic when this was called.
+
+        False when time ran out, or the brokers do not tell where the topic ends.
+        """
+        return self._follower.read_to_end(timeout_s)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the reader for good; None while all is well."""
+        return self._follower.failure
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Of the reading itself; what was read is counted by the store."""
+        return self._follower.counters
+
+    def close(self) -> None:
+        """Stop following. Idempotent."""
+        self._follower.close()
+
+    def _prepare(self) -> dict[int, int]:
+        image = self._load_snapshot()
+        if image is not None and self._restore_archive(image):
+            self._store.restore(image)
+        return self._store.progress
+
+    def _restore_archive(self, image: StoreImage) -> bool:
+        if self._archive is None:
+            return True
+        try:
+            restore_archive(self._archive, image)
+        except SnapshotError as error:
+            log.warning("metadata_snapshot_without_archive", reason=error.reason, consequence="the topic is read whole")
+            return False
+        return True
+
+    def _take(self, records: Sequence[TopicRecord]) -> None:
+        self._store.apply_all(
+            [(self._taken_by_archive_or(record), (record.partition, record.offset)) for record in records]
+        )
+
+    def _taken_by_archive_or(self, record: TopicRecord) -> MetadataRecord | None:
+        """What is for the metadata store; None for what is the archive's, and for usage, which agents do not read."""
+        if record.key is not None and is_usage_key(record.key):
+            return None
+        if record.key is not None and archive_records.is_archive_key(record.key):
+            if self._archive is not None:
+                self._archive.apply(archive_records.decode_or_keep_out(record.key, record.value), record.partition)
+            return None
+        decoded = decode_or_keep_out(record.key, record.value)
+        if self._archive is not None and isinstance(decoded, RemoteWalNodeRegistration):
+            self._archive.registered(decoded.broker_id, decoded.incarnation, record.partition)
+        return decoded

@@ -1,0 +1,381 @@
+"""Publishing to the metadata topic without ever blocking the caller.
+
+Theory. Every record that is not acknowledged stands in one queue, oldest first: the head part is with
+librdkafka ("sent"), the rest waits. One thread moves records from waiting to sent while librdkafka takes
+them, and acknowledged records leave at the front. Nothing is ever skipped: librdkafka retries for ever and in
+order (idempotent, acks=all, no message time-out). Where it gives up (a fatal error, a topic that is gone for
+now) the producer is thrown away and a new one is given all unacknowledged records again, oldest first, after
+a pause. Only then may a record be published twice, or after a younger one, and readers bear both.
+
+A record goes to the partition of the broker whose object it is about, so that all that is told of a broker's
+objects has one order. Nearly all that an agent publishes is about its own objects. How many partitions there are, the
+topic says: each new producer asks, and again from time to time, as some may be added. While there is no topic, nothing
+is sent: the records wait for it.
+
+The queue is bounded by records, bytes, and time; over the bound `publish` raises, and the caller stops uploading:
+publication is *stalled* (`stall_reason`) while the oldest record has waited for too long, or while the topic is such
+that what is written to it would be lost (`hold`). Loss of the metadata of an object that was uploaded is what must not
+happen.
+
+Records go out in groups: those that came while the group before them was under way, or within `linger_ms`. With
+several batches under way librdkafka would spin as soon as its limit of requests in flight is reached, which cost
+more than all the rest of the agent.
+
+`publish` may be called from any thread. Records still in the queue when the process dies are lost; their
+objects are orphans, which reconciliation finds.
+"""
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
+from metadata_topic.records.partitioner import metadata_partition
+from metadata_topic.records.publishable import Publishable, broker_of, encoded, name_of
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.topic.topic import METADATA_TOPIC
+from metadata_topic.topic.topic_producer import ProducerConfig, ProducerFactory, ProducerLike, confluent_producer
+from metadata_topic.topic.topic_requirements import MAX_BATCH_BYTES
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherSettings:
+    """How much may wait, for how long, and for how long records are gathered into one group."""
+
+    topic: str = METADATA_TOPIC
+    linger_ms: int = 250
+    """Nobody waits for the metadata to replicate, and 25 objects' entries compress better together than one's."""
+    max_pending_records: int = 100_000
+    max_pending_bytes: int = 64 * 1024 * 1024
+    unpublished_max_ms: int = 60_000
+    """`remote.wal.log.metadata.unpublished.max.ms`"""
+    max_record_bytes: int = 900_000
+    """Below the broker's message.max.bytes (1,048,588), so that no record is ever refused for good."""
+    retry_pause_ms: int = 1000
+
+
+_POLL_S = 0.05
+_IDLE_S = 5.0
+_ASK_TIMEOUT_S = 3.0
+_ASK_AGAIN_S = 60.0
+_BATCHING_MS = 5
+"""For librdkafka to take all records of a group into one batch."""
+
+DEFAULT_SETTINGS = PublisherSettings()
+
+
+class _Pending:
+    __slots__ = ("acknowledged", "broker_id", "key", "since_s", "value")
+
+    def __init__(self, broker_id: int, key: bytes, value: bytes, since_s: float) -> None:
+        self.broker_id = broker_id
+        self.key = key
+        self.value = value
+        self.since_s = since_s
+        self.acknowledged = False
+
+
+class RemoteWalMetadataPublisher:
+    """Publishes one agent's records, in order per partition. See the module's theory."""
+
+    def __init__(
+        self,
+        client_config: KafkaClientConfig,
+        broker_id: int,
+        clock: Callable[[], float],
+        settings: PublisherSettings = DEFAULT_SETTINGS,
+        producer_factory: ProducerFactory = confluent_producer,
+    ) -> None:
+        """`clock` is monotonic, in seconds. The thread starts with `start`."""
+        self._client_config = client_config
+        self._partition_count = 0
+        """0: to be asked for."""
+        self._ask_again_s = float("-inf")
+        self._client_id = f"remote-wal-agent-{broker_id}-metadata"
+        self._clock = clock
+        self._settings = settings
+        self._producer_factory = producer_factory
+
+        self._changed = threading.Condition()
+        self._waiting: deque[_Pending] = deque()
+        self._sent: deque[_Pending] = deque()
+        self._bytes = 0
+        self._failure: object | None = None
+        self._waits_for = ""
+        self._held: str | None = None
+        self._closing = False
+        self._counters: Counter[str] = Counter()
+        self._thread: threading.Thread | None = None
+
+    def start(self, on_defect: Callable[[Exception], object] = lambda _defect: None) -> None:
+        """Begin publishing. What was queued before goes out now, also what a thread before this one had sent.
+
+        `on_defect` is called on the publishing thread, if that ends for good; it may be started anew then.
+        """
+        self._thread = threading.Thread(target=self._run, args=(on_defect,), name="metadata-publisher", daemon=True)
+        self._thread.start()
+
+    def publish(self, record: Publishable) -> None:
+        """Queue a record for the partition of the broker that it, or whose object it, is about; returns at once.
+
+        Raises PublicationBacklogFullError when too much waits already, MetadataRecordTooLargeError when the
+        record is above the cap, ValueError when it cannot be encoded. In each case nothing was queued.
+        """
+        key, value = encoded(record)
+        name = name_of(record)
+        if len(value) > self._settings.max_record_bytes:
+            raise MetadataRecordTooLargeError(
+                "publish metadata",
+                name,
+                f"{len(value)} bytes, at most {self._settings.max_record_bytes} are taken",
+                "combine fewer partitions' records into one object",
+            )
+        with self._changed:
+            refused = self._refuses(record, len(value))
+            if refused is not None:
+                self._counters["refused"] += 1
+                raise PublicationBacklogFullError(
+                    "publish metadata",
+                    name,
+                    refused,
+                    "stop uploading until it can be published",
+                )
+            self._waiting.append(_Pending(broker_of(record), key, value, self._clock()))
+            self._bytes += len(value)
+            self._counters["queued"] += 1
+            self._changed.notify_all()
+
+    def _refuses(self, record: Publishable, size: int) -> str | None:
+        """Why the record is not taken now."""
+        if self._closing:
+            return "the publisher is closing"
+        records = len(self._waiting) + len(self._sent)
+        if records >= self._settings.max_pending_records or self._bytes + size > self._settings.max_pending_bytes:
+            return f"{records} records with {self._bytes} bytes wait for {self._settings.topic}"
+        # An agent that begins anew must be able to say so: nothing is uploaded by that.
+        return None if isinstance(record, RemoteWalNodeRegistration) else self.stall_reason()
+
+    def hold(self, reason: str | None) -> None:
+        """Publish nothing, as what is written now would be lost; None: publish again."""
+        with self._changed:
+            self._held = reason
+            self._changed.notify_all()
+
+    def stall_reason(self) -> str | None:
+        """Why no metadata is published, if it has been so for too long, or must be so; None while all is well."""
+        with self._changed:
+            if self._held is not None:
+                return self._held
+            age_s = self.oldest_pending_age_s(self._clock())
+            if age_s * 1000 <= self._settings.unpublished_max_ms:
+                return None
+            records = len(self._waiting) + len(self._sent)
+            return (
+                f"{records} records wait for {self._settings.topic}, the oldest for {age_s:.0f} s: "
+                f"{self._waits_for or 'no broker acknowledges them'}"
+            )
+
+    @property
+    def pending(self) -> int:
+        """Records that are not acknowledged."""
+        with self._changed:
+            return len(self._waiting) + len(self._sent)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Their values' bytes."""
+        with self._changed:
+            return self._bytes
+
+    def oldest_pending_age_s(self, now: float) -> float:
+        """How long the oldest record has waited, by the clock that was handed in; 0 when none waits."""
+        with self._changed:
+            oldest = self._sent[0] if self._sent else self._waiting[0] if self._waiting else None
+            return 0.0 if oldest is None else max(0.0, now - oldest.since_s)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """`queued`, `refused`, `sent`, `acknowledged`, `delivery_failures`, `producer_restarts`,
+        `queue_full`.
+        """
+        with self._changed:
+            return dict(self._counters)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until nothing is pending. False when the time ran out first."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting and not self._sent, timeout_s)
+
+    def close(self, timeout_s: float = 10.0) -> int:
+        """Publish what can be published in that time, then stop; returns how many records are left.
+        Idempotent.
+        """
+        if self._thread is not None and not self._closing:
+            self.flush(timeout_s)
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        left = self.pending
+        if left:
+            log.error("metadata_left_unpublished", records=left, topic=self._settings.topic)
+        return left
+
+    # The publishing thread
+
+    def _run(self, on_defect: Callable[[Exception], object]) -> None:
+        try:
+            self._publish_until_closed()
+        except Exception as defect:
+            on_defect(defect)
+
+    def _publish_until_closed(self) -> None:
+        self._take_back()
+        producer = self._new_producer()
+        while not self._closing:
+            if self._failure is not None:
+                producer = self._start_over(producer)
+                continue
+            if self._sent:
+                producer.poll(_POLL_S)
+            elif self._records_gathered():
+                if self._may_send(producer):
+                    self._send_waiting(producer)
+                else:
+                    self._pause(producer)
+            else:
+                producer.poll(0)
+        producer.purge()
+        producer.flush(1.0)
+
+    def _records_gathered(self) -> bool:
+        """Wait for a record, and then for others that may go with it; False when none came for a while."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._waiting) or self._closing, timeout=_IDLE_S)
+            if self._waiting:
+                self._changed.wait_for(lambda: self._closing, timeout=self._settings.linger_ms / 1000)
+            return bool(self._waiting)
+
+    def _may_send(self, producer: ProducerLike) -> bool:
+        """Whether the topic is there, and is to be written to; asks for its partitions when it is time."""
+        if self._held is not None:
+            return False
+        now_s = self._clock()
+        if self._partition_count and now_s < self._ask_again_s:
+            return True
+        reason = f"there is no {self._settings.topic}"
+        try:
+            self._partition_count = producer.partition_count(self._settings.topic, _ASK_TIMEOUT_S)
+        except Exception as error:  # KafkaException; the number that was known before stays
+            reason = str(error)
+        self._ask_again_s = now_s + _ASK_AGAIN_S
+        if not self._partition_count and reason != self._waits_for:
+            self._waits_for = reason
+            log.warning("metadata_publication_waits", topic=self._settings.topic, reason=reason)
+        return self._partition_count > 0
+
+    def _pause(self, producer: ProducerLike) -> None:
+        producer.poll(0)
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing, timeout=self._settings.retry_pause_ms / 1000)
+
+    def _send_waiting(self, producer: ProducerLike) -> None:
+        while not self._closing and self._failure is None:
+            with self._changed:
+                if not self._waiting:
+                    return
+                record = self._waiting[0]
+            try:
+                producer.produce(
+                    self._settings.topic,
+                    value=record.value,
+                    key=record.key,
+                    partition=metadata_partition(record.broker_id, self._partition_count),
+                    on_delivery=partial(self._delivered, record),
+                )
+            except BufferError:
+                self._counters["queue_full"] += 1
+                return
+            except Exception as error:
+                # KafkaException: the producer is in a fatal state, or the partition does not exist.
+                self._fail(error)
+                return
+            with self._changed:
+                self._sent.append(self._waiting.popleft())
+                self._counters["sent"] += 1
+
+    def _delivered(self, record: _Pending, error: object | None, _message: object) -> None:
+        """librdkafka's report; comes inside `poll` or `flush`, on the publishing thread."""
+        if error is not None:
+            self._counters["delivery_failures"] += 1
+            self._fail(error)
+            return
+        with self._changed:
+            record.acknowledged = True
+            while self._sent and self._sent[0].acknowledged:
+                self._bytes -= len(self._sent.popleft().value)
+                self._counters["acknowledged"] += 1
+                self._waits_for = ""
+            if not self._sent:
+                self._changed.notify_all()
+
+    def _fail(self, error: object) -> None:
+        if self._failure is None:
+            self._failure = error
+
+    def _start_over(self, producer: ProducerLike) -> ProducerLike:
+        """Take back what was sent and not acknowledged, pause, and go on with a new producer."""
+        producer.purge()
+        producer.flush(5.0)
+        log.warning(
+            "metadata_publication_failed",
+            topic=self._settings.topic,
+            error=str(self._failure),
+            pending=self.pending,
+            retry_in_ms=self._settings.retry_pause_ms,
+        )
+        self._take_back()
+        with self._changed:
+            self._counters["producer_restarts"] += 1
+            self._changed.wait_for(lambda: self._closing, timeout=self._settings.retry_pause_ms / 1000)
+        return self._new_producer()
+
+    def _take_back(self) -> None:
+        """What was sent and not acknowledged waits again, the oldest first."""
+        with self._changed:
+            unacknowledged = [record for record in self._sent if not record.acknowledged]
+            self._bytes -= sum(len(record.value) for record in self._sent if record.acknowledged)
+            self._counters["acknowledged"] += len(self._sent) - len(unacknowledged)
+            self._sent.clear()
+            self._waiting.extendleft(reversed(unacknowledged))
+            if self._failure is not None:
+                self._waits_for = str(self._failure)
+            self._failure = None
+            self._partition_count = 0  # the topic may be another one
+            self._changed.notify_all()
+
+    def _new_producer(self) -> ProducerLike:
+        config: ProducerConfig = {
+            **self._client_config.for_confluent(
+                client_id=self._client_id,
+                acks="all",
+                enable_idempotence=True,
+                message_timeout_ms=0,
+                linger_ms=_BATCHING_MS,
+                compression_type="zstd",
+                queue_buffering_max_messages=10_000,
+                queue_buffering_max_kbytes=16 * 1024,
+                message_max_bytes=MAX_BATCH_BYTES,
+            ),
+            "logger": logging.getLogger(LIBRDKAFKA_LOGGER),
+        }
+        return self._producer_factory(config)

@@ -1,0 +1,322 @@
+"""The metadata topics themselves: their names, settings and layout, made when they are missing."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
+
+import structlog
+
+from metadata_topic.records.errors import TopicNotKnownError, TopicSetupError
+from metadata_topic.records.partitioner import metadata_partition
+from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescriptionError
+from metadata_topic.topic.topic_requirements import (
+    UNLIMITED,
+    TopicLayout,
+    longer_retention,
+    number,
+    retention_needed_ms,
+)
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+METADATA_TOPIC = "__remote_wal_log_metadata"
+SETTINGS_TOPIC = "__remote_wal_topic_settings"
+
+KEY_PREFIX = "remote.wal.log.metadata.topic."
+PARTITIONS_KEY = KEY_PREFIX + "num.partitions"
+REPLICATION_KEY = KEY_PREFIX + "replication.factor"
+RETENTION_KEY = KEY_PREFIX + "retention.ms"
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataTopicSettings:
+    """How the metadata topics are made. Once they are there, these change nothing."""
+
+    num_partitions: int = 12
+    """`remote.wal.log.metadata.topic.num.partitions`"""
+    replication_factor: int = 3
+    """`remote.wal.log.metadata.topic.replication.factor`; of both topics"""
+    retention_ms: int = 8 * 24 * 60 * 60 * 1000
+    """`remote.wal.log.metadata.topic.retention.ms`: longer than any topic's local.retention.ms and the grace time
+    before an object is deleted; see `covering` and `topic_requirements`. The default covers Kafka's own of 7 days.
+    -1: without end
+    """
+
+    @property
+    def min_insync_replicas(self) -> int:
+        """One replica may be missing, where there is one to miss."""
+        return max(1, self.replication_factor - 1)
+
+    def covering(self, longest_local_retention_ms: int, grace_ms: int) -> Self:
+        """The same, the retention raised where it is shorter than what objects need. Never lowered."""
+        needed_ms = retention_needed_ms(longest_local_retention_ms, grace_ms)
+        return replace(self, retention_ms=longer_retention(self.retention_ms, needed_ms))
+
+    def metadata_topic_config(self) -> dict[str, str]:
+        """The metadata topic's own configuration."""
+        return {
+            "cleanup.policy": "delete",
+            "retention.ms": str(self.retention_ms),
+            "retention.bytes": str(UNLIMITED),
+            # Retention removes whole closed segments only, so they must not stay open for long.
+            "segment.ms": str(_segment_ms(self.retention_ms)),
+            "compression.type": "producer",
+            "min.insync.replicas": str(self.min_insync_replicas),
+            "unclean.leader.election.enable": "false",
+        }
+
+    def settings_topic_config(self) -> dict[str, str]:
+        """The settings topic's own configuration."""
+        return {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "min.insync.replicas": str(self.min_insync_replicas),
+            "unclean.leader.election.enable": "false",
+        }
+
+
+_WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
+
+
+def _segment_ms(retention_ms: int) -> int:
+    return _WEEK_MS if retention_ms == UNLIMITED else max(60_000, retention_ms // 8)
+
+
+class Broker(NamedTuple):
+    """A live broker, as the cluster describes it."""
+
+    broker_id: int
+    rack: str | None
+
+
+class AdminLike(Protocol):
+    """What is used of an admin client; `confluent_admin` adapts confluent_kafka's."""
+
+    def brokers(self) -> list[Broker]: ...
+
+    def partition_counts(self) -> dict[str, int]:
+        """Every topic with the number of its partitions."""
+
+    def layout(self, topic: str) -> TopicLayout | None:
+        """None when it is not there. Raises TopicSetupError."""
+
+    def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
+        """False when it is there already. Raises TopicSetupError."""
+
+    def topic_config(self, topic: str) -> dict[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EnsuredTopics:
+    """What is there now."""
+
+    metadata_partitions: int
+    created: tuple[str, ...]
+    deviations: tuple[str, ...]
+    """Settings of topics that were there before which differ from what was asked for, as "topic: key is a,
+    not b".
+    """
+
+
+def replica_assignment(brokers: Sequence[Broker], partition_count: int, replication_factor: int) -> list[list[int]]:
+    """The replicas of each partition, the preferred leader first.
+
+    Partition p is led by a broker whose agent publishes to p (`metadata_partition`), so that publishing stays
+    inside the zone; where no broker's agent does, the brokers take turns. The other replicas are spread over
+    the other racks first. Raises TopicSetupError when there are too few brokers.
+    """
+    if len(brokers) < replication_factor:
+        raise TopicSetupError(
+            "create metadata topic",
+            REPLICATION_KEY,
+            f"replication factor {replication_factor} needs as many live brokers, there are {len(brokers)}",
+            f"start more brokers, or set {REPLICATION_KEY} to {max(1, len(brokers))}",
+        )
+    ordered = sorted(brokers)
+    leaders: dict[int, Broker] = {}
+    for broker in ordered:
+        leaders.setdefault(metadata_partition(broker.broker_id, partition_count), broker)
+    assignment = []
+    for partition in range(partition_count):
+        leader = leaders.get(partition, ordered[partition % len(ordered)])
+        at = ordered.index(leader)
+        # Take turns among the followers too, or the leader's neighbour would follow everything.
+        turn = at + 1 + partition // len(ordered)
+        others = [b for b in (*ordered[turn % len(ordered) :], *ordered[: turn % len(ordered)]) if b != leader]
+        assignment.append([b.broker_id for b in _spread(leader, others, replication_factor)])
+    return assignment
+
+
+def _spread(leader: Broker, others: list[Broker], replication_factor: int) -> list[Broker]:
+    chosen = [leader]
+    while len(chosen) < replication_factor:
+        uses = {broker: sum(c.rack == broker.rack for c in chosen) for broker in others}
+        chosen.append(min((b for b in others if b not in chosen), key=lambda b: uses[b]))
+    return chosen
+
+
+def _pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def ensure_topics(
+    client_config: KafkaClientConfig,
+    settings: MetadataTopicSettings,
+    timeout_s: float = 30.0,
+    admin: AdminLike | None = None,
+    wait: Callable[[float], object] = _pause,
+) -> EnsuredTopics:
+    """Make the two topics where they are missing, and check them where they are there. Safe to call from many
+    agents.
+
+    Blocks. Raises TopicSetupError, whose `retriable` tells whether waiting (for brokers to come) may help.
+    """
+    admin = admin or confluent_admin(client_config, timeout_s)
+    there = admin.partition_counts()
+    created: list[str] = []
+    deviations: list[str] = []
+    wanted = (
+        (METADATA_TOPIC, settings.num_partitions, settings.metadata_topic_config()),
+        (SETTINGS_TOPIC, 1, settings.settings_topic_config()),
+    )
+    for topic, partition_count, config in wanted:
+        if topic not in there:
+            assignment = replica_assignment(admin.brokers(), partition_count, settings.replication_factor)
+            if admin.create(topic, assignment, config):
+                created.append(topic)
+                log.info("metadata_topic_created", topic=topic, partitions=partition_count, config=config)
+                continue
+        actual = _once_known(topic, partial(_config_if_known, admin, topic), timeout_s, wait)
+        deviations += _deviations(topic, _withoutlonger_retention(config, actual), actual)
+    metadata_partitions = _once_known(
+        METADATA_TOPIC, lambda: admin.partition_counts().get(METADATA_TOPIC) or None, timeout_s, wait
+    )
+    if metadata_partitions != settings.num_partitions:
+        deviations.append(f"{METADATA_TOPIC}: {PARTITIONS_KEY} is {metadata_partitions}, not {settings.num_partitions}")
+    for deviation in deviations:
+        log.warning("metadata_topic_differs_from_settings", deviation=deviation)
+    return EnsuredTopics(metadata_partitions, tuple(created), tuple(deviations))
+
+
+def _once_known(topic: str, ask: Callable[[], T | None], timeout_s: float, wait: Callable[[float], object]) -> T:
+    """The answer, also of a topic just made, of which not every broker has heard yet: `ask` then says None."""
+    pause_s = 0.1
+    for _ in range(max(1, int(timeout_s / pause_s))):
+        answer = ask()
+        if answer is not None:
+            return answer
+        wait(pause_s)
+    raise TopicSetupError("create topic", topic, f"made, but not to be seen within {timeout_s} s")
+
+
+def _config_if_known(admin: AdminLike, topic: str) -> dict[str, str] | None:
+    try:
+        return admin.topic_config(topic)
+    except TopicNotKnownError:
+        return None
+
+
+def _withoutlonger_retention(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, str]:
+    """Keeping records longer than asked for is no deviation, nor are the larger segments that go with it."""
+    wanted_ms, actual_ms = (number(config.get("retention.ms"), None) for config in (wanted, actual))
+    if wanted_ms is None or actual_ms is None or longer_retention(wanted_ms, actual_ms) != actual_ms:
+        return dict(wanted)
+    return {key: value for key, value in wanted.items() if key not in ("retention.ms", "segment.ms")}
+
+
+def _deviations(topic: str, wanted: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
+    return [
+        f"{topic}: {key} is {actual.get(key)}, not {value}" for key, value in wanted.items() if actual.get(key) != value
+    ]
+
+
+_PASSED = object()
+"""In place of an answer: the error that may be."""
+
+
+class _ConfluentAdmin:
+    """confluent_kafka's AdminClient with deadlines, and its errors as ours."""
+
+    def __init__(self, client_config: KafkaClientConfig, timeout_s: float) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        self._admin = AdminClient(
+            client_config.for_confluent(client_id="remote-wal-metadata-admin"),
+            logger=logging.getLogger(LIBRDKAFKA_LOGGER),
+        )
+        self._descriptions = ClusterDescriptions(client_config, "remote-wal-metadata-admin", timeout_s)
+        self._timeout_s = timeout_s
+
+    def brokers(self) -> list[Broker]:
+        try:
+            return [Broker(one.broker_id, one.rack) for one in self._descriptions.brokers()]
+        except DescriptionError as error:
+            raise TopicSetupError(error.operation, "bootstrap.servers", str(error)) from error
+
+    def partition_counts(self) -> dict[str, int]:
+        from confluent_kafka import KafkaException
+
+        try:
+            topics = self._admin.list_topics(timeout=self._timeout_s).topics
+        except KafkaException as error:
+            raise TopicSetupError("list topics", "bootstrap.servers", str(error)) from error
+        return {name: len(topic.partitions) for name, topic in topics.items()}
+
+    def layout(self, topic: str) -> TopicLayout | None:
+        from confluent_kafka import KafkaError, KafkaException
+
+        try:
+            described = self._admin.list_topics(topic, timeout=self._timeout_s).topics[topic]
+            if described.error is None:
+                replicas = min((len(part.replicas) for part in described.partitions.values()), default=0)
+                return TopicLayout(len(described.partitions), replicas)
+            if described.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise KafkaException(described.error)
+        except KafkaException as error:
+            raise TopicSetupError("describe topic", topic, str(error)) from error
+
+    def create(self, topic: str, assignment: list[list[int]], config: Mapping[str, str]) -> bool:
+        from confluent_kafka import KafkaError
+        from confluent_kafka.admin import NewTopic
+
+        new = NewTopic(topic, num_partitions=len(assignment), replica_assignment=assignment, config=dict(config))
+        [future] = self._admin.create_topics([new], operation_timeout=self._timeout_s).values()
+        return self._wait("create topic", topic, future, passable=KafkaError.TOPIC_ALREADY_EXISTS) is not _PASSED
+
+    def topic_config(self, topic: str) -> dict[str, str]:
+        from confluent_kafka import KafkaError
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        [future] = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        answer = self._wait("describe topic", topic, future, passable=KafkaError.UNKNOWN_TOPIC_OR_PART)
+        if answer is _PASSED:
+            raise TopicNotKnownError("describe topic", topic, "the broker does not know it")
+        return {key: entry.value for key, entry in answer.items()}
+
+    def _wait(self, operation: str, key: str, future: "Future[Any]", passable: int | None = None) -> Any:
+        from concurrent.futures import TimeoutError as FutureTimeoutError
+
+        from confluent_kafka import KafkaException
+
+        try:
+            return future.result(timeout=self._timeout_s)
+        except KafkaException as error:
+            kafka_error = error.args[0]
+            if kafka_error.code() == passable:
+                return _PASSED
+            raise TopicSetupError(operation, key, kafka_error.str()) from error
+        except FutureTimeoutError as error:
+            raise TopicSetupError(operation, key, f"no answer within {self._timeout_s} s") from error
+
+
+def confluent_admin(client_config: KafkaClientConfig, timeout_s: float) -> AdminLike:
+    """The real admin client."""
+    return cast(AdminLike, _ConfluentAdmin(client_config, timeout_s))

@@ -1,0 +1,115 @@
+"""What the follower of a topic needs of a consumer, and the real one, assigned by hand."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, cast
+
+from kafka_log.topic_partition import TopicId
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.topic.client_config import ConfluentValue
+from metadata_topic.topic.cluster_descriptions import NO_TOPIC_ID, ClusterDescriptions
+from metadata_topic.topic.topic_producer import partition_count
+
+_LATEST = -1
+"""ListOffsets' timestamp for a partition's end. Source: Kafka's protocol, ListOffsets."""
+_EARLIEST = -2
+"""ListOffsets' timestamp for a partition's beginning."""
+
+
+class MessageLike(Protocol):
+    """What is used of confluent_kafka.Message."""
+
+    def error(self) -> Any: ...
+    def partition(self) -> int: ...
+    def offset(self) -> int: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+
+
+class ConsumerLike(Protocol):
+    """What is used of a consumer; `confluent_reader` adapts confluent_kafka.Consumer to it."""
+
+    def partition_count(self, topic: str, timeout_s: float) -> int:
+        """0 when the topic does not exist, and only then."""
+
+    def topic_id(self, topic: str) -> TopicId | None:
+        """Another one once the topic was made anew; None where brokers know of no ids. Raises MetadataTopicError."""
+
+    def begin_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
+        """By partition: the first offset that is still there."""
+
+    def end_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
+        """By partition: the offset of the record that comes next."""
+
+    def assign(self, topic: str, positions: dict[int, int]) -> None:
+        """Read these partitions from these offsets on."""
+
+    def consume(self, num_messages: int, timeout: float) -> list[MessageLike]: ...
+
+    def close(self) -> None: ...
+
+
+ConsumerFactory = Callable[[dict[str, ConfluentValue | logging.Logger]], ConsumerLike]
+
+
+class _ConfluentReader:
+    """confluent_kafka.Consumer, assigned by hand."""
+
+    def __init__(
+        self, config: dict[str, ConfluentValue | logging.Logger], descriptions: ClusterDescriptions | None
+    ) -> None:
+        from confluent_kafka import Consumer
+
+        self._consumer = Consumer(config)
+        self._descriptions = descriptions
+
+    def partition_count(self, topic: str, timeout_s: float) -> int:
+        return partition_count(self._consumer, topic, timeout_s)
+
+    def topic_id(self, topic: str) -> TopicId | None:
+        """librdkafka does not tell a consumer, so it is asked for beside it."""
+        if self._descriptions is None:
+            return None
+        [described] = self._descriptions.topics([topic])
+        if described.error_code:
+            raise MetadataTopicError("describe", topic, f"Kafka's error {described.error_code}")
+        return None if described.topic_id == NO_TOPIC_ID else described.topic_id
+
+    def begin_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
+        return self._offsets(topic, partitions, _EARLIEST, timeout_s)
+
+    def end_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
+        # Transaction markers and compaction leave holes, but never at the end offset's own place.
+        return self._offsets(topic, partitions, _LATEST, timeout_s)
+
+    def _offsets(self, topic: str, partitions: Iterable[int], timestamp: int, timeout_s: float) -> dict[int, int]:
+        """All partitions at once: each request waits behind the fetch that its broker holds just now."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        wanted = [TopicPartition(topic, partition, timestamp) for partition in partitions]
+        if not wanted:
+            return {}
+        found: dict[int, int] = {}
+        for one in self._consumer.offsets_for_times(wanted, timeout=timeout_s):
+            if one.error is not None:
+                raise KafkaException(one.error)
+            found[one.partition] = one.offset
+        return found
+
+    def assign(self, topic: str, positions: dict[int, int]) -> None:
+        from confluent_kafka import TopicPartition
+
+        self._consumer.assign([TopicPartition(topic, *position) for position in positions.items()])
+
+    def consume(self, num_messages: int, timeout: float) -> list[MessageLike]:
+        return cast(list[MessageLike], self._consumer.consume(num_messages, timeout))
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def confluent_reader(
+    config: dict[str, ConfluentValue | logging.Logger], descriptions: ClusterDescriptions | None = None
+) -> ConsumerLike:
+    """The real consumer; without `descriptions` it knows no topic's id."""
+    return _ConfluentReader(config, descriptions)

@@ -1,0 +1,62 @@
+"""What publishing needs of a producer, and the real one."""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from metadata_topic.topic.client_config import ConfluentValue
+
+
+class ProducerLike(Protocol):
+    """What is used of a producer; `confluent_producer` adapts confluent_kafka.Producer to it."""
+
+    def partition_count(self, topic: str, timeout_s: float) -> int:
+        """0 when the topic does not exist, and only then. Raises confluent_kafka.KafkaException."""
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes,
+        partition: int,
+        on_delivery: Callable[[object | None, object], None],
+    ) -> None:
+        """Raises BufferError when librdkafka's queue is full."""
+
+    def poll(self, timeout: float) -> int: ...
+
+    def purge(self) -> None: ...
+
+    def flush(self, timeout: float) -> int: ...
+
+
+ProducerConfig = dict[str, ConfluentValue | logging.Logger]
+ProducerFactory = Callable[[ProducerConfig], ProducerLike]
+
+
+def partition_count(client: object, topic: str, timeout_s: float) -> int:
+    """What any client of librdkafka is told: 0 when the topic does not exist, and only then.
+
+    Raises confluent_kafka.KafkaException.
+    """
+    from confluent_kafka import KafkaError, KafkaException
+
+    metadata = client.list_topics(topic, timeout=timeout_s).topics.get(topic)  # type: ignore[attr-defined]
+    if metadata is None or (metadata.error is not None and metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART):
+        return 0
+    if metadata.error is not None:
+        raise KafkaException(metadata.error)
+    return len(metadata.partitions)
+
+
+def confluent_producer(config: ProducerConfig) -> ProducerLike:
+    """The real producer."""
+    from confluent_kafka import Producer
+
+    class TopicProducer(Producer):
+        """With the number of a topic's partitions."""
+
+        def partition_count(self, topic: str, timeout_s: float) -> int:
+            return partition_count(self, topic, timeout_s)
+
+    return TopicProducer(config)

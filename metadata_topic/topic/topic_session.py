@@ -1,0 +1,75 @@
+"""A command's own look at the metadata topic: all of it is read, and records may be added. Blocks."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.records.publishable import Publishable
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.topic.publisher import PublisherSettings, RemoteWalMetadataPublisher
+from metadata_topic.topic.topic import METADATA_TOPIC, confluent_admin
+
+READ_TIMEOUT_S = 300.0
+_ADMIN_TIMEOUT_S = 30.0
+_SETTINGS = PublisherSettings(unpublished_max_ms=int(READ_TIMEOUT_S * 1000))
+"""A command waits for all that it publishes."""
+
+
+class TopicSession:
+    """`store` and `archive` hold what the topic tells; `publisher` takes what is to be added to it."""
+
+    def __init__(
+        self,
+        client: KafkaClientConfig,
+        broker_id: int,
+        clock: Callable[[], float],
+        rack: str | None = None,
+        store: RemoteWalMetadataStore | None = None,
+    ) -> None:
+        """`clock` is monotonic, in seconds; `store` may know something before. Raises MetadataTopicError where there
+        is no topic.
+        """
+        if confluent_admin(client, _ADMIN_TIMEOUT_S).layout(METADATA_TOPIC) is None:
+            raise MetadataTopicError("read", METADATA_TOPIC, "the topic does not exist", "an agent makes it")
+        self.store = store or RemoteWalMetadataStore()
+        self.archive = ArchiveStore()
+        self.publisher = RemoteWalMetadataPublisher(client, broker_id, clock, _SETTINGS)
+        self._consumer = RemoteWalMetadataConsumer(client, self.store, rack=rack, archive=self.archive)
+
+    def __enter__(self) -> Self:
+        """Raises MetadataTopicError when the topic is not read to its end in time."""
+        self._consumer.start()
+        self.publisher.start()
+        if not self._consumer.wait_until_ready(READ_TIMEOUT_S):
+            self.close()
+            raise MetadataTopicError(
+                "read", METADATA_TOPIC, f"not read to its end within {READ_TIMEOUT_S:.0f} s", "are the brokers up?"
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def read_to_end(self) -> bool:
+        """Blocks until the stores hold all that is in the topic now; False when that could not be had."""
+        return self._consumer.read_to_end(READ_TIMEOUT_S)
+
+    def publish(self, record: Publishable) -> None:
+        """Queue it. Raises PublicationBacklogFullError."""
+        self.publisher.publish(record)
+
+    def published(self) -> None:
+        """Wait until all is acknowledged. Raises MetadataTopicError."""
+        if not self.publisher.flush(READ_TIMEOUT_S):
+            raise MetadataTopicError("publish", METADATA_TOPIC, "not acknowledged in time", "run it again")
+
+    def close(self) -> None:
+        """Let go of Kafka."""
+        self.publisher.close()
+        self._consumer.close()

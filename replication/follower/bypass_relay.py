@@ -1,0 +1,109 @@
+"""One connection of the local broker, and its twin to the leader's broker itself: every frame as it is, as in stock.
+
+Nobody else tells why a broker that is refused on this way does not replicate, so its first Fetch is looked at.
+"""
+
+import asyncio
+
+import structlog
+
+from replication.wire.fetch_frame import (
+    FETCH_API_KEY,
+    Buffer,
+    MalformedFrameError,
+    RequestHeader,
+    parse_request_header,
+    scan_fetch_response,
+    understands_fetch,
+)
+from replication.wire.framed_connection import SIZE_PREFIX, FramedConnection
+from replication.wire.measures import ReplicationMeasures
+
+log = structlog.get_logger(__name__)
+
+_REFUSALS = {29: "TOPIC_AUTHORIZATION_FAILED", 31: "CLUSTER_AUTHORIZATION_FAILED"}
+"""What a broker answers to a replica's Fetch without ClusterAction."""
+
+
+class BypassRelay:
+    """Relays until either side ends."""
+
+    def __init__(
+        self, leader_id: int, broker: FramedConnection, leader: FramedConnection, measures: ReplicationMeasures
+    ) -> None:
+        """`broker` is the local one, `leader` the other, connected and logged in."""
+        self._leader_id = leader_id
+        self._broker = broker
+        self._leader = leader
+        self._measures = measures
+        self._first_fetch: RequestHeader | None = None
+        self._asked = self._answered = self._looked = False
+
+    async def run(self) -> None:
+        """Only an unexpected error is raised."""
+        requests, responses = (
+            asyncio.create_task(relay) for relay in (self._relay_requests(), self._relay_responses())
+        )
+        tasks = [requests, responses]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                error = task.exception()
+                if error is not None and not isinstance(error, ConnectionError):
+                    raise error
+            if self._asked and not self._answered and requests not in done:
+                self._refused("bypass_refused", str(self._leader.error or "closed without an answer"))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._measures.connection_ended("broker", self._broker.error)
+            self._measures.connection_ended("bypass", self._leader.error)
+
+    async def _relay_requests(self) -> None:
+        while (frame := await self._broker.read_frame()) is not None:
+            if not self._looked and self._first_fetch is None:
+                self._first_fetch = _fetch_header(frame)
+            self._asked = True
+            self._leader.write_frame(frame)
+            self._measures.bypass_bytes.labels("sent").inc(SIZE_PREFIX.size + len(frame))
+            await self._leader.drain()
+
+    async def _relay_responses(self) -> None:
+        while (frame := await self._leader.read_frame()) is not None:
+            self._answered = True
+            if self._first_fetch is not None:
+                self._look(frame, self._first_fetch)
+            self._broker.write_frame(frame)
+            self._measures.bypass_bytes.labels("received").inc(SIZE_PREFIX.size + len(frame))
+            await self._broker.drain()
+
+    def _look(self, frame: Buffer, request: RequestHeader) -> None:
+        """Whether the broker lets this principal replicate."""
+        if int.from_bytes(bytes(frame[:4]), "big", signed=True) != request.correlation_id:
+            return
+        self._looked, self._first_fetch = True, None
+        try:
+            view = scan_fetch_response(frame, request.api_version)
+        except MalformedFrameError:
+            return  # it is for the broker to judge
+        codes = {view.error_code, *(field.error_code for field in view.fields)} & _REFUSALS.keys()
+        for code in sorted(codes)[:1]:
+            self._refused("bypass_not_authorized", _REFUSALS[code])
+
+    def _refused(self, reason: str, error: str) -> None:
+        self._measures.fault(reason)
+        log.error(
+            reason,
+            leader=self._leader_id,
+            error=error,
+            hint="the listener in remote.wal.agent.bypass must take this agent, as a principal with ClusterAction",
+        )
+
+
+def _fetch_header(frame: Buffer) -> RequestHeader | None:
+    try:
+        header = parse_request_header(frame)
+    except MalformedFrameError:
+        return None
+    return header if header.api_key == FETCH_API_KEY and understands_fetch(header.api_version) else None

@@ -1,0 +1,209 @@
+"""A way around a leader's agent that is dead: to its broker, inline, as in stock Kafka.
+
+Holds true: at any time all connections of the local broker to one leader take one way. A change of the way closes
+those that took the other one, so that the broker's fetchers begin anew, as after any broken connection. One that is new
+waits for the agent as long as the agent may be away, as nothing has been sent on it yet.
+
+An agent is dead when it does not answer a hello: a process that is gone, or one that stands still, whose kernel still
+takes connections. The latter is looked for when a connection that waits for an answer gets none. Whether the agent is
+back is found by probes; no connection of the broker is risked for it.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from replication.follower.bypass_relay import BypassRelay
+from replication.follower.leader_route import LeaderRoute, RouteLimits
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.measures import ReplicationMeasures
+from replication.wire.peer_connection import Address, connect_framed
+from replication.wire.peer_protocol import PeerRefusedError
+
+log = structlog.get_logger(__name__)
+
+_RETRY_S = 0.1
+_MAX_PATIENCE_S = 60.0
+_UNREACHABLE = (OSError, ssl.SSLError, PeerRefusedError)  # TimeoutError is an OSError
+
+
+@dataclass(frozen=True, slots=True)
+class Bypass:
+    """How to get past dead agents."""
+
+    brokers: Mapping[int, Address]
+    """Listeners of the brokers, by broker id, that take connections from other hosts."""
+    limits: RouteLimits
+    tls: Callable[[], ssl.SSLContext | None]
+    """Made anew for each connection, so that rotated files take effect."""
+    login: Callable[[FramedConnection], Awaitable[None]] | None = None
+    """The agent's own, on each connection; None: the local broker's frames begin at once. Raises as AgentWay.reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentWay:
+    """The usual way, by the leader's agent."""
+
+    reach: Callable[[], Awaitable[FramedConnection]]
+    """Connect, and exchange hellos. Raises OSError, ssl.SSLError, PeerRefusedError."""
+    relay: Callable[[FramedConnection, FramedConnection], Awaitable[None]]
+    """From the local broker's connection to that of the agent, until either ends; closes neither."""
+    unconnected: Callable[[], FramedConnection]
+    """A connection for what comes from a leader, with this agent's limits."""
+
+
+@dataclass(slots=True)
+class _Silence:
+    """Since when nothing has passed on a connection, and after how long that gives reason to ask."""
+
+    patience_s: float
+    since_s: float
+    passed: tuple[int, int] = (0, 0)
+
+
+class LeaderBypass:
+    """Serves the local broker's connections to one leader, by its agent or past it."""
+
+    def __init__(
+        self,
+        leader_id: int,
+        bypass: Bypass,
+        agent: AgentWay,
+        measures: ReplicationMeasures,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.leader_id = leader_id
+        self._address = bypass.brokers[leader_id]
+        self._bypass = bypass
+        self._agent = agent
+        self._measures = measures
+        self._clock = clock
+        self._route = LeaderRoute(bypass.limits)
+        self._brokers: set[FramedConnection] = set()
+        """The local broker's connections that take the present way."""
+        self._silences: dict[FramedConnection, _Silence] = {}
+        """Of connections to the agent."""
+
+    @property
+    def is_bypassed(self) -> bool:
+        """Whether connections go past the agent now."""
+        return self._route.is_bypassed
+
+    async def serve(self, broker: FramedConnection) -> None:
+        """One connection of the local broker, until it ends."""
+        agent = await self._reached_agent()
+        leader = agent or self._agent.unconnected()
+        self._brokers.add(broker)
+        try:
+            if agent is not None:
+                self._silences[agent] = _Silence(self._bypass.limits.after_s, self._clock())
+                await self._agent.relay(broker, agent)
+            elif await self._reached_broker(leader):
+                await BypassRelay(self.leader_id, broker, leader, self._measures).run()
+        finally:
+            self._brokers.discard(broker)
+            self._silences.pop(leader, None)
+            leader.close()
+
+    async def _reached_broker(self, leader: FramedConnection) -> bool:
+        """Whether the leader's broker took the connection, and the login."""
+        try:
+            await connect_framed(self._address, leader, self._bypass.tls())
+            if self._bypass.login is not None:
+                await self._bypass.login(leader)
+        except _UNREACHABLE as error:
+            reason = "bypass_refused" if isinstance(error, PeerRefusedError) else "bypass_unreachable"
+            self._measures.fault(reason)
+            log.error(reason, leader=self.leader_id, broker=str(self._address), error=_text(error))
+            return False
+        log.info("bypass_connected", leader=self.leader_id, broker=str(self._address))
+        return True
+
+    async def watch(self) -> None:
+        """Look whether the agent stands still, and while it is bypassed whether it is back. Until cancelled."""
+        while True:
+            await asyncio.sleep(self._route.probe_wait_s if self.is_bypassed else self._bypass.limits.attempt_s)
+            try:
+                if self.is_bypassed:
+                    await self._probe()
+                elif self._is_silent():
+                    agent = await self._reached_agent()
+                    if agent is not None:
+                        agent.close()
+            except Exception:  # a defect here must not keep the other way closed for good
+                self._measures.fault("bypass_defect")
+                log.exception("bypass_defect", leader=self.leader_id)
+
+    def _is_silent(self) -> bool:
+        """Whether nothing has passed on a connection for longer than a replica's fetch may wait.
+
+        One that nobody uses is silent, too; so the patience with it grows until something passes again.
+        """
+        now_s, found = self._clock(), False
+        for agent, silence in self._silences.items():
+            passed = agent.bytes_received, agent.bytes_sent
+            if passed != silence.passed:
+                silence.passed, silence.since_s, silence.patience_s = passed, now_s, self._bypass.limits.after_s
+            elif now_s - silence.since_s >= silence.patience_s:
+                silence.since_s, silence.patience_s = now_s, min(2 * silence.patience_s, _MAX_PATIENCE_S)
+                found = True
+        return found
+
+    async def _reached_agent(self) -> FramedConnection | None:
+        """A connection to the agent, tried for until it has been away for too long; None: it is bypassed."""
+        route, first = self._route, True
+        while not route.is_bypassed:
+            began_s = self._clock()
+            try:
+                async with asyncio.timeout(route.limits.attempt_s):
+                    agent = await self._agent.reach()
+            except _UNREACHABLE as error:
+                if first:
+                    first = False
+                    self._tell_unreachable(error)
+                if route.attempt_failed(began_s, self._clock()):
+                    self._switched(error)
+                else:
+                    await asyncio.sleep(_RETRY_S)
+                continue
+            if route.attempt_answered():
+                return agent
+            agent.close()
+        return None
+
+    def _tell_unreachable(self, error: Exception) -> None:
+        reason = "peer_refused" if isinstance(error, PeerRefusedError) else "peer_unreachable"
+        self._measures.fault(reason)
+        log.warning(reason, leader=self.leader_id, error=_text(error))
+
+    async def _probe(self) -> None:
+        try:
+            async with asyncio.timeout(self._bypass.limits.attempt_s):
+                agent = await self._agent.reach()
+        except _UNREACHABLE:
+            self._route.probe_failed()
+            return
+        agent.close()
+        if self._route.probe_answered(self._clock()):
+            self._switched(None)
+
+    def _switched(self, error: Exception | None) -> None:
+        """Tell it, and close what took the other way. `error`: why the agent is bypassed; None: it is not any more."""
+        if error is not None:
+            log.error(
+                "agent_bypassed", leader=self.leader_id, broker=str(self._address), error=_text(error), path="inline"
+            )
+        else:
+            log.warning("agent_back", leader=self.leader_id)
+        self._measures.bypass_switches.labels("agent" if error is None else "broker").inc()
+        self._measures.bypassed_peers.inc(-1 if error is None else 1)
+        for broker in self._brokers:
+            broker.close()
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,50 @@
+"""The bytes that a linked response stands for, by as few reads as makes sense.
+
+Links may name any positions of an object. So what lies between two of them is read along only where it is little:
+otherwise two links of some bytes would have all of an object read.
+"""
+
+import asyncio
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Final
+
+from plugin.archive_object_id import StoredObjectId
+from replication.follower.hydration import HydrationCache
+from replication.wire.link import SegmentLink
+from replication.wire.peer_protocol import coalesce_ranges
+
+READ_ALONG_BYTES: Final = 64 * 1024
+"""So much between two links takes less time than another request does."""
+
+Range = tuple[int, int]
+
+
+async def fetch_links(cache: HydrationCache, links: Sequence[SegmentLink]) -> list[memoryview]:
+    """The links' bytes, in their order. Raises HydrationError."""
+    wanted: defaultdict[StoredObjectId, list[Range]] = defaultdict(list)
+    for link in links:
+        wanted[link.object_id].append((link.start_position, link.end_position))
+    reads = [(object_id, each) for object_id, ranges in wanted.items() for each in _reads(cache, object_id, ranges)]
+    fetched = await asyncio.gather(*(cache.fetch(object_id, *each) for object_id, each in reads))
+    found: defaultdict[StoredObjectId, list[tuple[int, memoryview]]] = defaultdict(list)
+    for (object_id, (start, _)), data in zip(reads, fetched, strict=True):
+        found[object_id].append((start, data))
+    return [_part_of(found[link.object_id], link) for link in links]
+
+
+def _reads(cache: HydrationCache, object_id: StoredObjectId, wanted: list[Range]) -> Sequence[Range]:
+    """What to ask for, ascending: nothing in between where all that is wanted is there, or on its way."""
+    exact = coalesce_ranges(wanted, max_gap_bytes=0, max_ranges=math.inf)
+    if all(cache.covers(object_id, *each) for each in exact):
+        return exact
+    return coalesce_ranges(wanted, READ_ALONG_BYTES, max_ranges=math.inf)
+
+
+def _part_of(found: list[tuple[int, memoryview]], link: SegmentLink) -> memoryview:
+    """The link's bytes out of an object's ranges, which ascend and hold each link whole."""
+    start, data = found[bisect_right(found, link.start_position, key=itemgetter(0)) - 1]
+    return data[link.start_position - start : link.end_position - start]

@@ -1,0 +1,63 @@
+"""What all connections of a leader's agent share."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from replication.leader.catch_up import CatchUp
+from replication.leader.link_index import LinkIndex
+from replication.leader.upload_signal import UploadSignal
+from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES
+from replication.wire.measures import ReplicationMeasures
+from replication.wire.memory_budget import MemoryBudget
+from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address
+from replication.wire.peer_protocol import Hello
+from rlm.write_path.led_views import LedPartitions
+from rlm.write_path.measures import StageTimes
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderLimits:
+    """In seconds and bytes."""
+
+    link_wait_max_s: float
+    break_even_bytes: int
+    gather_max_ms: int
+    """For how long the broker is asked to gather what a follower gets, while much is uploaded; 0: never."""
+    range_gap_bytes: int
+    """Ranges of a combined segment's announcement that are closer than this are read as one."""
+    stale_after_s: float = 30.0
+    """A response later than this is of no use: the follower's broker has given up (replica.socket.timeout.ms)."""
+    allow_plain_connections: bool = True
+    max_connections: int = 1024
+    """Of all together that are no known broker's, as those that have not said their hello yet."""
+    max_connections_of_one: int = 128
+    """Of each known broker, and of each address otherwise."""
+    hello_timeout_s: float = HELLO_TIMEOUT_S
+    """For the TLS handshake and the first frame together."""
+    max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    frame_timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderContext:
+    """What all relays of one agent share."""
+
+    hello: Hello
+    limits: LeaderLimits
+    broker: Address
+    """The local broker's own inter-broker listener."""
+    led: LedPartitions
+    stage_times: StageTimes
+    measures: ReplicationMeasures
+    clock: Callable[[], float] = time.monotonic
+    index: LinkIndex = field(default_factory=LinkIndex)
+    uploads: UploadSignal = field(default_factory=UploadSignal)
+    followers: frozenset[int] = frozenset()
+    """The brokers that are told apart. A peer names its replica as it likes, and what is counted for each is kept."""
+    budget: MemoryBudget = field(default_factory=MemoryBudget)
+    """For the local broker's responses, those that are kept included."""
+    request_budget: MemoryBudget = field(default_factory=MemoryBudget)
+    """For what other agents send."""
+    catch_up: CatchUp | None = None
+    """None: followers that are far behind get inline what the index does not hold."""

@@ -1,0 +1,187 @@
+"""The leader's side: other agents dial here, and behind it stands the local broker's own listener.
+
+Requests go to the broker as they are, but for what a replica fetch waits for while much is uploaded (`FetchPatience`).
+Responses come back untouched, except Fetch responses to a replica on a connection that began with a hello: there
+`LinkPlanner` puts links in the place of record bytes that are in object storage.
+
+A connection without a hello is relayed as it is (a follower without an agent), where that is permitted.
+"""
+
+import asyncio
+import socket
+import ssl
+
+import structlog
+
+from kafka_log.record_batch import HEADER_PREFIX_BYTES
+from kafka_log.topic_partition import TopicIdPartition
+from plugin.errors import defect_site
+from plugin.segment_metadata import CombinedSegmentId
+from replication.leader.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
+from replication.leader.leader_context import LeaderContext
+from replication.leader.leader_relay import LeaderRelay
+from replication.leader.link_index import StoredBatch
+from replication.leader.peer_listener import PeerListener, shake_hands
+from replication.leader.watermarks import WatermarkTimes
+from replication.wire.fetch_frame import Buffer, MalformedFrameError
+from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection
+from replication.wire.peer_connection import Address, Listener, check_certificate, connect_framed
+from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree, is_hello
+from rlm.write_path.combine_task import UploadedSegment
+
+log = structlog.get_logger(__name__)
+
+
+class LeaderProxy:
+    """The peer listener. Also an UploadListener: what is stored becomes links and announcements here."""
+
+    def __init__(self, context: LeaderContext) -> None:
+        self._context = context
+        self._tls: ssl.SSLContext | None = None
+        self._listener = PeerListener(self._accepted, lambda: context.measures.fault("accept_failed"))
+        limits = context.limits
+        self._shares = ConnectionShares(limits.max_connections, limits.max_connections_of_one)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._relays: set[LeaderRelay] = set()
+        self._watermarks = WatermarkTimes(context.stage_times)
+
+    async def start(self, listener: Listener, tls: ssl.SSLContext | None) -> None:
+        """Listen for other agents. Raises OSError naming the address."""
+        self._tls = tls
+        await self._listener.start(listener)
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where it listens."""
+        return [Address(*one.getsockname()[:2]) for one in self._listener.sockets]
+
+    def _accepted(self, accepted: socket.socket, address: str) -> None:
+        try:
+            share = self._shares.enter(address)
+        except TooManyConnectionsError as error:
+            self._too_many(error)
+            accepted.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(accepted, share))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _too_many(self, error: TooManyConnectionsError) -> None:
+        self._context.measures.fault("too_many_connections")
+        log.warning("too_many_connections", peer=error.holder, held=error.held)
+
+    async def _serve(self, accepted: socket.socket, share: ConnectionShare) -> None:
+        limits = self._context.limits
+        peer = FramedConnection(limits.max_frame_bytes, limits.frame_timeout_s, budget=self._context.request_budget)
+        max_response_bytes = RESPONSE_FACTOR * limits.max_frame_bytes
+        broker = FramedConnection(max_response_bytes, limits.frame_timeout_s, budget=self._context.budget)
+        try:
+            async with asyncio.timeout(limits.hello_timeout_s):
+                await shake_hands(accepted, peer, self._tls)
+                first = await peer.read_frame()
+            if first is None:
+                self._context.measures.connection_ended("peer", peer.error)
+                return
+            capabilities = self._greet(peer, first, share) if is_hello(first) else None
+            await connect_framed(self._context.broker, broker)
+            relay = LeaderRelay(self._context, peer, broker, capabilities, self._watermarks)
+            self._relays.add(relay)
+            try:
+                await relay.run(None if is_hello(first) else first)
+            finally:
+                self._relays.discard(relay)
+        except TooManyConnectionsError as error:
+            self._too_many(error)
+        except (PeerRefusedError, MalformedFrameError) as error:
+            self._context.measures.fault("peer_refused")
+            log.error("peer_refused", error=str(error))
+        except TimeoutError:
+            self._context.measures.fault("peer_silent")
+        except OSError as error:
+            self._context.measures.fault("broker_unreachable")
+            log.warning("broker_unreachable", broker=str(self._context.broker), error=str(error))
+        except Exception as error:
+            self._context.measures.fault("relay_defect")
+            log.error("relay_defect", defect=defect_site(error))
+        finally:
+            peer.close()
+            broker.close()
+            self._shares.leave(share)
+
+    def _greet(self, peer: FramedConnection, first: Buffer, share: ConnectionShare) -> PeerCapabilities:
+        """Answer a hello; what both agents understand."""
+        hello = Hello.decode(first)
+        check_certificate(peer, hello)
+        capabilities = agree(self._context.hello, hello)
+        if hello.broker_id in self._context.followers:
+            self._shares.name(share, hello.broker_id)
+        peer.write_frame(self._context.hello.encode())
+        log.info("peer_accepted", follower=hello.broker_id, capabilities=capabilities.name)
+        return capabilities
+
+    async def stop(self) -> None:
+        """Close the listener and all connections."""
+        await self._listener.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._context.catch_up is not None:
+            self._context.catch_up.close()
+
+    def segment_deletion_started(self, segment_id: CombinedSegmentId) -> None:
+        """Give no link to this object any more."""
+        self._context.index.drop_object(segment_id)
+        if self._context.catch_up is not None:
+            self._context.catch_up.drop_object(segment_id)
+
+    @property
+    def replication_is_pending(self) -> bool:
+        """Whether followers have yet to take something that is stored."""
+        return self._watermarks.any_ahead
+
+    # UploadListener.
+
+    def segment_uploaded(self, segment: UploadedSegment) -> None:
+        """List the batches, announce the segment to those who follow its partitions, and wake who waits."""
+        for item, entry in zip(segment.items, segment.entries, strict=True):
+            records, start = item.records, entry.start_file_position
+            self._context.index.add(
+                item.topic_id_partition,
+                [
+                    (
+                        batch.base_offset,
+                        StoredBatch(
+                            bytes(records[batch.start : batch.start + HEADER_PREFIX_BYTES]),
+                            segment.combined_segment_id,
+                            start + batch.start,
+                            start + batch.end,
+                        ),
+                    )
+                    for batch in item.batches
+                ],
+            )
+            self._watermarks.stored(item.topic_id_partition, item.last_offset + 1, item.seen_s)
+        if self._context.catch_up is not None:
+            self._context.catch_up.uploaded(segment.combined_segment_id)
+        for relay in self._relays:
+            relay.announce(segment)
+        self._context.uploads.notify()
+        self._context.stage_times.observe("announced", self._context.clock() - segment.stored_s)
+
+    def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
+        """Forget what is dead."""
+        self._context.index.drop_from(partition, offset)
+        if self._context.catch_up is not None:
+            self._context.catch_up.drop_from(partition, offset)
+        for relay in self._relays:
+            relay.truncated(partition)
+
+    def partition_released(self, partition: TopicIdPartition) -> None:
+        """Forget the partition; whoever waits for its links looks again."""
+        self._context.index.drop(partition)
+        if self._context.catch_up is not None:
+            self._context.catch_up.drop(partition)
+        self._watermarks.drop(partition)
+        for relay in self._relays:
+            relay.forget(partition)
+        self._context.uploads.notify()

@@ -1,0 +1,255 @@
+"""Decides what becomes of one Fetch response: links, waiting for links, or the bytes as they are.
+
+Sans-IO: the leader proxy hands in the response and the time, and asks again whenever an upload finished, a mode changed
+or the time came that the last answer named. Rules:
+
+- A batch is linked only if the index holds one with the same header prefix, so it equals the leader's.
+- A response is answered with what is ready. A partition whose newest batches are not stored yet gets the stored ones
+  alone, or nothing this time: the follower asks again from where it stands, as it does after a cut-off batch.
+- What was uploaded before the index began, or was forgotten by it, is looked for as `OlderBatches`.
+- A partition waits for its links at most `wait_max_s`, over as many responses as it takes; then its bytes go inline.
+- In partitions where inline is cheaper, links are used only when they save enough (a follower that catches up).
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kafka_log.crc32c import crc32c
+from kafka_log.record_batch import HEADER_PREFIX_BYTES, BatchSpan, CorruptBatchError, scan_batches
+from kafka_log.topic_partition import TopicIdPartition
+from replication.leader.link_index import LinkIndex, StoredBatch
+from replication.wire.fetch_frame import CONSUMER_REPLICA_ID, Buffer, FetchResponseView, RecordsField
+from replication.wire.link import MAX_ITEMS, Cut, InlineBytes, LinkedResponse, Part, SegmentLink
+from rlm.write_path.led_views import LedPartitions
+from rlm.write_path.link_policy import LinkMode
+
+
+@dataclass(slots=True)
+class PlannedField:
+    """A records field under consideration. `stored` is the run of its first batches that are in object storage."""
+
+    records: RecordsField
+    partition: TopicIdPartition
+    batches: list[BatchSpan]
+    mode: LinkMode
+    stored: list[StoredBatch] = field(default_factory=list)
+    gave_up: bool = False
+    """It has waited for as long as it may, so in this response its bytes go inline."""
+
+    @property
+    def linked_bytes(self) -> int:
+        """Bytes that links would stand for."""
+        return self.batches[len(self.stored) - 1].end - self.batches[0].start if self.stored else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PassThrough:
+    """Send the frame as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForUploads:
+    """Nothing can be linked yet. Ask again after an upload, at the latest at this (monotonic) time."""
+
+    until_s: float
+    partitions: tuple[TopicIdPartition, ...]
+    """Whose uploads are awaited."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendLinked:
+    """Send this instead of the frame."""
+
+    response: LinkedResponse
+    linked: tuple[tuple[TopicIdPartition, int, int], ...]
+    """(partition, next offset after the linked batches, bytes)."""
+    inline: tuple[tuple[TopicIdPartition, int], ...]
+    """(partition, bytes) that stay in the response."""
+
+
+Verdict = PassThrough | WaitForUploads | SendLinked
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerLimits:
+    """How long a partition waits for links, and what links must save where inline is cheaper."""
+
+    wait_max_s: float
+    break_even_bytes: int
+
+
+class OlderBatches(Protocol):
+    """Where batches are found that the index does not hold: see `replication.leader.catch_up`."""
+
+    def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
+        """As LinkIndex."""
+
+    def expected(self, partition: TopicIdPartition, offset: int) -> bool:
+        """Whether the batch at this offset may be found soon."""
+
+
+class NoOlderBatches:
+    """The index is all there is."""
+
+    def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
+        return None
+
+    def expected(self, partition: TopicIdPartition, offset: int) -> bool:
+        return False
+
+
+class LinkPlanner:
+    """Plans the responses of one connection, one at a time; remembers since when partitions wait."""
+
+    def __init__(
+        self, index: LinkIndex, led: LedPartitions, limits: PlannerLimits, older: OlderBatches | None = None
+    ) -> None:
+        self._index = index
+        self._older: OlderBatches = older or NoOlderBatches()
+        self._led = led
+        self._limits = limits
+        self._waiting_since: dict[TopicIdPartition, float] = {}
+        self._frame: Buffer = b""
+        self._begun_s: float | None = None
+        self._fields: list[PlannedField] = []
+        self._size_bytes = 0
+
+    def begin(self, frame: Buffer, view: FetchResponseView, follower_id: int) -> None:
+        """Take up a response. Partitions that are not of this agent's concern stay as they are.
+
+        `follower_id` is CONSUMER_REPLICA_ID for a replica that is not known.
+        """
+        self._frame = frame
+        self._begun_s = None
+        self._fields = []
+        # One object combines the partitions, so it is their sum that decides whether it pays.
+        self._size_bytes = sum(records.records_end - records.records_start for records in view.fields)
+        for records in view.fields:
+            if records.records_end == records.records_start or records.topic_id is None or records.error_code:
+                continue
+            partition = TopicIdPartition(records.topic_id, records.partition)
+            try:
+                batches = scan_batches(frame, records.records_start, records.records_end)
+            except CorruptBatchError:  # an old message format, or worse: the follower's broker shall judge
+                continue
+            if not batches:
+                continue
+            mode = self._led.mode_of(partition, self._size_bytes)
+            if mode is not LinkMode.OFF:
+                self._fields.append(PlannedField(records, partition, batches, mode))
+                size = batches[-1].end - batches[0].start
+                if follower_id != CONSUMER_REPLICA_ID:
+                    self._led.fetched(follower_id, partition, batches[0].base_offset, size)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the response at hand has record batches of partitions led here with the feature on."""
+        return bool(self._fields)
+
+    def decide(self, now_s: float) -> Verdict:
+        """What to do with the response at hand, as of now."""
+        if not self._fields:
+            return PassThrough()
+        if self._begun_s is None:
+            self._begun_s = now_s
+        for planned in self._fields:
+            self._find_stored(planned)
+        waiting = self._still_waiting(now_s, self._begun_s)
+        if not self._links_pay():
+            if not waiting or any(planned.gave_up for planned in self._fields):
+                for planned in waiting:  # they go along inline
+                    del self._waiting_since[planned.partition]
+                return PassThrough()
+            since = min(self._waiting_since[planned.partition] for planned in waiting)
+            return WaitForUploads(since + self._limits.wait_max_s, tuple(planned.partition for planned in waiting))
+        linked = self._linked({planned.partition for planned in waiting})
+        return linked if linked.response.items <= MAX_ITEMS else PassThrough()
+
+    def _find_stored(self, planned: PlannedField) -> None:
+        """Extend the run of stored batches; it never shrinks while one response is planned."""
+        find, frame = self._index.find, self._frame
+        for batch in planned.batches[len(planned.stored) :]:
+            header_prefix = frame[batch.start : batch.start + HEADER_PREFIX_BYTES]
+            stored = find(planned.partition, batch.base_offset)
+            if stored is None or stored.header_prefix != header_prefix:
+                stored = self._older.find(planned.partition, batch.base_offset)
+                if stored is None or stored.header_prefix != header_prefix:
+                    return
+            planned.stored.append(stored)
+
+    def _still_waiting(self, now_s: float, begun_s: float) -> list[PlannedField]:
+        """Fields without any link whose uploads are worth waiting for, and whose patience has not run out."""
+        waiting = []
+        for planned in self._fields:
+            if planned.stored or planned.gave_up or not self._is_worth_waiting(planned):
+                self._waiting_since.pop(planned.partition, None)
+                continue
+            since = self._waiting_since.setdefault(planned.partition, begun_s)
+            if now_s - since < self._limits.wait_max_s:
+                waiting.append(planned)
+            else:  # these bytes go inline now; whether the next ones wait again is for `_led` to say
+                del self._waiting_since[planned.partition]
+                planned.gave_up = True
+        return waiting
+
+    def _is_worth_waiting(self, planned: PlannedField) -> bool:
+        planned.mode = self._led.mode_of(planned.partition, self._size_bytes)
+        if planned.mode is not LinkMode.LINK:
+            return False
+        partition, offset = planned.partition, planned.batches[0].base_offset
+        return self._led.upload_expected(partition, offset) or self._older.expected(partition, offset)
+
+    def _links_pay(self) -> bool:
+        if any(planned.stored and planned.mode is LinkMode.LINK for planned in self._fields):
+            return True
+        return sum(planned.linked_bytes for planned in self._fields) >= self._limits.break_even_bytes
+
+    def _linked(self, waiting: set[TopicIdPartition]) -> SendLinked:
+        cuts: list[Cut] = []
+        skeleton: list[Buffer] = []
+        linked: list[tuple[TopicIdPartition, int, int]] = []
+        inline: list[tuple[TopicIdPartition, int]] = []
+        frame = memoryview(self._frame)
+        position = skeleton_bytes = 0
+        for planned in self._fields:
+            records = planned.records
+            if not planned.stored and planned.partition not in waiting:
+                inline.append((planned.partition, records.records_end - records.records_start))
+                continue
+            parts = self._links(planned)
+            if planned.stored:
+                linked.append(
+                    (
+                        planned.partition,
+                        planned.batches[len(planned.stored) - 1].last_offset + 1,
+                        planned.linked_bytes,
+                    )
+                )
+                rest = frame[planned.batches[len(planned.stored) - 1].end : records.records_end]
+                if planned.mode is LinkMode.INLINE and len(rest):
+                    parts.append(InlineBytes(rest))
+                    inline.append((planned.partition, len(rest)))
+            skeleton.append(frame[position : records.length_start])
+            skeleton_bytes += records.length_start - position
+            position = records.records_end
+            cuts.append(Cut(skeleton_bytes, tuple(parts)))
+        skeleton.append(frame[position:])
+        return SendLinked(LinkedResponse(len(frame), tuple(cuts), tuple(skeleton)), tuple(linked), tuple(inline))
+
+    def _links(self, planned: PlannedField) -> list[Part]:
+        """One link for each run of batches that lie one after the other in one object."""
+        parts: list[Part] = []
+        frame = memoryview(self._frame)
+        first = 0
+        for index in range(1, len(planned.stored) + 1):
+            if index < len(planned.stored) and _adjoin(planned.stored[index - 1], planned.stored[index]):
+                continue
+            run = frame[planned.batches[first].start : planned.batches[index - 1].end]
+            start = planned.stored[first]
+            parts.append(SegmentLink(start.object_id, start.start_position, len(run), crc32c(run)))
+            first = index
+        return parts
+
+
+def _adjoin(left: StoredBatch, right: StoredBatch) -> bool:
+    return left.object_id == right.object_id and left.end_position == right.start_position

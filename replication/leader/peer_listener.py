@@ -1,0 +1,96 @@
+"""Where other agents dial: accepts connections one by one, so that each is known before its TLS handshake.
+
+asyncio's own servers tell of a connection when its handshake is over; one that never ends would be counted nowhere.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+
+import structlog
+
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_connection import Address, Listener
+from replication.wire.peer_protocol import PeerRefusedError
+
+log = structlog.get_logger(__name__)
+
+_BACKLOG = 128
+_ACCEPT_PAUSE_S = 1.0
+"""Where no connection can be taken, as without file descriptors, the next try would fail at once, too."""
+
+
+class PeerListener:
+    """Listens from `start` until `close`."""
+
+    def __init__(self, accepted: Callable[[socket.socket, str], object], failed: Callable[[], object]) -> None:
+        """`accepted` is given each connection and the address it comes from, `failed` is called when none is taken."""
+        self._accepted = accepted
+        self._failed = failed
+        self._tasks: list[asyncio.Task[None]] = []
+        self.sockets: list[socket.socket] = []
+
+    async def start(self, listener: Listener) -> None:
+        """Raises OSError naming the address."""
+        self.sockets = await _bound(listener) if isinstance(listener, Address) else [listener]
+        for one in self.sockets:
+            one.setblocking(False)
+            one.listen(_BACKLOG)
+            self._tasks.append(asyncio.get_running_loop().create_task(self._accept(one)))
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(listening)
+            except ConnectionError:  # it went while it waited
+                continue
+            except OSError as error:
+                self._failed()
+                log.warning("accept_failed", error=str(error))
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            self._accepted(connection, str(address[0]))
+
+    async def close(self) -> None:
+        """Take no more. Idempotent."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for one in self.sockets:
+            one.close()
+
+
+async def _bound(address: Address) -> list[socket.socket]:
+    """A socket for each address that the name stands for, as asyncio's servers have."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    bound: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, where in dict.fromkeys(found):
+            one = socket.socket(family, kind, protocol)
+            bound.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind(where)
+    except OSError as error:
+        for one in bound:
+            one.close()
+        raise OSError(error.errno, f"cannot listen at {address}: {error.strerror}") from error
+    return bound
+
+
+async def shake_hands(accepted: socket.socket, connection: FramedConnection, tls: ssl.SSLContext | None) -> None:
+    """Make a connection of what was accepted; under TLS with its handshake. The caller bounds the time.
+
+    A peer that goes meanwhile leaves `connection` closed. Raises PeerRefusedError when it is none of ours.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.connect_accepted_socket(lambda: connection, accepted, ssl=tls)
+    except ssl.SSLError as error:
+        raise PeerRefusedError(f"the TLS handshake failed: {error.reason or error}") from error
+    except OSError:
+        connection.close()

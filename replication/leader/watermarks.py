@@ -1,0 +1,73 @@
+"""How long it takes from an append until the high watermark passes it: what a producer with acks=all waits for.
+
+A leader advances its high watermark when the last in-sync follower asks for what comes next. So the moment is taken
+from the followers' requests as they pass; a response that tells a high watermark settles what is left, as when a
+follower is not in sync.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from kafka_log.topic_partition import TopicIdPartition
+from rlm.write_path.measures import StageTimes
+
+_MAX_TRACKED = 1024
+"""Per partition; beyond it, new appends go unmeasured until the watermark moves."""
+
+
+@dataclass(slots=True)
+class _Tracked:
+    ahead: deque[tuple[int, float]] = field(default_factory=deque)
+    """(next offset, when the append was noticed), ascending."""
+    fetch_offsets: dict[object, int] = field(default_factory=dict)
+    """By follower: the offset that it asked for last."""
+
+
+class WatermarkTimes:
+    """Measures the stage `high_watermark`. Used from the event loop alone."""
+
+    def __init__(self, stage_times: StageTimes) -> None:
+        self._stage_times = stage_times
+        self._partitions: dict[TopicIdPartition, _Tracked] = {}
+        self._ahead = 0
+
+    @property
+    def any_ahead(self) -> bool:
+        """Whether the high watermark of a partition has yet to pass something that is stored."""
+        return self._ahead > 0
+
+    def stored(self, partition: TopicIdPartition, next_offset: int, seen_s: float) -> None:
+        """Batches below `next_offset`, noticed at this time, are stored."""
+        ahead = self._partitions.setdefault(partition, _Tracked()).ahead
+        if len(ahead) < _MAX_TRACKED:
+            ahead.append((next_offset, seen_s))
+            self._ahead += 1
+
+    def fetched(self, partition: TopicIdPartition, follower: object, offset: int, now_s: float) -> None:
+        """A follower asks for this offset, so it has all below."""
+        tracked = self._partitions.get(partition)
+        if tracked is not None:
+            tracked.fetch_offsets[follower] = offset
+            self._passed(tracked, min(tracked.fetch_offsets.values()), now_s)
+
+    def passed(self, partition: TopicIdPartition, high_watermark: int, now_s: float) -> None:
+        """The leader's broker reports this high watermark."""
+        tracked = self._partitions.get(partition)
+        if tracked is not None:
+            self._passed(tracked, high_watermark, now_s)
+
+    def drop(self, partition: TopicIdPartition) -> None:
+        """The partition is not led here any more."""
+        tracked = self._partitions.pop(partition, None)
+        if tracked is not None:
+            self._ahead -= len(tracked.ahead)
+
+    def drop_follower(self, follower: object) -> None:
+        """The follower's connection ended."""
+        for tracked in self._partitions.values():
+            tracked.fetch_offsets.pop(follower, None)
+
+    def _passed(self, tracked: _Tracked, offset: int, now_s: float) -> None:
+        while tracked.ahead and tracked.ahead[0][0] <= offset:
+            self._stage_times.observe("high_watermark", now_s - tracked.ahead.popleft()[1])
+            self._ahead -= 1

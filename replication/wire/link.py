@@ -1,0 +1,252 @@
+"""The linked response: a Fetch response whose records were replaced by where they are in object storage.
+
+A linked response travels only between two agents. It carries the original frame with some records fields cut out (the
+skeleton), and for each cut what belongs there: runs of bytes of an object (`SegmentLink`), or bytes as they are
+(`InlineBytes`), in order. The reader puts the fields together and never has to understand the Fetch frame itself.
+
+A link names a combined segment by its writer's broker id, incarnation and sequence, or an archive object by partition,
+offsets and writer. It cannot name a bucket, a key or a URL: the reader builds the key itself, within its own store and
+cluster. Links to archive objects (`PeerCapabilities.ARCHIVE_LINKS`) are long and few: each has its object's whole id.
+
+Layout (integers big endian, `varint` is Kafka's unsigned varint):
+
+    original frame size   uint32
+    segment count         varint
+      broker id varint, incarnation uint48, sequence uint48         per segment
+    cut count             varint
+      position in the skeleton, from the previous cut   varint      per cut
+      part count                                        varint
+        kind 0: segment index varint, start position varint, length varint, CRC32C uint32
+        kind 1: length varint, bytes
+        kind 2: archive object id (52 bytes), start position varint, length varint, CRC32C uint32
+    skeleton              the rest
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
+from plugin.segment_metadata import CombinedSegmentId
+from replication.wire.fetch_frame import Buffer, MalformedFrameError, encode_unsigned_varint
+
+_FRAME_SIZE = struct.Struct(">I")
+_CRC32C = struct.Struct(">I")
+_SEGMENT_LINK = 0
+_INLINE_BYTES = 1
+_ARCHIVE_LINK = 2
+_MAX_VARINT_BYTES = 9
+
+MAX_ITEMS = 8192
+"""Objects, cuts and parts of one response together; so what a payload of megabytes costs is bounded before it is read.
+A response that would have more goes inline."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLink:
+    """Whole record batches: the bytes [start_position, start_position + length) of an object."""
+
+    object_id: StoredObjectId
+    start_position: int
+    length: int
+    crc32c: int
+    """CRC32C of those bytes as the leader's broker returned them in this very response."""
+
+    @property
+    def end_position(self) -> int:
+        """Exclusive."""
+        return self.start_position + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class InlineBytes:
+    """Record bytes that travel with the response."""
+
+    data: Buffer
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return len(self.data)
+
+
+Part = SegmentLink | InlineBytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A records field that was taken out; no parts at all means that the field is now empty."""
+
+    skeleton_position: int
+    """Where the field, its length varint included, goes into the skeleton."""
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedResponse:
+    """A Fetch response on its way between agents."""
+
+    original_frame_bytes: int
+    cuts: tuple[Cut, ...]
+    skeleton: Sequence[Buffer]
+
+    @property
+    def items(self) -> int:
+        """What `MAX_ITEMS` bounds; no object is counted that no link names."""
+        return len(self.cuts) + sum(len(cut.parts) for cut in self.cuts) + len({link.object_id for link in self.links})
+
+    @property
+    def links(self) -> list[SegmentLink]:
+        """All links, in the order of the frame."""
+        return [part for cut in self.cuts for part in cut.parts if isinstance(part, SegmentLink)]
+
+
+def encode_linked_response(response: LinkedResponse) -> list[Buffer]:
+    """The response as buffers to be written one after the other; record bytes are not copied."""
+    segments: dict[CombinedSegmentId, int] = {}
+    for link in response.links:
+        if not isinstance(link.object_id, ArchiveObjectId):
+            segments.setdefault(link.object_id, len(segments))
+    head = bytearray(_FRAME_SIZE.pack(response.original_frame_bytes))
+    head += encode_unsigned_varint(len(segments))
+    for segment in segments:
+        head += encode_unsigned_varint(segment.broker_id)
+        head += segment.incarnation.to_bytes(6, "big") + segment.sequence.to_bytes(6, "big")
+    head += encode_unsigned_varint(len(response.cuts))
+    buffers: list[Buffer] = []
+    previous = 0
+    for cut in response.cuts:
+        head += encode_unsigned_varint(cut.skeleton_position - previous)
+        head += encode_unsigned_varint(len(cut.parts))
+        previous = cut.skeleton_position
+        for part in cut.parts:
+            if isinstance(part, SegmentLink):
+                head += _encode_link(part, segments)
+            else:
+                head.append(_INLINE_BYTES)
+                head += encode_unsigned_varint(part.length)
+                buffers += [head, part.data]
+                head = bytearray()
+    return [*buffers, head, *response.skeleton]
+
+
+def _encode_link(link: SegmentLink, segments: Mapping[CombinedSegmentId, int]) -> bytes:
+    if isinstance(link.object_id, ArchiveObjectId):
+        named = bytes((_ARCHIVE_LINK,)) + link.object_id.to_bytes()
+    else:
+        named = bytes((_SEGMENT_LINK,)) + encode_unsigned_varint(segments[link.object_id])
+    return b"".join(
+        (named, encode_unsigned_varint(link.start_position), encode_unsigned_varint(link.length),
+         _CRC32C.pack(link.crc32c))
+    )  # fmt: skip
+
+
+def decode_linked_response(payload: Buffer, max_frame_bytes: int) -> LinkedResponse:
+    """The inverse of `encode_linked_response`.
+
+    Raises MalformedFrameError when a count or length leads out of the payload, when there are more than `MAX_ITEMS`,
+    when a cut lies outside the skeleton, or when the frame that it describes would be larger than `max_frame_bytes`.
+    """
+    reader = _Reader(payload)
+    original_frame_bytes = reader.uint32()
+    if original_frame_bytes > max_frame_bytes:
+        raise MalformedFrameError(0, f"an original frame of {original_frame_bytes} bytes exceeds {max_frame_bytes}")
+    segments = [_decode_segment(reader) for _ in range(reader.count(min_item_bytes=13))]
+    cuts: list[Cut] = []
+    position = described_bytes = 0
+    for _ in range(reader.count(min_item_bytes=2)):
+        position += reader.varint()
+        parts = tuple(_decode_part(reader, segments) for _ in range(reader.count(min_item_bytes=2)))
+        described_bytes += sum(part.length for part in parts)
+        cuts.append(Cut(position, parts))
+    skeleton = reader.rest()
+    if position > len(skeleton):
+        raise MalformedFrameError(reader.position, f"a cut at {position} lies outside of {len(skeleton)} bytes")
+    if described_bytes > max_frame_bytes:
+        raise MalformedFrameError(reader.position, f"{described_bytes} linked bytes exceed {max_frame_bytes}")
+    return LinkedResponse(original_frame_bytes, tuple(cuts), (skeleton,))
+
+
+def _decode_segment(reader: "_Reader") -> CombinedSegmentId:
+    broker_id = reader.varint()
+    if broker_id > 0x7FFFFFFF:
+        raise MalformedFrameError(reader.position, f"broker id {broker_id}")
+    return CombinedSegmentId(broker_id, int.from_bytes(reader.take(6), "big"), int.from_bytes(reader.take(6), "big"))
+
+
+def _decode_part(reader: "_Reader", segments: Sequence[CombinedSegmentId]) -> Part:
+    kind = reader.take(1)[0]
+    if kind == _INLINE_BYTES:
+        return InlineBytes(reader.take(reader.varint()))
+    object_id: StoredObjectId
+    if kind == _SEGMENT_LINK:
+        segment_index = reader.varint()
+        if segment_index >= len(segments):
+            raise MalformedFrameError(reader.position, f"segment {segment_index} of {len(segments)}")
+        object_id = segments[segment_index]
+    elif kind == _ARCHIVE_LINK:
+        object_id = _decode_archive_object(reader)
+    else:
+        raise MalformedFrameError(reader.position, f"unknown kind of part {kind}")
+    start_position, length = reader.varint(), reader.varint()
+    return SegmentLink(object_id, start_position, length, reader.uint32())
+
+
+def _decode_archive_object(reader: "_Reader") -> ArchiveObjectId:
+    start = reader.position
+    try:
+        return ArchiveObjectId.from_bytes(bytes(reader.take(ARCHIVE_OBJECT_ID_BYTES)))
+    except ValueError as error:
+        raise MalformedFrameError(start, str(error)) from error
+
+
+class _Reader:
+    """Takes bytes from a payload, and never more than there are."""
+
+    __slots__ = ("_items_left", "_view", "position")
+
+    def __init__(self, payload: Buffer) -> None:
+        self._view = memoryview(payload)
+        self._items_left = MAX_ITEMS
+        self.position = 0
+
+    def uint32(self) -> int:
+        try:
+            value: int = _CRC32C.unpack_from(self._view, self.position)[0]
+        except struct.error as error:
+            raise MalformedFrameError(self.position, "4 bytes wanted") from error
+        self.position += _CRC32C.size
+        return value
+
+    def take(self, count: int) -> memoryview:
+        start, end = self.position, self.position + count
+        if end > len(self._view):
+            raise MalformedFrameError(start, f"{count} bytes wanted, {len(self._view) - start} left")
+        self.position = end
+        return self._view[start:end]
+
+    def rest(self) -> memoryview:
+        return self.take(len(self._view) - self.position)
+
+    def varint(self) -> int:
+        if self.position < len(self._view) and (value := self._view[self.position]) < 0x80:
+            self.position += 1
+            return value
+        value = shift = 0
+        for position in range(self.position, min(self.position + _MAX_VARINT_BYTES, len(self._view))):
+            byte = self._view[position]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                self.position = position + 1
+                return value
+            shift += 7
+        raise MalformedFrameError(self.position, "a varint does not end")
+
+    def count(self, min_item_bytes: int) -> int:
+        count = self.varint()
+        if count * min_item_bytes > len(self._view) - self.position:
+            raise MalformedFrameError(self.position, f"{count} items exceed the payload")
+        self._items_left -= count
+        if self._items_left < 0:
+            raise MalformedFrameError(self.position, f"{count} more items than {MAX_ITEMS} in all")
+        return count

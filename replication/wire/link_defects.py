@@ -1,0 +1,86 @@
+"""What becomes of links after a defect: they rest, and the leader's bytes go inline meanwhile.
+
+A message that the other agent's version makes otherwise, a response that our own planning stumbles over: met once, it
+is met again by the next fetch, which asks for the same records. So nothing here ends a connection. The response at
+hand goes inline, and all that follow on this way do, for a while that doubles while defects go on.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from plugin.errors import defect_site
+from replication.wire.fetch_frame import MalformedFrameError
+from replication.wire.measures import ReplicationMeasures
+
+log = structlog.get_logger(__name__)
+
+FIRST_REST_S: Final = 10.0
+LONGEST_REST_S: Final = 600.0
+
+
+class LinkRest:
+    """How long links rest, sans-IO. All times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._rest_s = 0.0
+        self._until_s = float("-inf")
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether links may be used."""
+        return now_s >= self._until_s
+
+    def begin(self, now_s: float) -> float:
+        """A defect was met: the rest in seconds that begins with it; 0 when one is under way."""
+        if not self.is_over(now_s):
+            return 0.0
+        goes_on = now_s < self._until_s + LONGEST_REST_S
+        self._rest_s = min(2 * self._rest_s, LONGEST_REST_S) if goes_on else FIRST_REST_S
+        self._until_s = now_s + self._rest_s
+        return self._rest_s
+
+
+class LinkDefects:
+    """Defects on the way to or from one peer, each counted, told once for each rest."""
+
+    def __init__(self, measures: ReplicationMeasures, clock: Callable[[], float], **peer: int) -> None:
+        """`peer` names the other agent's broker in the log."""
+        self._measures = measures
+        self._clock = clock
+        self._peer = peer
+        self._rest = LinkRest()
+
+    @property
+    def links_rest(self) -> bool:
+        """Whether all is to go inline."""
+        return not self._rest.is_over(self._clock())
+
+    def met(self, where: str, error: BaseException) -> None:
+        """A defect; `where` labels the counter."""
+        self._measures.fault(f"link_defect_{where}")
+        rest_s = self._rest.begin(self._clock())
+        if rest_s:
+            told = str(error) if isinstance(error, MalformedFrameError) else defect_site(error)
+            log.error("link_defect", where=where, defect=told, **self._peer, inline_for_s=rest_s)
+
+    def survived(self, where: str) -> "_Survived":
+        """`with` it, what is done inside may fail without more harm than links that rest."""
+        return _Survived(self, where)
+
+
+class _Survived:
+    __slots__ = ("_defects", "_where")
+
+    def __init__(self, defects: LinkDefects, where: str) -> None:
+        self._defects = defects
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._defects.met(self._where, error)
+        return True

@@ -1,0 +1,134 @@
+"""Connections between agents: TCP or mutual TLS, and the hellos."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import structlog
+
+from replication.wire.fetch_frame import MalformedFrameError
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree
+
+log = structlog.get_logger(__name__)
+
+HELLO_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where something listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+Listener = Address | socket.socket
+"""Where to listen, or what listens there already: a socket that a service manager has handed over."""
+
+
+async def listen(
+    factory: Callable[[], asyncio.BaseProtocol], listener: Listener, tls: ssl.SSLContext | None = None
+) -> asyncio.Server:
+    """Raises OSError naming the address."""
+    loop = asyncio.get_running_loop()
+    if isinstance(listener, Address):
+        return await loop.create_server(factory, listener.host, listener.port, ssl=tls)
+    return await loop.create_server(factory, sock=listener, ssl=tls)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTls:
+    """PEM files for mutual TLS between agents. A certificate must name `broker-<id>`, as DNS name or common name."""
+
+    certificate_file: Path
+    key_file: Path
+    ca_file: Path
+
+    def client_context(self) -> ssl.SSLContext:
+        """For connections to other agents; read anew at each use, so that rotated files take effect."""
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.ca_file))
+        context.check_hostname = False  # the certificate is held against the broker id instead
+        return self._loaded(context)
+
+    def server_context(self) -> ssl.SSLContext:
+        """For the peer listener. Its files are read anew at each handshake, so that rotated ones take effect.
+
+        Files that cannot be read then (one is there, the other not yet) leave the last good ones in use.
+        """
+        newest = self._listening()
+
+        def take_newest(handshake: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _old: ssl.SSLContext) -> None:
+            nonlocal newest
+            try:
+                newest = self._listening()
+            except (OSError, ssl.SSLError) as error:
+                log.warning("peer_certificate_unreadable", file=str(self.certificate_file), error=str(error))
+            handshake.context = newest
+
+        context = self._listening()
+        context.sni_callback = take_newest
+        return context
+
+    def _listening(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(self.ca_file))
+        context.verify_mode = ssl.CERT_REQUIRED
+        return self._loaded(context)
+
+    def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.certificate_file, self.key_file)
+        return context
+
+
+async def connect_framed(
+    address: Address, connection: FramedConnection, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0
+) -> FramedConnection:
+    """Connect within `timeout_s`. Raises OSError (TimeoutError included) or ssl.SSLError."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(timeout_s):
+        await loop.create_connection(lambda: connection, address.host, address.port, ssl=tls)
+    return connection
+
+
+async def exchange_hellos(connection: FramedConnection, own: Hello, expected_broker_id: int) -> PeerCapabilities:
+    """As the side that connected: say hello, and return what both agents understand.
+
+    Raises PeerRefusedError when another broker's agent or another cluster's answers, ConnectionError when none does.
+    """
+    connection.write_frame(own.encode())
+    async with asyncio.timeout(HELLO_TIMEOUT_S):
+        answer = await connection.read_frame()
+    if answer is None:
+        raise ConnectionResetError("the peer closed the connection instead of a hello")
+    try:
+        peer = Hello.decode(answer)
+    except MalformedFrameError as error:
+        raise PeerRefusedError(str(error)) from error
+    if peer.broker_id != expected_broker_id:
+        raise PeerRefusedError(f"broker {peer.broker_id}'s agent answers where broker {expected_broker_id}'s should")
+    check_certificate(connection, peer)
+    return agree(own, peer)
+
+
+def check_certificate(connection: FramedConnection, peer: Hello) -> None:
+    """Under TLS, hold the certificate against the broker id that the peer claims. Raises PeerRefusedError."""
+    certificate = connection.peer_certificate
+    if certificate is None:
+        return
+    if f"broker-{peer.broker_id}" not in _names(certificate):
+        raise PeerRefusedError(f"the certificate does not name broker-{peer.broker_id}")
+
+
+def _names(certificate: dict[str, object]) -> set[str]:
+    alternative = cast(tuple[tuple[str, str], ...], certificate.get("subjectAltName", ()))
+    subject = cast(tuple[tuple[tuple[str, str], ...], ...], certificate.get("subject", ()))
+    names = {value for kind, value in alternative if kind == "DNS"}
+    return names | {value for attribute in subject for key, value in attribute if key == "commonName"}

@@ -1,0 +1,197 @@
+"""What two agents say to each other, sans-IO.
+
+Every message is framed as Kafka frames are: four bytes of size, then the payload. The first message in either direction
+is a hello, told from a Kafka request by its first four bytes (no API has their number); a connection without a hello is
+a plain Kafka connection, whose peer gets no links. After the hellos, a payload's first byte is its kind (and whether
+the rest is packed, see `replication.wire.peer_channel`):
+
+    KAFKA           a Kafka frame, unchanged                                   both ways
+    LINKED          a linked response (`replication.wire.link`)                     leader to follower
+    ANNOUNCE        a combined segment was stored, and which of its bytes      leader to follower
+                    hold partitions that this connection fetches
+    INLINE_REQUEST  the response with this correlation id could not be         follower to leader
+                    hydrated: send the original
+    LINKS_PAUSED    object storage fails here: send everything inline          follower to leader
+    LINKS_RESUMED   it answers again                                           follower to leader
+    READ_AHEAD      ranges of an object that this connection, which is far     leader to follower
+                    behind, will be given links to; as ANNOUNCE
+    LINKED_OLD      as LINKED, to a follower that is far behind                leader to follower
+    READ_ARCHIVE_AHEAD  as READ_AHEAD, of an archive object                    leader to follower
+
+What the last three name is read within the quota for such reads. A peer is sent only what it understands, as its hello
+tells (`PeerCapabilities`).
+
+One peer connection stands for one connection of a broker's replica fetcher, so order and closing carry over.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import CONFORM, Flag, IntEnum
+
+from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
+from plugin.segment_metadata import CombinedSegmentId
+from replication.wire.fetch_frame import Buffer, MalformedFrameError
+
+HELLO_MAGIC = b"RWAL"
+PROTOCOL_VERSION = 1
+"""Another one only where capabilities cannot say what differs: agents of two versions have none in common."""
+MAX_HELLO_BYTES = 512
+MAX_ANNOUNCED_RANGES = 256
+
+_HELLO = struct.Struct(">4sHIiQH")  # magic, version, capabilities, broker id, incarnation, cluster id's length
+_SEGMENT_ID_BYTES = 16
+_RANGE = struct.Struct(">II")
+_CORRELATION = struct.Struct(">i")
+
+
+class PeerCapabilities(Flag, boundary=CONFORM):
+    """What an agent understands, or two agents have in common. Bits of newer agents are ignored."""
+
+    NONE = 0
+    LINKS = 1
+    """LINKED, ANNOUNCE; without it everything goes inline."""
+    CATCH_UP = 2
+    """READ_AHEAD, LINKED_OLD: a follower is told that it is far behind."""
+    ARCHIVE_LINKS = 4
+    """READ_ARCHIVE_AHEAD, and links to archive objects."""
+
+
+CAPABILITIES = ~PeerCapabilities.NONE
+"""What is understood here."""
+
+
+class MessageKind(IntEnum):
+    """A payload's first byte, without the bit for packed ones."""
+
+    KAFKA = 0
+    LINKED = 1
+    ANNOUNCE = 2
+    INLINE_REQUEST = 3
+    LINKS_PAUSED = 4
+    LINKS_RESUMED = 5
+    READ_AHEAD = 6
+    LINKED_OLD = 7
+    READ_ARCHIVE_AHEAD = 8
+
+
+class PeerRefusedError(Exception):
+    """The other agent is not one to talk to: another cluster, no agent at all, or not the broker it claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who speaks, and what it understands."""
+
+    cluster_id: str
+    broker_id: int
+    incarnation: int
+    capabilities: PeerCapabilities = CAPABILITIES
+    version: int = PROTOCOL_VERSION
+
+    def encode(self) -> bytes:
+        """The hello's payload."""
+        cluster_id = self.cluster_id.encode()
+        fields = self.version, self.capabilities.value, self.broker_id, self.incarnation, len(cluster_id)
+        return _HELLO.pack(HELLO_MAGIC, *fields) + cluster_id
+
+    @classmethod
+    def decode(cls, payload: Buffer) -> "Hello":
+        """Raises MalformedFrameError when the payload is no hello."""
+        if len(payload) > MAX_HELLO_BYTES or len(payload) < _HELLO.size:
+            raise MalformedFrameError(0, f"a hello of {len(payload)} bytes")
+        magic, version, capabilities, broker_id, incarnation, cluster_id_bytes = _HELLO.unpack_from(payload, 0)
+        if magic != HELLO_MAGIC or len(payload) != _HELLO.size + cluster_id_bytes or broker_id < 0:
+            raise MalformedFrameError(0, "not a hello")
+        cluster_id = bytes(payload[_HELLO.size :]).decode("utf-8", "replace")
+        return cls(cluster_id, broker_id, incarnation, PeerCapabilities(capabilities), version)
+
+
+def is_hello(payload: Buffer) -> bool:
+    """Whether a connection's first frame is a hello rather than a Kafka request."""
+    return bytes(payload[: len(HELLO_MAGIC)]) == HELLO_MAGIC
+
+
+def agree(own: Hello, peer: Hello) -> PeerCapabilities:
+    """What both understand; nothing where their versions differ.
+
+    Raises PeerRefusedError when the peer belongs to another cluster.
+    """
+    if own.cluster_id != peer.cluster_id:
+        raise PeerRefusedError(f"broker {peer.broker_id} belongs to cluster {peer.cluster_id}, not {own.cluster_id}")
+    return own.capabilities & peer.capabilities if own.version == peer.version else PeerCapabilities.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """An object that is stored, and the ranges of it that the follower will be given links to."""
+
+    object_id: StoredObjectId
+    ranges: tuple[tuple[int, int], ...]
+    """[start, end) positions in bytes, ascending and apart."""
+
+    def encode(self) -> bytes:
+        """The message's body; the message's kind tells which kind of object it names."""
+        return b"".join(
+            (
+                self.object_id.to_bytes(),
+                bytes((len(self.ranges) - 1,)),
+                *(_RANGE.pack(start, end) for start, end in self.ranges),
+            )
+        )
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "Announcement":
+        """Of a combined segment, from a message's body. Raises MalformedFrameError."""
+        ranges = _decode_ranges(body, _SEGMENT_ID_BYTES)
+        return cls(CombinedSegmentId.from_bytes(bytes(body[:_SEGMENT_ID_BYTES])), ranges)
+
+    @classmethod
+    def decode_archive(cls, body: Buffer) -> "Announcement":
+        """Of an archive object, from a message's body. Raises MalformedFrameError."""
+        ranges = _decode_ranges(body, ARCHIVE_OBJECT_ID_BYTES)
+        try:
+            return cls(ArchiveObjectId.from_bytes(bytes(body[:ARCHIVE_OBJECT_ID_BYTES])), ranges)
+        except ValueError as error:
+            raise MalformedFrameError(0, str(error)) from error
+
+
+def _decode_ranges(body: Buffer, id_bytes: int) -> tuple[tuple[int, int], ...]:
+    first = id_bytes + 1
+    if len(body) < first:
+        raise MalformedFrameError(0, f"an announcement of {len(body)} bytes")
+    count = body[id_bytes] + 1
+    if len(body) != first + count * _RANGE.size:
+        raise MalformedFrameError(first, f"{count} ranges in {len(body)} bytes")
+    ranges = tuple(_RANGE.unpack_from(body, first + index * _RANGE.size) for index in range(count))
+    if any(start >= end for start, end in ranges):
+        raise MalformedFrameError(first, "an empty range")
+    return ranges
+
+
+def encode_inline_request(correlation_id: int) -> bytes:
+    """The message's body."""
+    return _CORRELATION.pack(correlation_id)
+
+
+def decode_inline_request(body: Buffer) -> int:
+    """The correlation id, from a message's body. Raises MalformedFrameError."""
+    if len(body) != _CORRELATION.size:
+        raise MalformedFrameError(0, f"an inline request of {len(body)} bytes")
+    correlation_id: int = _CORRELATION.unpack_from(body, 0)[0]
+    return correlation_id
+
+
+def coalesce_ranges(
+    ranges: list[tuple[int, int]], max_gap_bytes: int, max_ranges: float = MAX_ANNOUNCED_RANGES
+) -> tuple[tuple[int, int], ...]:
+    """Ascending ranges joined where the bytes between them cost less to read than another request.
+
+    Beyond `max_ranges` the last range covers the rest.
+    """
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if joined and (start - joined[-1][1] <= max_gap_bytes or len(joined) == max_ranges):
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return tuple(joined)

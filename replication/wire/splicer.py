@@ -1,0 +1,76 @@
+"""Puts a linked response together again, and proves that it is what the leader's broker sent.
+
+Nothing that fails a check here reaches a broker: the caller then asks the leader's agent for the bytes inline.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from kafka_log.crc32c import crc32c
+from kafka_log.record_batch import CorruptBatchError, scan_batches
+from replication.wire.fetch_frame import Buffer, encode_unsigned_varint
+from replication.wire.link import InlineBytes, LinkedResponse, SegmentLink
+
+
+class SpliceError(Exception):
+    """Bytes from object storage are not those that the link stands for. `link` names them."""
+
+    def __init__(self, link: SegmentLink, reason: str) -> None:
+        self.link = link
+        self.reason = reason
+        super().__init__(f"object {link.object_id} [{link.start_position}, {link.end_position}): {reason}")
+
+
+def verify_hydrated(link: SegmentLink, hydrated: Buffer, above: int = -1) -> int:
+    """Hold the bytes that were fetched for a link against it: length, CRC32C, and a chain of whole batch headers.
+
+    The CRC32C was taken by the leader's agent over the bytes in its broker's own response, so equality here is
+    equality with those, base offsets and leader epochs included. Offsets ascend, and are above `above`, as no honest
+    leader gives the same batch twice. Returns the last offset; raises SpliceError.
+    """
+    if len(hydrated) != link.length:
+        raise SpliceError(link, f"{len(hydrated)} bytes instead of {link.length}")
+    if crc32c(hydrated) != link.crc32c:
+        raise SpliceError(link, "the CRC32C differs")
+    try:
+        batches = scan_batches(hydrated, 0, len(hydrated))
+    except CorruptBatchError as error:
+        raise SpliceError(link, str(error)) from error
+    if not batches or batches[-1].end != len(hydrated):
+        raise SpliceError(link, "the bytes are no whole record batches")
+    for batch in batches:
+        if batch.base_offset <= above:
+            raise SpliceError(link, f"offset {batch.base_offset} comes after {above}")
+        above = batch.last_offset
+    return above
+
+
+def splice(response: LinkedResponse, hydrated: Sequence[Buffer]) -> list[Buffer]:
+    """The response as Kafka's frame, without its size prefix: buffers to be written one after the other.
+
+    `hydrated[i]` are the bytes for `response.links[i]`. Raises SpliceError when any of them is not what it should be.
+    """
+    remaining = zip(response.links, hydrated, strict=True)
+    for cut in response.cuts:
+        last_offset = -1
+        for part in cut.parts:
+            if isinstance(part, SegmentLink):
+                last_offset = verify_hydrated(*next(remaining), last_offset)
+    spliced = _put_together(response, iter(hydrated))
+    size = sum(map(len, spliced))
+    if size > response.original_frame_bytes and response.links:  # things are left out at most
+        raise SpliceError(response.links[0], f"{size} bytes in the place of {response.original_frame_bytes}")
+    return spliced
+
+
+def _put_together(response: LinkedResponse, remaining: Iterator[Buffer]) -> list[Buffer]:
+    skeleton = memoryview(b"".join(response.skeleton))
+    buffers: list[Buffer] = []
+    position = 0
+    for cut in response.cuts:
+        buffers.append(skeleton[position : cut.skeleton_position])
+        position = cut.skeleton_position
+        records = [part.data if isinstance(part, InlineBytes) else next(remaining) for part in cut.parts]
+        buffers.append(encode_unsigned_varint(sum(map(len, records)) + 1))
+        buffers += records
+    buffers.append(skeleton[position:])
+    return buffers

@@ -1,0 +1,1 @@
+"""Combined segments merged into archive objects, one partition each, and found in them again."""

@@ -1,0 +1,181 @@
+"""The care of archive objects: deletion in two phases, metadata kept alive, orphans found.
+
+Care belongs to the agent of the broker that wrote an object, or to its caretaker; only it publishes about that
+broker's objects, under the incarnation that is registered, so what it reads of its predecessor is all that counts.
+
+Deletion: an object of which no log needs anything, or that was never committed in its time, is told as
+DELETE_SEGMENT_STARTED, and with that leaves the index. Once the store knows that, and a grace time is over in which
+readers may still hold its place, it is deleted, and told as DELETE_SEGMENT_FINISHED. Each step may be done again. An
+object that was told as being deleted never comes back, so a late commit cannot revive what is gone.
+
+An object may live longer than the topic's retention, so what is committed is published again from time to time.
+
+Orphans: an object without metadata (its records died with the agent) is told as being deleted, and goes the same way;
+so does metadata whose object is gone. A listing is judged as in `rlm.lifecycle.orphans`: only by metadata that was read
+to its end afterwards, only of writers whose registration is known, and not while the topic is in doubt or most would
+go. Nor is an object taken for uncommitted then.
+"""
+
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import structlog
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.records.archive_records import ArchiveObjectDeleted
+from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.states import DELETED, DELETING, FINISHED
+from metadata_topic.store.archive_store import ArchiveStore, LogBounds
+from plugin.archive_object_id import ArchiveObjectId
+from plugin.archive_storage import ArchiveStorage
+from plugin.errors import RemoteStorageError
+from rlm.archive.archive_task import ArchivePublisher
+from rlm.lifecycle.orphans import HealingLimits, MetadataBehindError
+from rlm.write_path.measures import ArchiveMeasures
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CareLimits:
+    """Times in milliseconds."""
+
+    delete_grace_ms: int
+    """From the mark until the object is deleted; longer than any read."""
+    publish_again_ms: int
+    """How old a commit's record becomes before it is published again; below half of the topic's retention."""
+    orphan_age_ms: int
+    """How old an object without metadata must be, by the store's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLogs:
+    """What is known of the logs now. Of a partition that is not named, everything is needed."""
+
+    bounds: Mapping[TopicIdPartition, LogBounds]
+    deleted_topics: Container[TopicId]
+    """Topic ids that are gone for good: told by Kafka, not merely missing from an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """Where objects and metadata disagree."""
+
+    objects: tuple[ArchiveObjectId, ...]
+    """Stored, and old, without any metadata."""
+    metadata: tuple[ArchiveObjectId, ...]
+    """Committed, but not stored."""
+    of_unknown_writers: tuple[ArchiveObjectId, ...] = ()
+    """Stored, and old, without any metadata, nor that of the incarnation that wrote them: never healed."""
+    stored: int = 0
+    """All objects of the brokers in care that the listing told of."""
+
+    def doubt(self, topic_doubt: str, limits: HealingLimits) -> str:
+        """Why nothing of it may be healed; empty when nothing speaks against it."""
+        going, there = len(self.objects) + len(self.metadata), self.stored + len(self.metadata)
+        if topic_doubt or limits.allows(going, there):
+            return topic_doubt
+        return f"{going} of {there} archive objects are more than {limits.max_percent:g} %"
+
+
+class ArchiveCare:
+    """Blocking; for one thread. May be called at any interval."""
+
+    def __init__(
+        self,
+        archive: ArchiveStore,
+        storage: ArchiveStorage,
+        publisher: ArchivePublisher,
+        limits: CareLimits,
+        measures: ArchiveMeasures,
+        knows_incarnation: Callable[[int, int], bool] = lambda _broker_id, _incarnation: True,
+    ) -> None:
+        """`knows_incarnation` tells whether the registration of a broker's incarnation was read."""
+        self._knows_incarnation = knows_incarnation
+        self._archive = archive
+        self._storage = storage
+        self._publisher = publisher
+        self._limits = limits
+        self._measures = measures
+
+    def run_once(
+        self,
+        now_ms: int,
+        cared_for: Mapping[int, int],
+        logs: KnownLogs,
+        unsettled: Collection[ArchiveObjectId] = (),
+        metadata_is_whole: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Go one step on with every object of these brokers; `cared_for` is broker id to the registered incarnation.
+
+        `unsettled` is RLMArchiveTask's, taken before the call; `metadata_is_whole` blocks until the store knows all
+        that was ever told, and is False when that could not be had. Only once the metadata topic was read beyond that
+        registration. A failure of the store or a full publisher ends the round; the next one goes on.
+        """
+        try:
+            for broker_id, incarnation in cared_for.items():
+                doomed = [named for named in self._archive.uncommitted(now_ms, broker_id) if named not in unsettled]
+                if doomed and metadata_is_whole():
+                    still = set(self._archive.uncommitted(now_ms, broker_id))
+                    self._mark(now_ms, [named for named in doomed if named in still], incarnation)
+                self._mark(now_ms, self._archive.unneeded(logs.bounds, logs.deleted_topics, broker_id), incarnation)
+                self._delete_marked(now_ms, broker_id, incarnation)
+                for record in self._archive.to_publish_again(now_ms - self._limits.publish_again_ms, broker_id):
+                    self._publisher.publish(replace(record, incarnation=incarnation, event_timestamp_ms=now_ms))
+        except (RemoteStorageError, PublicationBacklogFullError) as error:
+            log.warning("archive_care_ends_early", error=str(error))
+
+    def find_orphans(self, now_ms: int, cared_for: Mapping[int, int], read_to_end: Callable[[], bool]) -> Orphans:
+        """Compare the listing with the metadata. Changes nothing. Raises RemoteStorageError, MetadataBehindError.
+
+        `now_ms` is taken before the call; what was committed later is not looked at. `read_to_end` blocks until the
+        store knows all that is in the metadata topic by then; False when that could not be had.
+        """
+        committed = [
+            object_id
+            for object_id, since_ms in self._archive.objects(FINISHED)
+            if since_ms <= now_ms - self._limits.orphan_age_ms and object_id.writer_id.broker_id in cared_for
+        ]
+        stored = [item for item in self._storage.list() if item.object_id.writer_id.broker_id in cared_for]
+        if not read_to_end():
+            raise MetadataBehindError("the metadata topic was not read to where it ended after the archive's listing")
+        there = {item.object_id for item in stored}
+        without = [
+            item.object_id
+            for item in stored
+            if item.last_modified_ms <= now_ms - self._limits.orphan_age_ms
+            and self._archive.state_of(item.object_id) in (None, DELETED)
+        ]
+        still = (FINISHED,)
+        lost = [named for named in committed if named not in there and self._archive.state_of(named) in still]
+        known = sorted(named for named in without if self._writer_is_known(named))
+        others = sorted(set(without).difference(known))
+        return Orphans(tuple(known), tuple(lost), tuple(others), len(stored))
+
+    def _writer_is_known(self, object_id: ArchiveObjectId) -> bool:
+        writer = object_id.writer_id
+        return self._archive.state_of(object_id) is DELETED or self._knows_incarnation(
+            writer.broker_id, writer.incarnation
+        )
+
+    def heal(self, orphans: Orphans, now_ms: int, cared_for: Mapping[int, int]) -> None:
+        """Have them deleted, both kinds. Raises PublicationBacklogFullError, RemoteStorageError."""
+        for object_id in (*orphans.objects, *orphans.metadata):
+            incarnation = cared_for[object_id.writer_id.broker_id]
+            if self._archive.state_of(object_id) is DELETED:
+                self._storage.delete(object_id)  # known as deleted: a write that came after its deletion
+                continue
+            self._publisher.publish(ArchiveObjectDeleted(object_id, incarnation, DELETING, now_ms))
+            log.warning("archive_orphan", object=str(object_id), stored=object_id in orphans.objects)
+
+    def _mark(self, now_ms: int, doomed: Iterable[ArchiveObjectId], incarnation: int) -> None:
+        for object_id in doomed:
+            self._publisher.publish(ArchiveObjectDeleted(object_id, incarnation, DELETING, now_ms))
+
+    def _delete_marked(self, now_ms: int, broker_id: int, incarnation: int) -> None:
+        for object_id, since_ms in self._archive.objects(DELETING, broker_id):
+            if since_ms + self._limits.delete_grace_ms > now_ms:
+                continue
+            self._storage.delete(object_id)
+            self._measures.deleted_objects.inc()
+            self._publisher.publish(ArchiveObjectDeleted(object_id, incarnation, DELETED, now_ms))

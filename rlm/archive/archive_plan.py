@@ -1,0 +1,280 @@
+"""What of a partition is to be archived next, sans-IO.
+
+Theory. A log is archived from its start on, range by range. The range that is next begins at the first offset that is
+in a finished combined segment and not archived, and goes on without a hole: each part begins where the one before
+ended, in the epoch that the leader epoch chain of the log gives to that offset. So records that a failover made dead
+never get in, whatever is still in object storage, and of several copies of a range one is taken.
+
+The range is archived when it holds `min_bytes`, or when its oldest part is `max_age_ms` old. It ends at a hole (what
+retention removed before it was uploaded, a compacted log, or metadata that is late), at what is archived already, and
+before it would exceed `max_bytes`. Only one range at a time is looked at, so what lies behind a hole waits until what
+is before it is large or old enough, and late metadata has had its time.
+
+What was published as committed counts as archived from then on, although the store will only know it when the topic
+has been read. A planner keeps the parts that it found, so that a round costs what is new and not what there is.
+
+Not for several threads at once; one planner for each partition.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.records.states import FINISHED, STARTED
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
+from plugin.archive_object_id import ArchiveObjectId
+from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
+
+HIGHEST_OFFSET: Final = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLimits:
+    """How large and how old a range must be, and how large an object becomes."""
+
+    min_bytes: int
+    max_bytes: int
+    max_age_ms: int
+    max_parts: int = 16_384
+    """So that the Committed record's sources stay far below a record's largest size."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """A led partition's log, as its directory tells."""
+
+    start_offset: int
+    epochs: tuple[tuple[int, int], ...]
+    """(leader epoch, its first offset), ascending."""
+    end_offset: int = HIGHEST_OFFSET
+    """Nothing from here on is archived: the high watermark, where it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePart:
+    """Offsets of one leader epoch, and the combined segments that hold all of them."""
+
+    leader_epoch: int
+    first_offset: int
+    last_offset: int
+    """Inclusive. The sources may reach further, on both sides."""
+    sources: tuple[RemoteWalLogSegmentMetadata, ...]
+    """Any one will do; the best first."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What is to be read of the first source; its checksum is that of the whole entry."""
+        entry = self.sources[0].entry
+        return entry.end_file_position - entry.start_file_position
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePlan:
+    """The parts of one archive object, one after the other without a hole."""
+
+    topic_id_partition: TopicIdPartition
+    parts: tuple[SourcePart, ...]
+
+    @property
+    def first_offset(self) -> int:
+        return self.parts[0].first_offset
+
+    @property
+    def last_offset(self) -> int:
+        return self.parts[-1].last_offset
+
+    @property
+    def source_ids(self) -> list[CombinedSegmentId]:
+        """The combined segments to read it from; others may hold the same."""
+        return [part.sources[0].combined_segment_id for part in self.parts]
+
+
+class WalEntries(Protocol):
+    """What is asked of the metadata of combined segments."""
+
+    def entries_covering(
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
+    ) -> list[RemoteWalLogSegmentMetadata]:
+        """As `RemoteWalMetadataStore.entries_covering`."""
+
+    def next_offset(
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
+    ) -> int | None:
+        """The first offset above `offset` of this log that is in a finished segment; None: there is none."""
+
+    def published_ms(self, combined_segment_id: CombinedSegmentId) -> int | None:
+        """The time stamp of the segment's state; None when it is not known (any more)."""
+
+
+class StoreEntries:
+    """WalEntries by a RemoteWalMetadataStore.
+
+    The store has no index for what follows a hole, so it is looked for among all segments, and remembered.
+    """
+
+    def __init__(self, store: RemoteWalMetadataStore) -> None:
+        self._store = store
+        self._behind: dict[TopicIdPartition, tuple[int, int]] = {}
+
+    def entries_covering(
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
+    ) -> list[RemoteWalLogSegmentMetadata]:
+        """As WalEntries says."""
+        return self._store.entries_covering(topic_id_partition, offset, leader_epochs)
+
+    def next_offset(
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
+    ) -> int | None:
+        """As WalEntries says."""
+        if self._store.last_uploaded_offset(topic_id_partition, leader_epochs) <= offset:
+            return None
+        from_offset, found = self._behind.get(topic_id_partition, (-1, -1))
+        if from_offset == offset and self._store.entries_covering(topic_id_partition, found, leader_epochs):
+            return found
+        following = [
+            first
+            for segment in self._store.segments(FINISHED)
+            for entry in segment.entries
+            if entry.topic_id_partition == topic_id_partition
+            and entry.last_offset > offset
+            and (first := max(entry.first_offset, offset + 1, leader_epochs.start_offset(entry.leader_epoch) or 0))
+            <= entry.last_offset
+            and leader_epochs.epoch_at(first) == entry.leader_epoch
+            and self._store.entries_covering(topic_id_partition, first, leader_epochs)
+        ]
+        if not following:
+            return None
+        self._behind[topic_id_partition] = offset, min(following)
+        return min(following)
+
+    def published_ms(self, combined_segment_id: CombinedSegmentId) -> int | None:
+        """As WalEntries says."""
+        segment = self._store.segment(combined_segment_id)
+        return None if segment is None else segment.event_timestamp_ms
+
+
+class PartitionPlanner:
+    """Chooses one partition's next range. See the module's theory."""
+
+    def __init__(
+        self, topic_id_partition: TopicIdPartition, wal: WalEntries, archive: ArchiveStore, limits: ArchiveLimits
+    ) -> None:
+        self._partition = topic_id_partition
+        self._wal = wal
+        self._archive = archive
+        self._limits = limits
+        self._epochs: tuple[tuple[int, int], ...] = ()
+        self._chain = LeaderEpochChain(())
+        self._parts: list[SourcePart] = []
+        self._size_bytes = 0
+        self._oldest_ms: int | None = None
+        self._pending: list[ArchiveObjectId] = []
+        self._holes: list[tuple[int, int]] = []
+
+    def plan(self, log: LogView, now_ms: int) -> ArchivePlan | None:
+        """What to archive now; None when there is nothing large or old enough. Asked again, the same."""
+        self._pending = [named for named in self._pending if self._archive.state_of(named) in (None, STARTED)]
+        if log.epochs != self._epochs:
+            self._epochs, self._chain, self._pending = log.epochs, LeaderEpochChain(log.epochs), []
+            self._holes = []
+            self.reset()
+        self._holes = [hole for hole in self._holes if hole[1] >= log.start_offset]
+        if self._is_outdated(log):
+            self.reset()
+        start = self._parts[-1].last_offset + 1 if self._parts else self._first_to_archive(log)
+        if start is None:
+            return None
+        is_full = self._extend(start, log.end_offset)
+        if not self._parts:
+            return None
+        if is_full or self._size_bytes >= self._limits.min_bytes or self._age_ms(now_ms) >= self._limits.max_age_ms:
+            return ArchivePlan(self._partition, tuple(self._parts))
+        return None
+
+    def published(self, object_id: ArchiveObjectId) -> None:
+        """What was planned is in this object, and told as committed."""
+        self._pending.append(object_id)
+        self.reset()
+
+    def found_empty(self, plan: ArchivePlan) -> None:
+        """What was planned has no batches: its offsets are a hole, as compaction leaves it."""
+        self._holes.append((plan.first_offset, plan.last_offset))
+        self.reset()
+
+    def reset(self) -> None:
+        """Look anew for all parts: some could not be read."""
+        self._parts = []
+        self._size_bytes = 0
+        self._oldest_ms = None
+
+    def _is_outdated(self, log: LogView) -> bool:
+        """The log's start passed the range, or somebody else archived some of it."""
+        if not self._parts:
+            return False
+        archived = self._archived_from(self._parts[0].first_offset)
+        return self._parts[0].first_offset < log.start_offset or (
+            archived is not None and archived[0] <= self._parts[-1].last_offset
+        )
+
+    def _first_to_archive(self, log: LogView) -> int | None:
+        offset = log.start_offset
+        while offset < log.end_offset:
+            archived = self._archived_from(offset)
+            if archived is not None and archived[0] <= offset:
+                offset = archived[1] + 1
+                continue
+            if self._wal.entries_covering(self._partition, offset, self._chain):
+                return offset
+            # A hole; what follows it is archived, or in a combined segment, or there is nothing.
+            following = [found for found in (self._wal.next_offset(self._partition, offset, self._chain),) if found]
+            if archived is not None:
+                following.append(archived[0])
+            if not following or min(following) <= offset:
+                return None
+            offset = min(following)
+        return None
+
+    def _extend(self, offset: int, end_offset: int) -> bool:
+        """Take what follows from `offset` on; whether the range is as large as an object may be."""
+        archived = self._archived_from(offset)
+        before = archived[0] if archived is not None else HIGHEST_OFFSET
+        while offset < before:
+            part = self._part_at(offset, before)
+            if part is None or part.last_offset >= end_offset:
+                return False
+            too_large = self._size_bytes + part.size_bytes > self._limits.max_bytes
+            if self._parts and (too_large or len(self._parts) >= self._limits.max_parts):
+                return True
+            self._parts.append(part)
+            self._size_bytes += part.size_bytes
+            offset = part.last_offset + 1
+        return False
+
+    def _part_at(self, offset: int, before: int) -> SourcePart | None:
+        found = self._wal.entries_covering(self._partition, offset, self._chain)
+        if not found:
+            return None
+        epoch = found[0].entry.leader_epoch
+        end = self._chain.end_of(epoch)
+        last = min(found[0].entry.last_offset, before - 1, HIGHEST_OFFSET if end is None else end - 1)
+        return SourcePart(epoch, offset, last, tuple(source for source in found if source.entry.last_offset >= last))
+
+    def _archived_from(self, offset: int) -> tuple[int, int] | None:
+        """A range [first, last] at or above `offset` with nothing to archive, as it is archived or told as such, or a
+        hole: the one that begins first.
+        """
+        ranges: list[tuple[int, int]] = [(max(first, offset), last) for first, last in self._holes if last >= offset]
+        ranges += [
+            (max(named.first_offset, offset), named.last_offset)
+            for named in self._pending
+            if named.last_offset >= offset
+        ]
+        known = self._archive.archived_range(self._partition, self._chain, offset)
+        return min([*ranges, known] if known is not None else ranges, default=None)
+
+    def _age_ms(self, now_ms: int) -> int:
+        if self._oldest_ms is None:
+            self._oldest_ms = self._wal.published_ms(self._parts[0].sources[0].combined_segment_id)
+        return 0 if self._oldest_ms is None else now_ms - self._oldest_ms

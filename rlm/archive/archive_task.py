@@ -1,0 +1,387 @@
+"""RLMArchiveTask: merges a partition's runs from many combined segments into archive objects (S3Stream's compaction).
+
+Scheduled as KIP-405's thread pool: each led partition of a topic with the archive on has its next processing time, an
+interval after success, a retry interval with back-off after a failure. One partition is processed at a time, so there
+is never more than one object in memory; the reads of its sources run in a pool of their own, and all that is read or
+written waits for a token bucket first, so that uploads and hydration keep the network.
+
+The steps of one object, and what is left when the process dies after each:
+
+1. read the sources (checksum, batch headers, every batch's CRC, epoch): nothing is left;
+2. publish ArchiveObjectPrepared: a prepared object that is not there; its time runs out;
+3. write the object, if nothing is under its key: an object that is prepared; its time runs out, and it is deleted;
+4. publish ArchiveObjectCommitted: if it gets through, the object is in the index and its sources are released by the
+   same record; if not, as after 3.
+
+So the range is either archived or as before, and the next start archives it under a new id. A failure between is
+treated the same way: an id is used once, as the outcome of its write may be unknown.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import structlog
+
+from kafka_log.crc32c import crc32c
+from kafka_log.errors import LogDirectoryError, MalformedFileError
+from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.record_batch import BatchSpan, CorruptBatchError, scan_batches, verify_batches
+from kafka_log.segment_files import list_segments
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.archive_records import (
+    ArchiveObjectCommitted,
+    ArchiveObjectPrepared,
+    ArchiveRecord,
+    as_sources,
+)
+from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.states import STARTED
+from metadata_topic.store.archive_store import ArchiveStore
+from plugin.archive_object import DEFAULT_RUN_BYTES, OpenArchiveObject
+from plugin.archive_object_id import ArchiveObjectId
+from plugin.archive_storage import ArchiveStorage
+from plugin.combined_segment import SealedCombinedSegment
+from plugin.errors import (
+    RemoteResourceNotFoundError,
+    RemoteSegmentCorruptError,
+    RemoteStorageError,
+    failure_label,
+)
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
+from rlm.archive.archive_plan import ArchiveLimits, ArchivePlan, LogView, PartitionPlanner, SourcePart, WalEntries
+from rlm.write_path.bandwidth import TokenBucket
+from rlm.write_path.combine_task import Clocks
+from rlm.write_path.measures import ArchiveMeasures
+from rlm.write_path.partition_schedule import PartitionSchedule, ScheduleIntervals
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+_PUBLISH_AGAIN_S = 0.5
+_BACKLOG_LABEL = "publication_backlog"
+_LOG_LABEL = "log_unreadable"
+_IDLE_S = 3600.0
+
+
+class ArchivePublisher(Protocol):
+    """Publishes to __remote_wal_log_metadata without blocking, in the order of the calls."""
+
+    def publish(self, record: ArchiveRecord) -> None:
+        """Raises PublicationBacklogFullError when too much waits to be published."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveTaskLimits:
+    """How much is archived at once, and how fast."""
+
+    plan: ArchiveLimits
+    intervals: ScheduleIntervals
+    bytes_per_s: int
+    """Reads and writes together."""
+    threads: int
+    """So many sources are read at a time."""
+    prepared_ttl_ms: int
+    run_bytes: int = DEFAULT_RUN_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveRooms:
+    """What an RLMArchiveTask works with."""
+
+    cluster_id: str
+    wal_storage: RemoteWalStorageManager
+    archive_storage: ArchiveStorage
+    wal: WalEntries
+    archive: ArchiveStore
+    publisher: ArchivePublisher
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckedPart:
+    part: SourcePart
+    records: memoryview
+    batches: tuple[BatchSpan, ...]
+
+
+@dataclass(slots=True)
+class _Archived:
+    planner: PartitionPlanner
+    read_log: Callable[[], LogView | None]
+
+
+class RLMArchiveTask:
+    """One agent incarnation's archiving. Used from the event loop, but for `unsettled`."""
+
+    def __init__(
+        self,
+        rooms: ArchiveRooms,
+        first_writer_id: CombinedSegmentId,
+        limits: ArchiveTaskLimits,
+        measures: ArchiveMeasures,
+        clocks: Clocks,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`first_writer_id` is that of the first object; its sequence counts archive objects alone."""
+        self._rooms = rooms
+        self._next_writer_id = first_writer_id
+        self._limits = limits
+        self._measures = measures
+        self._clocks = clocks
+        self._sleep = sleep
+        self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="rlm-archive")
+        self._bucket = TokenBucket(limits.bytes_per_s)
+        self._schedule = PartitionSchedule(limits.intervals)
+        self._partitions: dict[TopicIdPartition, _Archived] = {}
+        self._changed = asyncio.Event()
+        self._unsettled: set[ArchiveObjectId] = set()
+
+    @property
+    def unsettled(self) -> frozenset[ArchiveObjectId]:
+        """Objects whose commit may still come, or is on its way to the topic and back.
+
+        Whoever looks for prepared objects that were given up must leave these alone, however old they are: a deletion
+        behind a commit would come after the sources were released. Any thread may ask.
+        """
+        return frozenset(
+            named for named in self._unsettled.copy() if self._rooms.archive.state_of(named) in (None, STARTED)
+        )
+
+    @property
+    def next_writer_id(self) -> CombinedSegmentId:
+        """Of the next object; none above was ever used."""
+        return self._next_writer_id
+
+    def assign(self, partitions: Iterable[tuple[TopicIdPartition, Callable[[], LogView | None]]]) -> None:
+        """The led partitions to archive from now on, each with what reads its log; that blocks, and runs in the pool.
+
+        What reads a log returns None when the log is not there, and may raise LogDirectoryError or MalformedFileError.
+        """
+        wanted = dict(partitions)
+        for gone in self._partitions.keys() - wanted.keys():
+            del self._partitions[gone]
+            self._schedule.remove(gone)
+        for partition, read_log in wanted.items():
+            known = self._partitions.get(partition)
+            if known is not None:
+                known.read_log = read_log
+                continue
+            planner = PartitionPlanner(partition, self._rooms.wal, self._rooms.archive, self._limits.plan)
+            self._partitions[partition] = _Archived(planner, read_log)
+            self._schedule.add(partition)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Archive until cancelled."""
+        while True:
+            self._changed.clear()
+            await self.run_due()
+            next_s = self._schedule.next_time_s()
+            wait_s = _IDLE_S if next_s is None else max(next_s - self._clocks.monotonic_s(), 0.0)
+            waits = [asyncio.ensure_future(self._sleep(wait_s)), asyncio.create_task(self._changed.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+
+    async def run_due(self) -> int:
+        """Process what is due now, one partition after the other; how many objects were made."""
+        made = 0
+        while due := self._schedule.take_due(self._clocks.monotonic_s(), 1):
+            made += await self._process(due[0])
+        return made
+
+    def close(self) -> None:
+        """Reads and writes under way may finish or not."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _process(self, partition: TopicIdPartition) -> bool:
+        """Whether an object was made of the partition's next range."""
+        archived = self._partitions.get(partition)
+        plan = None
+        try:
+            if archived is not None:
+                plan = await self._in_pool(self._plan, archived)
+                if plan is not None:
+                    object_id = await self._archive(plan)
+                    if object_id is None:
+                        archived.planner.found_empty(plan)
+                    else:
+                        archived.planner.published(object_id)
+        except (RemoteStorageError, PublicationBacklogFullError, LogDirectoryError, MalformedFileError) as error:
+            if archived is not None:
+                archived.planner.reset()
+            label = _label(error)
+            self._measures.failures.labels(label).inc()
+            log.warning("archive_failed", partition=str(partition), reason=label, error=str(error))
+            self._schedule.failed(partition, self._clocks.monotonic_s())
+            return False
+        self._schedule.succeeded(partition, self._clocks.monotonic_s(), more=plan is not None)
+        return plan is not None
+
+    def _plan(self, archived: _Archived) -> ArchivePlan | None:
+        view = archived.read_log()
+        return None if view is None else archived.planner.plan(view, self._clocks.wall_ms())
+
+    async def _archive(self, plan: ArchivePlan) -> ArchiveObjectId | None:
+        """The steps of the module's theory; None when the range is a hole of a compacted log."""
+        parts = await self._read(plan)
+        if not any(checked.batches for checked in parts):
+            return None
+        writer_id = self._next_writer_id
+        self._next_writer_id = writer_id._replace(sequence=writer_id.sequence + 1)
+        object_id = ArchiveObjectId(plan.topic_id_partition, plan.first_offset, plan.last_offset, writer_id)
+        incarnation = writer_id.incarnation
+        created_ms = self._clocks.wall_ms()
+        sealed = await self._in_pool(self._seal, object_id, created_ms, parts)
+        self._unsettled = {*self.unsettled, object_id}
+        try:
+            self._rooms.publisher.publish(
+                ArchiveObjectPrepared(object_id, incarnation, self._limits.prepared_ttl_ms, created_ms)
+            )
+            await self._wait_for_bandwidth(sealed.size_bytes)
+            await self._in_pool(self._rooms.archive_storage.write, object_id, sealed)
+            self._measures.objects.inc()
+            self._measures.written_bytes.inc(sealed.size_bytes)
+            sources = as_sources(plan.source_ids)
+            await self._publish_for_sure(
+                ArchiveObjectCommitted(
+                    object_id, incarnation, sealed.entries, sealed.size_bytes, sources, self._clocks.wall_ms()
+                )
+            )
+        except (RemoteStorageError, PublicationBacklogFullError):
+            self._unsettled.discard(object_id)
+            raise
+        log.info("archived", object=str(object_id), bytes=sealed.size_bytes, sources=len(plan.parts))
+        return object_id
+
+    async def _read(self, plan: ArchivePlan) -> list[_CheckedPart]:
+        found: list[_CheckedPart | None] = [None] * len(plan.parts)
+        todo: Iterator[tuple[int, SourcePart]] = iter(enumerate(plan.parts))
+
+        async def work() -> None:
+            for at, part in todo:
+                found[at] = await self._read_part(part)
+
+        workers = [asyncio.create_task(work()) for _ in range(min(self._limits.threads, len(plan.parts)))]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+        return [part for part in found if part is not None]
+
+    async def _read_part(self, part: SourcePart) -> _CheckedPart:
+        """From the first source that is there and sound. Raises what the last one failed with."""
+        for source in part.sources[:-1]:
+            try:
+                return await self._read_source(part, source)
+            except (RemoteResourceNotFoundError, RemoteSegmentCorruptError) as error:
+                self._measures.failures.labels(failure_label(error)).inc()
+                log.warning("archive_source_unusable", segment=str(source.combined_segment_id), error=str(error))
+        return await self._read_source(part, part.sources[-1])
+
+    async def _read_source(self, part: SourcePart, source: RemoteWalLogSegmentMetadata) -> _CheckedPart:
+        size = source.entry.end_file_position - source.entry.start_file_position
+        await self._wait_for_bandwidth(size)
+        self._measures.read_bytes.inc(size)
+        return await self._in_pool(_fetch_and_check, self._rooms.wal_storage, part, source)
+
+    def _seal(self, object_id: ArchiveObjectId, created_ms: int, parts: list[_CheckedPart]) -> SealedCombinedSegment:
+        building = OpenArchiveObject(self._rooms.cluster_id, object_id, created_ms, self._limits.run_bytes)
+        try:
+            for checked in parts:
+                building.append(checked.part.leader_epoch, checked.part.last_offset, checked.records, checked.batches)
+            return building.seal()
+        except ValueError as error:
+            raise RemoteSegmentCorruptError("archive", str(object_id), str(error)) from error
+
+    async def _publish_for_sure(self, record: ArchiveRecord) -> None:
+        """The metadata of what was written is never dropped while the process lives."""
+        while True:
+            try:
+                self._rooms.publisher.publish(record)
+            except PublicationBacklogFullError:
+                await self._sleep(_PUBLISH_AGAIN_S)
+            else:
+                return
+
+    async def _wait_for_bandwidth(self, size_bytes: int) -> None:
+        wait_s = self._bucket.take(size_bytes, self._clocks.monotonic_s())
+        if wait_s > 0:
+            await self._sleep(wait_s)
+
+    async def _in_pool(self, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+
+def log_view(directory: Path) -> LogView | None:
+    """A partition directory's start offset and epochs; None when there is no segment (any more).
+
+    The start is the first segment's; offsets below it that DeleteRecords removed may be archived as well.
+    Raises MalformedFileError or LogDirectoryError.
+    """
+    try:
+        segments = list_segments(directory)
+        epochs = read_leader_epochs(directory)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LogDirectoryError(directory, str(error)) from error
+    return LogView(segments[0], epochs.entries) if segments else None
+
+
+def _fetch_and_check(
+    storage: RemoteWalStorageManager, part: SourcePart, source: RemoteWalLogSegmentMetadata
+) -> _CheckedPart:
+    """The batches of `part` out of one source. Raises RemoteSegmentCorruptError when they are not what they should."""
+    entry = source.entry
+    data = storage.fetch_log_segment(
+        source.combined_segment_id, entry.start_file_position, entry.end_file_position, source.custom_metadata
+    )
+    fault = None
+    batches: list[BatchSpan] = []
+    if crc32c(data) != entry.crc32c:
+        fault = "the checksum of the entry is wrong"
+    else:
+        try:
+            batches = scan_batches(data, 0, len(data))
+            fault = _fault_of(data, batches, part, source)
+        except CorruptBatchError as error:
+            fault = str(error)
+    if fault is not None:
+        raise RemoteSegmentCorruptError(
+            "archive", str(source.combined_segment_id), f"{entry.topic_id_partition} from {entry.first_offset}: {fault}"
+        )
+    wanted = (batch for batch in batches if part.first_offset <= batch.base_offset <= part.last_offset)
+    return _CheckedPart(part, memoryview(data), tuple(wanted))
+
+
+def _fault_of(
+    data: bytes, batches: list[BatchSpan], part: SourcePart, source: RemoteWalLogSegmentMetadata
+) -> str | None:
+    entry = source.entry
+    if not batches or batches[-1].end != len(data) or verify_batches(data, batches) != len(batches):
+        return "not whole, sound batches"
+    for batch in batches:
+        if batch.leader_epoch != entry.leader_epoch:
+            return f"a batch of epoch {batch.leader_epoch} where {entry.leader_epoch} belongs"
+        if batch.base_offset < entry.first_offset or batch.last_offset > entry.last_offset:
+            return f"a batch at offset {batch.base_offset} is beyond the entry"
+        for border in (part.first_offset, part.last_offset + 1):
+            if batch.base_offset < border <= batch.last_offset:
+                return f"the range is cut at {border}, inside of the batch at {batch.base_offset}"
+    return None
+
+
+def _label(error: Exception) -> str:
+    if isinstance(error, RemoteStorageError):
+        return failure_label(error)
+    return _BACKLOG_LABEL if isinstance(error, PublicationBacklogFullError) else _LOG_LABEL

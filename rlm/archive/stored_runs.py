@@ -1,0 +1,228 @@
+"""Where a led log's older batches are in object storage: the metadata store's entries, proved by the log itself.
+
+The link index knows what this agent uploaded since it runs, and forgets the oldest. What an earlier incarnation or an
+earlier leader uploaded is known from the metadata topic alone: an entry says from which offset to which its batches
+reach, where their bytes lie in the object, and the CRC32C over all of them; not where each batch begins. So the
+entry's offsets are read from the leader's own log. If these bytes have the entry's length and CRC32C, they are the
+object's, and the positions of all its batches follow. A response may then begin and end at any batch inside of an
+entry.
+
+An archived topic's combined segments are deleted; then the archive's runs say where the same offsets are. They are
+asked second: the archive object is committed before its sources are released, so who finds no source any more finds
+the archive object. A run is proved as an entry is, by its length and CRC32C. (One that begins
+in a hole of a compacted log is not: it is told of by an offset that no batch begins with.)
+
+Entries whose bytes the log does not have any more (compacted, cut off by the log's start, dead since an election) prove
+nothing, and are left out: such bytes go inline. They do up to the refused entry's end, so that nobody reads it again
+for each of its batches; an overlapping one that begins inside of it is passed over as far. So do those of entries that
+no finished object holds; an object whose deletion was started is not in the store's index.
+
+For a thread: it reads files and takes the store's lock, for some microseconds an entry.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from kafka_log.crc32c import crc32c
+from kafka_log.errors import LogDirectoryError
+from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.open_files import OpenFiles
+from kafka_log.record_batch import scan_batches
+from kafka_log.segment_tail import SegmentTail
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.settings.topic_settings import LinkPolicy
+from metadata_topic.store.archive_store import ArchivedRun
+from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
+    RemoteLogSegmentState,
+    RemoteWalLogSegmentMetadata,
+)
+from rlm.write_path.led_views import FoundRuns, ProvedRun, StoredLog
+
+_EMPTY_READS = 3
+"""A read that only tells of a roll is followed by one that has records."""
+_OPEN_FILES = 4
+
+
+class StoredEntries(Protocol):
+    """What is asked of the metadata store."""
+
+    def entries_covering(
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain | None = None
+    ) -> list[RemoteWalLogSegmentMetadata]: ...
+
+
+class ArchivedRuns(Protocol):
+    """What is asked of the archive's store."""
+
+    def runs_covering(
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epochs: LeaderEpochChain
+    ) -> list[ArchivedRun]: ...
+
+
+class Places:
+    """Where an offset of a log is in object storage, as far as metadata tells: the faster store first."""
+
+    def __init__(
+        self,
+        segments: StoredEntries,
+        min_entry_bytes: int,
+        archive: ArchivedRuns | None = None,
+        min_run_bytes: int = 0,
+    ) -> None:
+        """A read of less than `min_entry_bytes` of a combined segment, or of less than `min_run_bytes` of an archive
+        object, is not worth its price.
+        """
+        self._segments = segments
+        self._min_entry_bytes = min_entry_bytes
+        self._archive = archive
+        self._min_run_bytes = min_run_bytes
+
+    def at(
+        self, partition: TopicIdPartition, offset: int, epochs: LeaderEpochChain
+    ) -> Iterator[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry]]:
+        """Entries that hold `offset`, and then runs, which are only looked for when no entry will do."""
+        for found in self._segments.entries_covering(partition, offset, epochs):
+            if _size_of(found.entry) >= self._min_entry_bytes:
+                yield found.combined_segment_id, found.entry
+        for archived in self._archive.runs_covering(partition, offset, epochs) if self._archive is not None else ():
+            if _size_of(archived.run) >= self._min_run_bytes:
+                yield archived.object_id, archived.run
+
+
+def _size_of(entry: RemoteLogSegmentMetadataEntry) -> int:
+    return entry.end_file_position - entry.start_file_position
+
+
+def stored_runs(places: Places, partition: TopicIdPartition, directory: Path, offset: int, max_bytes: int) -> FoundRuns:
+    """The log's batches from `offset` on that are in finished objects, without a gap, until they are `max_bytes`.
+
+    The first run holds `offset`, and may begin before it. Ends where the objects do, at one that the log does not
+    prove, and at one that is not worth a read. Raises LogDirectoryError or MalformedFileError.
+    """
+    try:
+        epochs = read_leader_epochs(directory)
+    except OSError as error:
+        raise LogDirectoryError(directory, str(error)) from error
+    log = _Log(directory)
+    runs: list[ProvedRun] = []
+    size = refused_to = 0
+    try:
+        while size < max_bytes:
+            run, refused_to = _first_proved(places.at(partition, offset, epochs), log)
+            if run is None:
+                break
+            runs.append(run)
+            size += len(run.records)
+            offset = run.entry.last_offset + 1
+    finally:
+        log.close()
+    epoch_end = epochs.end_offset_for(epochs.epoch_for(offset))  # another epoch's entries begin there
+    return FoundRuns(runs, refused_to if epoch_end is None else min(refused_to, epoch_end))
+
+
+def _first_proved(
+    found: Iterable[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry]], log: "_Log"
+) -> tuple[ProvedRun | None, int]:
+    """The first entry that the log proves; or None, and the offset behind those that it does not."""
+    refused_to = 0
+    for object_id, entry in found:
+        size = _size_of(entry)
+        records = log.read(entry.first_offset, size)
+        if len(records) == size and crc32c(records) == entry.crc32c:
+            return ProvedRun(object_id, entry, memoryview(records), tuple(scan_batches(records, 0, size))), 0
+        refused_to = max(refused_to, entry.last_offset + 1)
+    return None, refused_to
+
+
+class _Log:
+    """Reads runs of the log, going on behind the last one where it can."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files = OpenFiles(_OPEN_FILES)
+        self._tail: SegmentTail | None = None
+
+    def read(self, first_offset: int, size: int) -> bytes:
+        """`size` bytes of whole batches that begin with the batch at `first_offset`; less where they end otherwise."""
+        if self._tail is None or self._tail.next_offset != first_offset:
+            self.close()
+            self._tail = SegmentTail(self._directory, first_offset, self._files)
+        records = b""
+        empty_reads = 0
+        while len(records) < size and empty_reads < _EMPTY_READS:
+            read = self._tail.read(size - len(records))
+            if read.spans and not records and read.spans[0].base_offset != first_offset:
+                return b""
+            empty_reads = 0 if read.spans else empty_reads + 1
+            records = records + read.records if records else read.records
+        return records
+
+    def close(self) -> None:
+        if self._tail is not None:
+            self._tail.close()
+            self._tail = None
+
+
+class MetadataStore(StoredEntries, Protocol):
+    """What is asked of the metadata store, by object too."""
+
+    def state_of(self, combined_segment_id: CombinedSegmentId, /) -> RemoteLogSegmentState | None: ...
+
+
+class ArchiveMetadata(ArchivedRuns, Protocol):
+    """What is asked of the archive's store, by object too."""
+
+    def state_of(self, object_id: ArchiveObjectId, /) -> RemoteLogSegmentState | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLinks:
+    """The archive's objects as a source of links."""
+
+    store: ArchiveMetadata
+    min_run_bytes: int
+    """As LedLogs' `min_entry_bytes`, by the prices of the archive's store."""
+
+
+class LedLogs:
+    """The led partitions' logs beside what metadata tells of their objects."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        stored_log: Callable[[TopicIdPartition], StoredLog | None],
+        min_entry_bytes: int,
+        archive: ArchiveLinks | None = None,
+    ) -> None:
+        """`stored_log` is RemoteWalLogManager's. A read of fewer than `min_entry_bytes` costs more than these bytes at
+        the border; topics with the policy `always` have them linked all the same.
+        """
+        self._store = store
+        self._min_entry_bytes = min_entry_bytes
+        self._archive = archive
+        self.stored_log = stored_log
+
+    def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool = True) -> FoundRuns:
+        """See `stored_runs`. Without `archive`, combined segments alone are looked at."""
+        is_always = log.link_policy is LinkPolicy.ALWAYS
+        min_entry_bytes = 0 if is_always else self._min_entry_bytes
+        if archive and self._archive is not None:
+            min_run_bytes = 0 if is_always else self._archive.min_run_bytes
+            places = Places(self._store, min_entry_bytes, self._archive.store, min_run_bytes)
+        else:
+            places = Places(self._store, min_entry_bytes)
+        return stored_runs(places, log.topic_id_partition, log.directory, offset, max_bytes)
+
+    def is_living(self, object_id: StoredObjectId) -> bool:
+        """Whether the object is finished and its deletion was not started, as far as metadata tells."""
+        if isinstance(object_id, ArchiveObjectId):
+            state = self._archive.store.state_of(object_id) if self._archive is not None else None
+        else:
+            state = self._store.state_of(object_id)
+        return state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED

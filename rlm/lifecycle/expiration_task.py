@@ -1,0 +1,202 @@
+"""RLMWalExpirationTask: takes combined segments through their deletion. The plan is `rlm.lifecycle.expiration`'s.
+
+Everything runs in the event loop but the planning and the storage manager's calls, which have a thread each, so that
+the planner is never used by two.
+
+While metadata cannot be published nothing is deleted: what the topic does not tell must not happen to the store.
+Only one reason to delete rests on what is *not* known, that nobody has told an upload's end; before it counts, the
+topic is read to where it ends.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.records import PublishableRecord, PublishedSegment
+from metadata_topic.records.states import DELETED, DELETING, STARTED
+from plugin.combined_segment import HEADER_BYTES, decode_header
+from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError, failure_label
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from rlm.lifecycle.expiration import DeletionQuota, ExpirationPlanner, Planned, Verdict
+from rlm.lifecycle.release import Release
+from rlm.write_path.combine_task import Clocks
+from rlm.write_path.measures import LifecycleMeasures
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+_STARTS_PER_RUN = 1000
+
+
+class LifecyclePublisher(Protocol):
+    """Publishes to __remote_wal_log_metadata without blocking, in the order of the calls."""
+
+    def publish(self, record: PublishableRecord) -> None:
+        """Raises metadata_topic's PublicationBacklogFullError when too much waits to be published."""
+
+
+@dataclass(frozen=True, slots=True)
+class Responsibility:
+    """What this agent may delete."""
+
+    brokers: Callable[[], Collection[int]]
+    """Whose objects are in its care; empty while that is not known, or while metadata is not read or published."""
+    under_way: Callable[[CombinedSegmentId], bool]
+    """Whether its own upload of a segment is still running, or its metadata waits to be published."""
+    on_deletion_started: Callable[[CombinedSegmentId], None]
+    """Called in the event loop: no link may be given to it from now on."""
+    read_to_end: Callable[[], bool]
+    """Blocks until the store knows all that is in the metadata topic now; False when that could not be had."""
+
+
+class RLMWalExpirationTask:
+    """Starts deletions, waits, deletes. `run_once` is one round."""
+
+    def __init__(
+        self,
+        storage: RemoteWalStorageManager,
+        publisher: LifecyclePublisher,
+        planner: ExpirationPlanner,
+        responsibility: Responsibility,
+        clocks: Clocks,
+        policy: "DeletionPolicy",
+    ) -> None:
+        self._storage = storage
+        self._publisher = publisher
+        self._planner = planner
+        self._responsibility = responsibility
+        self._clocks = clocks
+        self._policy = policy
+        self._quota = DeletionQuota(policy.per_second, clocks.monotonic_s())
+        self._planning = ThreadPoolExecutor(1, thread_name_prefix="rlm-wal-expiration")
+        self._deleting = ThreadPoolExecutor(policy.threads, thread_name_prefix="rlm-wal-delete")
+
+    async def run_once(self) -> None:
+        """Start what can be started, delete what is due, as far as the quota goes."""
+        brokers = self._responsibility.brokers()
+        if not brokers:
+            return
+        now_ms = self._clocks.wall_ms()
+        planned = await self._plan(self._planner.scan, brokers, self._responsibility.under_way, now_ms, _STARTS_PER_RUN)
+        for item in await self._known_by_now(planned):
+            if not self._start(item.segment, item.reason):
+                return
+        due = await self._plan(self._planner.due, now_ms, self._quota.available(self._clocks.monotonic_s()))
+        self._quota.taken(len(due))
+        await asyncio.gather(*(self._delete(segment_id) for segment_id in due))
+
+    async def _known_by_now(self, planned: list[Planned]) -> list[Planned]:
+        """Without the uploads whose end stands in the topic, unread, or might."""
+        if not any(item.reason is Release.UNCOMMITTED for item in planned):
+            return planned
+        is_read = await self._in_thread(self._responsibility.read_to_end)
+        return [
+            item
+            for item in planned
+            if item.reason is not Release.UNCOMMITTED or (is_read and self._is_uncommitted(item.segment))
+        ]
+
+    def _is_uncommitted(self, metadata: PublishedSegment) -> bool:
+        known = self._policy.segment(metadata.combined_segment_id)
+        return known is not None and known.state is STARTED
+
+    def close(self) -> None:
+        """Deletions under way may finish or not."""
+        self._planning.shutdown(wait=False, cancel_futures=True)
+        self._deleting.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self, metadata: PublishedSegment, reason: str) -> bool:
+        segment_id = metadata.combined_segment_id
+        if not self._publish(deletion_record(metadata, DELETING, self._clocks.wall_ms())):
+            return False
+        self._responsibility.on_deletion_started(segment_id)
+        self._planner.started(metadata, self._clocks.wall_ms())
+        self._policy.measures.deletions_started.labels(reason).inc()
+        log.info("segment_deletion_started", segment=str(segment_id), reason=reason, size=metadata.size_bytes)
+        return True
+
+    async def _delete(self, segment_id: CombinedSegmentId) -> None:
+        verdict = await self._plan(self._planner.verdict, segment_id, self._clocks.wall_ms())
+        try:
+            if verdict is Verdict.AGE_NEEDED:
+                verdict = await self._verdict_by_age(segment_id)
+            if verdict is not Verdict.DELETE:
+                self._policy.measures.deletions_held_back.inc()
+                log.warning("segment_deletion_held_back", segment=str(segment_id), reason="its records are wanted")
+                await self._plan(self._planner.put_off, segment_id, self._clocks.wall_ms())
+                return
+            known = await self._in_thread(self._delete_object, segment_id)
+        except RemoteStorageError as error:
+            self._policy.measures.deletion_failures.labels(failure_label(error)).inc()
+            log.warning("segment_deletion_failed", segment=str(segment_id), error=str(error))
+            await self._plan(self._planner.put_off, segment_id, self._clocks.wall_ms())
+            return
+        if not self._publish(deletion_record(known, DELETED, self._clocks.wall_ms())):
+            await self._plan(self._planner.put_off, segment_id, self._clocks.wall_ms())
+            return
+        await self._plan(self._planner.finished, segment_id)
+        self._policy.measures.deletions_finished.inc()
+
+    async def _verdict_by_age(self, segment_id: CombinedSegmentId) -> Verdict:
+        try:
+            header = await self._in_thread(self._storage.fetch_log_segment, segment_id, 0, HEADER_BYTES)
+            written_ms = decode_header(header).created_ms
+        except RemoteResourceNotFoundError:
+            return Verdict.DELETE
+        except ValueError as error:
+            raise RemoteStorageError("read header", str(segment_id), str(error), label="corrupt") from error
+        await self._plan(self._planner.written, segment_id, written_ms)
+        return await self._plan(self._planner.verdict, segment_id, self._clocks.wall_ms())
+
+    def _delete_object(self, segment_id: CombinedSegmentId) -> PublishedSegment:
+        """What was known of it."""
+        known = self._policy.segment(segment_id) or _unknown(segment_id)
+        try:
+            self._storage.delete_log_segment_data(segment_id, known.custom_metadata)
+        except RemoteResourceNotFoundError:
+            return known  # gone already, which is what was wanted
+        return known
+
+    def _publish(self, record: RemoteWalCombinedLogSegmentMetadata) -> bool:
+        try:
+            self._publisher.publish(record)
+        except PublicationBacklogFullError:
+            return False
+        return True
+
+    async def _plan(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._planning, function, *args)
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._deleting, function, *args)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionPolicy:
+    """How deletions run."""
+
+    per_second: float
+    threads: int
+    segment: Callable[[CombinedSegmentId], PublishedSegment | None]
+    """What the metadata store knows of a segment."""
+    measures: LifecycleMeasures
+
+
+def deletion_record(
+    metadata: PublishedSegment, state: RemoteLogSegmentState, now_ms: int
+) -> RemoteWalCombinedLogSegmentMetadata:
+    """A DELETE_SEGMENT_* record: no entries, which means all of the object's."""
+    return RemoteWalCombinedLogSegmentMetadata(
+        metadata.combined_segment_id, (), state, now_ms, metadata.size_bytes, metadata.custom_metadata
+    )
+
+
+def _unknown(segment_id: CombinedSegmentId) -> PublishedSegment:
+    return PublishedSegment(segment_id, DELETING, 0, -1, b"", b"")

@@ -1,0 +1,83 @@
+"""What an election killed: the entries of older leaders that reach beyond what the new leader's log has (KIP-1176).
+
+Theory. The KIP's example: the old leader B1 had uploaded up to offset 10, the new leader B2's log ends at 5; B2
+publishes DELETE events for 6 to 10, "since they are no longer valid". A log's leader epochs say where each epoch ends,
+so an entry is dead from the end of its own epoch on, whichever agent uploaded it and whenever: the same comparison
+finds what was there at the election, what was left over by elections before it, and what a stale leader uploads
+afterwards, whose entries still carry its own, lower epoch.
+
+Told once: the store leaves out what it knows as dead, and what was published but has not come back through the topic
+yet is remembered here. After a restart the store is what remembers.
+
+Dead stays dead. An unclean election may bring a log back that was declared dead; its leader then finds that nothing of
+it is stored (`stored_ranges` leaves dead entries out) and uploads it anew, as other entries; even where archive
+objects, which have no marks, hold it (`rlm.write_path.resume_point`).
+
+The caller must lead the partition. A broker that no longer does, and does not know it yet, does no harm: its leader
+epochs end before those of its successors, about which nothing is said.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from kafka_log.leader_epoch_checkpoint import LeaderEpochs
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteWalLogSegmentMetadata
+
+_ToldKey = tuple[CombinedSegmentId, int]
+"""Segment and leader epoch, of one partition."""
+
+
+class UploadedRuns(Protocol):
+    """What is asked of the metadata store."""
+
+    def outside_of(
+        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochs, /
+    ) -> list[tuple[RemoteWalLogSegmentMetadata, int]]:
+        """Living runs with offsets that a log with these epochs does not have, each with the first such offset."""
+
+
+class FailoverPlanner:
+    """Says which entries a leader must declare dead. For one thread at a time."""
+
+    def __init__(self, broker_id: int, store: UploadedRuns) -> None:
+        self._broker_id = broker_id
+        self._store = store
+        self._told: dict[TopicIdPartition, dict[_ToldKey, int]] = {}
+
+    def plan(
+        self, partition: TopicIdPartition, epochs: LeaderEpochs, now_ms: int
+    ) -> list[RemoteWalLogSegmentMetadataUpdate]:
+        """The records to publish now, one for each combined segment; `epochs` is the leader's checkpoint as it is."""
+        leader_epoch = epochs.newest_epoch
+        if leader_epoch is None:
+            return []
+        told = self._told.get(partition, {})
+        outside: dict[_ToldKey, int] = {}
+        dead: dict[CombinedSegmentId, list[RemoteLogSegmentMetadataEntry]] = {}
+        for run, dead_from in self._store.outside_of(partition, epochs):
+            key = (run.combined_segment_id, run.entry.leader_epoch)
+            outside[key] = min(dead_from, outside.get(key, dead_from))
+            if dead_from < told.get(key, run.entry.last_offset + 1):
+                dead.setdefault(run.combined_segment_id, []).append(replace(run.entry, first_offset=dead_from))
+        self._told.pop(partition, None)
+        if outside:
+            self._told[partition] = {key: min(offset, told.get(key, offset)) for key, offset in outside.items()}
+        return [
+            RemoteWalLogSegmentMetadataUpdate(segment_id, tuple(entries), self._broker_id, leader_epoch, now_ms)
+            for segment_id, entries in dead.items()
+        ]
+
+    def untold(self, update: RemoteWalLogSegmentMetadataUpdate) -> None:
+        """That record could not be published; plan it again."""
+        for entry in update.entries:
+            told = self._told.get(entry.topic_id_partition, {})
+            told.pop((update.combined_segment_id, entry.leader_epoch), None)
+
+    def keep_only(self, led: Iterable[TopicIdPartition]) -> None:
+        """Forget partitions that are not led here any more."""
+        wanted = set(led)
+        for partition in [known for known in self._told if known not in wanted]:
+            del self._told[partition]

@@ -1,0 +1,147 @@
+"""Declares in the metadata topic what cannot be had any more for object storage, and where the upload of a log begins.
+
+Theory. Nothing depends on a declaration in time: a hole whose declaration was lost with the process is found again when
+the log is resumed, and declared then. What is not a gap is not declared: offsets below the upload's begin, and what a
+long-term tier holds. A declaration waits while the publisher takes no more, and is tried again.
+
+Belongs to the event loop.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import structlog
+
+from kafka_log.errors import MalformedFileError
+from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
+from kafka_log.tail_events import Gap
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.gap_record import MAX_GAPS, RemoteWalGapDeclaration
+from metadata_topic.records.offset_ranges import NO_END, OffsetRange, ranges_common
+from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from rlm.lifecycle.release import LongTermTier
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.measures import WriteMeasures
+from rlm.write_path.resume_point import ResumePoint
+
+log = structlog.get_logger(__name__)
+
+_PUBLISH_AGAIN_S = 0.5
+
+
+class GapPublisher(Protocol):
+    """Publishes to __remote_wal_log_metadata without blocking."""
+
+    def publish(self, record: RemoteWalGapDeclaration) -> None:
+        """Raises PublicationBacklogFullError when too much waits to be published."""
+
+
+class GapDeclarations:
+    """A GapListener. See the module's theory."""
+
+    def __init__(
+        self,
+        first_record: CombinedSegmentId,
+        publisher: GapPublisher,
+        known: Callable[[RemoteWalGapDeclaration], None],
+        tier: LongTermTier,
+        measures: WriteMeasures,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """Records are counted from `first_record` on. `known` takes them in before the topic tells of them: a write
+        path that begins anew asks for them at once.
+        """
+        self.next_record = first_record
+        self._publisher = publisher
+        self._known = known
+        self._tier = tier
+        self._measures = measures
+        self._wall_ms = wall_ms
+        self._waiting: list[DeclaredGap] = []
+        self._publication: asyncio.Handle | None = None
+
+    def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
+        """As GapListener says: the first upload of a log is declared, so that what is behind its begin is wanted."""
+        partition = assignment.topic_id_partition
+        if resume.missing:
+            log.warning(
+                "missing_offsets_found",
+                partition=str(partition),
+                ranges=len(resume.missing),
+                offsets=sum(end - begin for begin, end in resume.missing),
+                from_offset=resume.missing[0][0],
+                consequence="what the log has of them is uploaded first",
+            )
+        if resume.is_first and resume.next_offset is not None:
+            gap = DeclaredGap(partition, 0, resume.next_offset, resume.leader_epoch, GapReason.BEFORE_UPLOAD)
+            self._declare([gap])
+
+    def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
+        """As GapListener says."""
+        partition = assignment.topic_id_partition
+        try:
+            epochs = read_leader_epochs(assignment.directory)
+        except (OSError, MalformedFileError) as error:
+            log.warning(
+                "gap_not_declared", partition=str(partition), error=str(error), consequence="at the next resume"
+            )
+            return
+        for gap in gaps:
+            reason = GapReason.UNREADABLE if gap.is_unreadable else GapReason.RETENTION
+            for begin, end in self._not_tiered(assignment, (gap.from_offset, gap.to_offset), epochs):
+                self._measures.gap_offsets.inc(end - begin)
+                log.error(
+                    "upload_gap", partition=str(partition), from_offset=begin, to_offset=end, reason=reason.name.lower()
+                )
+                self._declare([DeclaredGap(partition, begin, end, epochs.latest_epoch, reason)])
+
+    def close(self) -> None:
+        """Publish what waits, as far as the publisher takes it."""
+        self._publish()
+        if self._publication is not None:
+            self._publication.cancel()
+
+    def _not_tiered(self, assignment: Assignment, gap: OffsetRange, epochs: LeaderEpochs) -> Iterator[OffsetRange]:
+        partition = assignment.topic_id_partition
+        for epoch, (begin, end) in _by_epoch(gap, epochs):
+            entry = RemoteLogSegmentMetadataEntry(
+                partition, epoch, begin, end - 1, UNKNOWN_POSITION, UNKNOWN_POSITION, 0
+            )
+            if not self._tier.holds(entry):
+                yield begin, end
+
+    def _declare(self, gaps: Iterable[DeclaredGap]) -> None:
+        for gap in gaps:
+            self._waiting.append(gap)
+            self._known(RemoteWalGapDeclaration(*self.next_record, (gap,), self._wall_ms()))
+            if gap.reason.is_loss:
+                self._measures.declared_gaps.labels(gap.reason.name.lower()).inc()
+        if self._publication is None:
+            self._publication = asyncio.get_running_loop().call_soon(self._publish)
+
+    def _publish(self) -> None:
+        self._publication = None
+        while self._waiting:
+            gaps = tuple(self._waiting[:MAX_GAPS])
+            record = RemoteWalGapDeclaration(*self.next_record, gaps, self._wall_ms())
+            try:
+                self._publisher.publish(record)
+            except PublicationBacklogFullError:
+                self._publication = asyncio.get_running_loop().call_later(_PUBLISH_AGAIN_S, self._publish)
+                return
+            self.next_record = self.next_record._replace(sequence=self.next_record.sequence + 1)
+            del self._waiting[: len(gaps)]
+
+
+def _by_epoch(offsets: OffsetRange, epochs: LeaderEpochs) -> Iterator[tuple[int, OffsetRange]]:
+    """The range in pieces of one leader epoch; -1 for what is before all that are known."""
+    first = epochs.entries[0][1] if epochs.entries else NO_END
+    bounds = [(-1, (0, first))]
+    for epoch, start in epochs.entries:
+        end = epochs.end_offset_for(epoch)
+        bounds.append((epoch, (start, NO_END if end is None else end)))
+    for epoch, within in bounds:
+        for piece in ranges_common(offsets, [within]):
+            yield epoch, piece

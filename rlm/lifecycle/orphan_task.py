@@ -1,0 +1,111 @@
+"""Finds and heals what `rlm.lifecycle.orphans` tells of. Blocks: for a thread, or a command line.
+
+A segment that is not in the listing is asked for by itself before it is called lost.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+import structlog
+
+from plugin.errors import RemoteResourceNotFoundError
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.segment_metadata import CombinedSegmentId
+from rlm.lifecycle.expiration_task import LifecyclePublisher
+from rlm.lifecycle.orphans import (
+    DEFAULT_LIMITS,
+    Comparison,
+    Disagreement,
+    HealingLimits,
+    Kind,
+    MetadataBehindError,
+    OrphanSearch,
+    OrphanStore,
+    records_that_heal,
+)
+
+log = structlog.get_logger(__name__)
+
+
+def _never(_segment_id: CombinedSegmentId) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class OwnWork:
+    """What this very agent does, of which the store may not know yet."""
+
+    is_being_deleted: Callable[[CombinedSegmentId], bool] = _never
+    """What is gone then is not lost."""
+    is_under_way: Callable[[CombinedSegmentId], bool] = _never
+    """An upload whose end is not published yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanTask:
+    """Compares the objects of some brokers with the metadata."""
+
+    storage: RemoteWalStorageManager
+    store: OrphanStore
+    read_to_end: Callable[[], bool]
+    """Blocks until the store knows all that was in the metadata topic at the time of the call; False when it could not
+    be brought up to that."""
+    ttl_ms: int
+    wall_ms: Callable[[], int]
+    own: OwnWork = OwnWork()
+    limits: HealingLimits = DEFAULT_LIMITS
+    topic_doubt: Callable[[], str] = str
+    """What speaks against concluding from what the metadata topic does not tell; empty when nothing does."""
+
+    def compare(self, broker_ids: Collection[int]) -> dict[int, Comparison]:
+        """By broker. Raises RemoteStorageError, and MetadataBehindError when nothing can be said now."""
+        searches = {}
+        for broker_id in sorted(broker_ids):
+            search = searches[broker_id] = OrphanSearch(self.store, broker_id, self.ttl_ms)
+            search.listed(self.storage.list_log_segments(broker_id))
+        if searches and not self.read_to_end():
+            raise MetadataBehindError("the metadata topic was not read to where it ended after the listing")
+        return {broker_id: self._confirmed(search) for broker_id, search in searches.items()}
+
+    def _confirmed(self, search: OrphanSearch) -> Comparison:
+        comparison = search.judged(self.wall_ms(), self.own.is_under_way)
+        confirmed = tuple(
+            item
+            for item in comparison.disagreements
+            if item.kind is not Kind.LOST or self._is_lost(item.combined_segment_id)
+        )
+        return replace(comparison, disagreements=confirmed).doubted(self.topic_doubt(), self.limits)
+
+    def heal(
+        self, comparison: Comparison, publisher: LifecyclePublisher, confirmed: str | None = None
+    ) -> list[Disagreement]:
+        """What was healed, or is on its way: what heals by itself, or all where its amount was `confirmed`.
+
+        Raises RemoteStorageError, and PublicationBacklogFullError; what was healed until then stays so.
+        """
+        healing = comparison.disagreements if confirmed == comparison.amount else comparison.heals_by_itself
+        if waiting := len(comparison.disagreements) - len(healing):
+            log.error(
+                "orphans_wait_for_confirmation",
+                waiting=waiting,
+                objects=comparison.objects,
+                reason=comparison.doubt or "their writers' registrations are not known either",
+                hint=f"remote-wal metadata rebuild; or, to delete them: orphans --heal --confirm {comparison.amount}",
+            )
+        for found in healing:
+            for record in records_that_heal(found, self.wall_ms()):
+                publisher.publish(record)
+            if found.kind is Kind.DELETED:
+                self.storage.delete_log_segment_data(found.combined_segment_id)
+            tell = log.error if found.kind is Kind.LOST else log.warning
+            tell("orphan_healed", segment=str(found.combined_segment_id), kind=found.kind, size=found.size_bytes)
+        return list(healing)
+
+    def _is_lost(self, segment_id: CombinedSegmentId) -> bool:
+        if self.own.is_being_deleted(segment_id):
+            return False
+        try:
+            self.storage.fetch_log_segment(segment_id, 0, 1)
+        except RemoteResourceNotFoundError:
+            return True
+        return False

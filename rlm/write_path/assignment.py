@@ -1,0 +1,20 @@
+"""Which partitions an agent is told to take care of."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.settings.topic_settings import LinkPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A partition to take care of, as leadership, topic settings and log directories say together."""
+
+    topic_id_partition: TopicIdPartition
+    topic: str
+    directory: Path
+    link_policy: LinkPolicy
+    latency_bound_ms: int
+    archive: bool = False
+    """Whether its records are to be merged into archive objects."""

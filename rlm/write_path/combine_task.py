@@ -1,0 +1,222 @@
+"""RLMWalCombineTask: makes one combined segment of many partitions' batches and uploads it (KIP-1176).
+
+Uploads run concurrently, one per thread of `remote.wal.log.manager.combiner.thread.pool.size`; metadata is published in
+the order of the objects' sequence, whichever upload ends first. COPY_SEGMENT_STARTED is published before the upload but
+not waited for, unlike in the KIP: waiting would add a replicated write to every round, and an object without metadata
+describes itself, so it can be found and judged from a listing.
+
+When the publisher takes no more, a stored object's metadata waits here, nothing new is uploaded, and publishing is
+tried again from time to time: metadata of what was uploaded is never dropped while the process lives.
+
+An upload fails by whatever the storage manager raises, and by taking far longer than any of its deadlines; then its
+thread is left to itself. One that failed for good leaves its sequence number unused: its outcome may be unknown, so its
+key is never taken again, and the items come back under a new one.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import structlog
+
+from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError
+from plugin.errors import RemoteStorageError, RemoteStorageTimeoutError, defect_site, failure_label
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteLogSegmentMetadataEntry,
+    RemoteLogSegmentState,
+    RemoteWalCombinedLogSegmentMetadata,
+    RemoteWalCombinedLogSegmentMetadataUpdate,
+)
+from rlm.write_path.measures import WriteMeasures
+from rlm.write_path.segment_queue import MetaQueueItem
+
+log = structlog.get_logger(__name__)
+
+_PUBLISH_AGAIN_S = 0.5
+_BACKLOG_LABEL = "publication_backlog"
+_UNPUBLISHABLE_LABEL = "not_publishable"
+DEFAULT_TIMEOUT_S = 60.0
+
+
+class MetadataPublisher(Protocol):
+    """Publishes to __remote_wal_log_metadata without blocking, in the order of the calls."""
+
+    def publish(self, record: RemoteWalCombinedLogSegmentMetadata) -> None:
+        """Raises metadata_topic's PublicationBacklogFullError when too much waits to be published."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The time to measure with, and the time to write down."""
+
+    monotonic_s: Callable[[], float]
+    wall_ms: Callable[[], int]
+    """Milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedSegment:
+    """A combined segment that is stored."""
+
+    combined_segment_id: CombinedSegmentId
+    items: tuple[MetaQueueItem, ...]
+    entries: tuple[RemoteLogSegmentMetadataEntry, ...]
+    """`entries[i]` says where `items[i]` lies in the object."""
+    size_bytes: int
+    stored_s: float
+    """Monotonic."""
+
+
+class RLMWalCombineTask:
+    """Uploads objects of one agent incarnation."""
+
+    def __init__(
+        self,
+        storage: RemoteWalStorageManager,
+        publisher: MetadataPublisher,
+        first_segment_id: CombinedSegmentId,
+        pool: Executor,
+        measures: WriteMeasures,
+        clocks: Clocks,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        """It takes the pool over. `timeout_s` is for storage managers that do not keep their own deadlines."""
+        self._timeout_s = timeout_s
+        self._storage = storage
+        self._publisher = publisher
+        self._next_segment_id = first_segment_id
+        self._pool = pool
+        self._measures = measures
+        self._clocks = clocks
+        self._uploading: set[int] = set()
+        self._unpublished: dict[int, RemoteWalCombinedLogSegmentMetadata | None] = {}
+        self._next_to_publish = first_segment_id.sequence
+        self._publish_again: asyncio.TimerHandle | None = None
+
+    async def combine(self, items: list[MetaQueueItem]) -> UploadedSegment | None:
+        """Upload the items as one object; None when that failed, with the items neither stored nor lost."""
+        if self._publication_is_held_up():
+            self._measures.upload_failures.labels(_BACKLOG_LABEL).inc()
+            return None
+        # The same partitions in the same order, object after object: that is what the topic's compression lives on.
+        items = sorted(items, key=lambda item: item.topic_id_partition)
+        segment_id = self._next_segment_id
+        self._next_segment_id = segment_id._replace(sequence=segment_id.sequence + 1)
+        self._uploading.add(segment_id.sequence)
+        try:
+            update = await self._upload(segment_id, items)
+        except Exception as error:  # a storage manager of anybody's may raise anything; the records are in the log
+            self._measures.upload_failures.labels(_failure_label(error)).inc()
+            log.warning("upload_failed", segment=str(segment_id), error=_told(error))
+            self._publish_in_order(segment_id.sequence, None)
+            return None
+        except asyncio.CancelledError:
+            self._publish_in_order(segment_id.sequence, None)  # what is stored behind it is told all the same
+            raise
+        finally:
+            self._uploading.discard(segment_id.sequence)
+        self._publish_in_order(segment_id.sequence, _finished(update, self._clocks.wall_ms()))
+        return UploadedSegment(segment_id, tuple(items), update.entries, update.size_bytes, self._clocks.monotonic_s())
+
+    async def _upload(
+        self, segment_id: CombinedSegmentId, items: list[MetaQueueItem]
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        metadata = RemoteWalCombinedLogSegmentMetadata(
+            segment_id,
+            tuple(item.metadata_entry() for item in items),
+            RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+            self._clocks.wall_ms(),
+        )
+        self._publisher.publish(_started(metadata))
+        copied = asyncio.get_running_loop().run_in_executor(
+            self._pool, self._storage.copy_log_segment_data, metadata, [item.records for item in items]
+        )
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                update = await copied
+        except TimeoutError as error:
+            key, reason = str(segment_id), f"the storage manager has not ended it within {self._timeout_s} s"
+            raise RemoteStorageTimeoutError("copy", key, reason, label="hung") from error
+        if len(update.entries) != len(items):
+            raise ValueError("the storage manager tells of other entries than it was given")
+        return update
+
+    def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
+        """Whether the segment is being uploaded, or is stored with its metadata held up here. On any thread."""
+        if segment_id[:2] != self._next_segment_id[:2]:
+            return False
+        return segment_id.sequence in self._uploading or segment_id.sequence in self._unpublished
+
+    @property
+    def next_segment_id(self) -> CombinedSegmentId:
+        """What the next object will be called; none above was ever used."""
+        return self._next_segment_id
+
+    @property
+    def unpublished(self) -> int:
+        """Stored objects whose metadata the publisher has not taken yet."""
+        return sum(record is not None for record in self._unpublished.values())
+
+    def close(self) -> None:
+        """Uploads under way may finish or not."""
+        if self._publish_again is not None:
+            self._publish_again.cancel()
+        if self._publication_is_held_up():
+            log.error("metadata_unpublished", segments=self.unpublished)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _publish_in_order(self, sequence: int, record: RemoteWalCombinedLogSegmentMetadata | None) -> None:
+        self._unpublished[sequence] = record
+        if self._publication_is_held_up() and self._publish_again is None:
+            self._publish_again = asyncio.get_running_loop().call_later(_PUBLISH_AGAIN_S, self._try_again)
+
+    def _publication_is_held_up(self) -> bool:
+        """Publish what is next in order, as far as the publisher takes it; whether it refused one."""
+        while self._next_to_publish in self._unpublished:
+            ready = self._unpublished[self._next_to_publish]
+            if ready is not None:
+                try:
+                    self._publisher.publish(ready)
+                except PublicationBacklogFullError:
+                    return True
+                except Exception as error:  # it can never be published; the object is found as one without metadata
+                    self._measures.upload_failures.labels(_UNPUBLISHABLE_LABEL).inc()
+                    log.error("metadata_not_publishable", segment=str(ready.combined_segment_id), error=_told(error))
+            del self._unpublished[self._next_to_publish]
+            self._next_to_publish += 1
+        return False
+
+    def _try_again(self) -> None:
+        self._publish_again = None
+        if self._publication_is_held_up():
+            self._publish_again = asyncio.get_running_loop().call_later(_PUBLISH_AGAIN_S, self._try_again)
+
+
+def _failure_label(error: Exception) -> str:
+    return _BACKLOG_LABEL if isinstance(error, PublicationBacklogFullError) else failure_label(error)
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, RemoteStorageError | MetadataTopicError) else defect_site(error)
+
+
+def _started(metadata: RemoteWalCombinedLogSegmentMetadata) -> RemoteWalCombinedLogSegmentMetadata:
+    """As published: without entries, whose positions are not known yet."""
+    return replace(metadata, entries=())
+
+
+def _finished(
+    update: RemoteWalCombinedLogSegmentMetadataUpdate, event_timestamp_ms: int
+) -> RemoteWalCombinedLogSegmentMetadata:
+    return RemoteWalCombinedLogSegmentMetadata(
+        update.combined_segment_id,
+        update.entries,
+        update.state,
+        event_timestamp_ms,
+        update.size_bytes,
+        update.custom_metadata,
+    )

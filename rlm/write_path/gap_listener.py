@@ -1,0 +1,30 @@
+"""Who is told what of a led log is not uploaded. Event loop only."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from kafka_log.tail_events import Gap
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.resume_point import ResumePoint
+
+
+class GapListener(Protocol):
+    """Who wants to know what is not uploaded."""
+
+    def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
+        """The partition is taken on, and its upload goes on or begins there."""
+
+    def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
+        """Of what was to be uploaded, this cannot be had any more."""
+
+
+class _NoGaps:
+    def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
+        pass
+
+    def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
+        pass
+
+
+NO_GAPS: GapListener = _NoGaps()
+"""Tells nobody."""

@@ -1,0 +1,268 @@
+"""Group commit: when the active segments are read, and when an upload of what was read starts, sans-IO.
+
+An object costs its requests, and the agents some 5 ms of CPU whatever its size; an upload that starts later makes those
+who wait for it later. So, as in a database's group commit, what is appended while others wait shares one object. How
+long is waited for company depends on who waits:
+
+- Nobody wants links now (small loads, by cost): one archive interval from start to start, as objects cost requests.
+- Links are wanted because they pay: one interval from start to start, as smaller objects would not pay.
+- Links are wanted whatever they cost: at once while nothing is in flight, so that a lone record waits for nothing;
+  otherwise one interval after the last start, so that what arrives meanwhile shares an object.
+- While much is appended (bulk) by producers that wait: when the last object has reached the followers and those who
+  waited for it have appended anew, so that all share one object, if that pays or links are wanted whatever they cost;
+  after two intervals in any case.
+- While much is appended without a pause: when the rate has brought a full object, but not before one interval after the
+  last start and not after two. Nobody waits for this one.
+- As soon as the queue holds a whole object's bytes; after a failure, not before its back-off ended, and no load counts
+  as bulk until one is stored.
+- Whatever the reason, not before the quota in bytes per second lets it, where there is one (as KIP-956 has for
+  KIP-405's uploads). What it holds back stays in the log; followers get it inline.
+
+Producers with acks=all append, wait until the followers have it, and append again: between two of their rounds nothing
+comes, so an upload should begin as soon as they are all waiting. They are when as much has come as in the rounds
+before; a silence tells it too, but later, as it must be longer than the gaps within a round. Producers with acks=1 go
+on whatever becomes of their records: the pauses between their batches mean nothing, and an upload at each of them would
+only make objects small. The broker's files do not tell acks; what is appended while an upload is under way does.
+
+`RemoteWalLogManager` tells what happens, asks `GroupCommit.next_step` and does it. For whom an upload is, `LinkDecider`
+says. Intervals, sizes and the quota are settings (`CommitLimits`); a failed log's back-off is `PartitionSchedule`'s.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from kafka_log.topic_partition import TopicIdPartition
+from rlm.write_path.bandwidth import TokenBucket
+
+# All constants of group commit, each with its unit and what is known of why. "By judgement": no measurement is known.
+
+BULK_BYTES: Final = 128 * 1024
+"""Bytes in an upload interval, or in an object for one follower: from so many on, a load is bulk. By judgement: 5 MB/s
+at the default interval of 25 ms, where a start costs the agents more than it saves anybody. Measured is only what
+gathering brings far above: at 25 MB/s a third less CPU."""
+BULK_OBJECT_BYTES: Final = 512 * 1024
+"""Bytes: how large objects are meant to be where nobody waits. 25 MB/s with acks=1 took the agents 0.93 core with 90 KB
+in an object, 0.68 with 210 KB and 0.52 with 420 KB (docs/performance.md). The KIP's have 300 to 500 KB."""
+STRETCH_MAX: Final = 2.0
+"""Intervals between two starts of a bulk at most, so company costs one interval of latency. The number by judgement; to
+wait longer for larger objects took 8 % less CPU and 5 ms more to the high watermark, and was left out."""
+QUIET_S: Final = 0.004
+"""Seconds: so long without an append is a silence. It must be longer than the gaps within a round, which a busy machine
+draws out; of a warm round of 25 ms, 11 pass until all six producers have appended anew. By judgement."""
+WEIGHT: Final = 1 / 4
+"""Share of the newest upload in what is known of all, so that a load that changes is recognised within a few. By
+judgement; three uploads turn the verdict on producers."""
+DISTURBED_MOST: Final = 0.5
+"""Share of uploads during which something was appended: from it on, producers are taken not to wait. The plain half."""
+WHOLE: Final = 0.99
+"""Share of a round that is taken for all of it, as batches differ a little in size. By judgement. To start at a whole
+round and to gather fetches as below made 4 to 39 % more throughput of acks=all together (docs/performance.md)."""
+GATHER_RECENT_S: Final = 0.25
+"""Seconds: an upload that is older says nothing of the load now. By judgement: ten default intervals."""
+GATHER_MOST: Final = 0.6
+"""Share of a round that a gathered fetch must bring. By judgement; with 128 KB batches, where rounds take longer than a
+fetch may wait, gathering without such a bound made each fetch later and saved nothing."""
+GATHER_PAUSE_MIN_S: Final = 0.1
+"""Seconds in which fetches are left alone after a gathering in vain; doubled by each in a row. By judgement."""
+GATHER_PAUSE_MAX_S: Final = 0.8
+"""Seconds. By judgement: where gathering is in vain, it makes followers later for 3 % of the time (25 ms in 0.8 s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLimits:
+    """Intervals in seconds, sizes in bytes."""
+
+    interval_s: float
+    """remote.wal.log.manager.combiner.task.interval.ms"""
+    archive_interval_s: float
+    """remote.wal.archive.interval.ms"""
+    upload_bytes: int
+    """remote.wal.log.manager.combiner.task.upload.bytes"""
+    max_in_flight: int
+    """remote.wal.log.manager.combiner.thread.pool.size"""
+    retry_s: float
+    retry_max_s: float
+    bytes_per_s: int | None = None
+    """remote.wal.log.manager.copy.max.bytes.per.second"""
+
+
+class Urgency(IntEnum):
+    """For whom an upload is."""
+
+    ARCHIVE = 0
+    """Nobody waits for its links."""
+    PAYING_LINKS = 1
+    LINKS = 2
+    """Followers wait for its links, whatever they cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What there is to read and to upload, as of now."""
+
+    queued_bytes: int
+    """Read, and in no upload that is under way."""
+    due_s: float
+    """When the next log is to be read; inf: none, or there is no room for it."""
+    has_unread: bool
+    """Appends were told of that were not read."""
+    expected_bytes: float
+    """What an upload interval brings at the rate of late."""
+    urgency: Urgency
+    """How the upload is wanted. Without a meaning while nothing is queued or due."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadNow:
+    """Read what is due, and start an upload of what is queued then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Look for appends from time to time, until a whole round is there, or none came for `quiet_s`, but not for longer
+    than `delay_s`."""
+
+    delay_s: float
+    quiet_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Do nothing for so long, or until something happens; None: until then."""
+
+    delay_s: float | None
+
+
+Step = UploadNow | Gather | Wait
+
+
+class RoundSize:
+    """How much is appended between two uploads by those who wait for the one before.
+
+    By the last rounds: the largest at once, smaller ones by and by, as one of those who wait may be late.
+    """
+
+    def __init__(self) -> None:
+        self.size_bytes = 0.0
+
+    @property
+    def whole_bytes(self) -> float:
+        """From so much on a round is taken for a whole one."""
+        return self.size_bytes * WHOLE
+
+    def add(self, size_bytes: int) -> None:
+        """A round of so many bytes."""
+        if size_bytes > self.size_bytes:
+            self.size_bytes = size_bytes
+        else:
+            self.size_bytes += WEIGHT * (size_bytes - self.size_bytes)
+
+
+class GroupCommit:
+    """Is told of appends and uploads, and says what next, and when. All times are monotonic seconds.
+
+    Until an upload has shown otherwise, producers are taken to wait.
+    """
+
+    def __init__(self, limits: CommitLimits) -> None:
+        self._limits = limits
+        self._quota = TokenBucket(limits.bytes_per_s or math.inf)
+        self._in_flight_s: list[float] = []
+        """When the uploads under way were started."""
+        self._last_start_s = self._retry_at_s = -math.inf
+        self._back_off_s = 0.0
+        """After the last failure; 0 when an upload was stored since."""
+        self._share_disturbed = 0.0
+        self._round = RoundSize()
+        self._unread_bytes: dict[TopicIdPartition, int] = {}
+
+    # What next, and when.
+
+    def next_step(self, load: Load, now_s: float) -> Step:
+        """What to do now."""
+        is_bulk = load.expected_bytes >= BULK_BYTES and not self._back_off_s
+        has_work = load.queued_bytes or load.due_s <= now_s
+        delay_s = (self._start_s(load, is_bulk) if has_work else load.due_s) - now_s
+        if delay_s <= 0:
+            return UploadNow()
+        if delay_s == math.inf:
+            return Wait(None)
+        if is_bulk and load.has_unread:
+            return Gather(delay_s, QUIET_S if self.producers_wait else math.inf)
+        return Wait(delay_s)
+
+    def is_round(self, queued_bytes: int) -> bool:
+        """Whether these, with what was not read yet, are what all who wait append between two uploads."""
+        size_bytes = queued_bytes + sum(self._unread_bytes.values())
+        return self.producers_wait and size_bytes >= self._round.whole_bytes
+
+    @property
+    def producers_wait(self) -> bool:
+        """Whether most of the last uploads met a silence that lasted until they were stored."""
+        return self._share_disturbed < DISTURBED_MOST
+
+    @property
+    def is_full(self) -> bool:
+        """Whether none may be started before an upload under way ends."""
+        return len(self._in_flight_s) >= self._limits.max_in_flight
+
+    def is_prompt(self, wait_max_s: float, now_s: float) -> bool:
+        """Whether nothing fails, and neither the oldest upload nor the quota takes so long."""
+        oldest_s = self._in_flight_s[0] if self._in_flight_s else now_s
+        return not self._back_off_s and max(now_s - oldest_s, self.held_back_s(now_s)) < wait_max_s
+
+    def held_back_s(self, now_s: float) -> float:
+        """For how long the quota lets no upload begin."""
+        return self._quota.wait_s(now_s)
+
+    def back_off_s(self, now_s: float) -> float:
+        """For how long nothing is tried after the last failure."""
+        return max(self._retry_at_s - now_s, 0.0)
+
+    def _start_s(self, load: Load, is_bulk: bool) -> float:
+        """From when on an upload may start; inf: not before one ends."""
+        if self.is_full:
+            return math.inf
+        earliest_s = max(self._retry_at_s, self._quota.free_s)
+        at_once = load.urgency is Urgency.LINKS and not self._in_flight_s and not is_bulk
+        if at_once or load.queued_bytes >= self._limits.upload_bytes:
+            return earliest_s
+        interval_s = self._limits.archive_interval_s if load.urgency is Urgency.ARCHIVE else self._limits.interval_s
+        if is_bulk and load.urgency is not Urgency.ARCHIVE:
+            full = STRETCH_MAX if self.producers_wait else BULK_OBJECT_BYTES / load.expected_bytes
+            interval_s *= min(max(full, 1.0), STRETCH_MAX)
+        return max(self._last_start_s + interval_s, earliest_s)
+
+    # What happened.
+
+    def appended(self, partition: TopicIdPartition, unread_bytes: int) -> None:
+        """The partition's log has so many bytes that were not read yet."""
+        self._unread_bytes[partition] = unread_bytes
+
+    def read(self) -> None:
+        """What was told of is about to be read."""
+        self._unread_bytes.clear()
+
+    def started(self, now_s: float, size_bytes: int) -> None:
+        """An upload of so many bytes began."""
+        self._last_start_s = now_s
+        self._in_flight_s.append(now_s)
+        self._quota.take(size_bytes, now_s)
+        self._round.add(size_bytes)
+
+    def stored(self, started_s: float) -> None:
+        """The upload that began then is stored."""
+        self._in_flight_s.remove(started_s)
+        self._back_off_s, self._retry_at_s = 0.0, -math.inf
+
+    def appended_meanwhile(self, appended: bool) -> None:
+        """An upload is stored; whether anything was appended since it began."""
+        self._share_disturbed += WEIGHT * (appended - self._share_disturbed)
+
+    def failed(self, started_s: float, now_s: float) -> None:
+        """The upload that began then failed for good; its items will be uploaded again."""
+        self._in_flight_s.remove(started_s)
+        self._back_off_s = min(2 * self._back_off_s or self._limits.retry_s, self._limits.retry_max_s)
+        self._retry_at_s = now_s + self._back_off_s

@@ -1,0 +1,150 @@
+"""A partition led by this broker with remote.wal.storage.enable, and how far its upload is."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import structlog
+
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.backlog_uploads import PassedOver
+from rlm.write_path.led_views import StoredLog
+from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.wal_task import RLMWalTask, TaskOutcome
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class LedPartition:
+    """The state of one assignment. `appended`, `queued` and `uploaded` offsets are three different things.
+
+    Changed in the event loop alone; the plain attributes may be read on any thread.
+    """
+
+    assignment: Assignment
+    task: RLMWalTask
+    append_seen_s: float | None = None
+    """When the oldest append that was not read yet was noticed."""
+    is_failing: bool = False
+    """The last run of the task could not read the log."""
+    queued_offset: int = -1
+    """The first offset that was not put into the queue; negative before the first run of the task."""
+    uploaded_offset: int = -1
+    """Every batch of this assignment below this offset is stored, but for what was passed over."""
+    read_s: float | None = None
+    """When the task last read something, or first looked."""
+    oldest_unstored_s: float | None = None
+    backlog_bytes: int = 0
+    """Bytes beyond what was read, as of the last run of the task."""
+    followers_offset: int = -1
+    """The furthest offset that a follower was sent records from."""
+    passed_over: PassedOver | None = None
+    """What was left behind for `BacklogUploads`, last; perhaps stored since."""
+    pending_bytes: int = 0
+    """Bytes that are queued or being uploaded."""
+    _unstored: dict[int, MetaQueueItem] = field(default_factory=dict)
+    """Items that are queued or being uploaded, by first offset, ascending."""
+
+    @property
+    def stored_offset(self) -> int:
+        """Every batch of this assignment below this offset is stored."""
+        passed_over = None if self.passed_over is None else self.passed_over.first_offset
+        return self.uploaded_offset if passed_over is None else min(self.uploaded_offset, passed_over)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was read is stored."""
+        return not self._unstored
+
+    def log_read(self, outcome: TaskOutcome) -> None:
+        """The task ran, and its items were put into the queue. A truncation it found was told by `truncated` before."""
+        for item in outcome.items:
+            self._unstored[item.first_offset] = item
+            self.pending_bytes += len(item.records)
+        self.queued_offset = outcome.next_offset
+        self.backlog_bytes = outcome.backlog_bytes
+        self._unstored_changed()
+
+    def unstored_part(self, item: MetaQueueItem) -> MetaQueueItem | None:
+        """What of the item is still to be stored: nothing of what is void or from an assignment before this one."""
+        current = self._unstored.get(item.first_offset)
+        return current if current is not None and current.records.obj is item.records.obj else None
+
+    def item_stored(self, item: MetaQueueItem) -> None:
+        """What `unstored_part` returned is stored."""
+        self._remove(item)
+        self._unstored_changed()
+
+    def truncated(self, offset: int) -> None:
+        """The log was cut: batches that reach `offset` or beyond are void."""
+        for item in list(self._unstored.values()):
+            kept = item.below(offset)
+            if kept is None:
+                self._remove(item)
+            elif kept is not item:
+                self._unstored[item.first_offset] = kept
+                self.pending_bytes -= len(item.records) - len(kept.records)
+        self._unstored_changed()
+
+    def stored_log(self) -> StoredLog:
+        """As of now."""
+        assignment = self.assignment
+        return StoredLog(
+            assignment.topic_id_partition, assignment.directory, self.stored_offset, assignment.link_policy
+        )
+
+    def status(self, now_s: float) -> "PartitionStatus":
+        """As of now; on any thread."""
+        oldest_s = self.oldest_unstored_s if self.oldest_unstored_s is not None else self.append_seen_s
+        passed_over = self.passed_over
+        if passed_over is not None and passed_over.left:
+            oldest_s = passed_over.since_s
+        return PartitionStatus(
+            self.assignment.topic,
+            self.assignment.topic_id_partition.partition,
+            max(self.queued_offset, 0),
+            max(self.stored_offset, 0),
+            self.pending_bytes + self.backlog_bytes,
+            0 if oldest_s is None else round((now_s - oldest_s) * 1000),
+            0 if passed_over is None else passed_over.offsets,
+        )
+
+    def _unstored_changed(self) -> None:
+        first = next(iter(self._unstored.values()), None)
+        self.uploaded_offset = self.queued_offset if first is None else first.first_offset
+        self.oldest_unstored_s = None if first is None else first.seen_s
+
+    def _remove(self, item: MetaQueueItem) -> None:
+        del self._unstored[item.first_offset]
+        self.pending_bytes -= len(item.records)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """What `remote-wal describe` shows of a led partition."""
+
+    topic: str
+    partition: int
+    log_end_offset: int
+    uploaded_offset: int
+    lag_bytes: int
+    lag_age_ms: int
+    """Age of the oldest byte that is not stored; 0 when there is none. Of what was passed over, since then."""
+    backlog_offsets: int = 0
+    """Offsets that were passed over and are not stored yet; no bytes of them are in `lag_bytes`."""
+
+
+_NAMED = 20
+
+
+def tell_unfinished(partitions: Iterable[LedPartition], now_s: float) -> None:
+    """Name what stays in the logs alone when uploading ends; the next incarnation goes on there."""
+    unfinished = [status for led in partitions if (status := led.status(now_s)).lag_bytes]
+    if unfinished:
+        log.warning(
+            "uploads_unfinished",
+            partitions=len(unfinished),
+            lag_bytes=sum(status.lag_bytes for status in unfinished),
+            from_offsets={f"{one.topic}-{one.partition}": one.uploaded_offset for one in unfinished[:_NAMED]},
+            consequence="uploaded when an agent takes the partitions on again",
+        )

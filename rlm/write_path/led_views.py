@@ -1,0 +1,64 @@
+"""The read-only view of the led partitions that replication works with."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from kafka_log.record_batch import BatchSpan
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.settings.topic_settings import LinkPolicy
+from plugin.archive_object_id import StoredObjectId
+from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
+from rlm.write_path.link_policy import LinkMode
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLog:
+    """A led partition's log, and how far it is in object storage."""
+
+    topic_id_partition: TopicIdPartition
+    directory: Path
+    uploaded_offset: int
+    """Every batch below was uploaded, here or by a leader before; negative while that is not known."""
+    link_policy: LinkPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedRun:
+    """An entry of a combined segment, or a run of an archive object, whose bytes are those of the log."""
+
+    object_id: StoredObjectId
+    entry: RemoteLogSegmentMetadataEntry
+    records: memoryview
+    batches: tuple[BatchSpan, ...]
+    """Positions are relative to `records`; in the object, they are that much behind `entry.start_file_position`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRuns:
+    """Where a log's batches are from an offset on."""
+
+    runs: list[ProvedRun]
+    refused_to: int = 0
+    """Exclusive. Above 0, the runs end at one that the log does not prove, and that reaches up to here: nothing is
+    gained by another look before."""
+
+
+class LedPartitions(Protocol):
+    """What the leader proxy asks of the write path."""
+
+    def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
+        """How `size` bytes should travel to a follower that waits for them now."""
+
+    def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
+        """A follower is about to be sent `size` bytes from this offset on, one way or the other."""
+
+    def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
+        """Whether the batch at this offset is not stored yet, and about to be."""
+
+    def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Followers wait for these partitions' links: upload now."""
+
+    def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
+        """The partition, if it is led here with the feature on."""

@@ -1,0 +1,131 @@
+"""Link or inline: which way the newest bytes of a partition should travel.
+
+An object costs its PUT and its GETs, an inline byte costs the zone border. Below the break-even size (from the price
+table) an object loses money, so with the policy by cost the bytes of small loads go inline, as fast as in stock Kafka,
+and are uploaded for safety at a longer interval. Above it, links are used and everything is done to make them quick.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from metadata_topic.settings.topic_settings import LinkPolicy
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.group_commit import Urgency
+
+
+class LinkMode(Enum):
+    """How the newest bytes of a partition travel now."""
+
+    OFF = "off"
+    """As in stock Kafka: the feature is off for the topic or for now, or the partition is not led here."""
+    INLINE = "inline"
+    LINK = "link"
+    """As links; it is worth waiting for the upload."""
+
+
+class RateMeter:
+    """Bytes per second, exponentially averaged: after `time_constant_s` a step has made 63 % of its way."""
+
+    def __init__(self, time_constant_s: float) -> None:
+        self._time_constant_s = time_constant_s
+        self._bytes = 0.0
+        self._at_s = -math.inf
+
+    def add(self, size: int, now_s: float, over_s: float = 0.0) -> None:
+        """Count so many bytes at this (monotonic) time, which came evenly over the last `over_s` seconds."""
+        self._decay(now_s)
+        if over_s > 0:  # what came first has decayed since
+            size_left = size * self._time_constant_s / over_s * -math.expm1(-over_s / self._time_constant_s)
+            self._bytes += size_left
+        else:
+            self._bytes += size
+
+    def bytes_per_second(self, now_s: float) -> float:
+        """The rate as of now."""
+        self._decay(now_s)
+        return self._bytes / self._time_constant_s
+
+    def _decay(self, now_s: float) -> None:
+        if now_s > self._at_s:
+            self._bytes *= math.exp((self._at_s - now_s) / self._time_constant_s)
+            self._at_s = now_s
+
+
+@dataclass(frozen=True, slots=True)
+class CostLimits:
+    """What the decision by cost rests on."""
+
+    break_even_bytes: int
+    upload_interval_s: float
+    """How often objects are uploaded while linking."""
+    hold_s: float = 0.2
+    """For how long links stay in use after the last reason for them, so that the mode does not flap."""
+    time_constant_s: float = 0.1
+    """Rates are averaged over so long. The bytes of a load that begins go inline for about as long."""
+
+
+class LinkDecider:
+    """Decides per agent, as an object combines all partitions that are led here.
+
+    A load shows in two places. While links are in use, the logs are read every few milliseconds and tell the rate;
+    while bytes go inline, the logs are read seldom, and what followers fetch beyond the stored offsets tells it first.
+    """
+
+    def __init__(self, limits: CostLimits) -> None:
+        self._limits = limits
+        self._appended = RateMeter(limits.time_constant_s)
+        self._fetched: defaultdict[int, RateMeter] = defaultdict(lambda: RateMeter(limits.time_constant_s))
+        self._hold_until_s = -math.inf
+        self._upload_s = 0.0
+        self.is_off: Callable[[], bool] = lambda: False
+        """Whether nothing may be linked now, whatever the policies say."""
+
+    def appended(self, size: int, since_s: float, now_s: float) -> None:
+        """So many bytes were read from an active segment led here, all that came since then."""
+        self._appended.add(size, now_s, now_s - since_s)
+
+    def fetched(self, follower_id: int, size: int, now_s: float) -> None:
+        """A follower is about to be sent so many bytes that are not stored yet."""
+        self._fetched[follower_id].add(size, now_s)
+
+    def uploaded(self, duration_s: float) -> None:
+        """An upload took so long."""
+        self._upload_s += (duration_s - self._upload_s) / 8 if self._upload_s else duration_s
+
+    def mode(self, policy: LinkPolicy, latency_bound_ms: int, pending_bytes: int, now_s: float) -> LinkMode:
+        """The way for `pending_bytes` that a follower waits for."""
+        if self.is_off():
+            return LinkMode.OFF
+        if policy is LinkPolicy.ALWAYS:
+            return LinkMode.LINK
+        if self._object_pays(pending_bytes, now_s):
+            self._hold_until_s = now_s + self._limits.hold_s
+        # Reading an object takes about as long as writing it.
+        if policy is LinkPolicy.LATENCY and 2 * self._upload_s * 1000 > latency_bound_ms:
+            return LinkMode.INLINE
+        return LinkMode.LINK if now_s < self._hold_until_s else LinkMode.INLINE
+
+    def urgency(self, assignments: Iterable[Assignment], now_s: float) -> Urgency:
+        """How an upload is wanted: as by the most urgent of those whose bytes it would take."""
+        urgency = Urgency.ARCHIVE
+        for wanted in assignments:
+            if self.mode(wanted.link_policy, wanted.latency_bound_ms, 0, now_s) is LinkMode.LINK:
+                if wanted.link_policy is LinkPolicy.ALWAYS:
+                    return Urgency.LINKS
+                urgency = Urgency.PAYING_LINKS
+        return urgency
+
+    def expected_bytes(self, now_s: float) -> float:
+        """What an upload interval brings at the rate of late."""
+        return self._appended.bytes_per_second(now_s) * self._limits.upload_interval_s
+
+    def pays(self, size: int) -> bool:
+        """Whether an object of this size is cheaper than its bytes inline."""
+        return size >= self._limits.break_even_bytes
+
+    def _object_pays(self, pending_bytes: int, now_s: float) -> bool:
+        rate = max(meter.bytes_per_second(now_s) for meter in (self._appended, *self._fetched.values()))
+        return self.pays(max(pending_bytes, int(rate * self._limits.upload_interval_s)))

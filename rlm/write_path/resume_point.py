@@ -1,0 +1,119 @@
+"""Where the upload of a led log goes on, by what the metadata topic tells and the log's own files.
+
+Theory. Uploads run side by side, so one may fail while the next is stored and told of, and an agent that dies then
+leaves a hole. Hence work does not go on behind the highest offset alone: first comes what is `missing`, ranges of
+offsets between those that are known for each of the log's leader epochs; then what lies behind all of them.
+
+Known is what finished combined segments or archive objects hold, and what was declared as a gap. Of archive objects
+nothing counts from the first offset on that was declared dead and is the log's again: it is uploaded anew, as nothing
+else tells a recovery that it is (`recovery.epoch_ends`).
+
+Nothing is missing below where the upload of the log began (told by a declaration; of logs from before there were any,
+taken for the start of the segment of the first known offset), nor below what was stored once and released, as release
+goes along the log. Of an archived topic release says nothing, as the archive may hold what is behind a hole, and loses
+what an election cut off; there the log's own start is the bound.
+
+A missing range may be none: only the log can tell whether it has records there. And its start may be gone from the log,
+which `rlm.write_path.resumed_tail` finds, too.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kafka_log.errors import MalformedFileError
+from kafka_log.leader_epoch_checkpoint import UNKNOWN_EPOCH, LeaderEpochs, read_leader_epochs
+from kafka_log.segment_files import list_segments
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges, ranges_missing
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
+from rlm.write_path.assignment import Assignment
+
+
+class ResumeUnknownError(Exception):
+    """It cannot be told now where the upload goes on; so it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """What of a log is to be uploaded."""
+
+    next_offset: int | None
+    """All from here on; None: from the active segment on, once there is one."""
+    missing: tuple[OffsetRange, ...] = ()
+    """Before that, ascending: what is in no object, as far as the log has it."""
+    leader_epoch: int = UNKNOWN_EPOCH
+    """The newest of the log when this was found."""
+    is_first: bool = False
+    """Nothing was known of the log: its upload begins here."""
+    only_missing: bool = False
+    """What is missing is wanted, and nothing behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedLog:
+    """A log as its directory has it."""
+
+    topic_id_partition: TopicIdPartition
+    leader_epochs: LeaderEpochs
+    segments: Sequence[int]
+    """Base offsets, ascending."""
+    is_archived: bool = False
+
+    def segment_of(self, offset: int) -> int:
+        """Where the segment begins that holds `offset`; itself, when it is before the log's start."""
+        index = bisect_right(self.segments, offset) - 1
+        return self.segments[index] if index >= 0 else offset
+
+
+def resume_point(store: RemoteWalMetadataStore, archive: ArchiveStore, assignment: Assignment) -> ResumePoint:
+    """Of the log in the assignment's directory. Raises ResumeUnknownError when its files cannot be read."""
+    directory = assignment.directory
+    try:
+        log = LedLog(
+            assignment.topic_id_partition,
+            read_leader_epochs(directory),
+            list_segments(directory),
+            assignment.archive,
+        )
+        return resume_of(store, archive, log)
+    except (OSError, MalformedFileError) as error:
+        raise ResumeUnknownError(str(error)) from error
+
+
+def resume_of(store: RemoteWalMetadataStore, archive: ArchiveStore, log: LedLog) -> ResumePoint:
+    """Of this log. Raises ResumeUnknownError."""
+    partition, epochs = log.topic_id_partition, log.leader_epochs
+    if not epochs.entries:  # a leader's log has its own epoch at least, as soon as the broker has begun to lead
+        raise ResumeUnknownError("the log has no leader epochs yet")
+    declared = store.declared_gaps(partition)
+    begun = [gap.end_in(epochs) for gap in declared if not gap.reason.is_loss]
+    lost = ((gap.from_offset, gap.end_in(epochs)) for gap in declared if gap.reason.is_loss)
+    known = joined_ranges(
+        [*store.stored_ranges(partition, epochs), *_archived_ranges(store, archive, partition, epochs), *lost]
+    )
+    released = store.released_up_to(partition, epochs)
+    if not (known or begun or released):
+        return ResumePoint(log.segments[-1] if log.segments else None, (), epochs.latest_epoch, is_first=True)
+    first = known[0][0] if known else released
+    begin = min(begun) if begun else log.segment_of(first)
+    if not log.is_archived:
+        begin = max(begin, released)
+    elif log.segments:
+        begin = min(max(begin, log.segments[0]), first)
+    next_offset = max(begin, *(end for _, end in known), 0 if log.is_archived else released)
+    return ResumePoint(next_offset, tuple(ranges_missing(known, (begin, next_offset))), epochs.latest_epoch)
+
+
+def _archived_ranges(
+    store: RemoteWalMetadataStore, archive: ArchiveStore, partition: TopicIdPartition, epochs: LeaderEpochs
+) -> Iterator[OffsetRange]:
+    offset, dead = 0, None
+    while (found := archive.archived_range(partition, epochs, offset)) is not None:
+        if not offset:
+            dead = store.first_dead_offset(partition, epochs)
+        first, offset = found[0], found[1] + 1
+        end = offset if dead is None else min(offset, dead)
+        if first < end:
+            yield first, end

@@ -1,0 +1,239 @@
+"""Reads of a log what is missing in object storage, range by range, and then follows its end.
+
+Theory. Each range is read by a `SegmentTail` of its own, and ends with the first batch that begins behind it. What no
+batch is in is no gap: a compacted log has holes. What the log does not have any more of a range is one, and told as
+`Gap`; of what lies between ranges nothing is told, as it is stored.
+
+A tail that is far behind may pass over what it has not read, and leave it to another one that reads `only_missing`.
+
+The ranges stand on what the metadata tells of a log with certain leader epochs. Two things void them: the log ends
+before a range does (then all from there on is uploaded, whatever is stored), and a leader epoch newer than those has
+begun before the end of what seemed known (then all from that epoch's begin on is). The latter happens when leadership
+is learned of before the broker has begun to write its new epoch.
+
+As `SegmentTail`, it belongs to one caller at a time.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from kafka_log.errors import LogDirectoryError, MalformedFileError
+from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.open_files import OpenFiles
+from kafka_log.segment_tail import Gap, LogDeleted, SegmentTail, TailEvent, TailRead, Truncated
+from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges, ranges_common
+from rlm.write_path.resume_point import ResumePoint
+
+_EMPTY_READS = 3
+"""A read that only tells of a roll is followed by one that has records."""
+_RANGES_PER_READ = 100
+"""So many ranges without a record are passed over at a time."""
+
+
+class ResumedTail:
+    """A `SegmentTail` that begins with what is missing. See the module's theory."""
+
+    def __init__(self, directory: Path, resume: ResumePoint, open_files: OpenFiles) -> None:
+        """Touches no file."""
+        self._directory = directory
+        self._open_files = open_files
+        self._missing = list(resume.missing)
+        self._behind = self._known_to = resume.next_offset
+        self._epoch = resume.leader_epoch
+        self._only_missing = resume.only_missing
+        self._is_settled = resume.is_first or resume.only_missing
+        """Whether the leader epochs at the log's end were looked at."""
+        self._empty_reads = 0
+        self._tail = self._begin()
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset that is neither stored, as far as was known, nor read; negative before a log is found."""
+        return self._tail.next_offset
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether ranges are left to be read."""
+        return bool(self._missing)
+
+    @property
+    def missing(self) -> tuple[OffsetRange, ...]:
+        """What is left of the ranges, ascending."""
+        if not self._missing:
+            return ()
+        (begin, end), *others = self._missing
+        return ((max(begin, self.next_offset), end), *others)
+
+    def also_read(self, ranges: Iterable[OffsetRange]) -> None:
+        """Read these ranges, too; not during a read."""
+        self._missing = joined_ranges([*ranges, *self.missing])
+        self._tail.close()
+        self._tail = self._begin()
+
+    def pass_over(self, offset: int) -> ResumePoint | None:
+        """Go on at `offset`, or where what is stored ends, if that is behind it; what lies between, for another tail.
+
+        The log was found before. None, with nothing changed, if what was read before may not be the log's any more.
+        """
+        if self._tail.has_untold:
+            return None
+        unread = self.missing
+        behind = self._behind if unread and self._behind is not None else self.next_offset
+        try:
+            epochs = read_leader_epochs(self._directory)
+        except (OSError, MalformedFileError):
+            return None
+        known_end = epochs.end_offset_for(self._epoch)
+        if known_end is not None and known_end < behind:
+            return None
+        offset = max(offset, behind)
+        passed_over = joined_ranges([*unread, (behind, offset)])
+        self._missing, self._behind, self._known_to, self._is_settled = [], offset, offset, False
+        self._epoch = epochs.latest_epoch
+        self._tail.close()
+        self._tail = self._begin()
+        return ResumePoint(offset, tuple(passed_over), self._epoch, only_missing=True)
+
+    def read(self, max_bytes: int) -> TailRead:
+        """As `SegmentTail.read`. Nothing found and `has_missing` still: the next read may find something."""
+        events: list[TailEvent] = []
+        for _ in range(_RANGES_PER_READ):
+            if not self._missing:
+                break
+            read = self._read_missing(max_bytes)
+            events += read.events
+            if read.spans:
+                return read._replace(events=tuple(events))
+        if events or self._missing or self._only_missing:
+            return TailRead(b"", [], tuple(events))
+        return self._settled(self._tail.read(max_bytes))
+
+    def read_cached(self, max_bytes: int) -> tuple[TailRead, int] | None:
+        """As `SegmentTail.read_cached`."""
+        if self._missing or not self._is_settled:
+            return None
+        found = self._tail.read_cached(max_bytes)
+        if found is not None:
+            self._handed_on(found[0])
+        return found
+
+    def backlog_bytes(self) -> int:
+        """As `SegmentTail.backlog_bytes`; while ranges are missing, what is stored behind them counts, too."""
+        return max(self._tail.backlog_bytes(), int(self.has_missing))
+
+    def unread_bytes(self) -> int:
+        """As `SegmentTail.unread_bytes`."""
+        return self._tail.unread_bytes()
+
+    def close(self) -> None:
+        """Give up the descriptor. A read opens it again."""
+        self._tail.close()
+
+    def _read_missing(self, max_bytes: int) -> TailRead:
+        """What the next read of the first missing range finds of it."""
+        wanted = self._missing[0]
+        read = self._settled(self._tail.read(max_bytes))
+        if not self._missing:
+            return read
+        is_cut = any(isinstance(event, Truncated | LogDeleted) for event in read.events)
+        spans = [span for span in read.spans if span.base_offset < wanted[1]]
+        events = tuple(_of_range(read.events, wanted))
+        if is_cut:
+            self._follow_on()
+            return read._replace(events=events)
+        if self._tail.next_offset >= wanted[1]:
+            self._range_is_read(spans[-1].last_offset + 1 if spans else 0)
+        elif not read.spans:
+            self._empty_reads += 1
+            if self._empty_reads == _EMPTY_READS:
+                self._follow_on()
+        else:
+            self._empty_reads = 0
+        return TailRead(read.records[: spans[-1].end] if spans else b"", spans, events)
+
+    def _follow_on(self) -> None:
+        """Take all that the log has from where this tail stands, whatever is stored."""
+        self._missing = []
+        self._is_settled = True
+
+    def _range_is_read(self, next_offset: int) -> None:
+        self._missing = [(max(begin, next_offset), end) for begin, end in self._missing[1:] if end > next_offset]
+        if self._behind is not None:
+            self._behind = self._known_to = max(self._behind, next_offset)
+        self._tail.close()
+        self._tail = self._begin()
+
+    def _settled(self, read: TailRead) -> TailRead:
+        """The read; or in its place that the log was written anew from an offset on that seemed to be known."""
+        if self._is_settled and not self._is_cut_into_known(read):
+            self._handed_on(read)
+            return read
+        if not read.spans:
+            return self._still_known(read)
+        self._is_settled = not self._missing
+        if read.spans[-1].leader_epoch <= self._epoch or self._known_to is None:
+            return read
+        written_anew = self._end_of_known_epochs(read.spans[0].base_offset)
+        self._epoch = read.spans[-1].leader_epoch
+        if written_anew is None or written_anew >= self._known_to:
+            return read
+        return self._written_anew(written_anew)
+
+    def _is_cut_into_known(self, read: TailRead) -> bool:
+        """Whether the log was cut below what this tail has read: then nothing vouches for what was known of it."""
+        cuts = [event.at_offset for event in read.events if isinstance(event, Truncated)]
+        if self._only_missing or self._known_to is None or not cuts or min(cuts) > self._known_to:
+            return False
+        self._known_to = self._behind = min(cuts)
+        self._is_settled = False
+        return True
+
+    def _still_known(self, read: TailRead) -> TailRead:
+        """As `_settled`, while no batch comes: a new leader may have written the log anew up to just here."""
+        try:
+            epochs = read_leader_epochs(self._directory)
+        except (OSError, MalformedFileError):
+            return read  # looked at again with the next read
+        known_end = epochs.end_offset_for(self._epoch)
+        if known_end is None or self._known_to is None or known_end >= self._known_to:
+            return read
+        self._epoch = epochs.latest_epoch
+        return self._written_anew(known_end)
+
+    def _written_anew(self, written_anew: int) -> TailRead:
+        self._missing = ranges_common((0, written_anew), self._missing)
+        self._behind = self._known_to = written_anew
+        self._tail.close()
+        self._tail = self._begin()
+        return TailRead(b"", [], (Truncated(written_anew),))
+
+    def _handed_on(self, read: TailRead) -> None:
+        if read.spans:
+            self._epoch = read.spans[-1].leader_epoch
+
+    def _end_of_known_epochs(self, read_from: int) -> int | None:
+        try:
+            return read_leader_epochs(self._directory).end_offset_for(self._epoch)
+        except (OSError, MalformedFileError) as error:
+            self._is_settled = False
+            if self._missing:
+                self._missing[0] = (read_from, self._missing[0][1])
+            else:
+                self._behind = read_from
+            self._tail.close()
+            self._tail = self._begin()  # what was read must not be lost with the error
+            raise LogDirectoryError(self._directory, str(error)) from error
+
+    def _begin(self) -> SegmentTail:
+        self._empty_reads = 0
+        start = self._missing[0][0] if self._missing else self._behind
+        return SegmentTail(self._directory, start, self._open_files)
+
+
+def _of_range(events: Iterable[TailEvent], wanted: OffsetRange) -> Iterable[TailEvent]:
+    for event in events:
+        if isinstance(event, Gap):
+            for begin, end in ranges_common((event.from_offset, event.to_offset), [wanted]):
+                yield Gap(begin, end, event.is_unreadable)
+        else:
+            yield event

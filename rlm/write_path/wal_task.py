@@ -1,0 +1,192 @@
+"""RLMWalTask: reads what was appended to one led partition's active segment (KIP-1176)."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from kafka_log.errors import LogDirectoryError, MalformedFileError
+from kafka_log.open_files import OpenFiles
+from kafka_log.record_batch import BatchSpan
+from kafka_log.segment_files import log_file_name
+from kafka_log.segment_tail import Gap, LogDeleted, TailEvent, TailRead, Truncated
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.offset_ranges import OffsetRange
+from plugin.errors import defect_site
+from rlm.write_path.resume_point import ResumePoint
+from rlm.write_path.resumed_tail import ResumedTail
+from rlm.write_path.segment_queue import MetaQueueItem
+
+ReadError = LogDirectoryError | MalformedFileError
+"""What a run of a task may fail with: the disk, or a broken leader-epoch-checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcome:
+    """What one run of a task found."""
+
+    items: tuple[MetaQueueItem, ...]
+    read_bytes: int
+    next_offset: int
+    """The first offset that was not read yet; negative when the log has not been found."""
+    backlog_bytes: int
+    """What there is beyond; only known when something was read. While ranges are missing, more than that."""
+    truncated_at: int | None
+    """The log was cut at this offset: what was uploaded from there on is dead."""
+    gaps: tuple[Gap, ...]
+    """What was to be read and cannot be had any more."""
+    deleted: bool
+
+    @property
+    def more(self) -> bool:
+        """There is more to read now."""
+        return self.backlog_bytes > 0
+
+
+class RLMWalTask:
+    """One led partition's task. Never runs twice at once; see `LogReader` for where."""
+
+    def __init__(
+        self,
+        partition: TopicIdPartition,
+        directory: Path,
+        resume: ResumePoint,
+        open_files: OpenFiles,
+    ) -> None:
+        """`resume` is what of the log is to be uploaded."""
+        self.topic_id_partition = partition
+        self.directory = directory
+        self._open_files = open_files
+        self._tail = ResumedTail(directory, resume, open_files)
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset that was not read yet; negative when the log has not been found. Not during a run."""
+        return self._tail.next_offset
+
+    @property
+    def missing(self) -> tuple[OffsetRange, ...]:
+        """What is left of the ranges that come before the log's end."""
+        return self._tail.missing
+
+    def also_read(self, ranges: Iterable[OffsetRange]) -> None:
+        """Read these ranges before the others. Not during a run."""
+        self._tail.also_read(ranges)
+
+    def pass_over(self, offset: int) -> "RLMWalTask | None":
+        """Go on at `offset`, where followers are; what lies between is for the task that is returned.
+
+        Not during a run, and only after one. None: not now.
+        """
+        rest = self._tail.pass_over(offset)
+        return None if rest is None else RLMWalTask(self.topic_id_partition, self.directory, rest, self._open_files)
+
+    def run(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
+        """Read up to `max_bytes` of whole, checked batches, an item for each leader epoch.
+
+        Raises a ReadError.
+        """
+        read = self._tail.read(max_bytes)
+        next_offset = self._tail.next_offset  # to ask for the backlog may find what the next read tells of
+        is_behind = bool(read.spans or read.events) or self._tail.has_missing
+        return self._outcome(read, next_offset, self._backlog_bytes() if is_behind else 0, seen_s, now_s)
+
+    def run_cached(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome | None:
+        """As `run`, without waiting for a disk; None where it takes a `run`.
+
+        The last `run` left nothing, and the directory has not changed since. Raises LogDirectoryError.
+        """
+        found = self._tail.read_cached(max_bytes)
+        if found is None:
+            return None
+        read, backlog_bytes = found
+        return self._outcome(read, self._tail.next_offset, backlog_bytes, seen_s, now_s)
+
+    def _outcome(
+        self, read: TailRead, next_offset: int, backlog_bytes: int, seen_s: float, now_s: float
+    ) -> TaskOutcome:
+        records = memoryview(read.records)
+        items = tuple(
+            _item(self.topic_id_partition, records, tuple(batches), seen_s, now_s)
+            for _, batches in groupby(read.spans, key=lambda batch: batch.leader_epoch)
+        )
+        return TaskOutcome(
+            items,
+            len(records),
+            next_offset,
+            backlog_bytes,
+            truncated_at=_truncation(read.events),
+            gaps=tuple(event for event in read.events if isinstance(event, Gap)),
+            deleted=any(isinstance(event, LogDeleted) for event in read.events),
+        )
+
+    def _backlog_bytes(self) -> int:
+        """Also in a segment that was rolled just now, whose appends may have been told of before this run."""
+        try:
+            return self._tail.backlog_bytes() or self._rolled_segment().stat().st_size
+        except FileNotFoundError:
+            return 0
+        except (LogDirectoryError, OSError):  # what was read must not be lost with it; the next run meets the error
+            return 1
+
+    def unread_bytes(self) -> int:
+        """What the next run would find in the active segment, at the cost of a look at its size. Not during a run."""
+        return self._tail.unread_bytes()
+
+    def _rolled_segment(self) -> Path:
+        return self.directory / log_file_name(self._tail.next_offset)
+
+    def close(self) -> None:
+        """Give the files back. Not while the task runs."""
+        self._tail.close()
+
+
+Run = tuple[RLMWalTask, float]
+"""A task, and when the oldest append that it is to read was noticed."""
+Outcome = TaskOutcome | ReadError | None
+"""None: the budget did not reach this task."""
+
+
+def run_tasks(runs: list[Run], budget_bytes: int, clock: Callable[[], float]) -> list[Outcome]:
+    """In a thread of the pool: run the tasks one after the other; None for those that the budget did not reach.
+
+    One that fails does not hold up the others.
+    """
+    outcomes: list[Outcome] = []
+    for task, seen_s in runs:
+        if budget_bytes <= 0:
+            outcomes.append(None)
+            continue
+        try:
+            outcome = task.run(budget_bytes, seen_s, clock())
+        except (LogDirectoryError, MalformedFileError) as error:
+            outcomes.append(error)
+        except Exception as error:
+            outcomes.append(read_defect(task, error))
+        else:
+            outcomes.append(outcome)
+            budget_bytes -= outcome.read_bytes
+    return outcomes
+
+
+def read_defect(task: RLMWalTask, error: Exception) -> ReadError:
+    """What nobody thought of while reading a log is this partition's failure, and no other's."""
+    return MalformedFileError(task.directory, 0, f"a defect of reading it: {defect_site(error)}")
+
+
+def _item(
+    partition: TopicIdPartition,
+    records: memoryview,
+    batches: tuple[BatchSpan, ...],
+    seen_s: float,
+    now_s: float,
+) -> MetaQueueItem:
+    start, end = batches[0].start, batches[-1].end
+    if start:
+        batches = tuple(batch._replace(start=batch.start - start, end=batch.end - start) for batch in batches)
+    return MetaQueueItem(partition, batches, records[start:end], seen_s, now_s)
+
+
+def _truncation(events: tuple[TailEvent, ...]) -> int | None:
+    offsets = [event.at_offset for event in events if isinstance(event, Truncated)]
+    return min(offsets) if offsets else None

@@ -1,0 +1,231 @@
+"""What doctor says of facts: each fault is found, and nothing is found where there is none."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.settings_file import agent_settings
+from doctor.diagnosis import CHECKS, diagnose
+from doctor.facts import (
+    AgentAnswer,
+    ClockReading,
+    Cluster,
+    EnabledTopic,
+    Facts,
+    Host,
+    MetadataTopic,
+    StepFailure,
+    Store,
+    Unknown,
+)
+from doctor.findings import Finding, Level, exit_code
+from kafka_log.server_properties import parse_broker_properties
+from metadata_topic.topic.topic import MetadataTopicSettings
+
+FILE = Path("/etc/kafka/server.properties")
+HOUR_MS = 3_600_000
+AGREEING = ClockReading(10_000, 10_100, 10_050, 1000)
+LATE = ClockReading(1_000_000, 1_000_100, 990_000, 1000)
+DEAD = Unknown("no answer")
+PROPERTIES = {
+    "node.id": "1",
+    "log.dirs": "/data/kafka",
+    "listeners": "CLIENT://:9092,WAL://127.0.0.1:19901,BYPASS://10.0.0.1:19096",
+    "advertised.listeners": "CLIENT://kafka-1:9092,WAL://127.0.0.1:19901",
+    "listener.security.protocol.map": "CLIENT:PLAINTEXT,WAL:PLAINTEXT,BYPASS:SSL",
+    "listener.name.bypass.ssl.client.auth": "required",
+    "inter.broker.listener.name": "WAL",
+    "remote.log.wal.storage.system.enable": "true",
+    "remote.wal.agent.peers": "1@127.0.0.1:1,2@127.0.0.1:2,3@127.0.0.1:3",
+    "remote.wal.agent.bypass": "1@10.0.0.1:19096,2@10.0.0.2:19096,3@10.0.0.3:19096",
+    "remote.wal.agent.ssl.certificate.file": "/tls/agent.pem",
+    "remote.wal.agent.ssl.key.file": "/tls/agent.key",
+    "remote.wal.agent.ssl.ca.file": "/tls/ca.pem",
+}
+
+
+OWN_LISTENERS = "CLIENT://kafka-1:9092,WAL://127.0.0.1:19901"
+PLAINTEXT_ACCEPTED = {
+    "remote_wal_agent_bypass_security_protocol": "PLAINTEXT",
+    "remote_wal_agent_bypass_plaintext_accepted": "true",
+}
+
+
+def protocols(bypass: str) -> dict[str, str]:
+    return {"listener_security_protocol_map": f"CLIENT:PLAINTEXT,WAL:PLAINTEXT,BYPASS:{bypass}"}
+
+
+def facts_of(**properties: str) -> Facts:
+    """A cluster in which all is well, but for these properties, in Python's spelling."""
+    raw = PROPERTIES | {key.replace("_", "."): value for key, value in properties.items()}
+    broker = parse_broker_properties(raw, FILE)
+    config = MetadataTopicSettings().metadata_topic_config()
+    return Facts(
+        broker=broker,
+        settings=agent_settings(broker, FILE),
+        cluster=Cluster(frozenset({1, 2, 3}), MetadataTopic(config, 3)),
+        topics={"orders": EnabledTopic(HOUR_MS, True)},
+        store=Store({}, True, AGREEING, frozenset()),
+        peers={2: None, 3: None},
+        agents={broker_id: AgentAnswer(broker_id, "abc", AGREEING) for broker_id in (1, 2, 3)},
+        host=Host(1000, 8192, 65536, "the agent"),
+        bypass={2: None, 3: None},
+    )
+
+
+def judged(facts: Facts) -> dict[str, Finding]:
+    return {finding.check: finding for finding in diagnose(facts)}
+
+
+def topic(replicas: int = 3, **config: str) -> Cluster:
+    changes = {key.replace("_", "."): value for key, value in config.items()}
+    metadata_topic = MetadataTopic(MetadataTopicSettings().metadata_topic_config() | changes, replicas)
+    return Cluster(frozenset({1, 2, 3}), metadata_topic)
+
+
+def store(failures: Mapping[str, StepFailure] | None = None, **changes: Any) -> Store:
+    return replace(Store(failures or {}, True, AGREEING, frozenset()), **changes)
+
+
+def test_where_all_is_well_nothing_is_found() -> None:
+    findings = diagnose(facts_of())
+    assert [finding for finding in findings if finding.level is not Level.OK] == []
+    assert len({finding.check for finding in findings}) == len(CHECKS)
+    assert exit_code(findings) == 0
+
+
+FAULTS = [
+    ("metadata-topic-retention", Level.ERROR, {"cluster": topic(retention_ms="3600000")}, "3660000"),
+    ("metadata-topic-retention", Level.ERROR, {"topics": {"t": EnabledTopic(-1, True)}}, "need -1"),
+    ("metadata-topic-retention", Level.ERROR, {"cluster": topic(retention_bytes="1000")}, "retention.bytes"),
+    ("metadata-topic-retention", Level.UNKNOWN, {"topics": {"t": EnabledTopic(None, True)}}, "t is not known"),
+    (
+        "metadata-topic-message-size",
+        Level.ERROR,
+        {"cluster": topic(max_message_bytes="500000")},
+        "max.message.bytes is 500000",
+    ),
+    ("metadata-topic-cleanup", Level.ERROR, {"cluster": topic(cleanup_policy="compact,delete")}, "compact,delete"),
+    ("metadata-topic-replication", Level.WARNING, {"cluster": topic(2)}, "replication factor 2"),
+    ("metadata-topic-replication", Level.ERROR, {"cluster": topic(1, min_insync_replicas="1")}, "factor 1"),
+    ("metadata-topic-replication", Level.ERROR, {"cluster": topic(2, min_insync_replicas="1")}, "replicas 1"),
+    ("metadata-topic-replication", Level.ERROR, {"cluster": topic(min_insync_replicas="1")}, "replicas 1"),
+    ("topics-visible", Level.WARNING, {"topics": {"t": EnabledTopic(HOUR_MS, True, is_hidden=True)}}, "t: hidden"),
+    ("topics-visible", Level.UNKNOWN, {"topics": DEAD}, "no answer"),
+    ("long-term-tier", Level.INFORMATION, {"topics": {"t": EnabledTopic(1, False)}}, "local retention only"),
+    ("clock-brokers", Level.WARNING, {"agents": {2: AgentAnswer(2, "abc", LATE)}}, "broker 2 is 9000 ms behind"),
+    ("clock-brokers", Level.UNKNOWN, {"agents": {2: DEAD}}, "broker 2: no answer"),
+    ("clock-brokers", Level.UNKNOWN, {"agents": {}}, "no agent is registered"),
+    ("agents-registered", Level.WARNING, {"agents": {2: AgentAnswer(1, "abc", AGREEING)}}, "the agent of broker 1"),
+    (
+        "missing-records",
+        Level.WARNING,
+        {"agents": {2: AgentAnswer(2, "abc", AGREEING, ("orders-0 5 to 9",)), 1: DEAD}},
+        "orders-0 5 to 9",
+    ),
+    ("missing-records", Level.UNKNOWN, {"agents": {2: AgentAnswer(2, "abc", AGREEING), 1: DEAD}}, "1 of 2 agents"),
+    ("agent-peers", Level.ERROR, {"peers": {2: None, 3: "refused"}}, "broker 3: refused"),
+    ("agent-peers", Level.ERROR, {"peers": {2: None}}, "brokers 3"),
+    ("bypass-peers", Level.WARNING, {"bypass": {2: None, 3: "refused"}}, "broker 3: refused"),
+    ("store-settings", Level.ERROR, {"store": store({"open": StepFailure("config", "no bucket")})}, "no bucket"),
+    ("store-permissions", Level.ERROR, {"store": store({"delete": StepFailure("access", "denied")})}, "denied"),
+    ("store-permissions", Level.UNKNOWN, {"store": store({"open": StepFailure("config", "")})}, "not be opened"),
+    ("store-conditional-put", Level.ERROR, {"store": store(refuses_overwriting=False)}, "overwrite"),
+    ("store-shared", Level.WARNING, {"store": store(other_clusters=frozenset({"xyz"}))}, "xyz"),
+    ("store-shared", Level.INFORMATION, {"store": store(keys_looked_at=2000, looked_at_all=False)}, "2,000"),
+    ("clock-store", Level.WARNING, {"store": store(clock=LATE)}, "the object store is 9000 ms behind"),
+    ("inotify-watches", Level.WARNING, {"host": Host(9000, 8192, 65536, "")}, "9000 partitions"),
+    ("open-files", Level.WARNING, {"host": Host(1, 8192, 1100, "it")}, "it may open 1100"),
+    ("open-files", Level.ERROR, {"host": Host(1, 8192, 1024, "it")}, "it may open 1024"),
+]
+
+
+@pytest.mark.parametrize(("check", "level", "changes", "text"), FAULTS, ids=lambda value: str(value)[:30])
+def test_a_fault_is_found_by_its_check_alone(check: str, level: Level, changes: dict[str, Any], text: str) -> None:
+    findings = judged(replace(facts_of(), **changes))
+    assert findings[check].level is level
+    assert text in findings[check].found
+    if level in (Level.WARNING, Level.ERROR):
+        assert findings[check].change
+
+
+@pytest.mark.parametrize(
+    ("check", "level", "properties"),
+    [
+        ("system-enable", Level.INFORMATION, {"remote_log_wal_storage_system_enable": "false"}),
+        ("deletion-grace", Level.WARNING, {"remote_wal_expiration_delete_grace_ms": "30000"}),
+        ("deletion-grace", Level.WARNING, {"replica_lag_time_max_ms": "60000"}),
+        ("deletion-grace", Level.WARNING, {"remote_wal_hydration_timeout_ms": "60000"}),
+        ("fetch-delay", Level.WARNING, {"replica_lag_time_max_ms": "2000"}),
+        ("fetch-delay", Level.ERROR, {"replica_lag_time_max_ms": "1500"}),
+        ("uncommitted-ttl", Level.WARNING, {"remote_wal_uncommitted_ttl_ms": "20000"}),
+        ("uncommitted-ttl", Level.ERROR, {"rsm_wal_config_total_timeout_ms": "600000"}),
+        ("clock-store", Level.OK, {"remote_wal_uncommitted_ttl_ms": "1000"}),
+        ("listeners", Level.ERROR, {"advertised_listeners": "CLIENT://kafka-1:9092,WAL://127.0.0.1:19902"}),
+        ("listeners", Level.ERROR, {"advertised_listeners": "CLIENT://kafka-1:9092,WAL://10.0.0.1:19901"}),
+        ("listeners", Level.ERROR, {"listeners": "CLIENT://:9092,WAL://127.0.0.1:19900"}),
+        ("listeners", Level.WARNING, {"advertised_listeners": "CLIENT://kafka-1:9092,WAL://broker-1:19901"}),
+        ("listeners", Level.WARNING, {"listeners": "CLIENT://:9092,WAL://:19901"}),
+        ("bypass-listener", Level.INFORMATION, {"remote_wal_agent_bypass": ""}),
+        ("bypass-listener", Level.WARNING, {"remote_wal_agent_bypass": "2@10.0.0.2:19096"}),
+        ("bypass-listener", Level.ERROR, {"remote_wal_agent_bypass": "1@10.0.0.1:19097"}),
+        ("bypass-listener", Level.ERROR, {"listener_name_bypass_ssl_client_auth": "requested"}),
+        ("bypass-listener", Level.ERROR, protocols("PLAINTEXT")),
+        ("bypass-listener", Level.WARNING, protocols("PLAINTEXT") | PLAINTEXT_ACCEPTED),
+        ("bypass-listener", Level.ERROR, {"listeners": f"{OWN_LISTENERS},BYPASS://127.0.0.1:19096"}),
+        ("bypass-listener", Level.WARNING, {"advertised_listeners": f"{OWN_LISTENERS},BYPASS://10.0.0.1:19096"}),
+        ("deletion-grace", Level.UNKNOWN, {"replica_lag_time_max_ms": "soon"}),
+    ],
+)
+def test_a_setting_is_judged(check: str, level: Level, properties: dict[str, str]) -> None:
+    assert judged(facts_of(**properties))[check].level is level
+
+
+def test_a_clock_so_far_off_that_uploads_are_deleted_is_an_error() -> None:
+    facts = replace(facts_of(remote_wal_uncommitted_ttl_ms="18000"), store=store(clock=LATE))
+    assert judged(facts)["clock-store"].level is Level.ERROR
+
+
+@pytest.mark.parametrize(
+    ("remote_ms", "skew_ms"), [(9_000, 0), (8_999, -1), (10_000, 0), (10_100, 0), (10_101, 1), (70_100, 60_000)]
+)
+def test_skew_is_what_neither_the_round_trip_nor_whole_seconds_explain(remote_ms: int, skew_ms: int) -> None:
+    assert ClockReading(10_000, 10_100, remote_ms, 1000).skew_ms == skew_ms
+
+
+def test_where_nothing_can_be_got_every_check_still_says_something() -> None:
+    facts = replace(
+        facts_of(),
+        cluster=DEAD,
+        topics=DEAD,
+        store=DEAD,
+        agents=DEAD,
+        host=Host(DEAD, DEAD, DEAD, ""),
+    )
+    findings = diagnose(facts)
+    unknown = {finding.check for finding in findings if finding.level is Level.UNKNOWN}
+    assert len(findings) == len(CHECKS)
+    assert {"metadata-topic-retention", "store-permissions", "clock-brokers", "open-files", "agent-peers"} <= unknown
+    assert all(finding.found for finding in findings)
+    assert exit_code(findings) == 1
+
+
+def test_a_check_that_breaks_takes_no_other_with_it() -> None:
+    def broken_check(_facts: Facts) -> Finding:
+        raise ZeroDivisionError("planted")
+
+    first, second = diagnose(facts_of(), [broken_check, CHECKS[0]])
+    assert (first.check, first.level) == ("broken-check", Level.UNKNOWN)
+    assert "planted" in first.found
+    assert second.level is Level.OK
+
+
+def test_the_exit_code_is_that_of_the_worst() -> None:
+    def code(*levels: Level) -> int:
+        return exit_code([Finding("x", level, "") for level in levels])
+
+    assert [code(level) for level in Level] == [0, 0, 1, 1, 2]
+    assert code(Level.ERROR, Level.WARNING, Level.OK) == 2

@@ -1,0 +1,190 @@
+"""Doctor against a real directory store, real sockets, and a host on which nothing answers."""
+
+import contextlib
+import json
+import os
+import socket
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from typer.testing import CliRunner
+
+from agent.http_endpoint import HttpEndpoint
+from cli.main import build_app
+from doctor import gathering
+from doctor.cluster_questions import enabled_topic
+from doctor.diagnosis import CHECKS
+from doctor.facts import AgentAnswer, ClockReading, EnabledTopic, Store, Unknown
+from doctor.host_questions import ask_agent, ask_broker, dial, lock_holder, soft_limit
+from doctor.store_probe import probe
+from local_cluster.authority import Authority
+from plugin.errors import RemoteStorageAccessError
+from plugin.local_directory import DirectoryStore, LocalWalStorageManager
+from plugin.remote_wal_storage_manager import StorageContext
+from plugin.wall_clock import wall_ms
+from replication.wire.peer_connection import Address
+
+CONTEXT = StorageContext("cluster-A", 1)
+
+
+def manager_on(directory: Path, prefix: str = "", cluster_id: str = "cluster-A") -> LocalWalStorageManager:
+    manager = LocalWalStorageManager()
+    settings = {"directory": str(directory), "prefix": prefix, "startup.self.test": "false"}
+    manager.configure(settings, StorageContext(cluster_id, 1))
+    return manager
+
+
+def probed(directory: Path, prefix: str = "") -> Store:
+    store = probe(manager_on(directory, prefix), CONTEXT, "1f", wall_ms)
+    assert isinstance(store, Store)
+    return store
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("prefix", ["", "wal/prod"])
+def test_a_good_store_passes_and_the_probe_is_gone(tmp_path: Path, prefix: str) -> None:
+    store = probed(tmp_path, prefix)
+    assert (store.failures, store.refuses_overwriting, store.other_clusters) == ({}, True, frozenset())
+    assert isinstance(store.clock, ClockReading)
+    assert abs(store.clock.skew_ms) < 1000
+    assert files(tmp_path) == []
+
+
+def test_another_cluster_under_the_prefix_is_seen_and_other_files_are_not(tmp_path: Path) -> None:
+    for name in ("cluster-B/1/0000000000aa/000000000000.rwal", "photos/1/cat.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(b"x")
+    store = probed(tmp_path)
+    assert store.other_clusters == frozenset({"cluster-B"})
+    assert store.keys_looked_at == 2
+
+
+def test_a_store_that_overwrites_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = DirectoryStore.put_if_absent
+
+    def careless(self: DirectoryStore, key: str, chunks: list[bytes]) -> None:
+        self.delete(key)
+        honest(self, key, chunks)
+
+    monkeypatch.setattr(DirectoryStore, "put_if_absent", careless)
+    assert probed(tmp_path).refuses_overwriting is False
+
+
+@pytest.mark.parametrize(
+    ("method", "step"), [("put_if_absent", "put"), ("get_range", "get"), ("list_page", "list"), ("delete", "delete")]
+)
+def test_a_missing_permission_is_told_by_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, step: str
+) -> None:
+    def refuse(_self: DirectoryStore, key: str, *_: object) -> None:
+        raise RemoteStorageAccessError(step, key, "denied")
+
+    monkeypatch.setattr(DirectoryStore, method, refuse)
+    store = probed(tmp_path)
+    assert {name: failure.label for name, failure in store.failures.items()} == {step: "access"}
+
+
+def test_an_agent_tells_who_it_is_and_the_time() -> None:
+    endpoint = HttpEndpoint(CollectorRegistry(), lambda: {"broker_id": 2, "cluster_id": "abc"}, list)
+    endpoint.start(Address("127.0.0.1", 0))
+    try:
+        assert endpoint._server is not None
+        where = f"127.0.0.1:{endpoint._server.server_address[1]}"
+        answer = ask_agent(where, 5, wall_ms)
+    finally:
+        endpoint.close()
+    assert isinstance(answer, AgentAnswer)
+    assert (answer.broker_id, answer.cluster_id) == (2, "abc")
+    assert isinstance(answer.clock, ClockReading)
+    assert answer.clock.skew_ms == 0
+    assert isinstance(ask_agent(where, 5, wall_ms), Unknown)
+
+
+def test_a_peer_is_dialled_without_a_word() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = Address("127.0.0.1", server.getsockname()[1])
+        assert dial(address, None, 5) is None
+        connection, _ = server.accept()
+        with connection:
+            assert connection.recv(1) == b""
+    assert "refused" in str(dial(address, None, 5))
+
+
+def test_a_broker_is_asked_past_its_agent_by_a_request_that_takes_no_login(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own, other = authority.tls_for("broker-1"), authority.tls_for("broker-2", ["127.0.0.1"])
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        address = Address("127.0.0.1", server.getsockname()[1])
+
+        def answer(raw: bytes) -> bytes:
+            context = other.server_context()
+            with contextlib.suppress(ssl.SSLError), context.wrap_socket(server.accept()[0], server_side=True) as peer:
+                asked = peer.recv(1000)
+                peer.sendall(raw)
+                return asked
+            return b""
+
+        def asked_with(context: ssl.SSLContext, raw: bytes) -> tuple[str | None, bytes]:
+            asked = pool.submit(answer, raw)
+            return ask_broker(address, lambda: context, 5), asked.result(5)
+
+        trusting = ssl.create_default_context(cafile=str(own.ca_file))
+        assert asked_with(trusting, b"")[0] is not None, "without a client certificate"
+        trusting.load_cert_chain(own.certificate_file, own.key_file)
+        refusal, asked = asked_with(trusting, b"\0\0\0\x0a\0\0\0\x01\0\0\0\0\0\0")
+        assert (refusal, asked) == (None, b"\0\0\0\x1b\0\x12\0\0\0\0\0\x01\0\x11remote-wal-doctor")
+        assert asked_with(trusting, b"HTTP/1.1")[0] is not None
+    assert "refused" in str(ask_broker(address, lambda: None, 5))
+
+
+def test_the_agents_process_and_its_limit_are_read_from_the_kernels_text(tmp_path: Path) -> None:
+    file = tmp_path.stat()
+    name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+    locks = f"1: POSIX  ADVISORY  WRITE 7 {name} 0 EOF\n2: FLOCK  ADVISORY  WRITE 4711 {name} 0 EOF\n3: -> short\n"
+    assert lock_holder(locks, file) == 4711
+    assert lock_holder(locks, Path("/").stat()) is None
+    assert soft_limit("Limit  Soft  Hard  Units\nMax open files            1024    4096    files\n") == 1024
+    with pytest.raises(ValueError, match="Max open files"):
+        soft_limit("")
+
+
+def test_a_topic_without_tiered_storage_keeps_its_records_for_all_of_its_retention() -> None:
+    tiered = {"remote.storage.enable": "true", "local.retention.ms": "1000", "retention.ms": "9000"}
+    assert enabled_topic(tiered, archive=False) == EnabledTopic(1000, True)
+    assert enabled_topic({"retention.ms": "9000"}, archive=False) == EnabledTopic(9000, False)
+    assert enabled_topic({"retention.ms": "-1"}, archive=True) == EnabledTopic(-1, True)
+
+
+def test_where_nothing_answers_every_check_is_made_or_says_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "_KAFKA_TIMEOUT_S", 0.3)
+    file = tmp_path / "server.properties"
+    file.write_text(
+        f"node.id=1\nlog.dirs={tmp_path}/logs\nlisteners=CLIENT://127.0.0.1:1,WAL://127.0.0.1:19901\n"
+        "listener.security.protocol.map=CLIENT:PLAINTEXT,WAL:PLAINTEXT\ninter.broker.listener.name=WAL\n"
+        f"remote.wal.agent.state.directory={tmp_path}\nremote.wal.agent.peers=2@127.0.0.1:1\n"
+    )
+    result = CliRunner().invoke(build_app(), ["doctor", "--broker-config", str(file), "--json"])
+    levels = {check["check"]: check["level"] for check in json.loads(result.stdout)["checks"]}
+    assert result.exit_code == 2
+    assert len(levels) == len(CHECKS) + 1
+    assert {check for check, level in levels.items() if level == "error"} == {"agent-peers"}
+    assert levels["store-permissions"] == levels["metadata-topic-retention"] == levels["clock-brokers"] == "unknown"
+    assert levels["listeners"] == "ok"
+
+
+def test_a_wrong_setting_is_the_only_finding_and_exits_with_2(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("node.id=1\nlog.dirs=/data\nlisteners=PLAINTEXT://:9092\nremote.wal.linke=1\n")
+    result = CliRunner().invoke(build_app(), ["doctor", "--broker-config", str(file), "--json"])
+    assert result.exit_code == 2
+    answer = json.loads(result.stdout)
+    assert [(check["check"], check["level"]) for check in answer["checks"]] == [("settings", "error")]
+    assert "remote.wal.linke" in answer["checks"][0]["found"]
