@@ -84,6 +84,8 @@ class Sources:
     """Ids of the broker's log directories, as its agent registered them."""
     reader: "RunReader"
     """Of the stores; it waits for them."""
+    look_again: "Callable[[], Inventory]"
+    """Takes the inventory anew."""
 
 
 @contextmanager
@@ -106,13 +108,17 @@ def _opened(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     cluster_id, view, directory_ids = _cluster(broker, settings, where)
     storage, archive = open_stores(broker, settings, cluster_id)
     try:
-        tell("listing objects")
-        if where.from_objects or where.cluster_metadata is not None:
-            inventory = from_objects(storage, archive, progress_to(tell), patience_of(tell))
-        else:
-            inventory = _by_metadata(client_of(broker, settings, where), storage, archive, tell)
+
+        def take_inventory() -> "Inventory":
+            tell("listing objects")
+            if where.from_objects or where.cluster_metadata is not None:
+                return from_objects(storage, archive, progress_to(tell), patience_of(tell))
+            return _by_metadata(client_of(broker, settings, where), storage, archive, tell)
+
         reader = RunReader(storage, archive, patience_of(tell))
-        yield Sources(broker, cluster_id, view, inventory, storage, archive, directory_ids, reader)
+        yield Sources(
+            broker, cluster_id, view, take_inventory(), storage, archive, directory_ids, reader, take_inventory
+        )
     finally:
         storage.close()
         if archive is not None:

@@ -76,6 +76,7 @@ def verify(
             sample,
             random.Random(),  # noqa: S311 - it chooses a sample
             threads,
+            sources.look_again,
             lambda done, total: status.update(f"reading objects: {done:,} of {total:,}"),
         )
         try:
@@ -148,6 +149,7 @@ def _document(
         "runs_read": verified.runs,
         "bytes_read": verified.bytes,
         "batches_compared_with_a_replica": verified.batches_compared,
+        "objects_deleted_meanwhile": verified.objects_deleted_meanwhile,
         "logs": [
             {
                 "log": log.name,

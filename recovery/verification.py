@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 from kafka_log.errors import LogDirectoryError
@@ -21,7 +21,9 @@ from kafka_log.record_batch import verify_batches
 from kafka_log.segment_directory import SegmentDirectory
 from kafka_log.segment_files import locate, walk_batches
 from kafka_log.topic_partition import TopicIdPartition
+from plugin.archive_object_id import StoredObjectId
 from recovery.broker_recovery import PlannedLog
+from recovery.errors import GoneRunError
 from recovery.inventory import Inventory
 from recovery.log_plan import Extent, LogRuns, StoredObject, StoredRun
 from recovery.object_reads import LogExtent, group_reads
@@ -78,6 +80,8 @@ class Verification:
     bytes: int
     batches_compared: int
     """With a living replica."""
+    objects_deleted_meanwhile: int = 0
+    """Gone when they were to be read, and not in the metadata any more either: expired since they were listed."""
 
     @property
     def is_sound(self) -> bool:
@@ -140,6 +144,7 @@ class ObjectVerifier:
         self._overlapping = [set(_overlapping(runs)) for runs in self._runs]
         self._seen: dict[tuple[int, int, int], tuple[int, str]] = {}
         self._batches_compared = 0
+        self._gone: set[StoredObjectId] = set()
 
     def verify(
         self,
@@ -147,9 +152,13 @@ class ObjectVerifier:
         share: float,
         rng: random.Random,
         threads: int,
+        look_again: Callable[[], Inventory],
         progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> Verification:
-        """Check a random `share` (0 to 1) of the objects. Raises RemoteStorageError when the store fails."""
+        """Check a random `share` (0 to 1) of the objects. Raises RemoteStorageError when the store fails.
+
+        `look_again` takes the inventory as of then: agents delete what expires while this reads.
+        """
         chosen = [runs for runs in self._by_object().values() if share >= 1 or rng.random() < share]
         reads = [read for runs in chosen for read in group_reads(sorted(runs, key=_start_position))]
         findings: list[Finding] = []
@@ -160,7 +169,10 @@ class ObjectVerifier:
                 size += found.extent.run.size_bytes
                 findings += self._check(found)
             progress(done, len(reads))
-        return Verification(tuple(findings), len(chosen), runs, size, self._batches_compared)
+        lost = self._gone & _object_ids(look_again()) if self._gone else set()
+        findings += [Finding(FindingKind.LOST_OBJECT, str(one), "it was listed, and is not there") for one in lost]
+        deleted = len(self._gone) - len(lost)
+        return Verification(tuple(findings), len(chosen), runs, size, self._batches_compared, deleted)
 
     def _by_object(self) -> dict[StoredObject, list[LogExtent]]:
         """All runs of the logs that are looked at."""
@@ -175,6 +187,9 @@ class ObjectVerifier:
         log = self._planned[found.log]
         run = found.extent.run
         if isinstance(found, FailedExtent):
+            if isinstance(found.error, GoneRunError):
+                self._gone.add(run.stored_in.object_id)
+                return
             yield Finding(FindingKind.WRONG_BYTES, log.name, str(found.error))
             return
         sound = verify_batches(found.records, found.batches)
@@ -217,6 +232,12 @@ class ObjectVerifier:
                 yield Finding(FindingKind.REPLICA_DIFFERS, log.name, detail)
                 return
             self._batches_compared += 1
+
+
+def _object_ids(inventory: Inventory) -> set[StoredObjectId]:
+    """Of all objects that should be there."""
+    logs = chain(inventory.runs.values(), inventory.lost.values())
+    return {run.stored_in.object_id for runs in logs for run in runs}
 
 
 def _start_position(one: LogExtent) -> int:

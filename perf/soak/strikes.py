@@ -7,6 +7,7 @@ import json
 import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import ClusterAdminError
@@ -40,6 +41,8 @@ class Strikes:
         self._store_url = store_url
         self._topics = topics
         self._down: set[str] = set()
+        self._logged_before: dict[int, int] = {}
+        """How long an agent's log was when it was started."""
         self._moves = 0
 
     def begin(self, fault: PlannedFault) -> None:
@@ -89,13 +92,21 @@ class Strikes:
         return actions[fault.kind][not begins]
 
     def _start(self, part: str, broker_id: int) -> None:
+        if part == "agent":
+            self._logged_before[broker_id] = self._agent_log(broker_id).stat().st_size
         (self._cluster.start_broker if part == "broker" else self._cluster.start_agent)(broker_id, wait=False)
+
+    def _agent_log(self, broker_id: int) -> Path:
+        return self._cluster.agent(broker_id).spec.log_path
 
     def _stop_agent(self, broker_id: int) -> None:
         agent = self._cluster.agent(broker_id)
+        with self._agent_log(broker_id).open("rb") as log:
+            log.seek(self._logged_before.get(broker_id, 0))
+            has_begun = b"agent_started" in log.read()
         if not self._cluster.stop_agent(broker_id, _AGENT_GRACE_S):
             self.findings.append(f"agent {broker_id} did not end within {_AGENT_GRACE_S:g} s of SIGTERM")
-        elif agent.exit_code != 0:
+        elif agent.exit_code != 0 and has_begun:  # before it relays, it has nothing to finish
             self.findings.append(f"agent {broker_id} ended with status {agent.exit_code} upon SIGTERM")
 
     def _stop_broker(self, broker_id: int) -> None:

@@ -31,10 +31,16 @@ def _stored(store: ObjectsInMemory, *parts: Records) -> tuple[PlannedLog, Invent
 
 
 def _verify(
-    log: PlannedLog, inventory: Inventory, store: ObjectsInMemory, *replica_dirs: Path, share: float = 1.0
+    log: PlannedLog,
+    inventory: Inventory,
+    store: ObjectsInMemory,
+    *replica_dirs: Path,
+    share: float = 1.0,
+    later: Inventory | None = None,
 ) -> Verification:
+    """`later` is the inventory as it is taken a second time."""
     verifier = ObjectVerifier([log], inventory, replica_dirs)
-    return verifier.verify(RunReader(store), share, random.Random(1), threads=2)
+    return verifier.verify(RunReader(store), share, random.Random(1), 2, lambda: later or inventory)
 
 
 def _kinds(findings: list[Finding] | tuple[Finding, ...]) -> list[FindingKind]:
@@ -150,3 +156,25 @@ def test_a_sample_reads_a_share_of_the_objects() -> None:
 
     assert 10 < found.objects < 60
     assert len(store.fetches) == found.objects
+
+
+def test_an_object_that_expired_while_others_were_read_is_no_fault() -> None:
+    store = ObjectsInMemory()
+    log, inventory = _stored(store, records(ORDERS, 0, 0, 9), records(ORDERS, 0, 10, 19))
+    store.remove(0)
+
+    found = _verify(log, inventory, store, later=Inventory(runs={ORDERS: inventory.runs[ORDERS][1:]}, objects=1))
+
+    assert not found.findings
+    assert (found.objects, found.runs, found.objects_deleted_meanwhile) == (2, 2, 1)
+
+
+def test_an_object_that_is_gone_and_is_still_told_of_is_lost() -> None:
+    store = ObjectsInMemory()
+    log, inventory = _stored(store, records(ORDERS, 0, 0, 9), records(ORDERS, 0, 10, 19))
+    store.remove(0)
+
+    found = _verify(log, inventory, store, later=Inventory(lost={ORDERS: inventory.runs[ORDERS]}))
+
+    assert _kinds(found.findings) == [FindingKind.LOST_OBJECT]
+    assert found.objects_deleted_meanwhile == 0
