@@ -30,7 +30,7 @@ from rlm.archive.stored_runs import ArchiveLinks
 from rlm.lifecycle.orphans import HealingLimits, MetadataBehindError, skipped_because
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.combine_task import Clocks
-from rlm.write_path.measures import ArchiveMeasures
+from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.partition_schedule import ScheduleIntervals
 
 log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ class ArchiveParts:
     wal: RemoteWalMetadataStore
     archive: ArchiveStore
     publisher: ArchivePublisher
-    measures: ArchiveMeasures
+    metrics: ArchiveMetrics
     clocks: Clocks
     read_to_end: Callable[[], bool]
     """Blocks until the stores know all that is in the metadata topic now; False when that could not be had."""
@@ -142,7 +142,7 @@ class ArchiveSide:
             storage,
             self._parts.publisher,
             self._care_limits(),
-            self._parts.measures,
+            self._parts.metrics,
             self._parts.wal.knows_incarnation,
         )
         async with asyncio.TaskGroup() as group:
@@ -201,7 +201,7 @@ class ArchiveSide:
             if not doubt and self._settings.remote_wal_orphans_heal_enable:
                 care.heal(found, now_ms, incarnations)
         except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
-            self._parts.measures.orphan_rounds_skipped.labels(skipped_because(error)).inc()
+            self._parts.metrics.orphan_rounds_skipped.labels(skipped_because(error)).inc()
             log.warning("archive_orphans_not_searched", error=str(error))
             return False
         return True
@@ -238,7 +238,7 @@ class ArchiveSide:
             ),
             self._first_writer_id,
             self._task_limits(),
-            parts.measures,
+            parts.metrics,
             parts.clocks,
         )  # fmt: skip
 

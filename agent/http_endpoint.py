@@ -48,7 +48,7 @@ class HttpLimits:
     """From the accept until the answer is read, whatever comes meanwhile."""
 
 
-class HttpMeasures:
+class HttpMetrics:
     """Counts what was not answered."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -79,11 +79,11 @@ class _Server(ThreadingMixIn, WSGIServer):
         listener: Listener,
         answer: Callable[..., Iterable[bytes]],
         limits: HttpLimits,
-        measures: HttpMeasures,
+        metrics: HttpMetrics,
     ) -> None:
         """A socket that was handed over stays open when the server closes: there is no other way to it."""
         self._limits = limits
-        self._closed = measures.closed
+        self._closed = metrics.closed
         self._lock = threading.Lock()
         self._open: dict[socket.socket, float] = {}
         """Since when, of each connection that a thread serves."""
@@ -166,7 +166,7 @@ class HttpEndpoint:
     ) -> None:
         """Without `objects` there is no /objects."""
         self._limits = limits or HttpLimits()
-        self._measures = HttpMeasures(registry)
+        self._metrics = HttpMetrics(registry)
         self._registry = registry
         self._describe = describe
         self._not_ready = not_ready
@@ -186,7 +186,7 @@ class HttpEndpoint:
 
     def start(self, listener: Listener, on_defect: Callable[[Exception], object] = lambda _defect: None) -> None:
         """Raises OSError when the address is taken. `on_defect` is called on the server's thread, if that ends."""
-        server = self._server = _Server(listener, self._answer, self._limits, self._measures)
+        server = self._server = _Server(listener, self._answer, self._limits, self._metrics)
 
         def serve() -> None:
             try:

@@ -39,7 +39,7 @@ from rlm.lifecycle.orphans import Comparison, Kind, MetadataBehindError, skipped
 from rlm.lifecycle.release import LongTermTier, TopicWatch
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.combine_task import Clocks
-from rlm.write_path.measures import LifecycleMeasures
+from rlm.write_path.metrics import LifecycleMetrics
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class LifecycleParts:
     tier: LongTermTier
     on_observation: Callable[[Observation], None]
     """In the event loop, before anything is concluded from it."""
-    measures: LifecycleMeasures
+    metrics: LifecycleMetrics
     clocks: Clocks
 
 
@@ -110,7 +110,7 @@ class Lifecycle:
                 settings.remote_wal_expiration_deletes_per_second,
                 _DELETE_THREADS,
                 store.published_segment,
-                parts.measures,
+                parts.metrics,
             ),
         )
         self._orphans = OrphanTask(
@@ -124,7 +124,7 @@ class Lifecycle:
             parts.kafka.topic_doubt,
         )
         self._unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.remote_wal_uncommitted_ttl_ms / 1000 / 4)
-        parts.measures.metadata_topic_problems.set_function(lambda: len(parts.kafka.topics.problems))
+        parts.metrics.metadata_topic_problems.set_function(lambda: len(parts.kafka.topics.problems))
         self._names: Mapping[TopicId, str] = {}
         self._led: Sequence[Assignment] = ()
         self._led_changed = asyncio.Event()
@@ -201,7 +201,7 @@ class Lifecycle:
             except PublicationBacklogFullError:
                 self._failover.untold(update)
                 continue
-            self._parts.measures.dead_entries.inc(len(update.entries))
+            self._parts.metrics.dead_entries.inc(len(update.entries))
             log.info(
                 "dead_entries_published",
                 partition=str(partition),
@@ -235,7 +235,7 @@ class Lifecycle:
         except (KafkaException, ClusterUnknownError, DescriptionError) as error:
             log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
             return
-        self._parts.measures.hidden_topics.set(len(observation.hidden))
+        self._parts.metrics.hidden_topics.set(len(observation.hidden))
         self._parts.on_observation(observation)
         self._planner.cluster_seen(observation.view)
         self._cluster_seen.set()
@@ -279,21 +279,21 @@ class Lifecycle:
                 if self._settings.remote_wal_orphans_heal_enable and comparison.disagreements:
                     await self._in_thread(self._orphans.heal, comparison, self._parts.publisher)
         except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
-            self._parts.measures.orphan_rounds_skipped.labels(skipped_because(error)).inc()
+            self._parts.metrics.orphan_rounds_skipped.labels(skipped_because(error)).inc()
             log.warning("orphans_not_searched", error=str(error))
             return False
         self._tell(list(comparisons.values()))
         return bool(brokers)
 
     def _tell(self, comparisons: list[Comparison]) -> None:
-        measures = self._parts.measures
+        metrics = self._parts.metrics
         for kind in Kind:
             count = sum(comparison.count(kind) for comparison in comparisons)
             waiting = sum(found.kind is kind for comparison in comparisons for found in comparison.waiting)
-            measures.orphans_waiting.labels(kind.value).set(waiting)
-            measures.orphans.labels(kind.value).set(count)
+            metrics.orphans_waiting.labels(kind.value).set(waiting)
+            metrics.orphans.labels(kind.value).set(count)
             if kind is Kind.LOST and count:
-                measures.lost_segments.inc(count)
+                metrics.lost_segments.inc(count)
                 log.error("segments_lost", segments=count, reason="metadata knows them, the store does not have them")
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:

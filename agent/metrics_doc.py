@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from agent.configuration_doc import table
 from agent.defects import Parts
 from agent.descriptors import DescriptorWatch
-from agent.http_endpoint import HttpMeasures
+from agent.http_endpoint import HttpMetrics
 from agent.late_storage import LateStorageManager
 from agent.metrics import StateCollector
 from kafka_log.topic_partition import TopicIdPartition
@@ -22,9 +22,9 @@ from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
-from replication.wire.measures import ReplicationMeasures
+from replication.wire.metrics import ReplicationMetrics
 from rlm.write_path.led_partition import PartitionStatus
-from rlm.write_path.measures import ArchiveMeasures, LifecycleMeasures, StageTimes, WriteMeasures
+from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, StageTimes, WriteMetrics
 
 _INTRODUCTION = """\
 # Metrics
@@ -75,13 +75,13 @@ def _collectors() -> list[Collector]:
     """All of the agent's own, with nothing behind them."""
     registry = _Registry()
     StageTimes(registry)
-    WriteMeasures(registry)
-    ArchiveMeasures(registry)
-    LifecycleMeasures(registry)
-    ReplicationMeasures(registry)
+    WriteMetrics(registry)
+    ArchiveMetrics(registry)
+    LifecycleMetrics(registry)
+    ReplicationMetrics(registry)
     Parts(registry)
     DescriptorWatch(registry)
-    HttpMeasures(registry)
+    HttpMetrics(registry)
     publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic)
     return [
         *registry.collectors,

@@ -188,7 +188,7 @@ class Agent:
             return {"broker_id": self._broker.node_id, "partitions": []}
         identity, relaying = self._begun
         rooms = self._system.rooms if self._system is not None else None
-        traffic = dict(relaying.measures.traffic)
+        traffic = dict(relaying.metrics.traffic)
         partitions = []
         for partition, status in rooms.write_path.status().items() if rooms is not None else ():
             moved = traffic.get(partition)

@@ -28,10 +28,10 @@ from replication.follower.hydration import ArchiveReads, HydrationCache, Hydrati
 from replication.leader.catch_up import CatchUp, CatchUpLimits
 from replication.leader.leader_context import LeaderContext
 from replication.leader.leader_proxy import LeaderProxy
-from replication.wire.measures import ReplicationMeasures
 from replication.wire.memory_budget import MemoryBudget
+from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import Hello
-from rlm.write_path.measures import StageTimes
+from rlm.write_path.metrics import StageTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Relaying:
     storage: LateStorageManager
     write_path: LateWritePath
     stage_times: StageTimes
-    measures: ReplicationMeasures
+    metrics: ReplicationMetrics
 
     async def start(self, handed: ListeningSockets) -> None:
         """Listen for the local broker and for other agents, at sockets that were handed over where there are such.
@@ -80,26 +80,26 @@ def make_relaying(
 ) -> Relaying:
     """`archive` gives the archive's store, as soon as it is there."""
     storage, write_path = LateStorageManager(*_ceilings(settings)), LateWritePath()
-    stage_times, measures = StageTimes(registry), ReplicationMeasures(registry)
+    stage_times, metrics = StageTimes(registry), ReplicationMetrics(registry)
     hello = own_hello(identity, settings)
     limits = HydrationLimits(settings.remote_wal_hydration_thread_pool_size, settings.remote_wal_hydration_cache_bytes)
-    hydration = HydrationCache(storage, limits, stage_times, measures, archive=archive)
-    catch_up_reads = CatchUpReads(hydration, catch_up_read_limits(settings), measures)
-    leader = LeaderProxy(_leader_context(broker, settings, hello, prices, write_path, stage_times, measures))
+    hydration = HydrationCache(storage, limits, stage_times, metrics, archive=archive)
+    catch_up_reads = CatchUpReads(hydration, catch_up_read_limits(settings), metrics)
+    leader = LeaderProxy(_leader_context(broker, settings, hello, prices, write_path, stage_times, metrics))
     tls = peer_tls(settings)
     follower_context = FollowerContext(
         hello,
         FollowerLimits(settings.remote_wal_hydration_timeout_ms / 1000),
         hydration,
         stage_times,
-        measures,
+        metrics,
         catch_up_reads,
         tls.client_context if tls else lambda: None,
-        budget=_frame_budget("from_leaders", frame_bytes(settings).from_leaders, measures),
+        budget=_frame_budget("from_leaders", frame_bytes(settings).from_leaders, metrics),
     )
     follower = FollowerProxy(follower_context, peer_addresses(broker, settings), bypass(broker, settings, client))
     return Relaying(
-        broker, settings, leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, measures
+        broker, settings, leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics
     )
 
 
@@ -114,9 +114,9 @@ def _ceilings(settings: AgentSettings) -> tuple[RequestCeiling, RequestCeiling]:
     )
 
 
-def _frame_budget(way: str, max_bytes: int, measures: ReplicationMeasures) -> MemoryBudget:
-    budget = MemoryBudget(max_bytes, lambda: measures.fault("frames_over_budget"))
-    measures.frame_bytes.labels(way).set_function(lambda: budget.used)
+def _frame_budget(way: str, max_bytes: int, metrics: ReplicationMetrics) -> MemoryBudget:
+    budget = MemoryBudget(max_bytes, lambda: metrics.fault("frames_over_budget"))
+    metrics.frame_bytes.labels(way).set_function(lambda: budget.used)
     return budget
 
 
@@ -127,17 +127,17 @@ def _leader_context(
     prices: Prices,
     write_path: LateWritePath,
     stage_times: StageTimes,
-    measures: ReplicationMeasures,
+    metrics: ReplicationMetrics,
 ) -> LeaderContext:
     store = prices.of_storage_manager(settings.remote_log_wal_storage_manager_class_name)
     break_even_bytes = prices.break_even_bytes(settings.remote_wal_link_remote_followers, store)
     limits = leader_limits(broker, settings, break_even_bytes, store)
-    context = LeaderContext(hello, limits, broker_listener(broker), write_path, stage_times, measures)
+    context = LeaderContext(hello, limits, broker_listener(broker), write_path, stage_times, metrics)
     ahead = CatchUpLimits(settings.remote_wal_catch_up_read_ahead_bytes)
     return replace(
         context,
-        budget=_frame_budget("to_followers", frame_bytes(settings).to_followers, measures),
-        request_budget=_frame_budget("requests", frame_bytes(settings).requests, measures),
+        budget=_frame_budget("to_followers", frame_bytes(settings).to_followers, metrics),
+        request_budget=_frame_budget("requests", frame_bytes(settings).requests, metrics),
         followers=frozenset(peer_addresses(broker, settings)),
-        catch_up=CatchUp(context.index, write_path, ahead, measures),
+        catch_up=CatchUp(context.index, write_path, ahead, metrics),
     )

@@ -53,7 +53,7 @@ from rlm.lifecycle.release import Tiers
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.combine_task import Clocks
 from rlm.write_path.led_views import StoredLog
-from rlm.write_path.measures import ArchiveMeasures, LifecycleMeasures, WriteMeasures
+from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, WriteMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -92,9 +92,9 @@ class _Kept:
     next_segment_id: CombinedSegmentId
     next_archive_writer_id: CombinedSegmentId
     next_gap_record: CombinedSegmentId
-    write: WriteMeasures
-    lifecycle: LifecycleMeasures
-    archive: ArchiveMeasures
+    write: WriteMetrics
+    lifecycle: LifecycleMetrics
+    archive: ArchiveMetrics
 
 
 class StorageSystem:
@@ -110,11 +110,11 @@ class StorageSystem:
             around.clocks.monotonic_s,
             PublisherSettings(unpublished_max_ms=settings.remote_wal_log_metadata_unpublished_max_ms),
         )
-        self.publication = PublicationWatch(self.publisher.stall_reason, relaying.measures.fault)
+        self.publication = PublicationWatch(self.publisher.stall_reason, relaying.metrics.fault)
         usage = UsageReport(
             around.identity,
             lambda: store_counts(settings, relaying.storage, self.rooms.archive if self.rooms else None),
-            relaying.measures,
+            relaying.metrics,
             self.publisher,
             around.clocks.wall_ms,
             settings.remote_wal_usage_interval_ms,
@@ -127,9 +127,9 @@ class StorageSystem:
             first_id,
             first_id,
             first_id,
-            WriteMeasures(registry),
-            LifecycleMeasures(registry),
-            ArchiveMeasures(registry),
+            WriteMetrics(registry),
+            LifecycleMetrics(registry),
+            ArchiveMetrics(registry),
         )
         self.rooms: Rooms | None = None
         """None while they are made anew."""

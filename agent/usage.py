@@ -20,7 +20,7 @@ from metadata_topic.records.errors import MetadataRecordTooLargeError, Publicati
 from metadata_topic.records.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
 from plugin.prices import section_of
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCounts
-from replication.wire.measures import ReplicationMeasures
+from replication.wire.metrics import ReplicationMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ class UsageReport:
         self,
         identity: AgentIdentity,
         stores: Callable[[], Iterable[tuple[str, RequestCounts]]],
-        measures: ReplicationMeasures,
+        metrics: ReplicationMetrics,
         publisher: UsagePublisher,
         wall_ms: Callable[[], int],
         interval_ms: int,
@@ -59,7 +59,7 @@ class UsageReport:
         """`stores`: see `store_counts`."""
         self._identity = identity
         self._stores = stores
-        self._measures = measures
+        self._metrics = metrics
         self._publisher = publisher
         self._wall_ms = wall_ms
         self._interval_ms = interval_ms
@@ -94,7 +94,7 @@ class UsageReport:
 
     def record(self) -> UsageRecord:
         """All counters as of now."""
-        measures = self._measures
+        metrics = self._metrics
         return UsageRecord(
             self._identity.broker_id,
             self._identity.incarnation,
@@ -111,10 +111,10 @@ class UsageReport:
             ),
             tuple(
                 FollowerUsage(follower, moved.peer_bytes, moved.stock_bytes)
-                for follower, moved in measures.by_follower.items()
+                for follower, moved in metrics.by_follower.items()
             ),
             tuple(
                 TopicUsage(topic_id, follower, moved.linked_bytes, moved.inline_bytes)
-                for (topic_id, follower), moved in measures.by_topic.items()
+                for (topic_id, follower), moved in metrics.by_topic.items()
             ),
         )  # fmt: skip

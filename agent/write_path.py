@@ -29,7 +29,7 @@ from rlm.write_path.led_partition import PartitionStatus
 from rlm.write_path.led_views import StoredLog
 from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
 from rlm.write_path.machine import thread_pool
-from rlm.write_path.measures import StageTimes, WriteMeasures
+from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
 from rlm.write_path.resume_point import ResumePoint
 
@@ -56,7 +56,7 @@ class WritePathParts:
     """Makes the led logs beside what metadata tells, from how far they are stored."""
     break_even_bytes: int
     stage_times: StageTimes
-    measures: WriteMeasures
+    metrics: WriteMetrics
     clocks: Clocks
 
 
@@ -184,7 +184,7 @@ class WritePath:
         pool = thread_pool(self._settings.remote_wal_log_manager_combiner_thread_pool_size, "rlm-wal-combine")
         timeout_s = self._settings.remote_wal_log_manager_upload_timeout_ms / 1000
         return RLMWalCombineTask(
-            parts.storage, parts.publisher, self.next_segment_id, pool, parts.measures, parts.clocks, timeout_s
+            parts.storage, parts.publisher, self.next_segment_id, pool, parts.metrics, parts.clocks, timeout_s
         )
 
     def _make_manager(self, combine: RLMWalCombineTask) -> RemoteWalLogManager:
@@ -192,7 +192,7 @@ class WritePath:
         interval_s = settings.remote_wal_log_manager_combiner_task_interval_ms / 1000
         decider = LinkDecider(CostLimits(parts.break_even_bytes, interval_s))
         decider.is_off = parts.links_are_off
-        manager = RemoteWalLogManager(log_manager_limits(settings), combine, decider, parts.stage_times, parts.measures)
+        manager = RemoteWalLogManager(log_manager_limits(settings), combine, decider, parts.stage_times, parts.metrics)
         manager.add_listener(parts.leader)
         manager.replication_is_pending = lambda: parts.leader.replication_is_pending
         manager.add_listener(self.tails)

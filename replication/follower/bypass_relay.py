@@ -17,7 +17,7 @@ from replication.wire.fetch_frame import (
     understands_fetch,
 )
 from replication.wire.framed_connection import SIZE_PREFIX, FramedConnection
-from replication.wire.measures import ReplicationMeasures
+from replication.wire.metrics import ReplicationMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -29,13 +29,13 @@ class BypassRelay:
     """Relays until either side ends."""
 
     def __init__(
-        self, leader_id: int, broker: FramedConnection, leader: FramedConnection, measures: ReplicationMeasures
+        self, leader_id: int, broker: FramedConnection, leader: FramedConnection, metrics: ReplicationMetrics
     ) -> None:
         """`broker` is the local one, `leader` the other, connected and logged in."""
         self._leader_id = leader_id
         self._broker = broker
         self._leader = leader
-        self._measures = measures
+        self._metrics = metrics
         self._first_fetch: RequestHeader | None = None
         self._asked = self._answered = self._looked = False
 
@@ -57,8 +57,8 @@ class BypassRelay:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._measures.connection_ended("broker", self._broker.error)
-            self._measures.connection_ended("bypass", self._leader.error)
+            self._metrics.connection_ended("broker", self._broker.error)
+            self._metrics.connection_ended("bypass", self._leader.error)
 
     async def _relay_requests(self) -> None:
         while (frame := await self._broker.read_frame()) is not None:
@@ -66,7 +66,7 @@ class BypassRelay:
                 self._first_fetch = _fetch_header(frame)
             self._asked = True
             self._leader.write_frame(frame)
-            self._measures.bypass_bytes.labels("sent").inc(SIZE_PREFIX.size + len(frame))
+            self._metrics.bypass_bytes.labels("sent").inc(SIZE_PREFIX.size + len(frame))
             await self._leader.drain()
 
     async def _relay_responses(self) -> None:
@@ -75,7 +75,7 @@ class BypassRelay:
             if self._first_fetch is not None:
                 self._look(frame, self._first_fetch)
             self._broker.write_frame(frame)
-            self._measures.bypass_bytes.labels("received").inc(SIZE_PREFIX.size + len(frame))
+            self._metrics.bypass_bytes.labels("received").inc(SIZE_PREFIX.size + len(frame))
             await self._broker.drain()
 
     def _look(self, frame: Buffer, request: RequestHeader) -> None:
@@ -92,7 +92,7 @@ class BypassRelay:
             self._refused("bypass_not_authorized", _REFUSALS[code])
 
     def _refused(self, reason: str, error: str) -> None:
-        self._measures.fault(reason)
+        self._metrics.fault(reason)
         log.error(
             reason,
             leader=self._leader_id,

@@ -22,7 +22,7 @@ from itertools import chain
 from plugin.archive_object_id import StoredObjectId
 from replication.follower.hydration import HydrationCache, HydrationError, HydrationRange
 from replication.wire.link import SegmentLink
-from replication.wire.measures import ReplicationMeasures
+from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import coalesce_ranges
 from rlm.write_path.bandwidth import TokenBucket
 
@@ -45,12 +45,12 @@ class CatchUpReads:
         self,
         cache: HydrationCache,
         limits: CatchUpReadLimits,
-        measures: ReplicationMeasures,
+        metrics: ReplicationMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cache = cache
         self._limits = limits
-        self._measures = measures
+        self._metrics = metrics
         self._clock = clock
         self._quota = TokenBucket(limits.bytes_per_s)
         self._under_way_bytes = 0
@@ -61,11 +61,11 @@ class CatchUpReads:
         """These ranges will be asked for soon. A hint, let go where it does not fit."""
         for start, end in chain.from_iterable(self._cache.missing(object_id, *wanted) for wanted in ranges):
             if self._under_way_bytes + end - start > self._limits.under_way_bytes:
-                self._measures.fault("catch_up_over_budget")
+                self._metrics.fault("catch_up_over_budget")
                 return
             refusal = self._plan(object_id, start, end)
             if refusal is not None:
-                self._measures.fault(f"catch_up_{refusal}")
+                self._metrics.fault(f"catch_up_{refusal}")
                 return
 
     async def fetch_all(self, links: Sequence[SegmentLink]) -> list[memoryview]:
@@ -99,8 +99,8 @@ class CatchUpReads:
         self._under_way_bytes += size
         reserved = self._cache.reserve(object_id, start, end)
         reserved.data.add_done_callback(lambda _: self._ended(size))
-        self._measures.catch_up_read_bytes.inc(size)
-        self._measures.catch_up_wait_seconds.inc(wait_s)
+        self._metrics.catch_up_read_bytes.inc(size)
+        self._metrics.catch_up_wait_seconds.inc(wait_s)
         if wait_s > 0:
             asyncio.get_running_loop().call_later(wait_s, self._begin, object_id, reserved)
         else:

@@ -28,13 +28,13 @@ from replication.wire.fetch_frame import Buffer, MalformedFrameError
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.link import LinkedResponse, decode_linked_response
 from replication.wire.link_defects import LinkDefects
-from replication.wire.measures import PeerByteCount, ReplicationMeasures
 from replication.wire.memory_budget import MemoryBudget
+from replication.wire.metrics import PeerByteCount, ReplicationMetrics
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES, PeerChannel
 from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos, listen
 from replication.wire.peer_protocol import Announcement, Hello, MessageKind, PeerRefusedError, encode_inline_request
 from replication.wire.splicer import SpliceError, splice
-from rlm.write_path.measures import StageTimes
+from rlm.write_path.metrics import StageTimes
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +68,7 @@ class FollowerContext:
     limits: FollowerLimits
     hydration: HydrationCache
     stage_times: StageTimes
-    measures: ReplicationMeasures
+    metrics: ReplicationMetrics
     catch_up: CatchUpReads
     tls: Callable[[], ssl.SSLContext | None]
     clock: Callable[[], float] = time.monotonic
@@ -84,7 +84,7 @@ class FollowerProxy:
         self._context = context
         self._peers = peers
         self._defects = {
-            broker_id: LinkDefects(context.measures, context.clock, leader=broker_id) for broker_id in peers
+            broker_id: LinkDefects(context.metrics, context.clock, leader=broker_id) for broker_id in peers
         }
         self._servers: list[asyncio.Server] = []
         self._relays: set[asyncio.Task[None]] = set()
@@ -93,7 +93,7 @@ class FollowerProxy:
 
     def _bypass_of(self, broker_id: int, bypass: Bypass) -> LeaderBypass:
         way = AgentWay(partial(self._reach_agent, broker_id), partial(self._relay, broker_id), self._unconnected)
-        return LeaderBypass(broker_id, bypass, way, self._context.measures)
+        return LeaderBypass(broker_id, bypass, way, self._context.metrics)
 
     @property
     def bypassed(self) -> list[int]:
@@ -126,10 +126,10 @@ class FollowerProxy:
             else:
                 await self._serve_by_agent(broker_id, broker)
         except PeerRefusedError as error:
-            self._context.measures.fault("peer_refused")
+            self._context.metrics.fault("peer_refused")
             log.error("peer_refused", leader=broker_id, error=str(error))
         except (OSError, ssl.SSLError) as error:
-            self._context.measures.fault("peer_unreachable")
+            self._context.metrics.fault("peer_unreachable")
             log.warning("peer_unreachable", leader=broker_id, error=str(error) or type(error).__name__)
         except Exception as error:  # the next connection shall not meet it again
             self._defects[broker_id].met("connection", error)
@@ -203,7 +203,7 @@ class _FollowerRelay:
         self._asked_last = 0
         """The correlation id of the last request. A linked response answers it, as it is the only one under way."""
         self._responses: asyncio.Queue[tuple[MessageKind, memoryview] | None] = asyncio.Queue(_RESPONSES_AHEAD)
-        self._peer_bytes = PeerByteCount(context.measures, "follower", leader)
+        self._peer_bytes = PeerByteCount(context.metrics, "follower", leader)
 
     async def run(self) -> None:
         """Until either side ends. Only an unexpected error is raised."""
@@ -238,11 +238,11 @@ class _FollowerRelay:
             self._context.budget.give_back(-size)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._context.measures.connection_ended("broker", self._broker.error)
-        self._context.measures.connection_ended("peer", self._leader.error)
+        self._context.metrics.connection_ended("broker", self._broker.error)
+        self._context.metrics.connection_ended("peer", self._leader.error)
         error = task.exception()
         if isinstance(error, MalformedFrameError):
-            self._context.measures.fault("peer_frame_malformed")
+            self._context.metrics.fault("peer_frame_malformed")
             self._defects.met("connection", error)
         elif error is not None and not isinstance(error, ConnectionError):
             raise error
@@ -343,7 +343,7 @@ class _FollowerRelay:
                 try:
                     return splice(response, data)
                 except SpliceError as error:
-                    self._context.measures.fault("splice_refetch")
+                    self._context.metrics.fault("splice_refetch")
                     self._context.hydration.discard(error.link.object_id)
                     return splice(response, await fetch_all(links))
         except TimeoutError as error:
@@ -353,7 +353,7 @@ class _FollowerRelay:
 
     async def _ask_inline(self, reason: str, detail: str) -> None:
         """Have the leader's agent send the original; it comes as the next Kafka frame."""
-        self._context.measures.fault(f"inline_requested_{reason}")
+        self._context.metrics.fault(f"inline_requested_{reason}")
         log.warning("inline_requested", reason=reason, detail=detail, correlation_id=self._asked_last)
         self._channel.send(MessageKind.INLINE_REQUEST, encode_inline_request(self._asked_last))
         await self._leader.drain()

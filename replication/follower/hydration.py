@@ -37,8 +37,8 @@ from plugin.errors import (
 )
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
-from replication.wire.measures import ReplicationMeasures
-from rlm.write_path.measures import StageTimes
+from replication.wire.metrics import ReplicationMetrics
+from rlm.write_path.metrics import StageTimes
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +99,7 @@ class HydrationCache:
         storage: RemoteWalStorageManager,
         limits: HydrationLimits,
         stage_times: StageTimes,
-        measures: ReplicationMeasures,
+        metrics: ReplicationMetrics,
         clock: Callable[[], float] = time.monotonic,
         archive: Callable[[], ArchiveReads | None] = no_archive,
     ) -> None:
@@ -108,7 +108,7 @@ class HydrationCache:
         self._archive = archive
         self._limits = limits
         self._stage_times = stage_times
-        self._measures = measures
+        self._metrics = metrics
         self._clock = clock
         self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="hydration")
         self._objects: OrderedDict[StoredObjectId, _CachedObject] = OrderedDict()
@@ -125,7 +125,7 @@ class HydrationCache:
             if self.covers(object_id, start, end):
                 continue
             if self._in_flight_bytes + end - start > self._limits.cache_bytes // 2:
-                self._measures.fault("announcement_over_budget")
+                self._metrics.fault("announcement_over_budget")
                 return
             if not self.may_read(object_id, self._clock()):
                 return
@@ -276,7 +276,7 @@ class HydrationCache:
         if not wanted.data.done():
             wanted.data.set_exception(error)
             wanted.data.exception()  # an announced range may have nobody who waits for it
-        self._measures.fault(f"hydration_{failure_label(error)}")
+        self._metrics.fault(f"hydration_{failure_label(error)}")
         if isinstance(error, RemoteResourceNotFoundError):
             self._answered(object_id)
             return
@@ -287,7 +287,7 @@ class HydrationCache:
     def _tell(self, breaker: CircuitBreaker, is_open: bool) -> None:
         if breaker is self.archive_breaker:
             event = "archive_reads_paused" if is_open else "archive_reads_resumed"
-            self._measures.fault(event)
+            self._metrics.fault(event)
             log.warning(event)
             return
         for callback in list(self.on_breaker_change):

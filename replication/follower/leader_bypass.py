@@ -20,7 +20,7 @@ import structlog
 from replication.follower.bypass_relay import BypassRelay
 from replication.follower.leader_route import LeaderRoute, RouteLimits
 from replication.wire.framed_connection import FramedConnection
-from replication.wire.measures import ReplicationMeasures
+from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import PeerRefusedError
 
@@ -73,14 +73,14 @@ class LeaderBypass:
         leader_id: int,
         bypass: Bypass,
         agent: AgentWay,
-        measures: ReplicationMeasures,
+        metrics: ReplicationMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.leader_id = leader_id
         self._address = bypass.brokers[leader_id]
         self._bypass = bypass
         self._agent = agent
-        self._measures = measures
+        self._metrics = metrics
         self._clock = clock
         self._route = LeaderRoute(bypass.limits)
         self._brokers: set[FramedConnection] = set()
@@ -103,7 +103,7 @@ class LeaderBypass:
                 self._silences[agent] = _Silence(self._bypass.limits.after_s, self._clock())
                 await self._agent.relay(broker, agent)
             elif await self._reached_broker(leader):
-                await BypassRelay(self.leader_id, broker, leader, self._measures).run()
+                await BypassRelay(self.leader_id, broker, leader, self._metrics).run()
         finally:
             self._brokers.discard(broker)
             self._silences.pop(leader, None)
@@ -117,7 +117,7 @@ class LeaderBypass:
                 await self._bypass.login(leader)
         except _UNREACHABLE as error:
             reason = "bypass_refused" if isinstance(error, PeerRefusedError) else "bypass_unreachable"
-            self._measures.fault(reason)
+            self._metrics.fault(reason)
             log.error(reason, leader=self.leader_id, broker=str(self._address), error=_text(error))
             return False
         log.info("bypass_connected", leader=self.leader_id, broker=str(self._address))
@@ -135,7 +135,7 @@ class LeaderBypass:
                     if agent is not None:
                         agent.close()
             except Exception:  # a defect here must not keep the other way closed for good
-                self._measures.fault("bypass_defect")
+                self._metrics.fault("bypass_defect")
                 log.exception("bypass_defect", leader=self.leader_id)
 
     def _is_silent(self) -> bool:
@@ -177,7 +177,7 @@ class LeaderBypass:
 
     def _tell_unreachable(self, error: Exception) -> None:
         reason = "peer_refused" if isinstance(error, PeerRefusedError) else "peer_unreachable"
-        self._measures.fault(reason)
+        self._metrics.fault(reason)
         log.warning(reason, leader=self.leader_id, error=_text(error))
 
     async def _probe(self) -> None:
@@ -199,8 +199,8 @@ class LeaderBypass:
             )
         else:
             log.warning("agent_back", leader=self.leader_id)
-        self._measures.bypass_switches.labels("agent" if error is None else "broker").inc()
-        self._measures.bypassed_peers.inc(-1 if error is None else 1)
+        self._metrics.bypass_switches.labels("agent" if error is None else "broker").inc()
+        self._metrics.bypassed_peers.inc(-1 if error is None else 1)
         for broker in self._brokers:
             broker.close()
 

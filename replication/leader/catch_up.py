@@ -34,7 +34,7 @@ from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_index import LinkIndex, StoredBatch
 from replication.leader.link_planner import SendLinked
-from replication.wire.measures import ReplicationMeasures
+from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import PeerCapabilities
 from rlm.write_path.led_views import FoundRuns, ProvedRun, StoredLog
 
@@ -82,13 +82,13 @@ class CatchUp:
         index: LinkIndex,
         logs: StoredLogs,
         limits: CatchUpLimits,
-        measures: ReplicationMeasures,
+        metrics: ReplicationMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`index` is the agent's link index."""
         self.index = index
         self.limits = limits
-        self.measures = measures
+        self.metrics = metrics
         self._logs = logs
         self._clock = clock
         self._found = LinkIndex(limits.max_batches)
@@ -291,7 +291,7 @@ class FollowerCatchUp:
         try:
             found = await self._shared.read(wanted, offset, self._links_archive)
         except (LogDirectoryError, MalformedFileError) as error:
-            self._shared.measures.fault("catch_up_log_unreadable")
+            self._shared.metrics.fault("catch_up_log_unreadable")
             log.warning("catch_up_log_unreadable", partition=str(partition), error=str(error))
         finally:  # also after a defect: who waits must go on without
             window.reading = None
@@ -312,13 +312,13 @@ class FollowerCatchUp:
                 ranges.setdefault(run.object_id, []).append((start, end))
                 free_bytes -= end - start
             window.took(run, end - start, end - start if is_announced else 0)
-            self._shared.measures.catch_up_found_bytes.inc(end - start)
+            self._shared.metrics.catch_up_found_bytes.inc(end - start)
         for object_id, wanted in ranges.items():
             self._announce(object_id, wanted)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (defect := task.exception()) is not None:
-            self._shared.measures.fault("catch_up_defect")
+            self._shared.metrics.fault("catch_up_defect")
             log.error("catch_up_defect", error=str(defect), exc_info=defect)
 
 

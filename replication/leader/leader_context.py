@@ -8,12 +8,12 @@ from replication.leader.catch_up import CatchUp
 from replication.leader.link_index import LinkIndex
 from replication.leader.upload_signal import UploadSignal
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES
-from replication.wire.measures import ReplicationMeasures
 from replication.wire.memory_budget import MemoryBudget
+from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address
 from replication.wire.peer_protocol import Hello
 from rlm.write_path.led_views import LedPartitions
-from rlm.write_path.measures import StageTimes
+from rlm.write_path.metrics import StageTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class LeaderContext:
     """The local broker's own inter-broker listener."""
     led: LedPartitions
     stage_times: StageTimes
-    measures: ReplicationMeasures
+    metrics: ReplicationMetrics
     clock: Callable[[], float] = time.monotonic
     index: LinkIndex = field(default_factory=LinkIndex)
     uploads: UploadSignal = field(default_factory=UploadSignal)

@@ -38,7 +38,7 @@ class LeaderProxy:
     def __init__(self, context: LeaderContext) -> None:
         self._context = context
         self._tls: ssl.SSLContext | None = None
-        self._listener = PeerListener(self._accepted, lambda: context.measures.fault("accept_failed"))
+        self._listener = PeerListener(self._accepted, lambda: context.metrics.fault("accept_failed"))
         limits = context.limits
         self._shares = ConnectionShares(limits.max_connections, limits.max_connections_of_one)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,7 +67,7 @@ class LeaderProxy:
         task.add_done_callback(self._tasks.discard)
 
     def _too_many(self, error: TooManyConnectionsError) -> None:
-        self._context.measures.fault("too_many_connections")
+        self._context.metrics.fault("too_many_connections")
         log.warning("too_many_connections", peer=error.holder, held=error.held)
 
     async def _serve(self, accepted: socket.socket, share: ConnectionShare) -> None:
@@ -80,7 +80,7 @@ class LeaderProxy:
                 await shake_hands(accepted, peer, self._tls)
                 first = await peer.read_frame()
             if first is None:
-                self._context.measures.connection_ended("peer", peer.error)
+                self._context.metrics.connection_ended("peer", peer.error)
                 return
             capabilities = self._greet(peer, first, share) if is_hello(first) else None
             await connect_framed(self._context.broker, broker)
@@ -93,15 +93,15 @@ class LeaderProxy:
         except TooManyConnectionsError as error:
             self._too_many(error)
         except (PeerRefusedError, MalformedFrameError) as error:
-            self._context.measures.fault("peer_refused")
+            self._context.metrics.fault("peer_refused")
             log.error("peer_refused", error=str(error))
         except TimeoutError:
-            self._context.measures.fault("peer_silent")
+            self._context.metrics.fault("peer_silent")
         except OSError as error:
-            self._context.measures.fault("broker_unreachable")
+            self._context.metrics.fault("broker_unreachable")
             log.warning("broker_unreachable", broker=str(self._context.broker), error=str(error))
         except Exception as error:
-            self._context.measures.fault("relay_defect")
+            self._context.metrics.fault("relay_defect")
             log.error("relay_defect", defect=defect_site(error))
         finally:
             peer.close()

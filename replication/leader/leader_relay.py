@@ -37,7 +37,7 @@ from replication.wire.fetch_frame import (
 )
 from replication.wire.framed_connection import SIZE_PREFIX, FramedConnection
 from replication.wire.link_defects import LinkDefects
-from replication.wire.measures import PeerByteCount
+from replication.wire.metrics import PeerByteCount
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import (
     Announcement,
@@ -90,10 +90,10 @@ class LeaderRelay:
         self._follower_id = CONSUMER_REPLICA_ID
         self._followed: set[TopicIdPartition] = set()
         limits = context.limits
-        self._defects = LinkDefects(context.measures, context.clock)
+        self._defects = LinkDefects(context.metrics, context.clock)
         self._links = ResponseLinks(context, self._defects, self._capabilities, self._read_ahead)
         self._patience = FetchPatience(limits.gather_max_ms)
-        self._peer_bytes = PeerByteCount(context.measures, "leader", peer)
+        self._peer_bytes = PeerByteCount(context.metrics, "leader", peer)
 
     async def run(self, first_request: Buffer | None) -> None:
         """Until either side ends. `first_request` was read already, from a peer without a hello."""
@@ -116,8 +116,8 @@ class LeaderRelay:
             self._keep(None)
             self._watermarks.drop_follower(self._follower_id)
             self._peer_bytes.update(self._follower_id)
-            self._context.measures.connection_ended("peer", self._peer.error)
-            self._context.measures.connection_ended("broker", self._broker.error)
+            self._context.metrics.connection_ended("peer", self._peer.error)
+            self._context.metrics.connection_ended("broker", self._broker.error)
 
     def announce(self, segment: UploadedSegment) -> None:
         """Tell the follower's agent what it will be given links to: a hint, which a peer that lags can do without."""
@@ -148,7 +148,7 @@ class LeaderRelay:
         joined = coalesce_ranges(ranges, 0 if is_archived else self._context.limits.range_gap_bytes)
         self._channel.send(kind, Announcement(object_id, joined).encode())
         self._peer_bytes.update(self._follower_id)
-        self._context.measures.announcements.inc()
+        self._context.metrics.announcements.inc()
 
     def forget(self, partition: TopicIdPartition) -> None:
         """The partition is not led here any more; nothing of it will be linked."""
@@ -200,7 +200,7 @@ class LeaderRelay:
         self._under_way.append(request)
         self._broker.write_frame(frame)
         # Producers wait for what this request tells the broker, so what we learn from it comes after.
-        self._context.measures.relayed("request", SIZE_PREFIX.size + len(frame), self._follower_id)
+        self._context.metrics.relayed("request", SIZE_PREFIX.size + len(frame), self._follower_id)
         if self._follower_id == CONSUMER_REPLICA_ID:
             return
         with self._defects.survived("request"):
@@ -240,12 +240,12 @@ class LeaderRelay:
 
     def _not_understood(self, what: str, error: MalformedFrameError) -> None:
         """The frame is passed on as it is: it is for the brokers to judge."""
-        self._context.measures.fault(f"{what}_not_understood")
+        self._context.metrics.fault(f"{what}_not_understood")
         log.warning("frame_not_understood", frame=what, error=str(error))
 
     def _not_read(self, what: str, error: CostlyFrameError) -> None:
         """The frame is passed on as it is, and what belongs to it goes inline."""
-        self._context.measures.fault(f"{what}_not_read_{error.bound}")
+        self._context.metrics.fault(f"{what}_not_read_{error.bound}")
         log.warning("frame_not_read", frame=what, error=str(error))
 
     def _forget_follower(self) -> None:
@@ -310,7 +310,7 @@ class LeaderRelay:
             if self._under_way:  # a request came meanwhile, so the next one cannot mean that this response arrived
                 sent = None
         if self._context.clock() - request.received_s > self._context.limits.stale_after_s:
-            self._context.measures.fault("stale_response")
+            self._context.metrics.fault("stale_response")
             raise ConnectionResetError("the follower has given this request up")
         message = None if sent is None else self._links.message(sent)
         if message is None:
@@ -330,33 +330,33 @@ class LeaderRelay:
             self._patience.answered(len(frame), self._context.clock())
 
     def _send_plain(self, frame: Buffer) -> None:
-        self._context.measures.relayed("response", SIZE_PREFIX.size + len(frame), self._follower_id)
+        self._context.metrics.relayed("response", SIZE_PREFIX.size + len(frame), self._follower_id)
         if self._has_agent:
             self._channel.send(MessageKind.KAFKA, frame)
         else:
             self._peer.write_frame(frame)
 
     def _send_linked(self, request: _RequestUnderWay, frame: Buffer, message: LinkedMessage) -> None:
-        measures, sent = self._context.measures, message.sent
+        metrics, sent = self._context.metrics, message.sent
         self._keep((request.header.correlation_id, frame))
         self._channel.send(message.kind, *message.body)
-        measures.responses.labels("linked").inc()
+        metrics.responses.labels("linked").inc()
         delivered = sum(map(len, sent.response.skeleton))
         for partition, _, size in sent.linked:
-            measures.linked(partition, size, self._follower_id)
+            metrics.linked(partition, size, self._follower_id)
             delivered += size
         for partition, size in sent.inline:
-            measures.inline(partition, size, self._follower_id)
-        measures.relayed("response", SIZE_PREFIX.size + delivered, self._follower_id)
+            metrics.inline(partition, size, self._follower_id)
+        metrics.relayed("response", SIZE_PREFIX.size + delivered, self._follower_id)
 
     def _send_kept(self, correlation_id: int) -> None:
         """The follower's agent could not hydrate: send the original."""
         if self._kept is None and self._let_go_of == correlation_id:
-            self._context.measures.fault("kept_response_let_go")
+            self._context.metrics.fault("kept_response_let_go")
             raise ConnectionResetError("the response was not kept, as memory was short; the follower fetches it again")
         if self._kept is None or self._kept[0] != correlation_id:
             raise MalformedFrameError(0, f"no response {correlation_id} is kept")
-        self._context.measures.fault("inline_requested_by_follower")
+        self._context.metrics.fault("inline_requested_by_follower")
         frame = self._kept[1]
         self._keep(None)
         self._channel.send(MessageKind.KAFKA, frame)
@@ -376,5 +376,5 @@ class LeaderRelay:
         if size <= 0:
             return
         led = self._context.led.find(topic_id, partition)
-        self._context.measures.inline(led, size, self._follower_id)
-        self._context.measures.responses.labels("inline").inc()
+        self._context.metrics.inline(led, size, self._follower_id)
+        self._context.metrics.responses.labels("inline").inc()

@@ -51,7 +51,7 @@ class ResponseLinks:
     def paused(self, *, paused: bool) -> None:
         """The peer wants none for now, or wants them again."""
         self._is_paused = paused
-        self._context.measures.fault("links_paused" if paused else "links_resumed")
+        self._context.metrics.fault("links_paused" if paused else "links_resumed")
         self._context.uploads.notify()
 
     async def planned(
@@ -80,7 +80,7 @@ class ResponseLinks:
             if waited:
                 context.stage_times.observe("link_wait", context.clock() - started_s)
                 if isinstance(verdict, PassThrough):
-                    context.measures.fault("link_wait_timeout")
+                    context.metrics.fault("link_wait_timeout")
             return verdict if isinstance(verdict, SendLinked) else None
         return None
 

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from kafka_log.topic_partition import TopicIdPartition
-from rlm.write_path.measures import StageTimes
+from rlm.write_path.metrics import StageTimes
 
 _MAX_TRACKED = 1024
 """Per partition; beyond it, new appends go unmeasured until the watermark moves."""

@@ -12,7 +12,7 @@ import structlog
 
 from plugin.errors import defect_site
 from replication.wire.fetch_frame import MalformedFrameError
-from replication.wire.measures import ReplicationMeasures
+from replication.wire.metrics import ReplicationMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -44,9 +44,9 @@ class LinkRest:
 class LinkDefects:
     """Defects on the way to or from one peer, each counted, told once for each rest."""
 
-    def __init__(self, measures: ReplicationMeasures, clock: Callable[[], float], **peer: int) -> None:
+    def __init__(self, metrics: ReplicationMetrics, clock: Callable[[], float], **peer: int) -> None:
         """`peer` names the other agent's broker in the log."""
-        self._measures = measures
+        self._metrics = metrics
         self._clock = clock
         self._peer = peer
         self._rest = LinkRest()
@@ -58,7 +58,7 @@ class LinkDefects:
 
     def met(self, where: str, error: BaseException) -> None:
         """A defect; `where` labels the counter."""
-        self._measures.fault(f"link_defect_{where}")
+        self._metrics.fault(f"link_defect_{where}")
         rest_s = self._rest.begin(self._clock())
         if rest_s:
             told = str(error) if isinstance(error, MalformedFrameError) else defect_site(error)

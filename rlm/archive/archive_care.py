@@ -31,7 +31,7 @@ from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteStorageError
 from rlm.archive.archive_task import ArchivePublisher
 from rlm.lifecycle.orphans import HealingLimits, MetadataBehindError
-from rlm.write_path.measures import ArchiveMeasures
+from rlm.write_path.metrics import ArchiveMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +87,7 @@ class ArchiveCare:
         storage: ArchiveStorage,
         publisher: ArchivePublisher,
         limits: CareLimits,
-        measures: ArchiveMeasures,
+        metrics: ArchiveMetrics,
         knows_incarnation: Callable[[int, int], bool] = lambda _broker_id, _incarnation: True,
     ) -> None:
         """`knows_incarnation` tells whether the registration of a broker's incarnation was read."""
@@ -96,7 +96,7 @@ class ArchiveCare:
         self._storage = storage
         self._publisher = publisher
         self._limits = limits
-        self._measures = measures
+        self._metrics = metrics
 
     def run_once(
         self,
@@ -177,5 +177,5 @@ class ArchiveCare:
             if since_ms + self._limits.delete_grace_ms > now_ms:
                 continue
             self._storage.delete(object_id)
-            self._measures.deleted_objects.inc()
+            self._metrics.deleted_objects.inc()
             self._publisher.publish(ArchiveObjectDeleted(object_id, incarnation, DELETED, now_ms))

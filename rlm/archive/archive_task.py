@@ -56,7 +56,7 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetada
 from rlm.archive.archive_plan import ArchiveLimits, ArchivePlan, LogView, PartitionPlanner, SourcePart, WalEntries
 from rlm.write_path.bandwidth import TokenBucket
 from rlm.write_path.combine_task import Clocks
-from rlm.write_path.measures import ArchiveMeasures
+from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.partition_schedule import PartitionSchedule, ScheduleIntervals
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ class RLMArchiveTask:
         rooms: ArchiveRooms,
         first_writer_id: CombinedSegmentId,
         limits: ArchiveTaskLimits,
-        measures: ArchiveMeasures,
+        metrics: ArchiveMetrics,
         clocks: Clocks,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -131,7 +131,7 @@ class RLMArchiveTask:
         self._rooms = rooms
         self._next_writer_id = first_writer_id
         self._limits = limits
-        self._measures = measures
+        self._metrics = metrics
         self._clocks = clocks
         self._sleep = sleep
         self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="rlm-archive")
@@ -218,7 +218,7 @@ class RLMArchiveTask:
             if archived is not None:
                 archived.planner.reset()
             label = _label(error)
-            self._measures.failures.labels(label).inc()
+            self._metrics.failures.labels(label).inc()
             log.warning("archive_failed", partition=str(partition), reason=label, error=str(error))
             self._schedule.failed(partition, self._clocks.monotonic_s())
             return False
@@ -247,8 +247,8 @@ class RLMArchiveTask:
             )
             await self._wait_for_bandwidth(sealed.size_bytes)
             await self._in_pool(self._rooms.archive_storage.write, object_id, sealed)
-            self._measures.objects.inc()
-            self._measures.written_bytes.inc(sealed.size_bytes)
+            self._metrics.objects.inc()
+            self._metrics.written_bytes.inc(sealed.size_bytes)
             sources = as_sources(plan.source_ids)
             await self._publish_for_sure(
                 ArchiveObjectCommitted(
@@ -284,14 +284,14 @@ class RLMArchiveTask:
             try:
                 return await self._read_source(part, source)
             except (RemoteResourceNotFoundError, RemoteSegmentCorruptError) as error:
-                self._measures.failures.labels(failure_label(error)).inc()
+                self._metrics.failures.labels(failure_label(error)).inc()
                 log.warning("archive_source_unusable", segment=str(source.combined_segment_id), error=str(error))
         return await self._read_source(part, part.sources[-1])
 
     async def _read_source(self, part: SourcePart, source: RemoteWalLogSegmentMetadata) -> _CheckedPart:
         size = source.entry.end_file_position - source.entry.start_file_position
         await self._wait_for_bandwidth(size)
-        self._measures.read_bytes.inc(size)
+        self._metrics.read_bytes.inc(size)
         return await self._in_pool(_fetch_and_check, self._rooms.wal_storage, part, source)
 
     def _seal(self, object_id: ArchiveObjectId, created_ms: int, parts: list[_CheckedPart]) -> SealedCombinedSegment:

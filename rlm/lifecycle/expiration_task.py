@@ -26,7 +26,7 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, Re
 from rlm.lifecycle.expiration import DeletionQuota, ExpirationPlanner, Planned, Verdict
 from rlm.lifecycle.release import Release
 from rlm.write_path.combine_task import Clocks
-from rlm.write_path.measures import LifecycleMeasures
+from rlm.write_path.metrics import LifecycleMetrics
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class RLMWalExpirationTask:
             return False
         self._responsibility.on_deletion_started(segment_id)
         self._planner.started(metadata, self._clocks.wall_ms())
-        self._policy.measures.deletions_started.labels(reason).inc()
+        self._policy.metrics.deletions_started.labels(reason).inc()
         log.info("segment_deletion_started", segment=str(segment_id), reason=reason, size=metadata.size_bytes)
         return True
 
@@ -128,13 +128,13 @@ class RLMWalExpirationTask:
             if verdict is Verdict.AGE_NEEDED:
                 verdict = await self._verdict_by_age(segment_id)
             if verdict is not Verdict.DELETE:
-                self._policy.measures.deletions_held_back.inc()
+                self._policy.metrics.deletions_held_back.inc()
                 log.warning("segment_deletion_held_back", segment=str(segment_id), reason="its records are wanted")
                 await self._plan(self._planner.put_off, segment_id, self._clocks.wall_ms())
                 return
             known = await self._in_thread(self._delete_object, segment_id)
         except RemoteStorageError as error:
-            self._policy.measures.deletion_failures.labels(failure_label(error)).inc()
+            self._policy.metrics.deletion_failures.labels(failure_label(error)).inc()
             log.warning("segment_deletion_failed", segment=str(segment_id), error=str(error))
             await self._plan(self._planner.put_off, segment_id, self._clocks.wall_ms())
             return
@@ -142,7 +142,7 @@ class RLMWalExpirationTask:
             await self._plan(self._planner.put_off, segment_id, self._clocks.wall_ms())
             return
         await self._plan(self._planner.finished, segment_id)
-        self._policy.measures.deletions_finished.inc()
+        self._policy.metrics.deletions_finished.inc()
 
     async def _verdict_by_age(self, segment_id: CombinedSegmentId) -> Verdict:
         try:
@@ -186,7 +186,7 @@ class DeletionPolicy:
     threads: int
     segment: Callable[[CombinedSegmentId], PublishedSegment | None]
     """What the metadata store knows of a segment."""
-    measures: LifecycleMeasures
+    metrics: LifecycleMetrics
 
 
 def deletion_record(

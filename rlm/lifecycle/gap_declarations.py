@@ -23,7 +23,7 @@ from metadata_topic.records.offset_ranges import NO_END, OffsetRange, ranges_com
 from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.lifecycle.release import LongTermTier
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.measures import WriteMeasures
+from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.resume_point import ResumePoint
 
 log = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ class GapDeclarations:
         publisher: GapPublisher,
         known: Callable[[RemoteWalGapDeclaration], None],
         tier: LongTermTier,
-        measures: WriteMeasures,
+        metrics: WriteMetrics,
         wall_ms: Callable[[], int],
     ) -> None:
         """Records are counted from `first_record` on. `known` takes them in before the topic tells of them: a write
@@ -57,7 +57,7 @@ class GapDeclarations:
         self._publisher = publisher
         self._known = known
         self._tier = tier
-        self._measures = measures
+        self._metrics = metrics
         self._wall_ms = wall_ms
         self._waiting: list[DeclaredGap] = []
         self._publication: asyncio.Handle | None = None
@@ -91,7 +91,7 @@ class GapDeclarations:
         for gap in gaps:
             reason = GapReason.UNREADABLE if gap.is_unreadable else GapReason.RETENTION
             for begin, end in self._not_tiered(assignment, (gap.from_offset, gap.to_offset), epochs):
-                self._measures.gap_offsets.inc(end - begin)
+                self._metrics.gap_offsets.inc(end - begin)
                 log.error(
                     "upload_gap", partition=str(partition), from_offset=begin, to_offset=end, reason=reason.name.lower()
                 )
@@ -117,7 +117,7 @@ class GapDeclarations:
             self._waiting.append(gap)
             self._known(RemoteWalGapDeclaration(*self.next_record, (gap,), self._wall_ms()))
             if gap.reason.is_loss:
-                self._measures.declared_gaps.labels(gap.reason.name.lower()).inc()
+                self._metrics.declared_gaps.labels(gap.reason.name.lower()).inc()
         if self._publication is None:
             self._publication = asyncio.get_running_loop().call_soon(self._publish)
 

@@ -31,7 +31,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
-from rlm.write_path.measures import WriteMeasures
+from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.segment_queue import MetaQueueItem
 
 log = structlog.get_logger(__name__)
@@ -80,7 +80,7 @@ class RLMWalCombineTask:
         publisher: MetadataPublisher,
         first_segment_id: CombinedSegmentId,
         pool: Executor,
-        measures: WriteMeasures,
+        metrics: WriteMetrics,
         clocks: Clocks,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
@@ -90,7 +90,7 @@ class RLMWalCombineTask:
         self._publisher = publisher
         self._next_segment_id = first_segment_id
         self._pool = pool
-        self._measures = measures
+        self._metrics = metrics
         self._clocks = clocks
         self._uploading: set[int] = set()
         self._unpublished: dict[int, RemoteWalCombinedLogSegmentMetadata | None] = {}
@@ -100,7 +100,7 @@ class RLMWalCombineTask:
     async def combine(self, items: list[MetaQueueItem]) -> UploadedSegment | None:
         """Upload the items as one object; None when that failed, with the items neither stored nor lost."""
         if self._publication_is_held_up():
-            self._measures.upload_failures.labels(_BACKLOG_LABEL).inc()
+            self._metrics.upload_failures.labels(_BACKLOG_LABEL).inc()
             return None
         # The same partitions in the same order, object after object: that is what the topic's compression lives on.
         items = sorted(items, key=lambda item: item.topic_id_partition)
@@ -110,7 +110,7 @@ class RLMWalCombineTask:
         try:
             update = await self._upload(segment_id, items)
         except Exception as error:  # a storage manager of anybody's may raise anything; the records are in the log
-            self._measures.upload_failures.labels(_failure_label(error)).inc()
+            self._metrics.upload_failures.labels(_failure_label(error)).inc()
             log.warning("upload_failed", segment=str(segment_id), error=_told(error))
             self._publish_in_order(segment_id.sequence, None)
             return None
@@ -184,7 +184,7 @@ class RLMWalCombineTask:
                 except PublicationBacklogFullError:
                     return True
                 except Exception as error:  # it can never be published; the object is found as one without metadata
-                    self._measures.upload_failures.labels(_UNPUBLISHABLE_LABEL).inc()
+                    self._metrics.upload_failures.labels(_UNPUBLISHABLE_LABEL).inc()
                     log.error("metadata_not_publishable", segment=str(ready.combined_segment_id), error=_told(error))
             del self._unpublished[self._next_to_publish]
             self._next_to_publish += 1

@@ -37,7 +37,7 @@ from rlm.write_path.link_policy import LinkDecider, LinkMode
 from rlm.write_path.log_manager_limits import LogManagerLimits
 from rlm.write_path.log_reader import LogReader
 from rlm.write_path.machine import THIS_MACHINE, Machine
-from rlm.write_path.measures import StageTimes, WriteMeasures
+from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.partition_schedule import PartitionSchedule
 from rlm.write_path.resume_point import ResumePoint, ResumeUnknownError
 from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
@@ -65,16 +65,16 @@ class RemoteWalLogManager:
         combine_task: RLMWalCombineTask,
         decider: LinkDecider,
         stage_times: StageTimes,
-        measures: WriteMeasures,
+        metrics: WriteMetrics,
         machine: Machine = THIS_MACHINE,
     ) -> None:
         self._limits = limits
         self._combine_task = combine_task
         self._decider = decider
         self._stage_times = stage_times
-        self._measures = measures
+        self._metrics = metrics
         self._clock = clock = machine.monotonic_s
-        self._listeners = UploadListeners(measures.listener_defects)
+        self._listeners = UploadListeners(metrics.listener_defects)
         self._schedule = PartitionSchedule(limits.schedule)
         self._commit = GroupCommit(limits.commit)
         self._queue = RemoteSegmentQueue(limits.queue_items, limits.queue_bytes)
@@ -197,7 +197,7 @@ class RemoteWalLogManager:
             resume = self.resume(assignment)
         except ResumeUnknownError as error:
             self.put_off[partition] = str(error)
-            self._measures.resumes_put_off.inc()
+            self._metrics.resumes_put_off.inc()
             log.warning("resume_offset_unknown", partition=str(partition), error=str(error), consequence="inline")
             asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self.on_unknown_partition)
             return
@@ -406,7 +406,7 @@ class RemoteWalLogManager:
             return
         led.is_failing = isinstance(outcome, ReadError)
         if isinstance(outcome, ReadError):
-            self._measures.read_failures.inc()
+            self._metrics.read_failures.inc()
             log.warning("log_read_failed", partition=str(partition), error=str(outcome))
             if isinstance(outcome, LogDirectoryError) and outcome.lacks_descriptors:
                 self._open_files.close_unread()
@@ -442,8 +442,8 @@ class RemoteWalLogManager:
             self.on_hurried_settled(partition)
 
     def _count_uploaded(self, segment: UploadedSegment) -> None:
-        self._measures.uploaded_segments.inc()
-        self._measures.uploaded_bytes.inc(sum(len(item.records) for item in segment.items))
+        self._metrics.uploaded_segments.inc()
+        self._metrics.uploaded_bytes.inc(sum(len(item.records) for item in segment.items))
 
     def _queue_items(self, led: LedPartition, outcome: TaskOutcome) -> None:
         if outcome.gaps:
@@ -452,7 +452,7 @@ class RemoteWalLogManager:
         led.log_read(outcome)
         for item in outcome.items:
             self._stage_times.observe("queued", item.queued_s - item.seen_s)
-        self._measures.appended_bytes.inc(outcome.read_bytes)
+        self._metrics.appended_bytes.inc(outcome.read_bytes)
 
     def _truncated(self, led: LedPartition, offset: int) -> None:
         partition = led.assignment.topic_id_partition

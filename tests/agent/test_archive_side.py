@@ -33,7 +33,7 @@ from plugin.segment_metadata import (
 from rlm.archive.archive_care import ArchiveCare, KnownLogs
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.combine_task import Clocks
-from rlm.write_path.measures import ArchiveMeasures
+from rlm.write_path.metrics import ArchiveMetrics
 from tests.kafka_log.batches import batches
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
@@ -89,7 +89,7 @@ async def test_a_led_partition_with_the_archive_on_is_archived(tmp_path: Path) -
         CONTEXT,
         CombinedSegmentId(1, 8, 0),
         ArchiveParts(
-            storage, store, topic.archive, topic, ArchiveMeasures(CollectorRegistry()),
+            storage, store, topic.archive, topic, ArchiveMetrics(CollectorRegistry()),
             Clocks(time.monotonic, lambda: WALL_MS + 1), lambda: True,
         ),
         lambda: CareDuties({1: 8}, KnownLogs({}, ())),
@@ -125,7 +125,7 @@ async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_pa
         CONTEXT,
         CombinedSegmentId(1, 8, 0),
         ArchiveParts(
-            storage, store, topic.archive, topic, ArchiveMeasures(CollectorRegistry()),
+            storage, store, topic.archive, topic, ArchiveMetrics(CollectorRegistry()),
             Clocks(time.monotonic, lambda: WALL_MS), lambda: True,
         ),
         lambda: CareDuties({}, KnownLogs({}, ())),
@@ -176,15 +176,15 @@ async def test_orphans_are_healed_unless_it_is_the_metadata_that_seems_lost(
         CONTEXT,
         CombinedSegmentId(1, 8, 0),
         ArchiveParts(
-            wal_storage, store, topic.archive, topic, ArchiveMeasures(CollectorRegistry()),
+            wal_storage, store, topic.archive, topic, ArchiveMetrics(CollectorRegistry()),
             Clocks(time.monotonic, lambda: later_ms), lambda: True, lambda: doubt,
         ),
         lambda: duties[0],
     )  # fmt: skip
-    measures = ArchiveMeasures(CollectorRegistry())
+    metrics = ArchiveMetrics(CollectorRegistry())
     if writer_is_known:
         store.apply(RemoteWalNodeRegistration(1, 7, 1, 0))
-    care = ArchiveCare(topic.archive, archive_storage, topic, side._care_limits(), measures, store.knows_incarnation)
+    care = ArchiveCare(topic.archive, archive_storage, topic, side._care_limits(), metrics, store.knows_incarnation)
     assert not side._search_orphans(care)
     assert topic.archive.objects(DELETING) == []
     duties[0] = CareDuties({1: 8}, KnownLogs({}, ()))

@@ -36,7 +36,7 @@ class Rig:
         return connection
 
     def closed(self, reason: str) -> float:
-        return float(self.endpoint._measures.closed.labels(reason)._value.get())
+        return float(self.endpoint._metrics.closed.labels(reason)._value.get())
 
     def is_answered(self) -> bool:
         with suppress(ConnectionError):

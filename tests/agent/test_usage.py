@@ -11,7 +11,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
 from plugin.remote_wal_storage_manager import RequestCounts
-from replication.wire.measures import PeerByteCount, ReplicationMeasures
+from replication.wire.metrics import PeerByteCount, ReplicationMetrics
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
 MORE_ORDERS = TopicIdPartition(ORDERS.topic_id, 1)
@@ -36,13 +36,13 @@ class _Connection:
 class _Parts:
     def __init__(self, start_ms: int = 1_000_000) -> None:
         self.now_ms = start_ms
-        self.measures = ReplicationMeasures(CollectorRegistry())
+        self.metrics = ReplicationMetrics(CollectorRegistry())
         self.counts = RequestCounts()
         self.publisher = _Publisher()
         self.report = UsageReport(
             AgentIdentity("cluster", 1, 5, "zone-a", start_ms),
             lambda: [("s3_express", self.counts)],
-            self.measures,
+            self.metrics,
             self.publisher,
             lambda: self.now_ms,
             600_000,
@@ -90,16 +90,16 @@ def test_a_record_holds_what_was_counted() -> None:
     parts = _Parts()
     parts.counts.put, parts.counts.get, parts.counts.put_bytes = 3, 4, 999
     connection = _Connection()
-    count = PeerByteCount(parts.measures, "leader", connection)
+    count = PeerByteCount(parts.metrics, "leader", connection)
     connection.bytes_sent, connection.bytes_received = 100, 20
     count.update(2)
     count.update(2)
-    parts.measures.relayed("response", 5000, 2)
-    parts.measures.relayed("request", 60, 2)
-    parts.measures.linked(ORDERS, 4000, 2)
-    parts.measures.linked(MORE_ORDERS, 500, 2)
-    parts.measures.inline(ORDERS, 300, 3)
-    parts.measures.inline(None, 77, 3)
+    parts.metrics.relayed("response", 5000, 2)
+    parts.metrics.relayed("request", 60, 2)
+    parts.metrics.linked(ORDERS, 4000, 2)
+    parts.metrics.linked(MORE_ORDERS, 500, 2)
+    parts.metrics.inline(ORDERS, 300, 3)
+    parts.metrics.inline(None, 77, 3)
 
     record = parts.report.record()
 

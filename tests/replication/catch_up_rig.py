@@ -11,7 +11,7 @@ from replication.leader.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
 from replication.leader.link_index import LinkIndex
 from replication.leader.link_planner import LinkPlanner, PlannerLimits, SendLinked, Verdict, WaitForUploads
 from replication.wire.fetch_frame import scan_fetch_response
-from replication.wire.measures import ReplicationMeasures
+from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import CAPABILITIES, PeerCapabilities
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.replication.fake_led import FakeLed
@@ -32,10 +32,10 @@ class Rig:
     def __init__(self, directory: Path, ahead_bytes: int = 10_000, read_bytes: int = 2000) -> None:
         self.log = UploadedLog(directory, partition(0))
         self.now_s = 100.0
-        self.measures = ReplicationMeasures(CollectorRegistry())
+        self.metrics = ReplicationMetrics(CollectorRegistry())
         self.index = LinkIndex()
         limits = CatchUpLimits(ahead_bytes, read_bytes)
-        self.shared = CatchUp(self.index, self.log.logs(), limits, self.measures, clock=lambda: self.now_s)
+        self.shared = CatchUp(self.index, self.log.logs(), limits, self.metrics, clock=lambda: self.now_s)
         self.announced: list[tuple[StoredObjectId, list[tuple[int, int]]]] = []
         self.told = asyncio.Event()
         self.catch_up, self.planner = self.follower()

@@ -34,7 +34,7 @@ class Missed:
             self.agents.index,
             self.log.logs(),
             CatchUpLimits(ahead_bytes=4000, read_bytes=1000),
-            self.agents.leader_measures,
+            self.agents.leader_metrics,
             clock=lambda: self.agents.now_s,
         )
         for number in range(OBJECTS):
@@ -82,12 +82,12 @@ async def caught_up(missed: Missed) -> bytes:
 async def test_all_of_it_comes_from_objects_each_read_once(tmp_path: Path) -> None:
     async with missed_much(tmp_path) as missed:
         assert await caught_up(missed) == missed.agents.broker.logs[0]
-        leader = missed.agents.leader_measures
+        leader = missed.agents.leader_metrics
         linked = leader.record_bytes.labels("linked")._value.get()
         assert linked == len(missed.agents.broker.logs[0])
         assert leader.record_bytes.labels("inline")._value.get() == 0
         assert len(missed.agents.storage.fetches) == OBJECTS
-        assert missed.agents.follower_measures.catch_up_read_bytes._value.get() == linked
+        assert missed.agents.follower_metrics.catch_up_read_bytes._value.get() == linked
 
 
 async def test_an_agent_that_cannot_be_told_of_catch_up_gets_the_links_without_a_word_of_what_it_does_not_know(
@@ -96,7 +96,7 @@ async def test_an_agent_that_cannot_be_told_of_catch_up_gets_the_links_without_a
     async with missed_much(tmp_path, PeerCapabilities.LINKS) as missed:
         assert await caught_up(missed) == missed.agents.broker.logs[0]
         assert missed.agents.linked_responses > 0
-        assert missed.agents.follower_measures.catch_up_read_bytes._value.get() == 0
+        assert missed.agents.follower_metrics.catch_up_read_bytes._value.get() == 0
 
 
 async def test_when_the_objects_are_gone_after_all_the_bytes_come_inline(tmp_path: Path) -> None:
@@ -137,11 +137,11 @@ async def test_all_of_it_comes_from_archive_objects_within_the_quota_for_such_re
     async with missed_much(tmp_path) as missed:
         archive_all(missed)
         assert await caught_up(missed) == missed.agents.broker.logs[0]
-        leader = missed.agents.leader_measures
+        leader = missed.agents.leader_metrics
         linked = leader.record_bytes.labels("linked")._value.get()
         assert linked == len(missed.agents.broker.logs[0])
         assert leader.record_bytes.labels("inline")._value.get() == 0
-        assert missed.agents.follower_measures.catch_up_read_bytes._value.get() == linked  # each byte once
+        assert missed.agents.follower_metrics.catch_up_read_bytes._value.get() == linked  # each byte once
         assert missed.agents.storage.fetches == []
 
 
@@ -155,13 +155,13 @@ async def test_gaps_are_read_along_by_the_combined_segments_prices_and_never_in_
         follower = await missed.agents.connect()
         await follower.fetch({1: 0})
         (relay,) = missed.agents.leader._relays
-        counted = missed.agents.leader_measures.by_follower[2].peer_bytes
+        counted = missed.agents.leader_metrics.by_follower[2].peer_bytes
         ranges = [(0, 10), (20, 30), (30, 40), (2000, 2010)]
         relay._read_ahead(OWN, ranges)
         relay._read_ahead(archived, ranges)
         await missed.agents.until(lambda: len(told) == 2)
         assert told == [(OWN, ((0, 40), (2000, 2010))), (archived, ((0, 10), (20, 40), (2000, 2010)))]
-        assert missed.agents.leader_measures.by_follower[2].peer_bytes > counted
+        assert missed.agents.leader_metrics.by_follower[2].peer_bytes > counted
 
 
 async def test_an_agent_without_archive_links_gets_inline_what_is_in_archive_objects_alone(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_an_agent_without_archive_links_keeps_the_links_to_combined_segmen
                 answer = await follower.fetch({0: 0, 1: 0})
         assert answer == follower.expected(records)
         await missed.agents.until(lambda: missed.agents.linked_responses > 0)
-        leader = missed.agents.leader_measures.record_bytes
+        leader = missed.agents.leader_metrics.record_bytes
         assert leader.labels("linked")._value.get() == missed.agents.linked_responses * len(records[1] or b"")
         assert leader.labels("inline")._value.get() == len(missed.agents.broker.logs[0])
         assert missed.agents.leader_faults("inline_requested_by_follower") == 0

@@ -11,8 +11,8 @@ from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
 from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.link import SegmentLink
-from replication.wire.measures import ReplicationMeasures
-from rlm.write_path.measures import StageTimes
+from replication.wire.metrics import ReplicationMetrics
+from rlm.write_path.metrics import StageTimes
 from tests.rlm.memory_storage import MemoryStorage
 
 CONTENT = bytes(range(250)) * 8
@@ -32,17 +32,17 @@ class Rig:
         for number in range(20):
             self.storage.objects[segment(number)] = CONTENT
         registry = CollectorRegistry()
-        self.measures = ReplicationMeasures(registry)
+        self.metrics = ReplicationMetrics(registry)
         self.cache = HydrationCache(
             self.storage,
             HydrationLimits(2, 100_000, BreakerLimits(failures_to_open=3)),
             StageTimes(registry),
-            self.measures,
+            self.metrics,
             clock=lambda: self.now_s,
         )
         # A quarter of a second's worth, 1000 bytes, may go at once.
         self.reads = CatchUpReads(
-            self.cache, CatchUpReadLimits(2, 4000, 6000, 0.5), self.measures, clock=lambda: self.now_s
+            self.cache, CatchUpReadLimits(2, 4000, 6000, 0.5), self.metrics, clock=lambda: self.now_s
         )
 
     async def fetch(self, *links: SegmentLink) -> list[bytes]:
@@ -50,7 +50,7 @@ class Rig:
             return [bytes(data) for data in await self.reads.fetch_all(links)]
 
     def faults(self, reason: str) -> float:
-        return float(self.measures.faults.labels(reason)._value.get())
+        return float(self.metrics.faults.labels(reason)._value.get())
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ async def test_what_was_announced_is_read_once_and_each_link_finds_its_part(rig:
     found = await rig.fetch(link(0, 10, 400), link(0, 600, 700), link(0, 700, 900))
     assert found == [CONTENT[10:400], CONTENT[600:700], CONTENT[700:900]]
     assert sorted(rig.storage.fetches) == [(segment(0), 0, 400), (segment(0), 600, 900)]
-    assert rig.measures.catch_up_read_bytes._value.get() == 700
+    assert rig.metrics.catch_up_read_bytes._value.get() == 700
 
 
 async def test_what_was_not_announced_is_read_when_it_is_needed_adjoining_ranges_at_once(rig: Rig) -> None:
@@ -87,7 +87,7 @@ async def test_a_link_across_the_ends_of_what_was_read_has_only_the_rest_read(ri
     assert sorted(rig.storage.fetches) == [
         (segment(3), *read) for read in [(0, 50), (50, 100), (100, 200), (200, 300), (300, 400), (400, 450), (450, 500)]
     ]
-    assert rig.measures.catch_up_read_bytes._value.get() == 500
+    assert rig.metrics.catch_up_read_bytes._value.get() == 500
 
 
 async def test_reads_wait_for_the_quota_and_beyond_the_wait_are_not_made(rig: Rig) -> None:
@@ -96,7 +96,7 @@ async def test_reads_wait_for_the_quota_and_beyond_the_wait_are_not_made(rig: Ri
     rig.reads.read_ahead(segment(3), ((0, 1000),))
     rig.reads.read_ahead(segment(4), ((0, 1000),))
     assert rig.faults("catch_up_over_quota") == 1
-    assert rig.measures.catch_up_wait_seconds._value.get() == pytest.approx(0.25 + 0.5)
+    assert rig.metrics.catch_up_wait_seconds._value.get() == pytest.approx(0.25 + 0.5)
     with pytest.raises(HydrationError) as refused:
         await rig.fetch(link(4, 0, 1000))
     assert refused.value.reason == "over_quota"

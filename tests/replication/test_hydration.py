@@ -14,8 +14,8 @@ from plugin.errors import RemoteStorageTimeoutError
 from plugin.segment_metadata import CombinedSegmentId
 from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
-from replication.wire.measures import ReplicationMeasures
-from rlm.write_path.measures import StageTimes
+from replication.wire.metrics import ReplicationMetrics
+from rlm.write_path.metrics import StageTimes
 from tests.rlm.memory_storage import MemoryStorage
 
 BREAKER = BreakerLimits(failures_to_open=3, open_s=1.0, open_max_s=4.0)
@@ -46,13 +46,13 @@ class Rig:
         for number in range(10):
             self.storage.objects[segment(number)] = bytes(range(200))
         registry = CollectorRegistry()
-        self.measures = ReplicationMeasures(registry)
+        self.metrics = ReplicationMetrics(registry)
         self.archive: ArchiveRig | None = ArchiveRig()
         self.cache = HydrationCache(
             self.storage,
             HydrationLimits(2, cache_bytes, BREAKER),
             StageTimes(registry),
-            self.measures,
+            self.metrics,
             clock=lambda: self.now_s,
             archive=lambda: self.archive,
         )
@@ -73,7 +73,7 @@ class Rig:
         return caught.value.reason
 
     def faults(self, reason: str) -> float:
-        return float(self.measures.faults.labels(reason)._value.get())
+        return float(self.metrics.faults.labels(reason)._value.get())
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ async def test_announcements_beyond_the_budget_are_let_go(rig: Rig) -> None:
     rig.cache.announce(segment(0), ((0, 200), (200, 400), (400, 600)))
     rig.cache.announce(segment(1), ((0, 2**32 - 1),))
     assert rig.cache._in_flight_bytes == 400
-    assert rig.measures.faults.labels("announcement_over_budget")._value.get() == 2
+    assert rig.metrics.faults.labels("announcement_over_budget")._value.get() == 2
     rig.storage.fetch_gate.set()
 
 

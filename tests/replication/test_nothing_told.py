@@ -15,7 +15,7 @@ from replication.leader.link_planner import LinkPlanner
 from replication.wire.link import encode_linked_response
 from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
 from rlm.write_path.machine import thread_pool
-from rlm.write_path.measures import WriteMeasures
+from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, two_agents
@@ -80,9 +80,7 @@ async def test_no_failure_of_links_tells_anything_of_a_record(
         fault(agents, monkeypatch)
         follower = await agents.connect()
         assert await follower.fetch({0: 0}) is not None
-        metrics = b"".join(
-            generate_latest(each.registry) for each in (agents.leader_measures, agents.follower_measures)
-        )
+        metrics = b"".join(generate_latest(each.registry) for each in (agents.leader_metrics, agents.follower_metrics))
     told = "".join(capsys.readouterr()) + caplog.text + metrics.decode()
     assert "peer_connected" in told
     assert MARKER.decode() not in told
@@ -96,10 +94,10 @@ async def test_no_failure_of_an_upload_tells_anything_of_a_record(
     late.arrived(real)
     monkeypatch.setattr(real, "copy_log_segment_data", raise_with)
     clocks = Clocks(lambda: 5.0, lambda: 1_700_000_000_000)
-    measures = WriteMeasures(CollectorRegistry())
+    metrics = WriteMetrics(CollectorRegistry())
     for storage in (late, real):
         task = RLMWalCombineTask(
-            storage, MemoryPublisher(), CombinedSegmentId(1, 2, 0), thread_pool(1, "combine"), measures, clocks
+            storage, MemoryPublisher(), CombinedSegmentId(1, 2, 0), thread_pool(1, "combine"), metrics, clocks
         )
         assert await task.combine([item(0)]) is None
         task.close()

@@ -7,9 +7,9 @@ from replication.leader.link_index import LinkIndex
 from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked
 from replication.wire.fetch_frame import scan_fetch_response
 from replication.wire.link import decode_linked_response, encode_linked_response
-from replication.wire.measures import ReplicationMeasures
+from replication.wire.metrics import ReplicationMetrics
 from replication.wire.splicer import splice
-from rlm.write_path.measures import StageTimes
+from rlm.write_path.metrics import StageTimes
 from tests.kafka_log.batches import batches
 from tests.replication.fake_led import FakeLed, store
 from tests.replication.fetch_frames import partition, response
@@ -39,7 +39,7 @@ async def test_what_a_follower_paused_for_a_day_holds_links_to_is_whole_or_gone_
     for _ in range(DAY_HOURS):
         registry = CollectorRegistry()
         cache = HydrationCache(
-            world.storage, HydrationLimits(1, 10_000), StageTimes(registry), ReplicationMeasures(registry)
+            world.storage, HydrationLimits(1, 10_000), StageTimes(registry), ReplicationMetrics(registry)
         )
         try:
             data = [await cache.fetch(one.object_id, one.start_position, one.end_position) for one in linked.links]

@@ -23,7 +23,7 @@ async def test_a_fetch_goes_the_whole_way_by_links_and_arrives_as_the_leader_sen
         assert await follower.fetch({0: 0, 1: 0, 2: 0}) == follower.expected({**records, 2: b""})
         assert agents.linked_responses == 1
         assert sum(end - start for _, start, end in agents.storage.fetches) >= sum(map(len, records.values()))
-        assert agents.leader_measures.traffic[next(iter(agents.leader_measures.traffic))].inline_bytes == 0
+        assert agents.leader_metrics.traffic[next(iter(agents.leader_metrics.traffic))].inline_bytes == 0
 
 
 async def test_only_a_fraction_of_the_bytes_crosses_between_the_agents() -> None:
@@ -35,7 +35,7 @@ async def test_only_a_fraction_of_the_bytes_crosses_between_the_agents() -> None
             agents.append({0: new})
             assert await follower.fetch({0: 10 * step}) == follower.expected({0: new})
             raw += new
-        sent = agents.leader_measures.peer_bytes.labels("leader", "sent")
+        sent = agents.leader_metrics.peer_bytes.labels("leader", "sent")
         await agents.until(lambda: agents.linked_responses == 20)
         assert 0 < sent._value.get() < len(raw) / 20
 
@@ -148,7 +148,7 @@ async def test_pipelined_requests_are_never_linked_and_answered_in_order() -> No
         follower = await agents.connect()
         agents.broker.go_on.clear()
         ids = [follower.send({0: 0}) for _ in range(3)]
-        await agents.until(lambda: agents.leader_measures.stock_bytes.labels("request")._value.get() > 250)
+        await agents.until(lambda: agents.leader_metrics.stock_bytes.labels("request")._value.get() > 250)
         agents.broker.go_on.set()
         for correlation_id in ids:
             assert await follower.receive() == response({0: raw}, correlation_id=correlation_id)
@@ -318,7 +318,7 @@ async def test_a_released_partition_is_neither_linked_nor_announced_any_more() -
         await follower.fetch({0: 0})
         assert agents.linked_responses == 1
         agents.led.mode = LinkMode.OFF
-        agents.leader.partition_released(next(iter(agents.leader_measures.traffic)))
+        agents.leader.partition_released(next(iter(agents.leader_metrics.traffic)))
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         assert agents.linked_responses == 1
 

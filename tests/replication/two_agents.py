@@ -34,12 +34,12 @@ from replication.leader.link_index import LinkIndex
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.fetch_frame import FETCH_API_KEY, parse_request_header, scan_fetch_request
 from replication.wire.framed_connection import FramedConnection
-from replication.wire.measures import ReplicationMeasures
 from replication.wire.memory_budget import MemoryBudget
+from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import Hello
 from rlm.write_path.combine_task import UploadedSegment
-from rlm.write_path.measures import StageTimes
+from rlm.write_path.metrics import StageTimes
 from rlm.write_path.segment_queue import MetaQueueItem
 from tests.replication.fake_led import FakeLed
 from tests.replication.fetch_frames import partition, request, response
@@ -139,15 +139,15 @@ class Agents:
         self.broker, self.storage, self.led = ScriptedBroker(), MemoryStorage(), FakeLed()
         self.now_s = 1000.0
         """The leader's and the hydration cache's clock."""
-        self.leader_measures = ReplicationMeasures(CollectorRegistry())
+        self.leader_metrics = ReplicationMetrics(CollectorRegistry())
         registry = CollectorRegistry()
-        self.follower_measures = ReplicationMeasures(registry)
+        self.follower_metrics = ReplicationMetrics(registry)
         self.stage_times = StageTimes(registry)
         self.hydration = HydrationCache(
             self.storage,
             HydrationLimits(4, 10_000_000, BreakerLimits(failures_to_open=3, open_s=1.0)),
             self.stage_times,
-            self.follower_measures,
+            self.follower_metrics,
             clock=lambda: self.now_s,
             archive=lambda: self.archive,
         )
@@ -156,7 +156,7 @@ class Agents:
         self.catch_up_reads = CatchUpReads(
             self.hydration,
             CatchUpReadLimits(threads=2, bytes_per_s=10_000_000, under_way_bytes=1_000_000, wait_max_s=0.5),
-            self.follower_measures,
+            self.follower_metrics,
             clock=lambda: self.now_s,
         )
         self.catch_up: CatchUp | None = None
@@ -184,8 +184,8 @@ class Agents:
                 self.limits,
                 self.broker_address,
                 self.led,
-                StageTimes(self.leader_measures.registry),
-                self.leader_measures,
+                StageTimes(self.leader_metrics.registry),
+                self.leader_metrics,
                 clock=lambda: self.now_s,
                 index=self.index,
                 followers=frozenset(range(10)),
@@ -208,7 +208,7 @@ class Agents:
                 self.follower_limits,
                 self.hydration,
                 self.stage_times,
-                self.follower_measures,
+                self.follower_metrics,
                 self.catch_up_reads,
                 self.follower_tls or (lambda: None),
                 clock=lambda: self.now_s,
@@ -252,14 +252,14 @@ class Agents:
             self.store(records)
 
     def leader_faults(self, reason: str) -> float:
-        return float(self.leader_measures.faults.labels(reason)._value.get())
+        return float(self.leader_metrics.faults.labels(reason)._value.get())
 
     def follower_faults(self, reason: str) -> float:
-        return float(self.follower_measures.faults.labels(reason)._value.get())
+        return float(self.follower_metrics.faults.labels(reason)._value.get())
 
     @property
     def linked_responses(self) -> float:
-        return float(self.leader_measures.responses.labels("linked")._value.get())
+        return float(self.leader_metrics.responses.labels("linked")._value.get())
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):

@@ -34,7 +34,7 @@ from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
 from rlm.archive.archive_plan import ArchiveLimits, LogView, StoreEntries
 from rlm.archive.archive_task import ArchiveRooms, ArchiveTaskLimits, RLMArchiveTask
 from rlm.write_path.combine_task import Clocks
-from rlm.write_path.measures import ArchiveMeasures
+from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.partition_schedule import ScheduleIntervals
 from tests.kafka_log.batches import batch
 from tests.rlm.memory_storage import MemoryStorage
@@ -182,8 +182,8 @@ class Agent:
             limits.pop("min_bytes", 1), limits.pop("max_bytes", 1 << 20), limits.pop("max_age_ms", 1 << 40)
         )
         self.slept: list[float] = []
-        measures = ArchiveMeasures(CollectorRegistry())
-        self.measures = measures
+        metrics = ArchiveMetrics(CollectorRegistry())
+        self.metrics = metrics
         self.task = RLMArchiveTask(
             ArchiveRooms(
                 "cluster", outside.wal_storage, outside.archive_storage, StoreEntries(outside.wal), self.archive, self
@@ -197,13 +197,13 @@ class Agent:
                 TTL_MS,
                 limits.pop("run_bytes", 200),
             ),
-            measures,
+            metrics,
             Clocks(lambda: outside.now_s, outside.wall_ms),
             self._sleep,
         )
         assert not limits
         self.care = ArchiveCare(
-            self.archive, outside.archive_storage, self, CareLimits(GRACE_MS, 3_600_000, TTL_MS), measures
+            self.archive, outside.archive_storage, self, CareLimits(GRACE_MS, 3_600_000, TTL_MS), metrics
         )
         self.task.assign([(ORDERS, lambda: LogView(outside.start_offset, outside.epochs))])
 

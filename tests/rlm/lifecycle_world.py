@@ -25,7 +25,7 @@ from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
 from rlm.lifecycle.release import ClusterView, Tiers
 from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
 from rlm.write_path.machine import thread_pool
-from rlm.write_path.measures import LifecycleMeasures, WriteMeasures
+from rlm.write_path.metrics import LifecycleMetrics, WriteMetrics
 from rlm.write_path.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.rlm.memory_storage import MemoryStorage
@@ -135,7 +135,7 @@ class AgentOfWorld:
             self.publisher,
             CombinedSegmentId(BROKER, world.incarnation, 0),
             thread_pool(2, "combine"),
-            WriteMeasures(registry),
+            WriteMetrics(registry),
             clocks,
         )
         self.planner = ExpirationPlanner(self.store, Tiers(), ExpirationLimits(GRACE_MS, TTL_MS), Random(1))
@@ -143,14 +143,14 @@ class AgentOfWorld:
         self.read_to_end: Callable[[], bool] = lambda: True
         self.topic_doubt = ""
         self.unlinked: list[CombinedSegmentId] = []
-        self.measures = LifecycleMeasures(registry)
+        self.metrics = LifecycleMetrics(registry)
         self.expiration = RLMWalExpirationTask(
             world.storage,
             self.publisher,
             self.planner,
             Responsibility(lambda: {BROKER}, self.combine.is_under_way, self.unlinked.append, self._read_to_end),
             clocks,
-            DeletionPolicy(100, 2, self.store.published_segment, self.measures),
+            DeletionPolicy(100, 2, self.store.published_segment, self.metrics),
         )
         self.orphans = OrphanTask(
             world.storage,

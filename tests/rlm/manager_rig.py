@@ -20,7 +20,7 @@ from rlm.write_path.group_commit import CommitLimits
 from rlm.write_path.link_policy import CostLimits, LinkDecider
 from rlm.write_path.log_manager_limits import LogManagerLimits
 from rlm.write_path.machine import thread_pool
-from rlm.write_path.measures import StageTimes, WriteMeasures
+from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.partition_schedule import ScheduleIntervals
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
 from rlm.write_path.resume_point import ResumePoint
@@ -84,14 +84,14 @@ class Rig:
         self.directory = directory
         self.storage, self.publisher, self.listener = MemoryStorage(), MemoryPublisher(), Listener()
         registry = CollectorRegistry()
-        self.measures = WriteMeasures(registry)
+        self.metrics = WriteMetrics(registry)
         clocks = Clocks(asyncio.get_running_loop().time, lambda: 1_700_000_000_000)
         pool = thread_pool(2, "combine")
         combine = RLMWalCombineTask(
-            self.storage, self.publisher, CombinedSegmentId(1, 5, 0), pool, self.measures, clocks
+            self.storage, self.publisher, CombinedSegmentId(1, 5, 0), pool, self.metrics, clocks
         )
         decider = LinkDecider(CostLimits(30_000, 0.001))
-        self.manager = RemoteWalLogManager(limits, combine, decider, StageTimes(registry), self.measures)
+        self.manager = RemoteWalLogManager(limits, combine, decider, StageTimes(registry), self.metrics)
         self.manager.resume = lambda _assignment: ResumePoint(0)
         self.manager.add_listener(self.listener)
         self.logs: dict[TopicIdPartition, LogWriter] = {}

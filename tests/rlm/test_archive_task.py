@@ -211,7 +211,7 @@ async def test_a_corrupt_source_without_a_copy_is_never_archived_and_backs_off()
     outside.wal_storage.objects[segment_id] = bytes(raw)
     agent = Agent(outside, 5)
     assert await agent.archive_all() == 0
-    assert agent.measures.failures.labels("corrupt")._value.get() >= 2
+    assert agent.metrics.failures.labels("corrupt")._value.get() >= 2
     assert outside.topic == []
     agent.task.close()
 
@@ -248,7 +248,7 @@ async def test_reads_and_writes_stay_below_the_bandwidth() -> None:
     assert await agent.task.run_due() == 1
     # All is read before anything is written, and the write waits for the last read's tokens; a burst is free.
     assert outside.now_s - began_s >= size / 1000 - 0.25
-    assert agent.measures.read_bytes._value.get() == size
+    assert agent.metrics.read_bytes._value.get() == size
     agent.task.close()
 
 

@@ -50,7 +50,7 @@ async def fall_behind(rig: Rig, ready: Callable[[], object] = lambda: None) -> i
     await rig.until(lambda: rig.manager.status()[partition(0)].lag_bytes > 0, "something was read")
     append(rig, 8 * FAR)
     offset = fetch_at_the_end(rig)
-    await rig.until(lambda: rig.measures.upload_failures.labels("timeout")._value.get() > 1, "the store is away")
+    await rig.until(lambda: rig.metrics.upload_failures.labels("timeout")._value.get() > 1, "the store is away")
     ready()
     rig.storage.copies_fail = False
     return offset

@@ -12,7 +12,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
 from rlm.write_path.machine import thread_pool
-from rlm.write_path.measures import WriteMeasures
+from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
 from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE, MemoryPublisher, MemoryStorage
@@ -24,13 +24,13 @@ STARTED, FINISHED = RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegment
 class Rig:
     def __init__(self, threads: int = 4, timeout_s: float = 60.0) -> None:
         self.storage, self.publisher = MemoryStorage(), MemoryPublisher()
-        self.measures = WriteMeasures(CollectorRegistry())
+        self.metrics = WriteMetrics(CollectorRegistry())
         self.task = RLMWalCombineTask(
             self.storage,
             self.publisher,
             CombinedSegmentId(1, 77, 0),
             thread_pool(threads, "combine"),
-            self.measures,
+            self.metrics,
             Clocks(lambda: 5.0, lambda: 1_700_000_000_000),
             timeout_s,
         )
@@ -121,7 +121,7 @@ async def test_a_full_backlog_of_publications_loses_no_finished_record_and_stops
     puts = len(rig.storage.objects)
     assert await rig.task.combine([item(20)]) is None
     assert len(rig.storage.objects) == puts
-    assert rig.measures.upload_failures.labels("publication_backlog")._value.get() == 1
+    assert rig.metrics.upload_failures.labels("publication_backlog")._value.get() == 1
 
     rig.publisher.is_full = False
     assert await rig.task.combine([item(20)]) is not None
@@ -162,7 +162,7 @@ async def test_an_upload_that_hangs_for_ever_is_given_up() -> None:
     rig = Rig(timeout_s=0.01)
     rig.storage.hold_copies(0)
     assert await rig.task.combine([item(0)]) is None
-    assert rig.measures.upload_failures.labels("hung")._value.get() == 1
+    assert rig.metrics.upload_failures.labels("hung")._value.get() == 1
     stored = await rig.task.combine([item(0)])
     assert stored is not None
     assert stored.combined_segment_id.sequence == 1
@@ -186,4 +186,4 @@ async def test_metadata_that_can_never_be_published_holds_up_none_behind_it(
     assert await rig.task.combine([item(0)]) is not None
     assert await rig.task.combine([item(10)]) is not None
     assert rig.publisher.sequences(FINISHED) == [1]
-    assert rig.measures.upload_failures.labels("not_publishable")._value.get() == 1
+    assert rig.metrics.upload_failures.labels("not_publishable")._value.get() == 1

@@ -253,7 +253,7 @@ async def test_a_deletion_that_failed_or_whose_outcome_is_unknown_is_made_again(
     agent = AgentOfWorld(world)
     world.storage.delete_faults = [fault, fault]
     await whole_life(agent)
-    assert agent.measures.deletion_failures.labels("timeout")._value.get() == 2
+    assert agent.metrics.deletion_failures.labels("timeout")._value.get() == 2
     agent.close()
     assert_nothing_is_left(world)
 
@@ -267,7 +267,7 @@ async def test_what_is_wanted_again_is_not_deleted_at_the_last_moment() -> None:
     agent.planner.cluster_seen(ClusterView(frozenset({TOPIC})))
     await agent.live_for(10 * GRACE_MS)
     assert len(world.storage.objects) == 1
-    assert agent.measures.deletions_held_back._value.get() > 0
+    assert agent.metrics.deletions_held_back._value.get() > 0
     agent.close()
 
 

@@ -77,7 +77,7 @@ async def test_until_what_is_missing_is_stored_the_uploaded_offset_is_below_it(t
             rig.log().append(10)
         rig.storage.copies_fail = True
         rig.assign(0)
-        await rig.until(lambda: rig.measures.upload_failures.labels("timeout")._value.get() > 0, "a failure")
+        await rig.until(lambda: rig.metrics.upload_failures.labels("timeout")._value.get() > 0, "a failure")
         status = rig.manager.status()[partition(0)]
         assert status.uploaded_offset == 10
         assert status.lag_bytes > 0
@@ -158,7 +158,7 @@ class HeldTier:
 
 def declarations(rig: Rig, publisher: MemoryPublisher, tier: Tiers) -> GapDeclarations:
     first, known = CombinedSegmentId(1, 5, 0), RemoteWalMetadataStore().apply
-    return GapDeclarations(first, publisher, known, tier, rig.measures, lambda: 7)  # type: ignore[arg-type]
+    return GapDeclarations(first, publisher, known, tier, rig.metrics, lambda: 7)  # type: ignore[arg-type]
 
 
 def declared(records: Iterable[object]) -> list[DeclaredGap]:
@@ -191,8 +191,8 @@ async def test_what_retention_removed_before_it_was_stored_is_declared_but_for_w
             DeclaredGap(partition(0), 5, 10, 2, GapReason.RETENTION),
             DeclaredGap(partition(0), 20, 25, 2, GapReason.RETENTION),
         ]
-        assert rig.measures.gap_offsets._value.get() == 10
-        assert rig.measures.declared_gaps.labels("retention")._value.get() == 2
+        assert rig.metrics.gap_offsets._value.get() == 10
+        assert rig.metrics.declared_gaps.labels("retention")._value.get() == 2
         gaps.close()
 
 

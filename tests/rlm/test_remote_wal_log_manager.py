@@ -89,7 +89,7 @@ async def test_uploads_that_fail_before_or_after_their_effect_are_done_anew_unde
         await rig.until(lambda: not rig.storage.copy_faults)
         told = rig.listener.stored(partition(0))
         assert sorted(told) == sorted(batch.raw for batch in rig.log().batches)
-        assert rig.measures.upload_failures.labels("timeout")._value.get() == 5
+        assert rig.metrics.upload_failures.labels("timeout")._value.get() == 5
         assert rig.publisher.sequences(FINISHED) == [
             segment.combined_segment_id.sequence for segment in rig.listener.uploaded
         ]
@@ -229,7 +229,7 @@ async def test_the_backlog_is_bounded_while_the_store_is_down_and_nothing_is_los
         for _ in range(100):
             rig.log().append(1, payload=b"b" * 400)
         rig.assign(0)
-        failures = rig.measures.upload_failures.labels("timeout")._value
+        failures = rig.metrics.upload_failures.labels("timeout")._value
         await rig.until(lambda: failures.get() >= 8)
         one = len(rig.log().batches[0].raw)
         pending = rig.manager._partitions[partition(0)].pending_bytes
@@ -247,7 +247,7 @@ async def test_a_full_backlog_of_publications_stops_uploads_and_loses_nothing(tm
         rig.publisher.is_full = True
         rig.log().append(3)
         rig.assign(0)
-        failures = rig.measures.upload_failures.labels("publication_backlog")._value
+        failures = rig.metrics.upload_failures.labels("publication_backlog")._value
         await rig.until(lambda: failures.get() >= 3)
         assert rig.storage.objects == {}
         assert not rig.manager.upload_expected(partition(0), 0)
@@ -273,7 +273,7 @@ async def test_one_log_that_cannot_be_read_does_not_hold_up_the_others(tmp_path:
         (rig.log(0).path / "leader-epoch-checkpoint").write_text("not a checkpoint\n")
         rig.assign(0, 1)
         await rig.all_stored(1)
-        await rig.until(lambda: bool(rig.measures.read_failures._value.get()))
+        await rig.until(lambda: bool(rig.metrics.read_failures._value.get()))
         assert not rig.manager.upload_expected(partition(0), 0)
         rig.log(0).write_checkpoint()
         await rig.all_stored(0)
@@ -331,7 +331,7 @@ async def test_a_defect_of_the_storage_manager_is_a_failed_upload(
         rig.log().append()
         rig.assign(0)
         await rig.all_stored()
-        assert rig.measures.upload_failures.labels("defect")._value.get() == 2
+        assert rig.metrics.upload_failures.labels("defect")._value.get() == 2
         assert rig.listener.uploaded[0].combined_segment_id.sequence == 2
 
 
@@ -345,7 +345,7 @@ async def test_a_defect_of_a_listener_holds_up_neither_the_others_nor_uploads(
         rig.log().append()
         rig.assign(0)
         await rig.all_stored()
-        assert rig.measures.listener_defects._value.get() == 1
+        assert rig.metrics.listener_defects._value.get() == 1
 
 
 async def test_a_defect_in_reading_one_log_does_not_hold_up_the_others(
@@ -365,7 +365,7 @@ async def test_a_defect_in_reading_one_log_does_not_hold_up_the_others(
             rig.log(1).append()
             rig.assign(0, 1)
             await rig.all_stored(1)
-            await rig.until(lambda: rig.measures.read_failures._value.get() > 0)
+            await rig.until(lambda: rig.metrics.read_failures._value.get() > 0)
         await rig.all_stored(0)
 
 

@@ -23,7 +23,7 @@ from rlm.write_path.group_commit import CommitLimits
 from rlm.write_path.link_policy import CostLimits, LinkDecider
 from rlm.write_path.log_manager_limits import LogManagerLimits
 from rlm.write_path.machine import Machine
-from rlm.write_path.measures import StageTimes, WriteMeasures
+from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.partition_schedule import ScheduleIntervals
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
 from rlm.write_path.resume_point import ResumePoint, resume_point
@@ -102,20 +102,20 @@ class AgentModel:
         self.consumption = Consumption(world.topic, store)
         self.store = store
         registry = CollectorRegistry()
-        measures = WriteMeasures(registry)
+        metrics = WriteMetrics(registry)
         clocks = Clocks(self._loop.time, self._wall_ms)
         first_id = CombinedSegmentId(broker_id, incarnation, 0)
         self.uploading = SeededExecutor(self._loop, UPLOADS_MAX, world.storage.delays)
         self.combine = ObservedCombineTask(
-            world.storage, self.publication, first_id, self.uploading, measures, clocks, TIMEOUT_S
+            world.storage, self.publication, first_id, self.uploading, metrics, clocks, TIMEOUT_S
         )
         self.combine.on_stored = self._object_stored
         self.pools: list[SeededExecutor] = []
         self.directory_events: list[SimulatedDirectoryEvents] = []
         machine = Machine(self._loop.time, self._pool, self._directory_events)
         decider = LinkDecider(CostLimits(BREAK_EVEN_BYTES, LIMITS.commit.interval_s))
-        self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, StageTimes(registry), measures, machine)
-        self.gaps = GapDeclarations(first_id, self.publication, store.apply, Tiers(), measures, self._wall_ms)
+        self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, StageTimes(registry), metrics, machine)
+        self.gaps = GapDeclarations(first_id, self.publication, store.apply, Tiers(), metrics, self._wall_ms)
         self.failover = FailoverPlanner(broker_id, store)
         self.manager.gaps = self
         self.manager.resume = lambda assignment: resume_point(store, ArchiveStore(), assignment)

@@ -31,7 +31,7 @@ class FollowerTraffic:
 
 
 @dataclass(slots=True)
-class ReplicationMeasures:
+class ReplicationMetrics:
     """Counters of both proxies. Bytes between agents are counted at both ends, size prefixes included."""
 
     registry: CollectorRegistry
@@ -163,11 +163,11 @@ class CountsBytes(Protocol):
 class PeerByteCount:
     """Carries what a connection between agents has counted over to the metrics."""
 
-    def __init__(self, measures: ReplicationMeasures, role: str, connection: CountsBytes) -> None:
-        self._measures = measures
+    def __init__(self, metrics: ReplicationMetrics, role: str, connection: CountsBytes) -> None:
+        self._metrics = metrics
         self._connection = connection
-        self._sent = measures.peer_bytes.labels(role, "sent")
-        self._received = measures.peer_bytes.labels(role, "received")
+        self._sent = metrics.peer_bytes.labels(role, "sent")
+        self._received = metrics.peer_bytes.labels(role, "received")
         self._counted_sent = self._counted_received = 0
 
     def update(self, follower_id: int | None = None) -> None:
@@ -175,7 +175,7 @@ class PeerByteCount:
         sent, received = self._connection.bytes_sent, self._connection.bytes_received
         if follower_id is not None:
             added = sent - self._counted_sent + received - self._counted_received
-            self._measures.by_follower[follower_id].peer_bytes += added
+            self._metrics.by_follower[follower_id].peer_bytes += added
         self._sent.inc(sent - self._counted_sent)
         self._received.inc(received - self._counted_received)
         self._counted_sent, self._counted_received = sent, received

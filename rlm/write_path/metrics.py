@@ -36,7 +36,7 @@ class StageTimes:
         histogram.observe(seconds)
 
 
-class WriteMeasures:
+class WriteMetrics:
     """Counters of the write path."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -81,7 +81,7 @@ class WriteMeasures:
         )
 
 
-class ArchiveMeasures:
+class ArchiveMetrics:
     """Counters of the archive."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -106,7 +106,7 @@ class ArchiveMeasures:
         )
 
 
-class LifecycleMeasures:
+class LifecycleMetrics:
     """Counters of what becomes of combined segments after their upload."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
