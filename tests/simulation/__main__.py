@@ -7,8 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from tests.simulation.faults import FAULTS
 from tests.simulation.plan import EVENTS, Event, plan, shortened
-from tests.simulation.simulation import FAULTS, FailedRunError, simulate
+from tests.simulation.simulation import FailedRunError, simulate
 
 _TOLD_EVERY_S = 10.0
 

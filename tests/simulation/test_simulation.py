@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.simulation import FAULTS, simulate
+from tests.simulation.faults import FAULTS
+from tests.simulation.simulation import simulate
 
 SEEDS = 40
 

@@ -1,0 +1,62 @@
+"""What brokers do: their logs grow, roll, expire, are compacted, and cut by elections."""
+
+from collections.abc import Callable
+
+from tests.simulation.world import BROKERS, World
+
+
+def append(world: World, number: int) -> None:
+    world.append(world.log(number), 1 + (number >> 4) % 3, (number >> 8) % 300)
+
+
+def burst(world: World, number: int) -> None:
+    for _ in range(5 + (number >> 4) % 40):
+        world.append(world.log(number), 1, 50 + (number >> 8) % 400)
+
+
+def roll(world: World, number: int) -> None:
+    log = world.log(number)
+    log.log.roll()
+    world.changed(log)
+
+
+def expire(world: World, number: int) -> None:
+    log = world.log(number)
+    for _ in range(1 + (number >> 4) % 3):
+        log.expire(unlink=bool(number >> 8 & 1))
+    world.changed(log)
+
+
+def compact(world: World, number: int) -> None:
+    log = world.log(number)
+    closed = [at for at, segment in enumerate(log.log.segments[:-1]) if len(segment.batches) > 1]
+    if closed:
+        log.log.compact(closed[(number >> 4) % len(closed)])
+        world.invariants.rewritten(log)
+        world.changed(log)
+
+
+def elect(world: World, number: int) -> None:
+    """Clean, or unclean; of the same broker, or the other one. Agents learn of it later."""
+    log = world.log(number)
+    cut_off = (number >> 4) % 8 if number >> 8 & 1 else 0
+    leader = BROKERS[(number >> 9) % 2]
+    if cut_off:
+        world.hit("truncated")
+    log.elect(leader, cut_off, writes_its_epoch=bool(number >> 10 & 1))
+    world.invariants.rewritten(log)
+    world.changed(log)
+    for agent in list(world.agents.values()):
+        world.tell_later(agent, world.random("leadership").choice((0.0, 0.01, 0.3, 2.0)))
+    if number >> 11 & 1:
+        world.append(log, 1 + (number >> 12) % 3, 40)
+
+
+DO: dict[str, Callable[[World, int], None]] = {
+    "append": append,
+    "burst": burst,
+    "roll": roll,
+    "expire": expire,
+    "compact": compact,
+    "elect": elect,
+}
