@@ -134,6 +134,18 @@ class PartitionStatus:
     """Offsets that were passed over and are not stored yet; no bytes of them are in `lag_bytes`."""
 
 
+@dataclass(frozen=True, slots=True)
+class WritePathLoad:
+    """What the write path of an agent holds."""
+
+    queued_items: int
+    queued_bytes: int
+    """Read, and in no upload that is under way."""
+    uploads: int
+    """Under way, but for those of what was passed over (`LedPartition.passed_over`)."""
+    open_files: int
+
+
 _NAMED = 20
 
 

@@ -15,10 +15,11 @@ It does not decide which partitions it leads: `assign` is told.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
+from types import MappingProxyType
 
 import structlog
 
@@ -31,7 +32,7 @@ from rlm.write_path.backlog_uploads import BacklogUploads
 from rlm.write_path.combine_task import RLMWalCombineTask, UploadedSegment
 from rlm.write_path.gap_listener import NO_GAPS, GapListener
 from rlm.write_path.group_commit import Gather, GroupCommit, Load, Step, UploadNow, Urgency, Wait
-from rlm.write_path.led_partition import LedPartition, PartitionStatus, tell_unfinished
+from rlm.write_path.led_partition import LedPartition, PartitionStatus, WritePathLoad, tell_unfinished
 from rlm.write_path.led_views import StoredLog
 from rlm.write_path.link_policy import LinkDecider, LinkMode
 from rlm.write_path.log_manager_limits import LogManagerLimits
@@ -296,6 +297,14 @@ class RemoteWalLogManager:
     def status(self) -> dict[TopicIdPartition, PartitionStatus]:
         """The led partitions, for `describe`. May be called on other threads."""
         return {partition: led.status(self._clock()) for partition, led in list(self._partitions.items())}
+
+    def led(self) -> Mapping[TopicIdPartition, LedPartition]:
+        """The led partitions as they are, to look at and not to change. Event loop only."""
+        return MappingProxyType(self._partitions)
+
+    def load(self) -> WritePathLoad:
+        """What is held now, for those who look after its bounds. Event loop only."""
+        return WritePathLoad(len(self._queue), self._queue.size_bytes, len(self._uploads), self._open_files.open_count)
 
     # The flow.
 

@@ -22,7 +22,7 @@ async def test_five_thousand_partitions_are_stored_with_few_open_files(tmp_path:
 
         def segment_uploaded(segment: UploadedSegment) -> None:
             nonlocal most
-            most = max(most, rig.manager._open_files.open_count)
+            most = max(most, rig.manager.load().open_files)
 
         rig.listener.segment_uploaded = segment_uploaded  # type: ignore[method-assign]
         for number in range(PARTITIONS):
@@ -52,7 +52,7 @@ async def test_without_any_descriptor_reads_fail_and_are_counted_until_there_are
         rig.log(0).append(1)
         rig.assign(0)
         await rig.all_stored(0)
-        rig.manager._partitions[partition(0)].task.close()
+        rig.manager.led()[partition(0)].task.close()
         rig.log(1).append(3)
         with none_left():
             rig.assign(0, 1)

@@ -232,7 +232,7 @@ async def test_the_backlog_is_bounded_while_the_store_is_down_and_nothing_is_los
         failures = rig.metrics.upload_failures.labels("timeout")._value
         await rig.until(lambda: failures.get() >= 8)
         one = len(rig.log().batches[0].raw)
-        pending = rig.manager._partitions[partition(0)].pending_bytes
+        pending = rig.manager.led()[partition(0)].pending_bytes
         # What was being uploaded returns to the queue.
         assert pending <= 3000 + LIMITS.commit.max_in_flight * LIMITS.commit.upload_bytes + one
         assert rig.manager.status()[partition(0)].lag_bytes >= 100 * one - pending

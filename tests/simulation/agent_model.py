@@ -274,7 +274,7 @@ class AgentModel:
 
     def cuts_seen(self, partition: TopicIdPartition) -> int:
         """How many of the log's cuts it must know by now."""
-        led = self.manager._partitions[partition]
+        led = self.manager.led()[partition]
         cuts, told_s = self.looks.get(led.task, (0, 0.0))
         return max(cuts if told_s < self._loop.time() else 0, self.cuts_at_start[partition])
 

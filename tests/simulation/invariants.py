@@ -139,7 +139,7 @@ class Invariants:
     def check(self, agent: AgentModel) -> None:
         """See the module's summary."""
         self._check_bounds(agent)
-        for partition in agent.manager._partitions:
+        for partition in agent.manager.led():
             uploaded = agent.manager.uploaded_offset(partition)
             assert uploaded is not None
             log = self._logs[partition]
@@ -158,15 +158,15 @@ class Invariants:
         return [key for key in left if key not in lost]
 
     def _check_bounds(self, agent: AgentModel) -> None:
-        queue, backlog = agent.manager._queue, agent.manager._backlog
+        load = agent.manager.load()
         carried = UPLOADS_MAX * (UPLOAD_BYTES + LONGEST_BATCH)
-        assert queue.size_bytes <= QUEUE_BYTES + LONGEST_BATCH + carried, f"{queue.size_bytes} bytes are queued"
-        assert len(queue) <= 2 * LIMITS.queue_items + carried // 60
-        for passed_over in backlog._logs.values():
-            held = sum(len(item.records) for item in passed_over.items)
+        assert load.queued_bytes <= QUEUE_BYTES + LONGEST_BATCH + carried, f"{load.queued_bytes} bytes are queued"
+        assert load.queued_items <= 2 * LIMITS.queue_items + carried // 60
+        for led in agent.manager.led().values():
+            held = sum(len(item.records) for item in led.passed_over.items) if led.passed_over is not None else 0
             assert held <= UPLOAD_BYTES + LONGEST_BATCH, f"{held} bytes are held of what was passed over"
-        assert len(agent.manager._uploads) <= UPLOADS_MAX
-        assert agent.manager._open_files.open_count <= LIMITS.open_files
+        assert load.uploads <= UPLOADS_MAX
+        assert load.open_files <= LIMITS.open_files
 
 
 def _is_declared(agent: AgentModel, log: LedLog, key: BatchKey) -> bool:

@@ -124,7 +124,7 @@ class World:
             ]
             agent.assign(led)
             for log in led:
-                resumed = agent.manager._partitions.get(log.partition)
+                resumed = agent.manager.led().get(log.partition)
                 if resumed is not None and resumed.task.missing:
                     self.hit("resumed with a hole")
 
