@@ -14,7 +14,9 @@ import structlog
 
 from agent.settings import AgentSettings
 from agent.transfer_limits import healing_limits
+from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
@@ -25,7 +27,7 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageCo
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
 from rlm.archive.archive_plan import ArchiveLimits, StoreEntries
-from rlm.archive.archive_task import ArchivePublisher, ArchiveRooms, ArchiveTaskLimits, RLMArchiveTask, log_view
+from rlm.archive.archive_task import ArchiveRooms, ArchiveTaskLimits, RLMArchiveTask, log_view
 from rlm.archive.stored_runs import ArchiveLinks
 from rlm.lifecycle.orphans import HealingLimits, MetadataBehindError, skipped_because
 from rlm.write_path.assignment import Assignment
@@ -48,7 +50,7 @@ class ArchiveParts:
     wal_storage: RemoteWalStorageManager
     wal: RemoteWalMetadataStore
     archive: ArchiveStore
-    publisher: ArchivePublisher
+    publisher: MetadataPublisher[ArchiveRecord]
     metrics: ArchiveMetrics
     clocks: Clocks
     read_to_end: Callable[[], bool]

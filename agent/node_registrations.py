@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Collection
 
+from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.store.store import RemoteWalMetadataStore
-from rlm.lifecycle.expiration_task import LifecyclePublisher
 from rlm.lifecycle.node_care import NodeRegistration
 
 
@@ -28,6 +28,8 @@ class StoreRegistrations:
         return self._agents()
 
 
-def publish_registration(publisher: LifecyclePublisher, registration: NodeRegistration, now_ms: int) -> None:
+def publish_registration(
+    publisher: MetadataPublisher[RemoteWalNodeRegistration], registration: NodeRegistration, now_ms: int
+) -> None:
     """Raises PublicationBacklogFullError."""
     publisher.publish(RemoteWalNodeRegistration(*registration, now_ms))

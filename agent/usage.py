@@ -9,7 +9,6 @@ one holds all of it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Protocol
 
 import structlog
 
@@ -17,6 +16,7 @@ from agent.archive_side import ArchiveSide
 from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
 from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
+from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
 from plugin.prices import section_of
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCounts
@@ -26,13 +26,6 @@ log = structlog.get_logger(__name__)
 
 _FEW_MS = 20
 """Timers may fire a little early, by the wall clock."""
-
-
-class UsagePublisher(Protocol):
-    """Of RemoteWalMetadataPublisher."""
-
-    def publish(self, record: UsageRecord) -> None:
-        """Raises PublicationBacklogFullError, MetadataRecordTooLargeError."""
 
 
 def store_counts(
@@ -52,7 +45,7 @@ class UsageReport:
         identity: AgentIdentity,
         stores: Callable[[], Iterable[tuple[str, RequestCounts]]],
         metrics: ReplicationMetrics,
-        publisher: UsagePublisher,
+        publisher: MetadataPublisher[UsageRecord],
         wall_ms: Callable[[], int],
         interval_ms: int,
     ) -> None:

@@ -18,12 +18,14 @@ from agent.settings import AgentSettings
 from agent.tail_uploads import Answer, TailUploads
 from agent.transfer_limits import log_manager_limits
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.metadata_publisher import MetadataPublisher
+from metadata_topic.records.publishable import Publishable
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.catch_up import StoredLogs
 from replication.leader.leader_proxy import LeaderProxy
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.combine_task import Clocks, MetadataPublisher, RLMWalCombineTask
+from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
 from rlm.write_path.gap_listener import GapListener
 from rlm.write_path.led_partition import PartitionStatus
 from rlm.write_path.led_views import StoredLog
@@ -41,7 +43,7 @@ class WritePathParts:
     """What the rest of the agent has made."""
 
     storage: RemoteWalStorageManager
-    publisher: MetadataPublisher
+    publisher: MetadataPublisher[Publishable]
     links_are_off: Callable[[], bool]
     """Whether nothing may be linked now, whatever the policies say."""
     leader: LeaderProxy

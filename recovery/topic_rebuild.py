@@ -25,6 +25,7 @@ from metadata_topic.records.archive_records import ArchiveObjectCommitted, Archi
 from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError
 from metadata_topic.records.gap_record import MAX_GAPS, RemoteWalGapDeclaration
+from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.records import (
     PublishedSegment,
@@ -109,16 +110,13 @@ class RebuildPlan:
         )
 
 
-class WritableTopic(Protocol):
+class WritableTopic(MetadataPublisher[Publishable], Protocol):
     """What is asked of `metadata_topic.topic.topic_session.TopicSession`."""
 
     @property
     def store(self) -> RemoteWalMetadataStore: ...
     @property
     def archive(self) -> ArchiveStore: ...
-
-    def publish(self, record: Publishable, /) -> None:
-        """Raises PublicationBacklogFullError."""
 
     def published(self) -> None:
         """Wait until all is acknowledged. Raises MetadataTopicError."""

@@ -25,6 +25,7 @@ import structlog
 from pyspark.sql import functions as fn
 
 from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.records import PublishableRecord
 from metadata_topic.records.states import DELETING
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
@@ -61,11 +62,8 @@ class Handover:
     """Not handed over: objects without metadata where most objects have none, and what a record came about since."""
 
 
-class Publisher(Protocol):
-    """Takes records for the metadata topic."""
-
-    def publish(self, record: PublishableRecord, /) -> None:
-        """Raises PublicationBacklogFullError when too much waits."""
+class Publisher(MetadataPublisher[PublishableRecord], Protocol):
+    """Says in the end whether all was taken."""
 
     def flush(self, timeout_s: float, /) -> bool:
         """Whether everything is in the topic."""

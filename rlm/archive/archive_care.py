@@ -22,14 +22,14 @@ from dataclasses import dataclass, replace
 import structlog
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records.archive_records import ArchiveObjectDeleted
+from metadata_topic.records.archive_records import ArchiveObjectDeleted, ArchiveRecord
 from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from metadata_topic.store.archive_store import ArchiveStore, LogBounds
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteStorageError
-from rlm.archive.archive_task import ArchivePublisher
 from rlm.lifecycle.orphans import HealingLimits, MetadataBehindError
 from rlm.write_path.metrics import ArchiveMetrics
 
@@ -85,7 +85,7 @@ class ArchiveCare:
         self,
         archive: ArchiveStore,
         storage: ArchiveStorage,
-        publisher: ArchivePublisher,
+        publisher: MetadataPublisher[ArchiveRecord],
         limits: CareLimits,
         metrics: ArchiveMetrics,
         knows_incarnation: Callable[[int, int], bool] = lambda _broker_id, _incarnation: True,

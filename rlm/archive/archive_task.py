@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -39,6 +39,7 @@ from metadata_topic.records.archive_records import (
     as_sources,
 )
 from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.states import STARTED
 from metadata_topic.store.archive_store import ArchiveStore
 from plugin.archive_object import DEFAULT_RUN_BYTES, OpenArchiveObject
@@ -69,13 +70,6 @@ _LOG_LABEL = "log_unreadable"
 _IDLE_S = 3600.0
 
 
-class ArchivePublisher(Protocol):
-    """Publishes to __remote_wal_log_metadata without blocking, in the order of the calls."""
-
-    def publish(self, record: ArchiveRecord) -> None:
-        """Raises PublicationBacklogFullError when too much waits to be published."""
-
-
 @dataclass(frozen=True, slots=True)
 class ArchiveTaskLimits:
     """How much is archived at once, and how fast."""
@@ -99,7 +93,7 @@ class ArchiveRooms:
     archive_storage: ArchiveStorage
     wal: WalEntries
     archive: ArchiveStore
-    publisher: ArchivePublisher
+    publisher: MetadataPublisher[ArchiveRecord]
 
 
 @dataclass(frozen=True, slots=True)

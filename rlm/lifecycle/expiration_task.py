@@ -12,11 +12,12 @@ import asyncio
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
 from metadata_topic.records.errors import PublicationBacklogFullError
+from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.records import PublishableRecord, PublishedSegment
 from metadata_topic.records.states import DELETED, DELETING, STARTED
 from plugin.combined_segment import HEADER_BYTES, decode_header
@@ -33,13 +34,6 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 _STARTS_PER_RUN = 1000
-
-
-class LifecyclePublisher(Protocol):
-    """Publishes to __remote_wal_log_metadata without blocking, in the order of the calls."""
-
-    def publish(self, record: PublishableRecord) -> None:
-        """Raises metadata_topic's PublicationBacklogFullError when too much waits to be published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +56,7 @@ class RLMWalExpirationTask:
     def __init__(
         self,
         storage: RemoteWalStorageManager,
-        publisher: LifecyclePublisher,
+        publisher: MetadataPublisher[PublishableRecord],
         planner: ExpirationPlanner,
         responsibility: Responsibility,
         clocks: Clocks,

@@ -9,7 +9,6 @@ Belongs to the event loop.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
 
 import structlog
 
@@ -19,6 +18,7 @@ from kafka_log.tail_events import Gap
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.gap_record import MAX_GAPS, RemoteWalGapDeclaration
+from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.offset_ranges import NO_END, OffsetRange, ranges_common
 from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.lifecycle.release import LongTermTier
@@ -31,20 +31,13 @@ log = structlog.get_logger(__name__)
 _PUBLISH_AGAIN_S = 0.5
 
 
-class GapPublisher(Protocol):
-    """Publishes to __remote_wal_log_metadata without blocking."""
-
-    def publish(self, record: RemoteWalGapDeclaration) -> None:
-        """Raises PublicationBacklogFullError when too much waits to be published."""
-
-
 class GapDeclarations:
     """A GapListener. See the module's theory."""
 
     def __init__(
         self,
         first_record: CombinedSegmentId,
-        publisher: GapPublisher,
+        publisher: MetadataPublisher[RemoteWalGapDeclaration],
         known: Callable[[RemoteWalGapDeclaration], None],
         tier: LongTermTier,
         metrics: WriteMetrics,

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from metadata_topic.records.metadata_publisher import MetadataPublisher
+from metadata_topic.records.records import PublishableRecord
 from plugin.errors import RemoteResourceNotFoundError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.lifecycle.expiration_task import LifecyclePublisher
 from rlm.lifecycle.orphans import (
     DEFAULT_LIMITS,
     Comparison,
@@ -77,7 +78,7 @@ class OrphanTask:
         return replace(comparison, disagreements=confirmed).doubted(self.topic_doubt(), self.limits)
 
     def heal(
-        self, comparison: Comparison, publisher: LifecyclePublisher, confirmed: str | None = None
+        self, comparison: Comparison, publisher: MetadataPublisher[PublishableRecord], confirmed: str | None = None
     ) -> list[Disagreement]:
         """What was healed, or is on its way: what heals by itself, or all where its amount was `confirmed`.
 

@@ -17,11 +17,11 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import structlog
 
 from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError
+from metadata_topic.records.metadata_publisher import MetadataPublisher
 from plugin.errors import RemoteStorageError, RemoteStorageTimeoutError, defect_site, failure_label
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import (
@@ -40,13 +40,6 @@ _PUBLISH_AGAIN_S = 0.5
 _BACKLOG_LABEL = "publication_backlog"
 _UNPUBLISHABLE_LABEL = "not_publishable"
 DEFAULT_TIMEOUT_S = 60.0
-
-
-class MetadataPublisher(Protocol):
-    """Publishes to __remote_wal_log_metadata without blocking, in the order of the calls."""
-
-    def publish(self, record: RemoteWalCombinedLogSegmentMetadata) -> None:
-        """Raises metadata_topic's PublicationBacklogFullError when too much waits to be published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +70,7 @@ class RLMWalCombineTask:
     def __init__(
         self,
         storage: RemoteWalStorageManager,
-        publisher: MetadataPublisher,
+        publisher: MetadataPublisher[RemoteWalCombinedLogSegmentMetadata],
         first_segment_id: CombinedSegmentId,
         pool: Executor,
         metrics: WriteMetrics,
