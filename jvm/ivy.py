@@ -51,7 +51,7 @@ def fetch_jars(jars: JarSet, home: Path, java: Java | None, tell: Progress) -> P
     if target.is_dir():
         return target
     home.mkdir(parents=True, exist_ok=True)
-    with _exclusive(home / "resolve.lock"):
+    with exclusive(home / "resolve.lock"):
         if not target.is_dir():
             tell(f"fetching {jars.name} ({jars.configuration})")
             _resolve(jars, java or find_java(), home, tell)
@@ -131,7 +131,8 @@ def _cause(log_path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
+def exclusive(path: Path) -> Iterator[None]:
+    """Held by one process at a time, by a lock on this file."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -23,6 +23,7 @@ import javaproperties
 from jvm.ivy import Progress
 from jvm.java import Java, find_java
 from local_cluster.broker_config import AgentsMode, ClusterSettings, write_configuration
+from local_cluster.class_archive import with_class_archive
 from local_cluster.cluster_admin import ClusterAdmin
 from local_cluster.cluster_status import AgentStatus, BrokerStatus, ClusterStatus
 from local_cluster.kafka_distribution import KafkaDistribution, resolve_kafka
@@ -353,7 +354,7 @@ class LocalCluster:
         if self._runtime is None:
             java = find_java()
             kafka = resolve_kafka(java, tiered_storage=self.settings.tiered_storage, progress=self._tell)
-            self._runtime = (java, kafka)
+            self._runtime = (java, with_class_archive(java, kafka, self._tell))
         return self._runtime
 
     def _prepared_broker(self, broker_id: int) -> ManagedProcess:

@@ -29,11 +29,22 @@ class KafkaDistribution:
     libs: Path
     tiered_libs: Path | None = None
     """The test jars with LocalTieredStorage, if they were asked for."""
+    class_archive: Path | None = None
+    """See `class_archive`."""
 
     @property
     def class_path(self) -> str:
         directories = [self.libs] + ([self.tiered_libs] if self.tiered_libs else [])
         return os.pathsep.join(f"{directory}/*" for directory in directories)
+
+    @property
+    def class_options(self) -> tuple[str, ...]:
+        """By which a JVM finds Kafka's classes."""
+        archive: tuple[str, ...] = ()
+        if self.class_archive is not None:
+            # A JVM that cannot use it would say so on standard output, and goes on without.
+            archive = (f"-XX:SharedArchiveFile={self.class_archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+        return (*archive, "-cp", self.class_path)
 
 
 def kafka_home(environment: Mapping[str, str] | None = None) -> Path:

@@ -152,7 +152,7 @@ class KafkaTools:
         """What the tool printed on standard output. Raises KafkaToolError."""
         name = tool.rpartition(".")[2]
         command = [str(self._java.executable), "-Xmx512m", *self._jvm_options, *_QUIET]
-        command += ["-cp", self._kafka.class_path, tool, *arguments]
+        command += [*self._kafka.class_options, tool, *arguments]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
         ) as process:

@@ -16,10 +16,16 @@ _FORMAT_TIMEOUT_S = 120.0
 
 
 def broker_process(
-    layout: ClusterLayout, broker_id: int, settings: ClusterSettings, java: Java, kafka: KafkaDistribution
+    layout: ClusterLayout,
+    broker_id: int,
+    settings: ClusterSettings,
+    java: Java,
+    kafka: KafkaDistribution,
+    *jvm_options: str,
 ) -> ManagedProcess:
-    """The broker's JVM. Its log is `kafka.log`; `stdout.log` has what it says before logging starts, and
-    crashes.
+    """The broker's JVM, with options beside those that all have.
+
+    Its log is `kafka.log`; `stdout.log` has what it says before logging starts, and crashes.
     """
     directory = layout.broker_directory(broker_id)
     command = (
@@ -32,8 +38,8 @@ def broker_process(
         "-Djava.awt.headless=true",
         f"-Djdk.net.hosts.file={layout.hosts_file(broker_id)}",
         *logging_options(directory / "kafka.log"),
-        "-cp",
-        kafka.class_path,
+        *jvm_options,
+        *kafka.class_options,
         "kafka.Kafka",
         str(layout.server_properties(broker_id)),
     )
@@ -77,8 +83,7 @@ def format_log_directory(layout: ClusterLayout, broker_id: int, java: Java, kafk
         str(java.executable),
         *QUICK_JVM_OPTIONS,
         *logging_options(directory / "format.log"),
-        "-cp",
-        kafka.class_path,
+        *kafka.class_options,
         "kafka.tools.StorageTool",
         "format",
         "--ignore-formatted",

@@ -1,5 +1,7 @@
 """The control: what the tests with agents measure themselves against, and that the instruments work."""
 
+from pathlib import Path
+
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.ledger import ProducerPlan, TransactionPlan
@@ -55,6 +57,13 @@ def test_kafkas_own_tools_run_and_are_understood(stock_cluster: LocalCluster, to
     assert sum(batch.count for batch in batches) == 2000
     assert all(batch.is_valid for batch in batches)
     assert tools.end_to_end_latency(topic, records=50, record_bytes=100).p50_ms >= 0
+
+
+def test_the_brokers_share_an_archive_of_their_classes(stock_cluster: LocalCluster) -> None:
+    archive = stock_cluster.kafka.class_archive
+    assert archive is not None
+    for broker_id in stock_cluster.broker_ids:
+        assert str(archive) in Path(f"/proc/{stock_cluster.broker(broker_id).pid}/maps").read_text()
 
 
 def test_a_cluster_keeps_its_data_and_is_found_again_after_it_was_stopped(
