@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Protocol
 
 from agent.archive_side import CareDuties
-from agent.cluster_observer import Observation
 from agent.identity import AgentIdentity
-from agent.tiered_storage import LogEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.store.archive_store import ArchiveStore, LogBounds
 from metadata_topic.store.store import RemoteWalMetadataStore
 from rlm.archive.archive_care import KnownLogs
+from rlm.lifecycle.cluster_observer import Observation
 from rlm.lifecycle.release import ClusterView
+from rlm.lifecycle.tiered_storage import LogEpochs
 from rlm.write_path.assignment import Assignment
 
 _NO_EPOCHS = LeaderEpochChain()

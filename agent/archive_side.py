@@ -27,7 +27,7 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageCo
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
 from rlm.archive.archive_plan import ArchiveLimits, StoreEntries
-from rlm.archive.archive_task import ArchiveRooms, ArchiveTaskLimits, RLMArchiveTask, log_view
+from rlm.archive.archive_task import ArchiveAccess, ArchiveTaskLimits, RLMArchiveTask, log_view
 from rlm.archive.stored_runs import ArchiveLinks
 from rlm.lifecycle.orphans import HealingLimits, MetadataBehindError, skipped_because
 from rlm.write_path.assignment import Assignment
@@ -234,7 +234,7 @@ class ArchiveSide:
     def _make_task(self, storage: ObjectArchiveStorage) -> RLMArchiveTask:
         parts = self._parts
         return RLMArchiveTask(
-            ArchiveRooms(
+            ArchiveAccess(
                 self._context.cluster_id, parts.wal_storage, storage, StoreEntries(parts.wal), parts.archive,
                 parts.publisher,
             ),

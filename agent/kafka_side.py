@@ -16,15 +16,10 @@ from typing import Any, TypeVar
 import structlog
 
 from agent.identity import AgentIdentity
-from agent.incarnation_watch import IncarnationWatch
-from agent.late_storage import LateStorageManager
 from agent.leadership import LeadershipReader, LedByTopic, assignments
 from agent.metadata_topics import MetadataTopics, Place
 from agent.partition_directories import partition_directories
 from agent.settings import AgentSettings
-from agent.store_snapshots import StoreSnapshots
-from agent.tiered_storage import LogEpochs, TieredStorageTier
-from agent.topic_memory import TopicMemory
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.meta_properties import directory_ids
 from kafka_log.topic_partition import TopicIdPartition
@@ -36,9 +31,14 @@ from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.store_snapshots import StoreSnapshots
+from metadata_topic.store.topic_memory import TopicMemory
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
+from plugin.guarded_storage import GuardedStorageManager
 from plugin.wall_clock import wall_ms
+from rlm.lifecycle.incarnation_watch import IncarnationWatch
+from rlm.lifecycle.tiered_storage import LogEpochs, TieredStorageTier
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.resume_point import ResumePoint, resume_point
 
@@ -62,7 +62,7 @@ class KafkaSide:
         client: KafkaClientConfig,
         log_directories: Sequence[LogDirectory],
         on_assignments: Callable[[list[Assignment]], None],
-        storage: LateStorageManager,
+        storage: GuardedStorageManager,
         register: Callable[[], None],
     ) -> None:
         """`on_assignments` is called in the event loop, whenever they may have changed; `register` publishes this

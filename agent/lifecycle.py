@@ -13,12 +13,9 @@ from typing import Any, TypeVar
 
 import structlog
 
-from agent.cluster_observer import ClusterObserver, ClusterUnknownError, Observation, topics_of
 from agent.identity import AgentIdentity
 from agent.kafka_side import KafkaSide
-from agent.node_registrations import StoreRegistrations, publish_registration
 from agent.settings import AgentSettings
-from agent.topic_retention import longest_retention_ms
 from agent.transfer_limits import healing_limits
 from kafka_log.errors import MalformedFileError
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
@@ -30,10 +27,18 @@ from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.errors import RemoteStorageError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
+from rlm.lifecycle.cluster_observer import (
+    ClusterObserver,
+    ClusterUnknownError,
+    Observation,
+    longest_retention_ms,
+    topics_of,
+)
 from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner
 from rlm.lifecycle.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
 from rlm.lifecycle.failover import FailoverPlanner
 from rlm.lifecycle.node_care import NodeCare
+from rlm.lifecycle.node_registrations import StoreRegistrations, publish_registration
 from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
 from rlm.lifecycle.orphans import Comparison, Kind, MetadataBehindError, skipped_because
 from rlm.lifecycle.release import LongTermTier, TopicWatch

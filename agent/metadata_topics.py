@@ -17,9 +17,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from agent.cluster_observer import ClusterObserver, ClusterUnknownError
 from agent.settings import AgentSettings
-from agent.topic_retention import longest_retention_ms
 from metadata_topic.records.errors import MetadataTopicError, TopicNotKnownError
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.topic.client_config import KafkaClientConfig
@@ -33,6 +31,7 @@ from metadata_topic.topic.topic import (
     ensure_topics,
 )
 from metadata_topic.topic.topic_requirements import TopicNeeds, TopicProblem, retention_needed_ms, topic_problems
+from rlm.lifecycle.cluster_observer import ClusterObserver, ClusterUnknownError, longest_retention_ms
 from rlm.lifecycle.release import TopicWatch
 
 log = structlog.get_logger(__name__)

@@ -6,12 +6,12 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agent.late_storage import LateStorageManager
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore, StateTotals
 from metadata_topic.store.topic_continuity import TopicDoubt
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
+from plugin.guarded_storage import GuardedStorageManager
 from plugin.segment_metadata import RemoteLogSegmentState
 from rlm.write_path.led_partition import PartitionStatus
 
@@ -45,7 +45,7 @@ class StateCollector(Collector):
 
     def __init__(
         self,
-        storage: LateStorageManager,
+        storage: GuardedStorageManager,
         write_path: LedStatus,
         publisher: RemoteWalMetadataPublisher,
         stores: tuple[RemoteWalMetadataStore, ArchiveStore],

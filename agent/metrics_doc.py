@@ -15,13 +15,13 @@ from agent.configuration_doc import table
 from agent.defects import Parts
 from agent.descriptors import DescriptorWatch
 from agent.http_endpoint import HttpMetrics
-from agent.late_storage import LateStorageManager
 from agent.metrics import StateCollector
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
+from plugin.guarded_storage import GuardedStorageManager
 from replication.wire.metrics import ReplicationMetrics
 from rlm.write_path.led_partition import PartitionStatus
 from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, StageTimes, WriteMetrics
@@ -86,7 +86,7 @@ def _collectors() -> list[Collector]:
     return [
         *registry.collectors,
         StateCollector(
-            LateStorageManager(),
+            GuardedStorageManager(),
             _NoLedPartitions(),
             publisher,
             (RemoteWalMetadataStore(), ArchiveStore()),

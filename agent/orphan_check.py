@@ -6,12 +6,12 @@ from typing import Self
 
 from agent.kafka_client import client_config
 from agent.settings import AgentSettings
-from agent.topic_memory import TopicMemory
 from agent.transfer_limits import healing_limits
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.topic_memory import TopicMemory
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_session import TopicSession
 from plugin.loading import load_storage_manager, settings_under_prefix

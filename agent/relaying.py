@@ -11,21 +11,21 @@ from prometheus_client import CollectorRegistry
 
 from agent.bypass import bypass
 from agent.identity import AgentIdentity
-from agent.late_storage import LateStorageManager
-from agent.late_write_path import LateWritePath
 from agent.memory_shares import frame_bytes
 from agent.peering import broker_listener, own_hello, peer_addresses, peer_tls, replica_listeners
 from agent.relay_limits import catch_up_read_limits, leader_limits
-from agent.request_ceiling import RequestCeiling
 from agent.service_manager import ListeningSockets
 from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.topic.client_config import KafkaClientConfig
+from plugin.guarded_storage import GuardedStorageManager
 from plugin.prices import Prices
+from plugin.request_ceiling import RequestCeiling
 from replication.follower.catch_up_reads import CatchUpReads
 from replication.follower.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
 from replication.follower.hydration import ArchiveReads, HydrationCache, HydrationLimits
 from replication.leader.catch_up import CatchUp, CatchUpLimits
+from replication.leader.guarded_write_path import GuardedWritePath
 from replication.leader.leader_context import LeaderContext
 from replication.leader.leader_proxy import LeaderProxy
 from replication.wire.memory_budget import MemoryBudget
@@ -44,8 +44,8 @@ class Relaying:
     follower: FollowerProxy
     hydration: HydrationCache
     catch_up_reads: CatchUpReads
-    storage: LateStorageManager
-    write_path: LateWritePath
+    storage: GuardedStorageManager
+    write_path: GuardedWritePath
     stage_times: StageTimes
     metrics: ReplicationMetrics
 
@@ -79,7 +79,7 @@ def make_relaying(
     archive: Callable[[], ArchiveReads | None],
 ) -> Relaying:
     """`archive` gives the archive's store, as soon as it is there."""
-    storage, write_path = LateStorageManager(*_ceilings(settings)), LateWritePath()
+    storage, write_path = GuardedStorageManager(*_ceilings(settings)), GuardedWritePath()
     stage_times, metrics = StageTimes(registry), ReplicationMetrics(registry)
     hello = own_hello(identity, settings)
     limits = HydrationLimits(settings.remote_wal_hydration_thread_pool_size, settings.remote_wal_hydration_cache_bytes)
@@ -125,7 +125,7 @@ def _leader_context(
     settings: AgentSettings,
     hello: Hello,
     prices: Prices,
-    write_path: LateWritePath,
+    write_path: GuardedWritePath,
     stage_times: StageTimes,
     metrics: ReplicationMetrics,
 ) -> LeaderContext:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import structlog
 
-from agent.late_storage import LateStorageManager
 from agent.settings import AgentSettings
 from plugin.errors import RemoteStorageConfigError, RemoteStorageError
+from plugin.guarded_storage import GuardedStorageManager
 from plugin.loading import load_storage_manager, settings_under_prefix
 from plugin.remote_wal_storage_manager import StorageContext
 
@@ -26,7 +26,7 @@ class StorageLoading:
         settings: AgentSettings,
         raw_properties: Mapping[str, str],
         context: StorageContext,
-        storage: LateStorageManager,
+        storage: GuardedStorageManager,
     ) -> None:
         self._settings = settings
         self._raw = raw_properties

@@ -21,24 +21,20 @@ from agent.archive_knowledge import ArchiveKnowledge
 from agent.archive_side import ArchiveParts, ArchiveSide, archive_links
 from agent.defects import Parts, Run
 from agent.identity import AgentIdentity
-from agent.incarnation_watch import IncarnationTakenError
 from agent.kafka_side import KafkaSide
-from agent.led_gaps import LedGaps
 from agent.lifecycle import Lifecycle, LifecycleParts
 from agent.metrics import StateCollector
-from agent.node_registrations import publish_registration
 from agent.object_summary import object_summary
-from agent.publication_watch import PublicationWatch
 from agent.relaying import Relaying
 from agent.settings import AgentSettings
 from agent.storage_loading import StorageLoading
-from agent.tail_uploads import TailAnswers
 from agent.usage import UsageReport, store_counts
 from agent.write_path import WritePath, WritePathParts
 from kafka_log.log_directory import LogDirectory
 from kafka_log.server_properties import BrokerProperties
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.publication_watch import PublicationWatch
 from metadata_topic.topic.publisher import PublisherSettings, RemoteWalMetadataPublisher
 from plugin.archive_storage import ObjectArchiveStorage
 from plugin.prices import Prices
@@ -48,12 +44,16 @@ from replication.leader.catch_up import StoredLogs
 from rlm.archive.archive_tier import ArchiveTier
 from rlm.archive.stored_runs import LedLogs
 from rlm.lifecycle.gap_declarations import GapDeclarations
+from rlm.lifecycle.incarnation_watch import IncarnationTakenError
+from rlm.lifecycle.led_gaps import LedGaps
 from rlm.lifecycle.node_care import NodeRegistration
+from rlm.lifecycle.node_registrations import publish_registration
 from rlm.lifecycle.release import Tiers
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.combine_task import Clocks
 from rlm.write_path.led_views import StoredLog
 from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, WriteMetrics
+from rlm.write_path.tail_uploads import TailAnswers
 
 log = structlog.get_logger(__name__)
 

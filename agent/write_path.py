@@ -13,9 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from agent.late_write_path import LateWritePath
 from agent.settings import AgentSettings
-from agent.tail_uploads import Answer, TailUploads
 from agent.transfer_limits import log_manager_limits
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.metadata_publisher import MetadataPublisher
@@ -23,6 +21,7 @@ from metadata_topic.records.publishable import Publishable
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.catch_up import StoredLogs
+from replication.leader.guarded_write_path import GuardedWritePath
 from replication.leader.leader_proxy import LeaderProxy
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
@@ -34,6 +33,7 @@ from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
 from rlm.write_path.resume_point import ResumePoint
+from rlm.write_path.tail_uploads import Answer, TailUploads
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ class WritePathParts:
     """Whether nothing may be linked now, whatever the policies say."""
     leader: LeaderProxy
     """Where links are made."""
-    late: LateWritePath
+    relayed: GuardedWritePath
     resume: Callable[[Assignment], ResumePoint]
     gaps: GapListener
     on_unknown_partition: Callable[[], None]
@@ -89,7 +89,7 @@ class WritePath:
         flush_timeout_s = None
         try:
             running = manager.start()
-            self._parts.late.arrived(self)
+            self._parts.relayed.arrived(self)
             manager.assign(self._assignments)
             await asyncio.wait((running, self._failure), return_when=asyncio.FIRST_COMPLETED)
             await (self._failure if self._failure.done() else running)
@@ -105,7 +105,7 @@ class WritePath:
                 self._leave(combine)
 
     def _leave(self, combine: RLMWalCombineTask) -> None:
-        self._parts.late.left()
+        self._parts.relayed.left()
         self._manager = self._combine = None
         self.next_segment_id = combine.next_segment_id
         for assignment in self._assignments:
@@ -125,7 +125,7 @@ class WritePath:
         self._tried(lambda manager: manager.assign(assignments))
         self.tails.assigned(assignments)
 
-    # LedPartitions, for relays by way of LateWritePath, which is told of defects.
+    # LedPartitions, for relays by way of GuardedWritePath, which is told of defects.
 
     def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
         return self._manager.mode_of(partition, size) if self._manager else LinkMode.OFF

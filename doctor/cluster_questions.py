@@ -4,13 +4,13 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from agent.cluster_observer import local_retention_ms
 from doctor.facts import Cluster, EnabledTopic, MetadataTopic, Unknown
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import TOPIC_AUTHORIZATION_FAILED, ClusterDescriptions
 from metadata_topic.topic.topic import METADATA_TOPIC, confluent_admin
+from rlm.lifecycle.cluster_observer import local_retention_ms
 
 
 def ask_cluster(client: KafkaClientConfig, timeout_s: float) -> Cluster:

@@ -85,7 +85,7 @@ class ArchiveTaskLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveRooms:
+class ArchiveAccess:
     """What an RLMArchiveTask works with."""
 
     cluster_id: str
@@ -114,7 +114,7 @@ class RLMArchiveTask:
 
     def __init__(
         self,
-        rooms: ArchiveRooms,
+        access: ArchiveAccess,
         first_writer_id: CombinedSegmentId,
         limits: ArchiveTaskLimits,
         metrics: ArchiveMetrics,
@@ -122,7 +122,7 @@ class RLMArchiveTask:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`first_writer_id` is that of the first object; its sequence counts archive objects alone."""
-        self._rooms = rooms
+        self._access = access
         self._next_writer_id = first_writer_id
         self._limits = limits
         self._metrics = metrics
@@ -143,7 +143,7 @@ class RLMArchiveTask:
         behind a commit would come after the sources were released. Any thread may ask.
         """
         return frozenset(
-            named for named in self._unsettled.copy() if self._rooms.archive.state_of(named) in (None, STARTED)
+            named for named in self._unsettled.copy() if self._access.archive.state_of(named) in (None, STARTED)
         )
 
     @property
@@ -165,7 +165,7 @@ class RLMArchiveTask:
             if known is not None:
                 known.read_log = read_log
                 continue
-            planner = PartitionPlanner(partition, self._rooms.wal, self._rooms.archive, self._limits.plan)
+            planner = PartitionPlanner(partition, self._access.wal, self._access.archive, self._limits.plan)
             self._partitions[partition] = _Archived(planner, read_log)
             self._schedule.add(partition)
         self._changed.set()
@@ -236,11 +236,11 @@ class RLMArchiveTask:
         sealed = await self._in_pool(self._seal, object_id, created_ms, parts)
         self._unsettled = {*self.unsettled, object_id}
         try:
-            self._rooms.publisher.publish(
+            self._access.publisher.publish(
                 ArchiveObjectPrepared(object_id, incarnation, self._limits.prepared_ttl_ms, created_ms)
             )
             await self._wait_for_bandwidth(sealed.size_bytes)
-            await self._in_pool(self._rooms.archive_storage.write, object_id, sealed)
+            await self._in_pool(self._access.archive_storage.write, object_id, sealed)
             self._metrics.objects.inc()
             self._metrics.written_bytes.inc(sealed.size_bytes)
             sources = as_sources(plan.source_ids)
@@ -286,10 +286,10 @@ class RLMArchiveTask:
         size = source.entry.end_file_position - source.entry.start_file_position
         await self._wait_for_bandwidth(size)
         self._metrics.read_bytes.inc(size)
-        return await self._in_pool(_fetch_and_check, self._rooms.wal_storage, part, source)
+        return await self._in_pool(_fetch_and_check, self._access.wal_storage, part, source)
 
     def _seal(self, object_id: ArchiveObjectId, created_ms: int, parts: list[_CheckedPart]) -> SealedCombinedSegment:
-        building = OpenArchiveObject(self._rooms.cluster_id, object_id, created_ms, self._limits.run_bytes)
+        building = OpenArchiveObject(self._access.cluster_id, object_id, created_ms, self._limits.run_bytes)
         try:
             for checked in parts:
                 building.append(checked.part.leader_epoch, checked.part.last_offset, checked.records, checked.batches)
@@ -301,7 +301,7 @@ class RLMArchiveTask:
         """The metadata of what was written is never dropped while the process lives."""
         while True:
             try:
-                self._rooms.publisher.publish(record)
+                self._access.publisher.publish(record)
             except PublicationBacklogFullError:
                 await self._sleep(_PUBLISH_AGAIN_S)
             else:

@@ -7,7 +7,6 @@ from typing import cast
 import pytest
 
 from agent.archive_knowledge import ArchiveKnowledge, KnownSettings
-from agent.cluster_observer import Observation
 from agent.identity import AgentIdentity
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
@@ -18,6 +17,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.archive.archive_tier import ArchiveTier
+from rlm.lifecycle.cluster_observer import Observation
 from rlm.lifecycle.release import ClusterView, Release, Tiers, release_of
 from rlm.write_path.assignment import Assignment
 

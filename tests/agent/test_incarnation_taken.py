@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from agent.identity import AgentLock
-from agent.incarnation_watch import IncarnationTakenError
 from agent.metadata_topics import MetadataTopics
+from rlm.lifecycle.incarnation_watch import IncarnationTakenError
 from tests.agent.agent_rig import AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
 

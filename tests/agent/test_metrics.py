@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 
-from agent.late_storage import LateStorageManager
 from agent.metrics import StateCollector
 from agent.metrics_doc import _NoLedPartitions
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -15,6 +14,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.archive_object_id import ArchiveObjectId
+from plugin.guarded_storage import GuardedStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 
 
@@ -52,7 +52,7 @@ def test_archive_objects_and_their_bytes_are_metrics() -> None:
 
 def _collector(counters: Counter[str], archive: ArchiveStore) -> StateCollector:
     return StateCollector(
-        LateStorageManager(),
+        GuardedStorageManager(),
         _NoLedPartitions(),
         RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic),
         (RemoteWalMetadataStore(), archive),

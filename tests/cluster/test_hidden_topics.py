@@ -16,7 +16,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from agent.cluster_observer import ClusterObserver, Observation
 from doctor.cluster_questions import ask_topics
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from local_cluster.broker_config import ClusterSettings, server_properties
@@ -26,6 +25,7 @@ from local_cluster.port_block import free_port_block
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC
+from rlm.lifecycle.cluster_observer import ClusterObserver, Observation
 from rlm.lifecycle.release import TopicWatch
 from tests.cluster.script import PATIENCE_S
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from agent.late_storage import LateStorageManager
+from plugin.guarded_storage import GuardedStorageManager
 from plugin.segment_metadata import CombinedSegmentId
 from replication.follower import follower_proxy
 from replication.leader import response_links
@@ -90,7 +90,7 @@ async def test_no_failure_of_links_tells_anything_of_a_record(
 async def test_no_failure_of_an_upload_tells_anything_of_a_record(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    late, real = LateStorageManager(), MemoryStorage()
+    late, real = GuardedStorageManager(), MemoryStorage()
     late.arrived(real)
     monkeypatch.setattr(real, "copy_log_segment_data", raise_with)
     clocks = Clocks(lambda: 5.0, lambda: 1_700_000_000_000)

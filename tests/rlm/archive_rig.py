@@ -32,7 +32,7 @@ from plugin.segment_metadata import (
 )
 from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
 from rlm.archive.archive_plan import ArchiveLimits, LogView, StoreEntries
-from rlm.archive.archive_task import ArchiveRooms, ArchiveTaskLimits, RLMArchiveTask
+from rlm.archive.archive_task import ArchiveAccess, ArchiveTaskLimits, RLMArchiveTask
 from rlm.write_path.combine_task import Clocks
 from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.partition_schedule import ScheduleIntervals
@@ -185,7 +185,7 @@ class Agent:
         metrics = ArchiveMetrics(CollectorRegistry())
         self.metrics = metrics
         self.task = RLMArchiveTask(
-            ArchiveRooms(
+            ArchiveAccess(
                 "cluster", outside.wal_storage, outside.archive_storage, StoreEntries(outside.wal), self.archive, self
             ),
             CombinedSegmentId(1, incarnation, 0),

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.incarnation_watch import ANSWER_S, IncarnationTakenError, IncarnationWatch
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.store.store import RemoteWalMetadataStore
+from rlm.lifecycle.incarnation_watch import ANSWER_S, IncarnationTakenError, IncarnationWatch
 
 BROKER = 1
 

@@ -1,6 +1,5 @@
 """Which declared gaps an agent tells of."""
 
-from agent.led_gaps import LedGaps
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
@@ -12,6 +11,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
+from rlm.lifecycle.led_gaps import LedGaps
 from rlm.write_path.led_partition import PartitionStatus
 
 LED, ELSEWHERE = (TopicIdPartition(TopicId(b"g" * 16), number) for number in (0, 1))

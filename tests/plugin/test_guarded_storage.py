@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agent.late_storage import LateStorageManager
 from plugin.errors import RemoteStorageError
+from plugin.guarded_storage import GuardedStorageManager
 from plugin.remote_wal_storage_manager import RequestCounts, StorageContext, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from tests.rlm.memory_storage import MemoryStorage
@@ -15,39 +15,39 @@ METADATA = RemoteWalCombinedLogSegmentMetadata(SEGMENT, (), RemoteLogSegmentStat
 
 
 def test_before_it_arrived_every_call_fails_and_says_retry() -> None:
-    late = LateStorageManager()
+    guarded = GuardedStorageManager()
     calls: list[Callable[[], object]] = [
-        lambda: late.copy_log_segment_data(METADATA, []),
-        lambda: late.fetch_log_segment(SEGMENT, 0, 1),
-        lambda: late.fetch_segment_metadata(StoredSegment(SEGMENT, "key", 1, 1)),
-        lambda: late.delete_log_segment_data(SEGMENT),
-        late.list_log_segments,
+        lambda: guarded.copy_log_segment_data(METADATA, []),
+        lambda: guarded.fetch_log_segment(SEGMENT, 0, 1),
+        lambda: guarded.fetch_segment_metadata(StoredSegment(SEGMENT, "key", 1, 1)),
+        lambda: guarded.delete_log_segment_data(SEGMENT),
+        guarded.list_log_segments,
     ]
     for call in calls:
         with pytest.raises(RemoteStorageError, match="has not answered") as caught:
             call()
         assert caught.value.retriable
-    assert not late.is_there
-    assert late.request_counts == RequestCounts()
-    late.configure({}, StorageContext("cluster", 1))
-    late.close()
+    assert not guarded.is_there
+    assert guarded.request_counts == RequestCounts()
+    guarded.configure({}, StorageContext("cluster", 1))
+    guarded.close()
 
 
 def test_once_it_arrived_every_call_goes_there() -> None:
-    late, real = LateStorageManager(), MemoryStorage()
-    late.arrived(real)
-    assert late.is_there
+    guarded, real = GuardedStorageManager(), MemoryStorage()
+    guarded.arrived(real)
+    assert guarded.is_there
     real.objects[SEGMENT] = b"0123456789"
-    assert late.fetch_log_segment(SEGMENT, 2, 5) == b"234"
-    assert late.request_counts == real.request_counts
-    late.delete_log_segment_data(SEGMENT)
+    assert guarded.fetch_log_segment(SEGMENT, 2, 5) == b"234"
+    assert guarded.request_counts == real.request_counts
+    guarded.delete_log_segment_data(SEGMENT)
     assert real.objects == {}
-    assert list(late.list_log_segments()) == []
+    assert list(guarded.list_log_segments()) == []
 
 
 def test_whatever_the_real_one_raises_is_a_failure_of_that_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    late, real = LateStorageManager(), MemoryStorage()
-    late.arrived(real)
+    guarded, real = GuardedStorageManager(), MemoryStorage()
+    guarded.arrived(real)
 
     def broken(*_: object) -> None:
         raise KeyError("a record's bytes")
@@ -60,14 +60,14 @@ def test_whatever_the_real_one_raises_is_a_failure_of_that_call(monkeypatch: pyt
         monkeypatch.setattr(real, name, broken)
     monkeypatch.setattr(real, "list_log_segments", broken_on_the_way)
     calls: list[Callable[[], object]] = [
-        lambda: late.copy_log_segment_data(METADATA, []),
-        lambda: late.fetch_log_segment(SEGMENT, 0, 1),
-        lambda: late.fetch_segment_metadata(StoredSegment(SEGMENT, "key", 1, 1)),
-        lambda: late.delete_log_segment_data(SEGMENT),
-        lambda: list(late.list_log_segments()),
+        lambda: guarded.copy_log_segment_data(METADATA, []),
+        lambda: guarded.fetch_log_segment(SEGMENT, 0, 1),
+        lambda: guarded.fetch_segment_metadata(StoredSegment(SEGMENT, "key", 1, 1)),
+        lambda: guarded.delete_log_segment_data(SEGMENT),
+        lambda: list(guarded.list_log_segments()),
     ]
     for call in calls:
-        with pytest.raises(RemoteStorageError, match=r"KeyError at agent/test_late_storage\.py") as caught:
+        with pytest.raises(RemoteStorageError, match=r"KeyError at plugin/test_guarded_storage\.py") as caught:
             call()
         assert caught.value.label == "defect"
         assert "record" not in str(caught.value)

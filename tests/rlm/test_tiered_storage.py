@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.tiered_storage import LogEpochs, TieredStorageTier
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.kip405.kip405 import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
@@ -12,6 +11,7 @@ from metadata_topic.kip405.tiered_offsets import TieredOffsets
 from metadata_topic.records.states import FINISHED, STARTED
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.lifecycle.release import ClusterView, Release, Tiers, release_of
+from rlm.lifecycle.tiered_storage import LogEpochs, TieredStorageTier
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 3)
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import structlog
 
-from agent.publication_watch import STALLED, PublicationWatch
 from metadata_topic.settings.topic_settings import LinkPolicy
+from metadata_topic.topic.publication_watch import STALLED, PublicationWatch
 from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
 
 

@@ -74,6 +74,12 @@ def local_retention_ms(config: Mapping[str, str | None]) -> int | None:
     return value if value is None or value >= 0 else NEVER
 
 
+def longest_retention_ms(retentions_ms: Iterable[int]) -> int | None:
+    """NEVER when one of them is; None of none at all."""
+    known = list(retentions_ms)
+    return NEVER if NEVER in known else max(known, default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class _AnswersById:
     """Topics that were asked for by id, sorted by the answer."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.late_storage import LateStorageManager
-from agent.request_ceiling import RequestCeiling
 from plugin.errors import RemoteStorageError
+from plugin.guarded_storage import GuardedStorageManager
 from plugin.remote_wal_storage_manager import RequestCounts
+from plugin.request_ceiling import RequestCeiling
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import two_agents
@@ -64,7 +64,7 @@ def test_it_is_told_once_a_minute_and_for_as_long_as_it_lasts(clock: Clock, caps
 
 def test_a_call_beyond_the_ceiling_fails_as_one_of_the_store_and_deletions_go_on(clock: Clock) -> None:
     puts, gets = (RequestCeiling(kind, 3, "key", clock) for kind in ("PUT", "GET"))
-    late, real = LateStorageManager(puts, gets), MemoryStorage()
+    late, real = GuardedStorageManager(puts, gets), MemoryStorage()
     late.arrived(real)
     outcomes = []
     for sequence in range(5):
@@ -93,7 +93,7 @@ async def test_tiny_objects_without_end_stop_at_the_ceiling_and_nothing_is_lost(
 ) -> None:
     """As from a flush bug: each batch an object of its own."""
     ceiling = RequestCeiling("PUT", 20, "key", clock)
-    late = LateStorageManager(puts=ceiling)
+    late = GuardedStorageManager(puts=ceiling)
     async with running(tmp_path, commit=replace(LIMITS.commit, upload_bytes=1)) as rig:
         real = MemoryStorage()
         late.arrived(real)
@@ -123,7 +123,7 @@ async def test_reads_beyond_the_ceiling_come_inline(clock: Clock, monkeypatch: p
     async with two_agents() as agents:
         real = MemoryStorage()
         real.objects = agents.storage.objects
-        late = LateStorageManager(gets=RequestCeiling("GET", 2, "key", clock))
+        late = GuardedStorageManager(gets=RequestCeiling("GET", 2, "key", clock))
         late.arrived(real)
         monkeypatch.setattr(agents.storage, "fetch_log_segment", late.fetch_log_segment)
         follower = await agents.connect()

@@ -27,7 +27,7 @@ class WritePathLike(LedPartitions, Protocol):
         """A call met this; any thread may tell."""
 
 
-class LateWritePath:
+class GuardedWritePath:
     """`LedPartitions` for relays, `StoredLogs` for catching up. Event loop; `is_living` and `runs` on any thread."""
 
     def __init__(self) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from agent.request_ceiling import RequestCeiling
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import RemoteStorageError, defects_as_storage_errors
 from plugin.remote_wal_storage_manager import (
@@ -20,6 +19,7 @@ from plugin.remote_wal_storage_manager import (
     StorageContext,
     StoredSegment,
 )
+from plugin.request_ceiling import RequestCeiling
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteWalCombinedLogSegmentMetadata,
@@ -32,7 +32,7 @@ _PUTS = frozenset({"copy", "put", "list"})
 _GETS = frozenset({"fetch", "fetch metadata", "get"})
 
 
-class LateStorageManager(RemoteWalStorageManager):
+class GuardedStorageManager(RemoteWalStorageManager):
     """Stands in for a storage manager until `arrived` brings it."""
 
     def __init__(self, puts: RequestCeiling | None = None, gets: RequestCeiling | None = None) -> None:

@@ -1,10 +1,10 @@
 """What is published about an agent's care, and what the store makes of it."""
 
-from agent.node_registrations import StoreRegistrations, publish_registration
 from metadata_topic.records.records import PublishableRecord
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from rlm.lifecycle.node_care import NodeCare, NodeRegistration
+from rlm.lifecycle.node_registrations import StoreRegistrations, publish_registration
 
 
 class TopicOfOnePartition:

@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.late_storage import LateStorageManager
-from agent.store_snapshots import StoreSnapshots
-from agent.topic_memory import FILE_NAME, TopicMemory
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.records import RemoteWalTopicRebuilt
 from metadata_topic.records.states import FINISHED
@@ -16,8 +13,11 @@ from metadata_topic.store.archive_snapshot import EXTRA_NAME
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.store_snapshots import StoreSnapshots
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicDoubt
+from metadata_topic.store.topic_memory import FILE_NAME, TopicMemory
 from plugin.blob_storage import StoredBlob
+from plugin.guarded_storage import GuardedStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from tests.rlm.memory_storage import MemoryStorage
 
@@ -45,7 +45,7 @@ class MemoryStorageWithBlobs(MemoryStorage):
 
 
 def _snapshots(
-    store: RemoteWalMetadataStore, storage: LateStorageManager, state_directory: Path = Path("/nowhere")
+    store: RemoteWalMetadataStore, storage: GuardedStorageManager, state_directory: Path = Path("/nowhere")
 ) -> StoreSnapshots:
     times = iter(range(1000, 2000))
     keeper = SnapshotKeeper(storage, "c", 1, 7)
@@ -62,7 +62,7 @@ def _store(segments: int) -> RemoteWalMetadataStore:
 
 
 def test_what_was_saved_is_what_the_next_agent_starts_from() -> None:
-    storage = LateStorageManager()
+    storage = GuardedStorageManager()
     storage.arrived(MemoryStorageWithBlobs())
     assert _snapshots(_store(3), storage).save_if_changed()
     image = _snapshots(RemoteWalMetadataStore(), storage).load()
@@ -73,7 +73,7 @@ def test_what_was_saved_is_what_the_next_agent_starts_from() -> None:
 
 
 def test_only_a_store_that_has_read_on_is_saved() -> None:
-    storage = LateStorageManager()
+    storage = GuardedStorageManager()
     storage.arrived(MemoryStorageWithBlobs())
     store = _store(1)
     snapshots = _snapshots(store, storage)
@@ -89,7 +89,7 @@ def test_only_a_store_that_has_read_on_is_saved() -> None:
 
 
 def test_a_storage_that_is_not_there_in_time_is_done_without() -> None:
-    storage = LateStorageManager()
+    storage = GuardedStorageManager()
     snapshots = _snapshots(_store(1), storage)
     assert snapshots.load() is None
     assert not snapshots.save_if_changed()
@@ -98,7 +98,7 @@ def test_a_storage_that_is_not_there_in_time_is_done_without() -> None:
 
 @pytest.mark.parametrize("manager", [MemoryStorage(), MemoryStorageWithBlobs()])
 def test_a_storage_without_blobs_or_without_a_snapshot_is_done_without(manager: MemoryStorage) -> None:
-    storage = LateStorageManager()
+    storage = GuardedStorageManager()
     storage.arrived(manager)
     assert _snapshots(_store(1), storage).load() is None
     assert _snapshots(_store(1), storage).save_if_changed() is isinstance(manager, MemoryStorageWithBlobs)
@@ -106,7 +106,7 @@ def test_a_storage_without_blobs_or_without_a_snapshot_is_done_without(manager: 
 
 @pytest.mark.parametrize("is_read", [True, False])
 async def test_it_is_saved_at_the_interval_once_the_topic_was_read(is_read: bool) -> None:
-    storage, manager = LateStorageManager(), MemoryStorageWithBlobs()
+    storage, manager = GuardedStorageManager(), MemoryStorageWithBlobs()
     storage.arrived(manager)
     slept: list[float] = []
 
@@ -122,7 +122,7 @@ async def test_it_is_saved_at_the_interval_once_the_topic_was_read(is_read: bool
 
 
 def test_while_the_topic_is_in_doubt_nothing_is_saved_and_the_next_agent_doubts_it_again(tmp_path: Path) -> None:
-    storage, manager = LateStorageManager(), MemoryStorageWithBlobs()
+    storage, manager = GuardedStorageManager(), MemoryStorageWithBlobs()
     storage.arrived(manager)
     store = _store(3)
     assert store.topic.reads(TopicId(b"a" * 16), {0: 3})
@@ -140,7 +140,7 @@ def test_while_the_topic_is_in_doubt_nothing_is_saved_and_the_next_agent_doubts_
     assert manager.blobs == saved
 
     later = RemoteWalMetadataStore()
-    assert _snapshots(later, LateStorageManager(), tmp_path).load() is None  # the store does not answer
+    assert _snapshots(later, GuardedStorageManager(), tmp_path).load() is None  # the store does not answer
     later.topic.reads(TopicId(b"b" * 16), {0: 9})
     assert set(later.topic.doubts) == {TopicDoubt.BEGAN_ANEW}
     later.apply(RemoteWalTopicRebuilt(TopicId(b"b" * 16), 77), (0, 9))

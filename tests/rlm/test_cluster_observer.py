@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError
 
-from agent.cluster_observer import ClusterObserver, ClusterUnknownError, local_retention_ms
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import (
@@ -21,6 +20,12 @@ from metadata_topic.topic.cluster_descriptions import (
     DescribedTopic,
 )
 from metadata_topic.topic.topic import METADATA_TOPIC
+from rlm.lifecycle.cluster_observer import (
+    ClusterObserver,
+    ClusterUnknownError,
+    local_retention_ms,
+    longest_retention_ms,
+)
 from rlm.lifecycle.release import NEVER, TopicWatch
 
 GRACE_MS = 300
@@ -242,3 +247,8 @@ def test_names_of_topics_that_are_gone_and_not_wanted_are_not_asked_for_for_ever
 )
 def test_local_retention(config: dict[str, str | None], expected: int | None) -> None:
     assert local_retention_ms(config) == expected
+
+
+@pytest.mark.parametrize(("retentions", "expected"), [([], None), ([5, 9, 7], 9), ([5, NEVER, 9], NEVER), ([0], 0)])
+def test_the_longest_retention(retentions: list[int], expected: int | None) -> None:
+    assert longest_retention_ms(retentions) == expected

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from agent.tail_uploads import TailUploads
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.tail_upload import TailRequest, TailStored, TopicPartitionName
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.combine_task import UploadedSegment
+from rlm.write_path.tail_uploads import TailUploads
 
 T0: TopicPartitionName = ("t", 0)
 KEY = TopicIdPartition(TopicId(b"t" * 16), 0)
