@@ -3,10 +3,10 @@
 from agent.descriptors import bounded_open_files
 from agent.settings import AgentSettings
 from rlm.lifecycle.orphans import HealingLimits
-from rlm.write_path.backlog_uploads import BacklogLimits
 from rlm.write_path.group_commit import CommitLimits
 from rlm.write_path.log_manager_limits import LogManagerLimits
 from rlm.write_path.partition_schedule import ScheduleIntervals
+from rlm.write_path.passed_over import BacklogLimits
 
 
 def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:

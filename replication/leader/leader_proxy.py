@@ -27,7 +27,7 @@ from replication.wire.fetch_frame import Buffer, MalformedFrameError
 from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection
 from replication.wire.peer_connection import Address, Listener, check_certificate, connect_framed
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree, is_hello
-from rlm.write_path.combine_task import UploadedSegment
+from rlm.write_path.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

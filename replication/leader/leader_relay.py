@@ -47,8 +47,8 @@ from replication.wire.peer_protocol import (
     coalesce_ranges,
     decode_inline_request,
 )
-from rlm.write_path.combine_task import UploadedSegment
 from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
 

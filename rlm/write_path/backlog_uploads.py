@@ -17,68 +17,23 @@ import asyncio
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 
 import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.offset_ranges import OffsetRange
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.bandwidth import TokenBucket
-from rlm.write_path.combine_task import RLMWalCombineTask, UploadedSegment
+from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.gap_listener import GapListener
+from rlm.write_path.log_task import LogTask, Outcome, ReadError, TaskOutcome
+from rlm.write_path.passed_over import BacklogLimits, PassedOver
 from rlm.write_path.segment_queue import MetaQueueItem
-from rlm.write_path.wal_task import Outcome, ReadError, RLMWalTask, TaskOutcome, run_tasks
+from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.wal_task import run_tasks
 
 log = structlog.get_logger(__name__)
 
 _LOGS_PER_OBJECT = 256
-
-
-@dataclass(frozen=True, slots=True)
-class BacklogLimits:
-    """Bounds of what goes on beside the uploads for links."""
-
-    object_bytes: int
-    """remote.wal.log.manager.combiner.task.upload.bytes"""
-    bytes_per_s: int
-    """remote.wal.log.manager.backlog.max.bytes.per.second"""
-    retry_s: float
-    retry_max_s: float
-
-
-@dataclass(slots=True)
-class PassedOver:
-    """What of one log was passed over and is not stored yet. Other threads may look at its properties."""
-
-    assignment: Assignment
-    task: RLMWalTask
-    since_s: float
-    """When it was passed over."""
-    items: list[MetaQueueItem] = field(default_factory=list)
-    """What was read and is not stored."""
-    left: tuple[OffsetRange, ...] = ()
-    """Ascending, with what the items hold."""
-
-    @property
-    def first_offset(self) -> int | None:
-        """The first offset that is not stored; None: all are."""
-        left = self.left
-        return left[0][0] if left else None
-
-    @property
-    def offsets(self) -> int:
-        """How many are not stored. The log may have no record at some of them."""
-        return sum(end - begin for begin, end in self.left)
-
-    def looked(self) -> None:
-        """The task ran, or items were stored."""
-        unread = self.task.missing
-        if not self.items:
-            self.left = unread
-            return
-        read_to = self.items[-1].last_offset + 1
-        self.left = ((self.items[0].first_offset, read_to), *unread)
 
 
 class BacklogUploads:
@@ -108,7 +63,7 @@ class BacklogUploads:
         self.on_void: Callable[[TopicIdPartition], None] = lambda _partition: None
         """Told of a log that was cut, or is gone. It is released from here before."""
 
-    def add(self, assignment: Assignment, task: RLMWalTask) -> PassedOver:
+    def add(self, assignment: Assignment, task: LogTask) -> PassedOver:
         """Store what the task has to read, besides what is left of the same log."""
         partition, now_s = assignment.topic_id_partition, self._clock()
         known = self._logs.get(partition)

@@ -26,13 +26,13 @@ from plugin.errors import RemoteStorageError, RemoteStorageTimeoutError, defect_
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import (
     CombinedSegmentId,
-    RemoteLogSegmentMetadataEntry,
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
 
@@ -49,19 +49,6 @@ class Clocks:
     monotonic_s: Callable[[], float]
     wall_ms: Callable[[], int]
     """Milliseconds since 1970."""
-
-
-@dataclass(frozen=True, slots=True)
-class UploadedSegment:
-    """A combined segment that is stored."""
-
-    combined_segment_id: CombinedSegmentId
-    items: tuple[MetaQueueItem, ...]
-    entries: tuple[RemoteLogSegmentMetadataEntry, ...]
-    """`entries[i]` says where `items[i]` lies in the object."""
-    size_bytes: int
-    stored_s: float
-    """Monotonic."""
 
 
 class RLMWalCombineTask:

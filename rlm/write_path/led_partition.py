@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import structlog
 
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.backlog_uploads import PassedOver
 from rlm.write_path.led_views import StoredLog
+from rlm.write_path.log_task import LogTask, TaskOutcome
+from rlm.write_path.passed_over import PassedOver
 from rlm.write_path.segment_queue import MetaQueueItem
-from rlm.write_path.wal_task import RLMWalTask, TaskOutcome
 
 log = structlog.get_logger(__name__)
 
@@ -22,7 +22,7 @@ class LedPartition:
     """
 
     assignment: Assignment
-    task: RLMWalTask
+    task: LogTask
     append_seen_s: float | None = None
     """When the oldest append that was not read yet was noticed."""
     is_failing: bool = False

@@ -13,7 +13,8 @@ from typing import Final
 
 from kafka_log.errors import LogDirectoryError
 from rlm.write_path.append_watcher import AppendWatcher
-from rlm.write_path.wal_task import Outcome, RLMWalTask, Run, TaskOutcome, read_defect, run_tasks
+from rlm.write_path.log_task import LogTask, Outcome, Run, TaskOutcome
+from rlm.write_path.wal_task import read_defect, run_tasks
 
 _HERE_BYTES: Final = 256 * 1024
 """So much is read on the event loop at a time: in 0.1 ms as batches of 16 KB, in 4 ms as the smallest there are."""
@@ -27,10 +28,10 @@ class LogReader:
         self._watcher = watcher
         self._clock = clock
         self._pool = pool
-        self._running: set[RLMWalTask] = set()
-        self._released: set[RLMWalTask] = set()
+        self._running: set[LogTask] = set()
+        self._released: set[LogTask] = set()
 
-    def is_running(self, task: RLMWalTask) -> bool:
+    def is_running(self, task: LogTask) -> bool:
         """Whether the task is being run in the pool."""
         return task in self._running
 
@@ -79,7 +80,7 @@ class LogReader:
                 task.close()
         return outcomes
 
-    def release(self, task: RLMWalTask) -> None:
+    def release(self, task: LogTask) -> None:
         """Close the task's files, as soon as it does not run."""
         if task in self._running:
             self._released.add(task)

@@ -29,7 +29,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from rlm.write_path.append_watcher import AppendWatcher
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.backlog_uploads import BacklogUploads
-from rlm.write_path.combine_task import RLMWalCombineTask, UploadedSegment
+from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.gap_listener import NO_GAPS, GapListener
 from rlm.write_path.group_commit import Gather, GroupCommit, Load, Step, UploadNow, Urgency, Wait
 from rlm.write_path.led_partition import LedPartition, PartitionStatus, WritePathLoad, tell_unfinished
@@ -37,13 +37,15 @@ from rlm.write_path.led_views import StoredLog
 from rlm.write_path.link_policy import LinkDecider, LinkMode
 from rlm.write_path.log_manager_limits import LogManagerLimits
 from rlm.write_path.log_reader import LogReader
+from rlm.write_path.log_task import Outcome, ReadError, Run, TaskOutcome
 from rlm.write_path.machine import THIS_MACHINE, Machine
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.partition_schedule import PartitionSchedule
 from rlm.write_path.resume_point import ResumePoint, ResumeUnknownError
 from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from rlm.write_path.upload_listener import UploadListener, UploadListeners
-from rlm.write_path.wal_task import Outcome, ReadError, RLMWalTask, Run, TaskOutcome
+from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.wal_task import RLMWalTask
 
 log = structlog.get_logger(__name__)
 

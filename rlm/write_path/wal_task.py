@@ -1,7 +1,6 @@
 """RLMWalTask: reads what was appended to one led partition's active segment (KIP-1176)."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -13,34 +12,10 @@ from kafka_log.segment_tail import Gap, LogDeleted, TailEvent, TailRead, Truncat
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange
 from plugin.errors import defect_site
+from rlm.write_path.log_task import LogTask, Outcome, ReadError, Run, TaskOutcome
 from rlm.write_path.resume_point import ResumePoint
 from rlm.write_path.resumed_tail import ResumedTail
 from rlm.write_path.segment_queue import MetaQueueItem
-
-ReadError = LogDirectoryError | MalformedFileError
-"""What a run of a task may fail with: the disk, or a broken leader-epoch-checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskOutcome:
-    """What one run of a task found."""
-
-    items: tuple[MetaQueueItem, ...]
-    read_bytes: int
-    next_offset: int
-    """The first offset that was not read yet; negative when the log has not been found."""
-    backlog_bytes: int
-    """What there is beyond; only known when something was read. While ranges are missing, more than that."""
-    truncated_at: int | None
-    """The log was cut at this offset: what was uploaded from there on is dead."""
-    gaps: tuple[Gap, ...]
-    """What was to be read and cannot be had any more."""
-    deleted: bool
-
-    @property
-    def more(self) -> bool:
-        """There is more to read now."""
-        return self.backlog_bytes > 0
 
 
 class RLMWalTask:
@@ -141,12 +116,6 @@ class RLMWalTask:
         self._tail.close()
 
 
-Run = tuple[RLMWalTask, float]
-"""A task, and when the oldest append that it is to read was noticed."""
-Outcome = TaskOutcome | ReadError | None
-"""None: the budget did not reach this task."""
-
-
 def run_tasks(runs: list[Run], budget_bytes: int, clock: Callable[[], float]) -> list[Outcome]:
     """In a thread of the pool: run the tasks one after the other; None for those that the budget did not reach.
 
@@ -169,7 +138,7 @@ def run_tasks(runs: list[Run], budget_bytes: int, clock: Callable[[], float]) ->
     return outcomes
 
 
-def read_defect(task: RLMWalTask, error: Exception) -> ReadError:
+def read_defect(task: LogTask, error: Exception) -> ReadError:
     """What nobody thought of while reading a log is this partition's failure, and no other's."""
     return MalformedFileError(task.directory, 0, f"a defect of reading it: {defect_site(error)}")
 

@@ -38,9 +38,9 @@ from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import Hello
-from rlm.write_path.combine_task import UploadedSegment
 from rlm.write_path.metrics import StageTimes
 from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.uploaded_segment import UploadedSegment
 from tests.replication.fake_led import FakeLed
 from tests.replication.fetch_frames import partition, request, response
 from tests.rlm.memory_storage import MemoryStorage

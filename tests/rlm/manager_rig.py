@@ -14,16 +14,17 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.backlog_uploads import BacklogLimits
-from rlm.write_path.combine_task import Clocks, RLMWalCombineTask, UploadedSegment
+from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
 from rlm.write_path.group_commit import CommitLimits
 from rlm.write_path.link_policy import CostLimits, LinkDecider
 from rlm.write_path.log_manager_limits import LogManagerLimits
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.partition_schedule import ScheduleIntervals
+from rlm.write_path.passed_over import BacklogLimits
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
 from rlm.write_path.resume_point import ResumePoint
+from rlm.write_path.uploaded_segment import UploadedSegment
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
 

@@ -7,8 +7,9 @@ import pytest
 from kafka_log.open_files import OpenFiles
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from rlm.write_path.log_task import TaskOutcome
 from rlm.write_path.resume_point import ResumePoint
-from rlm.write_path.wal_task import RLMWalTask, TaskOutcome
+from rlm.write_path.wal_task import RLMWalTask
 from tests.kafka_log.log_writer import LogWriter
 
 

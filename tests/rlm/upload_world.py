@@ -24,8 +24,8 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.backlog_uploads import PassedOver
 from rlm.write_path.led_partition import LedPartition
+from rlm.write_path.passed_over import PassedOver
 from rlm.write_path.resume_point import resume_point
 from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from rlm.write_path.wal_task import RLMWalTask

@@ -17,18 +17,20 @@ from rlm.lifecycle.failover import FailoverPlanner
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.lifecycle.release import Tiers
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.backlog_uploads import BacklogLimits, PassedOver
-from rlm.write_path.combine_task import Clocks, RLMWalCombineTask, UploadedSegment
+from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
 from rlm.write_path.group_commit import CommitLimits
 from rlm.write_path.link_policy import CostLimits, LinkDecider
 from rlm.write_path.log_manager_limits import LogManagerLimits
+from rlm.write_path.log_task import LogTask, TaskOutcome
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.partition_schedule import ScheduleIntervals
+from rlm.write_path.passed_over import BacklogLimits, PassedOver
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
 from rlm.write_path.resume_point import ResumePoint, resume_point
 from rlm.write_path.segment_queue import MetaQueueItem
-from rlm.write_path.wal_task import RLMWalTask, TaskOutcome, run_tasks
+from rlm.write_path.uploaded_segment import UploadedSegment
+from rlm.write_path.wal_task import run_tasks
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.simulation.directory_events import SimulatedDirectoryEvents
 from tests.simulation.led_log import BatchKey, LedLog
@@ -128,7 +130,7 @@ class AgentModel:
         self.unstored: dict[TopicIdPartition, dict[BatchKey, WrittenBatch]] = {}
         """What neither the topic tells as stored, nor this incarnation has."""
         self.stored_ids: set[CombinedSegmentId] = set()
-        self.looks: dict[RLMWalTask, tuple[int, float]] = {}
+        self.looks: dict[LogTask, tuple[int, float]] = {}
         """How many cuts of the log a task has seen at least, and when that was told."""
         self.cuts_at_start: dict[TopicIdPartition, int] = {}
         self.passed_over = self.gaps_declared = self.gathered = 0
@@ -140,7 +142,7 @@ class AgentModel:
         backlog, manager = self.manager._backlog, self.manager
         add, gather = backlog.add, manager._gather
 
-        def counted_add(assignment: Assignment, task: RLMWalTask) -> PassedOver:
+        def counted_add(assignment: Assignment, task: LogTask) -> PassedOver:
             self.passed_over += 1
             return add(assignment, task)
 
@@ -282,6 +284,6 @@ class AgentModel:
 class _Looked(list[Any]):
     """Outcomes of `run_tasks`."""
 
-    def __init__(self, outcomes: list[Any], seen: dict[RLMWalTask, int]) -> None:
+    def __init__(self, outcomes: list[Any], seen: dict[LogTask, int]) -> None:
         super().__init__(outcomes)
         self.seen = seen

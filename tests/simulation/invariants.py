@@ -11,7 +11,7 @@ from plugin.segment_metadata import (
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.write_path.combine_task import UploadedSegment
+from rlm.write_path.uploaded_segment import UploadedSegment
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.simulation.agent_model import LIMITS, QUEUE_BYTES, UPLOAD_BYTES, UPLOADS_MAX, AgentModel
 from tests.simulation.led_log import BatchKey, LedLog, key_of

@@ -10,7 +10,7 @@ from metadata_topic.records.publishable import Publishable
 from metadata_topic.store.snapshot import read_snapshot
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.write_path.combine_task import UploadedSegment
+from rlm.write_path.uploaded_segment import UploadedSegment
 from tests.simulation.agent_model import AgentModel
 from tests.simulation.invariants import Invariants
 from tests.simulation.led_log import LedLog

@@ -1,0 +1,54 @@
+"""What a log manager passed over, to be stored beside what is new."""
+
+from dataclasses import dataclass, field
+
+from metadata_topic.records.offset_ranges import OffsetRange
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.log_task import LogTask
+from rlm.write_path.segment_queue import MetaQueueItem
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogLimits:
+    """Bounds of what goes on beside the uploads for links."""
+
+    object_bytes: int
+    """remote.wal.log.manager.combiner.task.upload.bytes"""
+    bytes_per_s: int
+    """remote.wal.log.manager.backlog.max.bytes.per.second"""
+    retry_s: float
+    retry_max_s: float
+
+
+@dataclass(slots=True)
+class PassedOver:
+    """What of one log was passed over and is not stored yet. Other threads may look at its properties."""
+
+    assignment: Assignment
+    task: LogTask
+    since_s: float
+    """When it was passed over."""
+    items: list[MetaQueueItem] = field(default_factory=list)
+    """What was read and is not stored."""
+    left: tuple[OffsetRange, ...] = ()
+    """Ascending, with what the items hold."""
+
+    @property
+    def first_offset(self) -> int | None:
+        """The first offset that is not stored; None: all are."""
+        left = self.left
+        return left[0][0] if left else None
+
+    @property
+    def offsets(self) -> int:
+        """How many are not stored. The log may have no record at some of them."""
+        return sum(end - begin for begin, end in self.left)
+
+    def looked(self) -> None:
+        """The task ran, or items were stored."""
+        unread = self.task.missing
+        if not self.items:
+            self.left = unread
+            return
+        read_to = self.items[-1].last_offset + 1
+        self.left = ((self.items[0].first_offset, read_to), *unread)

@@ -1,0 +1,19 @@
+"""A combined segment that is stored, as listeners are told of it."""
+
+from dataclasses import dataclass
+
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from rlm.write_path.segment_queue import MetaQueueItem
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedSegment:
+    """A combined segment that is stored."""
+
+    combined_segment_id: CombinedSegmentId
+    items: tuple[MetaQueueItem, ...]
+    entries: tuple[RemoteLogSegmentMetadataEntry, ...]
+    """`entries[i]` says where `items[i]` lies in the object."""
+    size_bytes: int
+    stored_s: float
+    """Monotonic."""
