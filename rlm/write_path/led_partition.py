@@ -84,6 +84,7 @@ class LedPartition:
             elif kept is not item:
                 self._unstored[item.first_offset] = kept
                 self.pending_bytes -= len(item.records) - len(kept.records)
+        self.followers_offset = min(self.followers_offset, offset)
         self._unstored_changed()
 
     def stored_log(self) -> StoredLog:

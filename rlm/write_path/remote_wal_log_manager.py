@@ -441,7 +441,7 @@ class RemoteWalLogManager:
         """Leave to the backlog what lies between here and the followers, where that is more than a few objects."""
         partition, far_bytes = led.assignment.topic_id_partition, _FAR_BEHIND_OBJECTS * self._limits.commit.upload_bytes
         is_far = led.backlog_bytes > far_bytes and led.followers_offset > led.task.next_offset >= 0
-        if not is_far or partition in self._hurried or self._reader.is_running(led.task):
+        if not is_far or partition in self._hurried:
             return
         rest = led.task.pass_over(led.followers_offset)
         if rest is not None:
@@ -470,7 +470,6 @@ class RemoteWalLogManager:
         log.info("log_truncated", partition=str(partition), offset=offset)
         self._queue.discard(partition, offset)
         led.truncated(offset)
-        led.followers_offset = min(led.followers_offset, offset)
         self._listeners.partition_truncated(partition, offset)
 
     def _start_upload(self, now_s: float) -> None:
