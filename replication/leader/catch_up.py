@@ -21,7 +21,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,6 +37,7 @@ from replication.leader.link_planner import SendLinked
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import PeerCapabilities
 from rlm.write_path.led_views import FoundRuns, ProvedRun, StoredLog
+from rlm.write_path.machine import thread_pool
 
 log = structlog.get_logger(__name__)
 
@@ -84,8 +85,9 @@ class CatchUp:
         limits: CatchUpLimits,
         metrics: ReplicationMetrics,
         clock: Callable[[], float] = time.monotonic,
+        pool: Callable[[int, str], Executor] = thread_pool,
     ) -> None:
-        """`index` is the agent's link index."""
+        """`index` is the agent's link index; `pool` makes so many threads of that name."""
         self.index = index
         self.limits = limits
         self.metrics = metrics
@@ -94,7 +96,7 @@ class CatchUp:
         self._found = LinkIndex(limits.max_batches)
         self._newest: CombinedSegmentId | None = None
         self._looked_at: tuple[StoredObjectId, float] | None = None
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="catch-up")
+        self._pool = pool(_THREADS, "catch-up")
 
     def uploaded(self, segment: CombinedSegmentId) -> None:
         """This agent has stored an object."""

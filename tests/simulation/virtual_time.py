@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
+from tests.simulation.network import AcceptedSocket, ListeningSocket, Network
+
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
@@ -54,13 +56,14 @@ class _JumpingSelector:
 
 
 class VirtualTimeLoop(asyncio.BaseEventLoop):
-    """See the module's summary. Readers are called when `readable` says so."""
+    """See the module's summary. Readers are called when `readable` says so; connections are those of `network`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._selector = _JumpingSelector()
         self._readers: dict[FileDescriptorLike, Callable[[], object]] = {}
         self.default_executor: Executor | None = None
+        self.network = Network(self)
 
     def time(self) -> float:
         return self._selector.now_s
@@ -88,6 +91,28 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         return super().run_in_executor(executor or self.default_executor, func, *args)
+
+    async def create_server(self, protocol_factory: Any, *where: Any, **options: Any) -> Any:
+        assert options.get("ssl") is None
+        return self.network.listen((where[0], where[1]), lambda end: end.begin(protocol_factory()))
+
+    async def create_connection(self, protocol_factory: Any, *where: Any, **options: Any) -> Any:
+        assert options.get("ssl") is None
+        end = await self.network.connect((where[0], where[1]))
+        protocol = protocol_factory()
+        end.begin(protocol)
+        return end, protocol
+
+    async def sock_accept(self, sock: Any) -> Any:
+        assert isinstance(sock, ListeningSocket)
+        return await sock.accept()
+
+    async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **options: Any) -> Any:
+        assert isinstance(sock, AcceptedSocket)
+        assert options.get("ssl") is None
+        protocol = protocol_factory()
+        sock.end.begin(protocol)
+        return sock.end, protocol
 
     def _process_events(self, event_list: list[Any]) -> None:
         assert not event_list
