@@ -93,7 +93,7 @@ class FollowerProxy:
 
     def _bypass_of(self, broker_id: int, bypass: Bypass) -> LeaderBypass:
         way = AgentWay(partial(self._reach_agent, broker_id), partial(self._relay, broker_id), self._unconnected)
-        return LeaderBypass(broker_id, bypass, way, self._context.metrics, self._context.clock)
+        return LeaderBypass(broker_id, bypass, way, self._context.metrics)
 
     @property
     def bypassed(self) -> list[int]:

@@ -42,6 +42,7 @@ class Bypass:
     """Made anew for each connection, so that rotated files take effect."""
     login: Callable[[FramedConnection], Awaitable[None]] | None = None
     """The agent's own, on each connection; None: the local broker's frames begin at once. Raises as AgentWay.reach."""
+    clock: Callable[[], float] = time.monotonic
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +69,13 @@ class _Silence:
 class LeaderBypass:
     """Serves the local broker's connections to one leader, by its agent or past it."""
 
-    def __init__(
-        self,
-        leader_id: int,
-        bypass: Bypass,
-        agent: AgentWay,
-        metrics: ReplicationMetrics,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, leader_id: int, bypass: Bypass, agent: AgentWay, metrics: ReplicationMetrics) -> None:
         self.leader_id = leader_id
         self._address = bypass.brokers[leader_id]
         self._bypass = bypass
         self._agent = agent
         self._metrics = metrics
-        self._clock = clock
+        self._clock = bypass.clock
         self._route = LeaderRoute(bypass.limits)
         self._brokers: set[FramedConnection] = set()
         """The local broker's connections that take the present way."""
