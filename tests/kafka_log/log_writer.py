@@ -23,7 +23,7 @@ class WrittenSegment:
 
     @property
     def size(self) -> int:
-        return sum(len(b.raw) for b in self.batches)
+        return sum([len(b.raw) for b in self.batches])
 
 
 class LogWriter:
@@ -54,7 +54,10 @@ class LogWriter:
         return [b for segment in self.segments for b in segment.batches]
 
     def file(self, segment: WrittenSegment, suffix: str = "log") -> Path:
-        return self.path / f"{segment.base_offset:020d}.{suffix}"
+        return Path(self._name(segment, suffix))
+
+    def _name(self, segment: WrittenSegment, suffix: str = "log") -> str:
+        return f"{self.path}/{segment.base_offset:020d}.{suffix}"
 
     def append(self, records: int = 1, leader_epoch: int = 0, payload: bytes = b"x") -> WrittenBatch:
         """One batch; a new leader epoch goes into the checkpoint first, as Kafka does it."""
@@ -66,11 +69,10 @@ class LogWriter:
         raw = batch(base, records, leader_epoch, payload)
         written = WrittenBatch(base, base + records - 1, leader_epoch, raw)
         active = self.segments[-1]
-        if active.size:
-            self._index(active, written)
-        with self.file(active).open("r+b") as out:
-            out.seek(active.size)
-            out.write(raw)
+        size = active.size
+        if size:
+            self._write(self._name(active, "index"), self._index_entry(active, written, size))
+        self._write(self._name(active), raw, at=size)
         active.batches.append(written)
         self.ever_written.add(raw)
         return written
@@ -157,9 +159,16 @@ class LogWriter:
             out.truncate(self._preallocate_bytes)
         self._stamp()
 
-    def _index(self, segment: WrittenSegment, written: WrittenBatch) -> None:
-        with self.file(segment, "index").open("ab") as out:
-            out.write(struct.pack(">II", written.last_offset - segment.base_offset, segment.size))
+    def _index_entry(self, segment: WrittenSegment, written: WrittenBatch, position: int) -> bytes:
+        return struct.pack(">II", written.last_offset - segment.base_offset, position)
+
+    def _write(self, path: str, raw: bytes, at: int | None = None) -> None:
+        """Into a file that is there, or to the end of one that need not be. A simulation does this most of all."""
+        fd = os.open(path, os.O_WRONLY if at is not None else os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.pwrite(fd, raw, at) if at is not None else os.write(fd, raw)
+        finally:
+            os.close(fd)
 
     def _truncate_file(self, segment: WrittenSegment) -> None:
         os.truncate(self.file(segment), segment.size)

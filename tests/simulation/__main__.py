@@ -4,10 +4,10 @@ import argparse
 import re
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 
 from tests.simulation.faults import FAULTS
+from tests.simulation.many_runs import Outcome, run_in_processes
 from tests.simulation.plan import EVENTS, Event, plan, shortened
 from tests.simulation.simulation import FailedRunError, simulate
 
@@ -19,31 +19,34 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many runs")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="SEED", help="the first run's seed")
+    parser.add_argument("--processes", type=int, default=2, help="how many of them at a time")
     parser.add_argument("--events", type=int, default=EVENTS, help="how many events a run has")
     parser.add_argument("--seed", type=int, help="run this one alone; if it fails, with fewer events, and tell all")
     given = parser.parse_args()
     if given.seed is not None:
         return _replay(given.seed, given.events)
-    return _run_many(range(given.first, given.first + given.seeds), given.events)
+    return _run_many(range(given.first, given.first + given.seeds), given.events, given.processes)
 
 
-def _run_many(seeds: Sequence[int], events: int) -> int:
-    hits, failed = Counter[str](), list[int]()
+def _run_many(seeds: Sequence[int], events: int, processes: int) -> int:
     began_s = told_s = time.monotonic()
-    for done, seed in enumerate(seeds, 1):
-        try:
-            hits += simulate(seed, plan(seed, events)).hits
-        except FailedRunError as error:
-            failed.append(seed)
-            _tell(f"seed {seed} failed: {error}\n  python -m tests.simulation --seed {seed} --events {events}")
-        if time.monotonic() - told_s > _TOLD_EVERY_S or done == len(seeds):
-            told_s = time.monotonic()
-            _tell(f"{done} of {len(seeds)} runs in {told_s - began_s:.0f} s, {len(failed)} failed")
-    _tell("\n".join(f"{hits[fault]:>10}  {fault}" for fault in FAULTS))
-    missed = [fault for fault in FAULTS if not hits[fault]]
+
+    def tell(outcome: Outcome) -> None:
+        nonlocal told_s
+        now_s = time.monotonic()
+        if now_s - told_s > _TOLD_EVERY_S or outcome.done == len(seeds):
+            told_s, spent_s = now_s, now_s - began_s
+            left_s = spent_s / outcome.done * (len(seeds) - outcome.done)
+            _tell(f"{outcome.done} of {len(seeds)} runs in {spent_s:.0f} s, {len(outcome.failed)} failed")
+            _tell(f"  {left_s:.0f} s to go")
+
+    outcome = run_in_processes(seeds, processes, events, tell)
+    _tell("\n".join(f"seed {seed} failed: {told}" for seed, told in sorted(outcome.failed.items())))
+    _tell("\n".join(f"{outcome.hits[fault]:>10}  {fault}" for fault in FAULTS))
+    missed = [fault for fault in FAULTS if not outcome.hits[fault]]
     if missed:
         _tell(f"never met: {', '.join(missed)}")
-    return 1 if failed or missed else 0
+    return 1 if outcome.failed or missed else 0
 
 
 def _replay(seed: int, events: int) -> int:

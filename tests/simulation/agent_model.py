@@ -4,8 +4,6 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry
-
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.records import RemoteWalNodeRegistration
@@ -66,6 +64,8 @@ class Surroundings(Protocol):
     logs: dict[TopicIdPartition, LedLog]
     storage: SeededStorage
     topic: TopicModel
+    metrics: WriteMetrics
+    stage_times: StageTimes
 
     def note(self, *what: object) -> None: ...
 
@@ -103,8 +103,7 @@ class AgentModel:
         self.publication = Publication(world.topic, lambda record: world.published(self, record))
         self.consumption = Consumption(world.topic, store)
         self.store = store
-        registry = CollectorRegistry()
-        metrics = WriteMetrics(registry)
+        metrics = world.metrics
         clocks = Clocks(self._loop.time, self._wall_ms)
         first_id = CombinedSegmentId(broker_id, incarnation, 0)
         self.uploading = SeededExecutor(self._loop, UPLOADS_MAX, world.storage.delays)
@@ -116,7 +115,7 @@ class AgentModel:
         self.directory_events: list[SimulatedDirectoryEvents] = []
         machine = Machine(self._loop.time, self._pool, self._directory_events)
         decider = LinkDecider(CostLimits(BREAK_EVEN_BYTES, LIMITS.commit.interval_s))
-        self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, StageTimes(registry), metrics, machine)
+        self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, machine)
         self.gaps = GapDeclarations(first_id, self.publication, store.apply, Tiers(), metrics, self._wall_ms)
         self.failover = FailoverPlanner(broker_id, store)
         self.manager.gaps = self

@@ -2,7 +2,7 @@
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.publishable import Publishable, encoded
@@ -23,11 +23,28 @@ class TopicModel:
         self.loop = loop
         self.rng = rng
         self.records: list[MetadataRecord] = []
-        self.is_away = False
-        """Nothing is acknowledged, and who publishes much is refused."""
+        self._is_away = False
+        self._held: list[Callable[[], None]] = []
         self.delay_max_s = 0.02
         self.on_acknowledged: Callable[[MetadataRecord], None] = lambda _record: None
         self.on_refused: Callable[[], None] = lambda: None
+
+    @property
+    def is_away(self) -> bool:
+        """Nothing is acknowledged, and who publishes much is refused."""
+        return self._is_away
+
+    @is_away.setter
+    def is_away(self, is_away: bool) -> None:
+        self._is_away = is_away
+        if not is_away:
+            held, self._held = self._held, []
+            for send in held:
+                send()
+
+    def when_back(self, send: Callable[[], None]) -> None:
+        """Call `send` once it is not away any more: to try again and again would be most of what a run does."""
+        self._held.append(send)
 
     def append(self, raw: tuple[bytes, bytes]) -> None:
         """A broker has taken it."""
@@ -65,8 +82,11 @@ class Publication:
             self._topic.loop.call_later(self._topic.rng.uniform(0.001, self._topic.delay_max_s), self._send)
 
     def _send(self) -> None:
+        if self._topic.is_away and not self._is_dead:
+            self._topic.when_back(self._send)
+            return
         self._is_sending = False
-        if not self._topic.is_away and not self._is_dead:
+        if not self._is_dead:
             for _ in range(self._topic.rng.randint(1, len(self._waiting))):
                 self._topic.append(self._waiting.popleft())
         self._send_later()
@@ -91,9 +111,8 @@ class Consumption:
         self._look()
 
     def _read(self, end: int) -> None:
-        for offset in range(self._read_to, end):
-            source: Source = (0, offset)
-            self.store.apply(self._topic.records[offset], source)
+        places: Iterator[Source] = ((0, offset) for offset in range(self._read_to, end))
+        self.store.apply_all(zip(self._topic.records[self._read_to : end], places, strict=True))
         self._read_to = max(self._read_to, end)
 
     def _look(self) -> None:

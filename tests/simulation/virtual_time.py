@@ -90,7 +90,10 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self.call_soon(turn)
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        return super().run_in_executor(executor or self.default_executor, func, *args)
+        executor = executor or self.default_executor
+        if isinstance(executor, SeededExecutor):  # it is on this thread, so nothing has to be handed over
+            return executor.call(func, args, asyncio.Future(loop=self))
+        return super().run_in_executor(executor, func, *args)
 
     async def create_server(self, protocol_factory: Any, *where: Any, **options: Any) -> Any:
         assert options.get("ssl") is None
@@ -132,8 +135,14 @@ Ended = Callable[[Callable[..., Any], tuple[Any, ...], Any], None]
 class _Call:
     """One call in a pool that has no threads."""
 
-    def __init__(self, pool: "SeededExecutor", function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self.future: Future[Any] = Future()
+    def __init__(
+        self,
+        pool: "SeededExecutor",
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        future: Future[Any] | asyncio.Future[Any],
+    ) -> None:
+        self.future = future
         self._pool = pool
         self._function = function
         self._arguments = arguments
@@ -144,7 +153,10 @@ class _Call:
 
     def begin(self, delays: Delays) -> bool:
         """False when it was cancelled before a thread had time for it."""
-        if not self.future.set_running_or_notify_cancel():
+        if isinstance(self.future, asyncio.Future):
+            if self.future.cancelled():
+                return False
+        elif not self.future.set_running_or_notify_cancel():
             return False
         self._timer = self._pool.loop.call_later(delays[0], self._take_effect, delays[1])
         return True
@@ -166,6 +178,8 @@ class _Call:
     def tell(self) -> None:
         """Its caller learns of it."""
         self._pool.told(self, self._function, self._arguments, self._result)
+        if self.future.cancelled():  # nobody waits any more
+            return
         if self._error is not None:
             self.future.set_exception(self._error)
         else:
@@ -201,12 +215,22 @@ class SeededExecutor(Executor):
         """Makes each call."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        self._queue(_Call(self, partial(function, **options) if options else function, arguments, future))
+        return future
+
+    def call(
+        self, function: Callable[..., T], arguments: tuple[Any, ...], future: asyncio.Future[T]
+    ) -> asyncio.Future[T]:
+        """As `submit`, for who waits on the loop."""
+        self._queue(_Call(self, function, arguments, future))
+        return future
+
+    def _queue(self, call: _Call) -> None:
         if self._is_shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        call = _Call(self, partial(function, **options) if options else function, arguments)
         self._queued.append(call)
         self._begin()
-        return call.future
 
     def _begin(self) -> None:
         while self._idle and self._queued:

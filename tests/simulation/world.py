@@ -5,11 +5,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
+
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.store.snapshot import read_snapshot
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
+from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.uploaded_segment import UploadedSegment
 from tests.simulation.agent_model import AgentModel
 from tests.simulation.invariants import Invariants
@@ -31,7 +34,7 @@ class World:
         self.loop.default_executor = SeededExecutor(self.loop, 8, lambda: (0.0, 0.0))
         self._streams: dict[str, random.Random] = {}
         self.hits: Counter[str] = Counter()
-        self.trace: list[str] = []
+        self._trace: list[tuple[float, tuple[object, ...]]] = []
         partitions = [TopicIdPartition(TOPIC, number) for number in range(2 + seed % 2)]
         self.logs = {one: LedLog(one, directory / f"t-{one.partition}", BROKERS[0]) for one in partitions}
         self.topic = TopicModel(self.loop, self.random("topic"))
@@ -39,6 +42,9 @@ class World:
         self.invariants = Invariants(self.logs, self.storage)
         self.topic.on_acknowledged = self.invariants.acknowledged
         self.topic.on_refused = lambda: self.hit("publication refused")
+        registry = CollectorRegistry()
+        self.metrics, self.stage_times = WriteMetrics(registry), StageTimes(registry)
+        """Of all agents: nothing here depends on them, and it takes long to make them."""
         self.agents: dict[int, AgentModel] = {}
         self.incarnations = Counter[int]()
         self.released: set[CombinedSegmentId] = set()
@@ -57,7 +63,12 @@ class World:
         return self._streams[name]
 
     def note(self, *what: object) -> None:
-        self.trace.append(f"{self.loop.time():.6f} {' '.join(map(str, what))}")
+        self._trace.append((self.loop.time(), what))
+
+    @property
+    def trace(self) -> list[str]:
+        """All that was noted, a line each."""
+        return [f"{at_s:.6f} {' '.join(map(str, what))}" for at_s, what in self._trace]
 
     def hit(self, fault: str) -> None:
         self.hits[fault] += 1
