@@ -12,6 +12,7 @@ from functools import partial
 
 import structlog
 
+from agent.setting_types import milliseconds
 from agent.settings import AgentSettings
 from agent.transfer_limits import healing_limits
 from metadata_topic.records.archive_records import ArchiveRecord
@@ -79,9 +80,9 @@ def archive_links(settings: AgentSettings, archive: ArchiveStore, prices: Prices
     Then it still knows of objects, but its peers may not be able to read them either. Where reading from the archive
     never pays, topics with the policy `always` alone are given such links.
     """
-    if not settings.remote_wal_archive_enable:
+    if not settings.archive.enable:
         return None
-    requests = prices.of_storage_manager(settings.remote_wal_archive_storage_manager_class_name)
+    requests = prices.of_storage_manager(settings.archive.storage_manager_class_name)
     try:
         min_run_bytes = prices.get_break_even_bytes(requests)
     except PriceError as error:
@@ -163,7 +164,7 @@ class ArchiveSide:
     async def _take_care(
         self, care: ArchiveCare, task: RLMArchiveTask, sleep: Callable[[float], Awaitable[None]]
     ) -> None:
-        interval_s = self._settings.remote_wal_archive_care_interval_ms / 1000
+        interval_s = self._settings.archive.care_interval_s
         while True:
             await asyncio.to_thread(self._care_once, care, task)
             await sleep(interval_s)
@@ -176,7 +177,7 @@ class ArchiveSide:
         )
 
     async def _look_for_orphans(self, care: ArchiveCare, sleep: Callable[[float], Awaitable[None]]) -> None:
-        interval_s = self._settings.remote_wal_orphans_interval_ms / 1000
+        interval_s = self._settings.lifecycle.orphans_interval_s
         while True:
             searched = await asyncio.to_thread(self._search_orphans, care)
             await sleep(interval_s if searched else min(interval_s, _ORPHANS_RETRY_S))
@@ -200,7 +201,7 @@ class ArchiveSide:
                     reason=doubt or "their writers' registrations are not known either",
                     hint="remote-wal metadata rebuild",
                 )
-            if not doubt and self._settings.remote_wal_orphans_heal_enable:
+            if not doubt and self._settings.lifecycle.orphans_heal_enable:
                 care.heal(found, now_ms, incarnations)
         except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
             self._parts.metrics.orphan_rounds_skipped.labels(skipped_because(error)).inc()
@@ -214,11 +215,11 @@ class ArchiveSide:
 
     def _load(self) -> ObjectArchiveStorage | None:
         settings = self._settings
-        prefix = settings.remote_wal_archive_storage_manager_impl_prefix
+        prefix = settings.archive.storage_manager_impl_prefix
         try:
             storage = load_archive_storage(
-                settings.remote_wal_archive_storage_manager_class_name,
-                settings.remote_wal_archive_storage_manager_class_path,
+                settings.archive.storage_manager_class_name,
+                settings.archive.storage_manager_class_path,
                 settings_under_prefix(self._raw, prefix),
                 self._context,
                 prefix,
@@ -228,7 +229,7 @@ class ArchiveSide:
             log.warning("archive_storage_not_there", error=str(error), consequence="nothing is archived")
             return None
         self.missing = None
-        log.info("archive_storage_ready", manager=settings.remote_wal_archive_storage_manager_class_name)
+        log.info("archive_storage_ready", manager=settings.archive.storage_manager_class_name)
         return storage
 
     def _make_task(self, storage: ObjectArchiveStorage) -> RLMArchiveTask:
@@ -248,25 +249,25 @@ class ArchiveSide:
         settings = self._settings
         return ArchiveTaskLimits(
             ArchiveLimits(
-                settings.remote_wal_archive_object_min_bytes,
-                settings.remote_wal_archive_object_max_bytes,
-                settings.remote_wal_archive_object_max_age_ms,
+                settings.archive.object_min_bytes,
+                settings.archive.object_max_bytes,
+                milliseconds(settings.archive.object_max_age_s),
             ),
             ScheduleIntervals(
-                settings.remote_wal_archive_task_interval_ms / 1000,
-                settings.remote_wal_archive_task_retry_interval_ms / 1000,
-                settings.remote_wal_archive_task_retry_interval_max_ms / 1000,
+                settings.archive.task_interval_s,
+                settings.archive.task_retry_interval_s,
+                settings.archive.task_retry_interval_max_s,
             ),
-            settings.remote_wal_archive_bytes_per_second,
-            settings.remote_wal_archive_thread_pool_size,
-            settings.remote_wal_archive_prepared_ttl_ms,
-            settings.remote_wal_archive_object_run_bytes,
+            settings.archive.bytes_per_second,
+            settings.archive.thread_pool_size,
+            milliseconds(settings.archive.prepared_ttl_s),
+            settings.archive.object_run_bytes,
         )
 
     def _care_limits(self) -> CareLimits:
         settings = self._settings
         return CareLimits(
-            settings.remote_wal_archive_delete_grace_ms,
-            settings.remote_wal_log_metadata_topic_retention_ms // 3,
-            settings.remote_wal_archive_prepared_ttl_ms,
+            milliseconds(settings.archive.delete_grace_s),
+            milliseconds(settings.metadata.topic_retention_s) // 3,
+            milliseconds(settings.archive.prepared_ttl_s),
         )

@@ -23,11 +23,11 @@ _KEY = "remote.wal.agent.bypass"
 
 def check_bypass(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
     """Raises AgentSettingsError, naming the key."""
-    if not settings.remote_wal_agent_bypass:
+    if not settings.bypass.brokers:
         return
     _check_addresses(settings, file)
-    protocol = settings.remote_wal_agent_bypass_security_protocol
-    if protocol.endswith("PLAINTEXT") and not settings.remote_wal_agent_bypass_plaintext_accepted:
+    protocol = settings.bypass.security_protocol
+    if protocol.endswith("PLAINTEXT") and not settings.bypass.plaintext_accepted:
         raise AgentSettingsError(
             f"{file}: {_KEY}.plaintext.accepted: {_KEY}.security.protocol is {protocol}, so records cross the network "
             "unencrypted, and without SASL everybody who reaches the listener may act as a broker; make it SSL, or "
@@ -44,13 +44,13 @@ def check_bypass(settings: AgentSettings, broker: BrokerProperties, file: Path) 
 
 
 def _check_addresses(settings: AgentSettings, file: Path) -> None:
-    unknown = sorted(settings.remote_wal_agent_bypass.keys() - settings.remote_wal_agent_peers.keys())
+    unknown = sorted(settings.bypass.brokers.keys() - settings.peers.peers.keys())
     if unknown:
         raise AgentSettingsError(
             f"{file}: {_KEY}: broker {unknown[0]} is not in remote.wal.agent.peers; name the same brokers in both"
         )
-    for broker_id, where in settings.remote_wal_agent_bypass.items():
-        if where == settings.remote_wal_agent_peers[broker_id]:
+    for broker_id, where in settings.bypass.brokers.items():
+        if where == settings.peers.peers[broker_id]:
             raise AgentSettingsError(
                 f"{file}: {_KEY}: {broker_id}@{where} is that broker's agent, which is to be bypassed; name a listener "
                 "of the broker itself"
@@ -72,13 +72,11 @@ def _check_files(settings: AgentSettings, protocol: str, file: Path) -> None:
 
 def bypass(broker: BrokerProperties, settings: AgentSettings, client: KafkaClientConfig) -> Bypass | None:
     """None where dead agents are not bypassed. Raises AgentSettingsError when there is no login for a listener."""
-    brokers = {one: where for one, where in settings.remote_wal_agent_bypass.items() if one != broker.node_id}
+    brokers = {one: where for one, where in settings.bypass.brokers.items() if one != broker.node_id}
     if not brokers:
         return None
-    limits = RouteLimits(
-        settings.remote_wal_agent_bypass_after_ms / 1000, settings.remote_wal_agent_bypass_return_after_ms / 1000
-    )
-    wants_login = settings.remote_wal_agent_bypass_security_protocol.startswith("SASL") and not _broker_logs_in(broker)
+    limits = RouteLimits(settings.bypass.after_s, settings.bypass.return_after_s)
+    wants_login = settings.bypass.security_protocol.startswith("SASL") and not _broker_logs_in(broker)
     return Bypass(brokers, limits, lambda: tls_context(settings), _login(client).on if wants_login else None)
 
 
@@ -106,7 +104,7 @@ def tls_context(settings: AgentSettings) -> ssl.SSLContext | None:
 
     None where these listeners speak no TLS. Raises OSError, ssl.SSLError.
     """
-    if not settings.remote_wal_agent_bypass_security_protocol.endswith("SSL"):
+    if not settings.bypass.security_protocol.endswith("SSL"):
         return None
     certificate, key, authority = _files(settings)
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(authority))
@@ -118,7 +116,7 @@ def tls_context(settings: AgentSettings) -> ssl.SSLContext | None:
 
 def _files(settings: AgentSettings) -> tuple[Path | None, Path | None, Path | None]:
     """Certificate, key and authority: certificate and key are both those for the bypass, or both the agent's own."""
-    own = settings.remote_wal_agent_bypass_ssl_certificate_file, settings.remote_wal_agent_bypass_ssl_key_file
+    own = settings.bypass.ssl_certificate_file, settings.bypass.ssl_key_file
     if not any(own):
-        own = settings.remote_wal_agent_ssl_certificate_file, settings.remote_wal_agent_ssl_key_file
-    return *own, settings.remote_wal_agent_bypass_ssl_ca_file or settings.remote_wal_agent_ssl_ca_file
+        own = settings.tls.certificate_file, settings.tls.key_file
+    return *own, settings.bypass.ssl_ca_file or settings.tls.ca_file

@@ -10,7 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from agent.settings import AgentSettings, key_of
+from agent.settings import AgentSettings
 from metadata_topic.settings.topic_settings import (
     ARCHIVE_KEY,
     ENABLE_KEY,
@@ -67,12 +67,12 @@ def describe_settings() -> list[Mapping[str, Any]]:
     """Every key with its type, default and meaning, for the documentation."""
     return [
         {
-            "key": key_of(name),
+            "key": key,
             "type": _type_name(field.annotation),
             "default": _default_text(field.get_default(call_default_factory=True, validated_data={})),
             "description": field.description or "",
         }
-        for name, field in AgentSettings.model_fields.items()
+        for key, field in AgentSettings.documented().items()
     ]
 
 
@@ -123,7 +123,7 @@ def _prose(text: str) -> str:
 
 
 def _agent_rows() -> Iterator[Row]:
-    fields = list(AgentSettings.model_fields.values())
+    fields = AgentSettings.documented().values()
     for setting, field in zip(describe_settings(), fields, strict=True):
         kind = f"{setting['type']}{_bounds(field)}"
         yield f"`{setting['key']}`", kind, _code(setting["default"]), setting["description"]

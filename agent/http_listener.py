@@ -19,7 +19,7 @@ def is_loopback(host: str) -> bool:
 def check_http_listener(listener: Listener, settings: AgentSettings, source: object) -> None:
     """Raises AgentSettingsError, naming the key, and `source`, which says to listen there."""
     address = listener if isinstance(listener, Address) else Address(*listener.getsockname()[:2])
-    if not settings.remote_wal_agent_http_plaintext_accepted and not is_loopback(address.host):
+    if not settings.http.plaintext_accepted and not is_loopback(address.host):
         raise AgentSettingsError(
             f"{source}: {_KEY}.listener: {address} is open to other hosts, and what it tells (topics, brokers, store) "
             "goes there unencrypted and to whoever asks; take a loopback address or, in a network that you trust, set "

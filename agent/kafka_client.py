@@ -7,7 +7,7 @@ from metadata_topic.topic.client_config import KafkaClientConfig, read_command_c
 
 def client_config(broker: BrokerProperties, settings: AgentSettings) -> KafkaClientConfig:
     """How the agent reaches Kafka. Raises AgentSettingsError."""
-    servers = settings.remote_wal_agent_bootstrap_servers
+    servers = settings.client.bootstrap_servers
     if servers is None:
         reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
         client = [listener for name, listener in broker.listeners.items() if name not in reserved]
@@ -16,5 +16,5 @@ def client_config(broker: BrokerProperties, settings: AgentSettings) -> KafkaCli
                 "remote.wal.agent.bootstrap.servers: the broker has no client listener, so it must be set"
             )
         servers = f"{client[0].host or '127.0.0.1'}:{client[0].port}"
-    file = settings.remote_wal_agent_client_config
+    file = settings.client.client_config
     return read_command_config(servers, file)

@@ -19,6 +19,7 @@ from agent.identity import AgentIdentity
 from agent.leadership import LeadershipReader, LedByTopic, assignments
 from agent.metadata_topics import MetadataTopics, Place
 from agent.partition_directories import partition_directories
+from agent.setting_types import milliseconds
 from agent.settings import AgentSettings
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.meta_properties import directory_ids
@@ -79,7 +80,7 @@ class KafkaSide:
         self.store = RemoteWalMetadataStore()
         self.archive = ArchiveStore()
         keeper = SnapshotKeeper(storage, identity.cluster_id, identity.broker_id, identity.incarnation)
-        memory = TopicMemory(settings.remote_wal_agent_state_directory)
+        memory = TopicMemory(settings.process.state_directory)
         self._snapshots = StoreSnapshots(self.store, self.archive, keeper, storage, wall_ms, memory)
         self._consumer = RemoteWalMetadataConsumer(
             client, self.store, rack=identity.rack, load_snapshot=self._snapshots.load, archive=self.archive
@@ -179,7 +180,7 @@ class KafkaSide:
         if self.incarnation.look():
             await self._register()
         self._leadership = LeadershipReader(self._client, self._identity.broker_id)
-        snapshot_interval_s = self._settings.remote_wal_log_metadata_snapshot_interval_ms / 1000
+        snapshot_interval_s = self._settings.metadata.snapshot_interval_s
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_leadership(self._leadership))
             tasks.create_task(self._watch_incarnation())
@@ -206,11 +207,11 @@ class KafkaSide:
         registration = AgentRegistration(
             self._identity.broker_id,
             self._identity.incarnation,
-            str(self._settings.remote_wal_agent_http_listener),
-            str(self._settings.remote_wal_agent_peer_listener),
+            str(self._settings.http.listener),
+            str(self._settings.peers.peer_listener),
             version("remote-wal"),
             self._identity.started_ms,
-            self._settings.remote_wal_archive_enable,
+            self._settings.archive.enable,
             directory_ids({directory.path for directory in self._log_directories}),
         )
         writer = SettingsWriter(self._client)
@@ -224,7 +225,7 @@ class KafkaSide:
     async def _follow_leadership(self, leadership: LeadershipReader) -> None:
         from confluent_kafka import KafkaException
 
-        interval_s = self._settings.remote_wal_agent_leadership_interval_ms / 1000
+        interval_s = self._settings.process.leadership_interval_s
         while True:
             self._changed.clear()
             try:
@@ -247,7 +248,7 @@ class KafkaSide:
             led,
             self.topic_settings.topics,
             self._partition_directories(),
-            self._settings.remote_wal_link_latency_bound_ms,
+            milliseconds(self._settings.link.latency_bound_s),
         )
 
     def _partition_directories(self) -> list[PartitionDirectory]:

@@ -15,6 +15,7 @@ import structlog
 
 from agent.identity import AgentIdentity
 from agent.kafka_side import KafkaSide
+from agent.setting_types import milliseconds
 from agent.settings import AgentSettings
 from agent.transfer_limits import healing_limits
 from kafka_log.errors import MalformedFileError
@@ -88,11 +89,12 @@ class Lifecycle:
         store = parts.kafka.store
         registrations = StoreRegistrations(store, self._agents)
         self._care = NodeCare(
-            identity.broker_id, identity.incarnation, registrations, settings.remote_wal_node_takeover_ms
+            identity.broker_id, identity.incarnation, registrations, milliseconds(settings.lifecycle.node_takeover_s)
         )
         self._failover = FailoverPlanner(identity.broker_id, store)
         limits = ExpirationLimits(
-            settings.remote_wal_expiration_delete_grace_ms, settings.remote_wal_uncommitted_ttl_ms
+            milliseconds(settings.lifecycle.expiration_delete_grace_s),
+            milliseconds(settings.lifecycle.uncommitted_ttl_s),
         )
         self._planner = ExpirationPlanner(
             store,
@@ -112,7 +114,7 @@ class Lifecycle:
             ),
             parts.clocks,
             DeletionPolicy(
-                settings.remote_wal_expiration_deletes_per_second,
+                settings.lifecycle.expiration_deletes_per_second,
                 _DELETE_THREADS,
                 store.published_segment,
                 parts.metrics,
@@ -122,13 +124,13 @@ class Lifecycle:
             parts.storage,
             store,
             parts.kafka.metadata_read_to_end,
-            settings.remote_wal_uncommitted_ttl_ms,
+            milliseconds(settings.lifecycle.uncommitted_ttl_s),
             parts.clocks.wall_ms,
             OwnWork(self._planner.is_being_deleted, parts.is_under_way),
             healing_limits(settings),
             parts.kafka.topic_doubt,
         )
-        self._unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.remote_wal_uncommitted_ttl_ms / 1000 / 4)
+        self._unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.lifecycle.uncommitted_ttl_s / 4)
         parts.metrics.metadata_topic_problems.set_function(lambda: len(parts.kafka.topics.problems))
         self._names: Mapping[TopicId, str] = {}
         self._led: Sequence[Assignment] = ()
@@ -160,21 +162,21 @@ class Lifecycle:
             log.info("lifecycle_waits", reason="the metadata topic is not read yet")
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(
-                self._repeat(self._declare_dead, settings.remote_wal_failover_check_interval_ms, self._led_changed)
+                self._repeat(self._declare_dead, settings.lifecycle.failover_check_interval_s, self._led_changed)
             )
             tasks.create_task(self._watch_cluster())
-            tasks.create_task(self._repeat(self._expiration.run_once, settings.remote_wal_expiration_task_interval_ms))
+            tasks.create_task(self._repeat(self._expiration.run_once, settings.lifecycle.expiration_task_interval_s))
             tasks.create_task(self._look_for_orphans())
 
     async def _repeat(
-        self, step: Callable[[], Awaitable[None]], interval_ms: int, sooner: asyncio.Event | None = None
+        self, step: Callable[[], Awaitable[None]], interval_s: float, sooner: asyncio.Event | None = None
     ) -> None:
         never = asyncio.Event()
         while True:
             (sooner or never).clear()
             await step()
             try:
-                async with asyncio.timeout(interval_ms / 1000):
+                async with asyncio.timeout(interval_s):
                     await (sooner or never).wait()
             except TimeoutError:
                 continue
@@ -220,9 +222,9 @@ class Lifecycle:
 
     async def _watch_cluster(self) -> None:
         settings = self._settings
-        watch = TopicWatch(settings.remote_wal_expiration_topic_gone_ms)
+        watch = TopicWatch(milliseconds(settings.lifecycle.expiration_topic_gone_s))
         observer = ClusterObserver(self._client, self._identity.broker_id, watch)
-        await self._repeat(lambda: self._observe(observer), settings.remote_wal_expiration_cluster_interval_ms)
+        await self._repeat(lambda: self._observe(observer), settings.lifecycle.expiration_cluster_interval_s)
 
     async def _observe(self, observer: ClusterObserver) -> None:
         from confluent_kafka import KafkaException
@@ -269,7 +271,7 @@ class Lifecycle:
     # Orphans.
 
     async def _look_for_orphans(self) -> None:
-        interval_s = self._settings.remote_wal_orphans_interval_ms / 1000
+        interval_s = self._settings.lifecycle.orphans_interval_s
         await self._cluster_seen.wait()
         while True:
             searched = await self._search_orphans()
@@ -281,7 +283,7 @@ class Lifecycle:
             comparisons = await self._in_thread(self._orphans.compare, brokers)
             still = self.brokers_to_care_for()  # a listing takes its time
             for comparison in (comparisons[broker_id] for broker_id in comparisons if broker_id in still):
-                if self._settings.remote_wal_orphans_heal_enable and comparison.disagreements:
+                if self._settings.lifecycle.orphans_heal_enable and comparison.disagreements:
                     await self._in_thread(self._orphans.heal, comparison, self._parts.publisher)
         except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
             self._parts.metrics.orphan_rounds_skipped.labels(skipped_because(error)).inc()

@@ -17,17 +17,17 @@ MIN_FRAME_BYTES = 64 * MIB
 
 def other_bytes(settings: AgentSettings) -> int:
     """What is not for frames."""
-    uploads = settings.remote_wal_log_manager_combiner_thread_pool_size
-    upload_bytes = settings.remote_wal_log_manager_combiner_task_upload_bytes
-    archive_bytes = 2 * settings.remote_wal_archive_object_max_bytes if settings.remote_wal_archive_enable else 0
+    uploads = settings.log_manager.combiner_thread_pool_size
+    upload_bytes = settings.log_manager.combiner_task_upload_bytes
+    archive_bytes = 2 * settings.archive.object_max_bytes if settings.archive.enable else 0
     return (
         PROCESS_BYTES
         + INDEX_BYTES
         + PUBLICATION_BYTES
-        + settings.remote_wal_log_manager_combiner_queue_bytes
+        + settings.log_manager.combiner_queue_bytes
         + 2 * (uploads + 1) * upload_bytes  # in pieces, and in one piece for the store's client; one of the backlog
-        + settings.remote_wal_hydration_cache_bytes
-        + settings.remote_wal_hydration_cache_bytes // 4  # reads for a broker that is far behind
+        + settings.hydration.cache_bytes
+        + settings.hydration.cache_bytes // 4  # reads for a broker that is far behind
         + archive_bytes
     )
 
@@ -44,5 +44,5 @@ class FrameBytes:
 
 def frame_bytes(settings: AgentSettings) -> FrameBytes:
     """A quarter for requests, which are small, the rest for responses."""
-    eighth = (settings.remote_wal_agent_memory_bytes - other_bytes(settings)) // 8
+    eighth = (settings.process.memory_bytes - other_bytes(settings)) // 8
     return FrameBytes(2 * eighth, 3 * eighth, 3 * eighth)

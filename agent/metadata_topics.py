@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from agent.setting_types import milliseconds
 from agent.settings import AgentSettings
 from metadata_topic.records.errors import MetadataTopicError, TopicNotKnownError
 from metadata_topic.settings.settings_topic import SettingsReader
@@ -72,11 +73,11 @@ class MetadataTopics:
         self._clock = clock
         self._sleep = sleep
         self._configured = MetadataTopicSettings(
-            settings.remote_wal_log_metadata_topic_num_partitions,
-            settings.remote_wal_log_metadata_topic_replication_factor,
-            settings.remote_wal_log_metadata_topic_retention_ms,
+            settings.metadata.topic_num_partitions,
+            settings.metadata.topic_replication_factor,
+            milliseconds(settings.metadata.topic_retention_s),
         )
-        self._grace_ms = settings.remote_wal_expiration_delete_grace_ms
+        self._grace_ms = milliseconds(settings.lifecycle.expiration_delete_grace_s)
         self._longest_local_retention_ms: int | None = None
         self._missing_since_s: float | None = None
         self.problems: tuple[TopicProblem, ...] = ()

@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from agent.kafka_client import client_config
+from agent.setting_types import milliseconds
 from agent.settings import AgentSettings
 from agent.transfer_limits import healing_limits
 from kafka_log.meta_properties import read_meta_properties
@@ -26,17 +27,17 @@ class OrphanCheck:
 
     def __init__(self, broker: BrokerProperties, settings: AgentSettings) -> None:
         """Raises RemoteStorageError when the store cannot be used."""
-        prefix = settings.remote_log_wal_storage_manager_impl_prefix
+        prefix = settings.storage.manager_impl_prefix
         self._broker_id = broker.node_id
         store = RemoteWalMetadataStore()
-        if (remembered := TopicMemory(settings.remote_wal_agent_state_directory).load()) is not None:
+        if (remembered := TopicMemory(settings.process.state_directory).load()) is not None:
             store.topic.remember(remembered)
         self._session = TopicSession(
             client_config(broker, settings), broker.node_id, time.monotonic, broker.rack, store
         )
         self._storage = load_storage_manager(
-            settings.remote_log_wal_storage_manager_class_name,
-            settings.remote_log_wal_storage_manager_class_path,
+            settings.storage.manager_class_name,
+            settings.storage.manager_class_path,
             settings_under_prefix(broker.raw, prefix),
             StorageContext(read_meta_properties(broker.log_dirs[0]).cluster_id, broker.node_id),
             prefix,
@@ -45,7 +46,7 @@ class OrphanCheck:
             self._storage,
             store,
             self._session.read_to_end,
-            settings.remote_wal_uncommitted_ttl_ms,
+            milliseconds(settings.lifecycle.uncommitted_ttl_s),
             wall_ms,
             limits=healing_limits(settings),
             topic_doubt=lambda: "; ".join(store.topic.doubts.values()),

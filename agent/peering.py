@@ -9,9 +9,9 @@ from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 
 def peer_tls(settings: AgentSettings) -> PeerTls | None:
     """What agents prove themselves with; None where they speak plaintext."""
-    certificate = settings.remote_wal_agent_ssl_certificate_file
-    key = settings.remote_wal_agent_ssl_key_file
-    authority = settings.remote_wal_agent_ssl_ca_file
+    certificate = settings.tls.certificate_file
+    key = settings.tls.key_file
+    authority = settings.tls.ca_file
     if certificate is None or key is None or authority is None:
         return None
     return PeerTls(certificate, key, authority)
@@ -19,14 +19,12 @@ def peer_tls(settings: AgentSettings) -> PeerTls | None:
 
 def peer_addresses(broker: BrokerProperties, settings: AgentSettings) -> dict[int, Address]:
     """The other agents by broker id."""
-    return {
-        broker_id: peer for broker_id, peer in settings.remote_wal_agent_peers.items() if broker_id != broker.node_id
-    }
+    return {broker_id: peer for broker_id, peer in settings.peers.peers.items() if broker_id != broker.node_id}
 
 
 def replica_listeners(broker: BrokerProperties, settings: AgentSettings) -> dict[int, Address]:
     """Where this agent poses as each other broker, by broker id."""
-    host, base = settings.remote_wal_agent_replica_listen_host, settings.remote_wal_agent_replica_port_base
+    host, base = settings.peers.replica_listen_host, settings.peers.replica_port_base
     return {broker_id: Address(host, base + broker_id) for broker_id in peer_addresses(broker, settings)}
 
 
@@ -41,5 +39,5 @@ def own_hello(identity: AgentIdentity, settings: AgentSettings) -> Hello:
 
     A leader's agent that gave it such a link would have to send the whole response once more, inline.
     """
-    unread = PeerCapabilities.NONE if settings.remote_wal_archive_enable else PeerCapabilities.ARCHIVE_LINKS
+    unread = PeerCapabilities.NONE if settings.archive.enable else PeerCapabilities.ARCHIVE_LINKS
     return Hello(identity.cluster_id, identity.broker_id, identity.incarnation, CAPABILITIES & ~unread)

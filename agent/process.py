@@ -80,9 +80,9 @@ class Agent:
         self._parts = Parts(self._registry)
         self._descriptors = DescriptorWatch(self._registry)
         self._client = client_config(broker, settings)
-        self._prices = Prices.load(settings.remote_wal_prices_file or DEFAULT_PRICES_FILE)
+        self._prices = Prices.load(settings.link.prices_file or DEFAULT_PRICES_FILE)
         self._http = HttpEndpoint(self._registry, self.describe, self.not_ready, self.objects, self.degraded)
-        self._http_listener = self._supervision.handed.take("http", settings.remote_wal_agent_http_listener)
+        self._http_listener = self._supervision.handed.take("http", settings.http.listener)
         check_http_listener(self._http_listener, settings, "the socket that was handed over")
         self._begun: tuple[AgentIdentity, Relaying] | None = None
         self._system: StorageSystem | None = None
@@ -93,9 +93,7 @@ class Agent:
 
         Raises OSError when relaying cannot begin, MalformedFileError when a log directory's identity cannot be read.
         """
-        watchdog = Watchdog(
-            self._settings.remote_wal_agent_watchdog_timeout_ms / 1000, self._supervision.manager, sys.stderr
-        )
+        watchdog = Watchdog(self._settings.process.watchdog_timeout_s, self._supervision.manager, sys.stderr)
         self._parts.start(_WATCHDOG, watchdog.run)
         self._parts.start(_DESCRIPTORS, self._descriptors.run)
         formatted = formatted_directory(self._broker.log_dirs)
@@ -136,7 +134,7 @@ class Agent:
         log.info("agent_started", broker=identity.broker_id, incarnation=identity.incarnation)
         if not waited:
             self._serve_http()
-        if self._settings.remote_log_wal_storage_system_enable:
+        if self._settings.storage.system_enable:
             self._parts.start(_STORAGE_SYSTEM, partial(self._begin_storage_system, identity, relaying))
         await stop.wait()
         self._is_stopping = True
@@ -149,7 +147,7 @@ class Agent:
 
     async def _drain(self) -> None:
         """Upload and publish what is left. Neither a defect nor a part that hangs keeps the process from its end."""
-        timeout_s = 2 * self._settings.remote_wal_agent_shutdown_timeout_ms / 1000 + _CLOSING_S
+        timeout_s = 2 * self._settings.process.shutdown_timeout_s + _CLOSING_S
         try:
             async with asyncio.timeout(timeout_s):
                 await self._parts.stop(_STORAGE_SYSTEM)
@@ -227,7 +225,7 @@ class Agent:
             reasons.append("stopping")
         if self._begun is None:
             reasons.append(_NOT_FORMATTED)
-        elif self._settings.remote_log_wal_storage_system_enable:
+        elif self._settings.storage.system_enable:
             reasons += self._system.missing if self._system is not None else ["starting"]
         return reasons
 
@@ -256,7 +254,7 @@ def run_agent(broker: BrokerProperties, settings: AgentSettings) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
     supervision = Supervision.of_this_process()
-    lock = AgentLock(Path(settings.remote_wal_agent_state_directory))
+    lock = AgentLock(Path(settings.process.state_directory))
     try:
         uvloop.run(_run(broker, settings, lock, supervision))
     finally:

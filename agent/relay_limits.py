@@ -1,5 +1,6 @@
 """The limits of links and of catch-up reads, from the settings."""
 
+from agent.setting_types import milliseconds
 from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
 from plugin.prices import StorePrices
@@ -10,10 +11,10 @@ from replication.leader.leader_context import LeaderLimits
 def catch_up_read_limits(settings: AgentSettings) -> CatchUpReadLimits:
     """A quarter of the cache at most, and half of the time that a response has."""
     return CatchUpReadLimits(
-        settings.remote_wal_catch_up_thread_pool_size,
-        settings.remote_wal_catch_up_fetch_max_bytes_per_second,
-        settings.remote_wal_hydration_cache_bytes // 4,
-        settings.remote_wal_hydration_timeout_ms / 1000 / 2,
+        settings.catch_up.thread_pool_size,
+        settings.catch_up.fetch_max_bytes_per_second,
+        settings.hydration.cache_bytes // 4,
+        settings.hydration.timeout_s / 2,
     )
 
 
@@ -22,10 +23,10 @@ def leader_limits(
 ) -> LeaderLimits:
     """Gaps are read along where that is cheaper than another request; stale is what followers gave up waiting for."""
     return LeaderLimits(
-        settings.remote_wal_link_wait_max_ms / 1000,
+        settings.link.wait_max_s,
         break_even_bytes,
-        gather_max_ms=settings.remote_wal_link_gather_max_ms,
+        gather_max_ms=milliseconds(settings.link.gather_max_s),
         range_gap_bytes=round(store.get_per_1000 / 1000 / max(store.retrieval_gb, 1e-9) * 1e9),
         stale_after_s=int(broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
-        allow_plain_connections=settings.remote_wal_agent_plain_connections_enable,
+        allow_plain_connections=settings.access.plain_connections_enable,
     )

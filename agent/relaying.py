@@ -55,7 +55,7 @@ class Relaying:
         Raises OSError naming the address.
         """
         tls = peer_tls(self.settings)
-        peer_listener = handed.take("peer", self.settings.remote_wal_agent_peer_listener)
+        peer_listener = handed.take("peer", self.settings.peers.peer_listener)
         await self.leader.start(peer_listener, tls.server_context() if tls else None)
         replicas = replica_listeners(self.broker, self.settings).items()
         await self.follower.start({one: handed.take(f"replica-{one}", address) for one, address in replicas})
@@ -82,14 +82,14 @@ def make_relaying(
     storage, write_path = GuardedStorageManager(*_ceilings(settings)), GuardedWritePath()
     stage_times, metrics = StageTimes(registry), ReplicationMetrics(registry)
     hello = own_hello(identity, settings)
-    limits = HydrationLimits(settings.remote_wal_hydration_thread_pool_size, settings.remote_wal_hydration_cache_bytes)
+    limits = HydrationLimits(settings.hydration.thread_pool_size, settings.hydration.cache_bytes)
     hydration = HydrationCache(storage, limits, stage_times, metrics, archive=archive)
     catch_up_reads = CatchUpReads(hydration, catch_up_read_limits(settings), metrics)
     leader = LeaderProxy(_leader_context(broker, settings, hello, prices, write_path, stage_times, metrics))
     tls = peer_tls(settings)
     follower_context = FollowerContext(
         hello,
-        FollowerLimits(settings.remote_wal_hydration_timeout_ms / 1000),
+        FollowerLimits(settings.hydration.timeout_s),
         hydration,
         stage_times,
         metrics,
@@ -106,10 +106,10 @@ def make_relaying(
 def _ceilings(settings: AgentSettings) -> tuple[RequestCeiling, RequestCeiling]:
     return (
         RequestCeiling(
-            "PUT", settings.remote_wal_store_puts_per_minute, "remote.wal.store.puts.per.minute", time.monotonic
+            "PUT", settings.alarms.store_puts_per_minute, "remote.wal.store.puts.per.minute", time.monotonic
         ),
         RequestCeiling(
-            "GET", settings.remote_wal_store_gets_per_minute, "remote.wal.store.gets.per.minute", time.monotonic
+            "GET", settings.alarms.store_gets_per_minute, "remote.wal.store.gets.per.minute", time.monotonic
         ),
     )
 
@@ -129,11 +129,11 @@ def _leader_context(
     stage_times: StageTimes,
     metrics: ReplicationMetrics,
 ) -> LeaderContext:
-    store = prices.of_storage_manager(settings.remote_log_wal_storage_manager_class_name)
-    break_even_bytes = prices.break_even_bytes(settings.remote_wal_link_remote_followers, store)
+    store = prices.of_storage_manager(settings.storage.manager_class_name)
+    break_even_bytes = prices.break_even_bytes(settings.link.remote_followers, store)
     limits = leader_limits(broker, settings, break_even_bytes, store)
     context = LeaderContext(hello, limits, broker_listener(broker), write_path, stage_times, metrics)
-    ahead = CatchUpLimits(settings.remote_wal_catch_up_read_ahead_bytes)
+    ahead = CatchUpLimits(settings.catch_up.read_ahead_bytes)
     return replace(
         context,
         budget=_frame_budget("to_followers", frame_bytes(settings).to_followers, metrics),

@@ -8,7 +8,8 @@ from pydantic_core import ErrorDetails
 from agent.bypass import check_bypass
 from agent.http_listener import check_http_listener, is_loopback
 from agent.memory_shares import MIN_FRAME_BYTES, other_bytes
-from agent.settings import MAX_ARCHIVE_RUNS, MAX_PORT, OUR_PREFIXES, AgentSettings, AgentSettingsError
+from agent.setting_types import MAX_PORT
+from agent.settings import MAX_ARCHIVE_RUNS, OUR_PREFIXES, AgentSettings, AgentSettingsError
 from kafka_log.server_properties import BrokerProperties
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX
 
@@ -37,7 +38,7 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
 
 
 def _told(wrong: ErrorDetails) -> str:
-    key = str(wrong["loc"][0]) if wrong["loc"] else "?"
+    key = str(wrong["loc"][:2][-1])  # a section and its key, or a key that is in none
     return f"{key}: {'no such setting' if wrong['type'] == 'extra_forbidden' else wrong['msg']}"
 
 
@@ -50,32 +51,32 @@ def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Pat
             "encrypt between hosts by remote.wal.agent.ssl.*"
         )
     tls = (
-        settings.remote_wal_agent_ssl_certificate_file,
-        settings.remote_wal_agent_ssl_key_file,
-        settings.remote_wal_agent_ssl_ca_file,
+        settings.tls.certificate_file,
+        settings.tls.key_file,
+        settings.tls.ca_file,
     )
     if any(tls) and not all(tls):
         raise AgentSettingsError(f"{file}: remote.wal.agent.ssl.*: certificate, key and ca file belong together")
-    listener = settings.remote_wal_agent_peer_listener
-    if not all(tls) and not settings.remote_wal_agent_plaintext_enable and not is_loopback(listener.host):
+    listener = settings.peers.peer_listener
+    if not all(tls) and not settings.access.plaintext_enable and not is_loopback(listener.host):
         raise AgentSettingsError(
             f"{file}: remote.wal.agent.peer.listener: {listener} is open to other hosts; set remote.wal.agent.ssl.* "
             "or, in a network that you trust, remote.wal.agent.plaintext.enable=true"
         )
-    replica_host = settings.remote_wal_agent_replica_listen_host
-    if not settings.remote_wal_agent_plaintext_enable and not is_loopback(replica_host):
+    replica_host = settings.peers.replica_listen_host
+    if not settings.access.plaintext_enable and not is_loopback(replica_host):
         raise AgentSettingsError(
             f"{file}: remote.wal.agent.replica.listen.host: {replica_host} is open to other hosts, which would reach "
             "the brokers through this agent; take a loopback address or, in a network that you trust, set "
             "remote.wal.agent.plaintext.enable=true"
         )
-    check_http_listener(settings.remote_wal_agent_http_listener, settings, file)
-    highest_port = settings.remote_wal_agent_replica_port_base + max(settings.remote_wal_agent_peers, default=0)
+    check_http_listener(settings.http.listener, settings, file)
+    highest_port = settings.peers.replica_port_base + max(settings.peers.peers, default=0)
     if highest_port > MAX_PORT:
         raise AgentSettingsError(
             f"{file}: remote.wal.agent.replica.port.base: the port of the highest broker id would be {highest_port}"
         )
-    state_directory = settings.remote_wal_agent_state_directory.resolve()
+    state_directory = settings.process.state_directory.resolve()
     for directory in broker.log_dirs:
         if state_directory.is_relative_to(directory.resolve()):
             raise AgentSettingsError(
@@ -84,11 +85,11 @@ def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Pat
 
 
 def _check_archive(settings: AgentSettings, file: Path) -> None:
-    if settings.remote_wal_archive_object_min_bytes > settings.remote_wal_archive_object_max_bytes:
+    if settings.archive.object_min_bytes > settings.archive.object_max_bytes:
         raise AgentSettingsError(
             f"{file}: remote.wal.archive.object.min.bytes: must not be above remote.wal.archive.object.max.bytes"
         )
-    runs = settings.remote_wal_archive_object_max_bytes // settings.remote_wal_archive_object_run_bytes
+    runs = settings.archive.object_max_bytes // settings.archive.object_run_bytes
     if runs > MAX_ARCHIVE_RUNS:
         raise AgentSettingsError(
             f"{file}: remote.wal.archive.object.run.bytes: {runs} runs in an object of "
@@ -98,7 +99,7 @@ def _check_archive(settings: AgentSettings, file: Path) -> None:
 
 def _check_memory(settings: AgentSettings, file: Path) -> None:
     least = other_bytes(settings) + MIN_FRAME_BYTES
-    if settings.remote_wal_agent_memory_bytes < least:
+    if settings.process.memory_bytes < least:
         raise AgentSettingsError(
             f"{file}: remote.wal.agent.memory.bytes: must be {least} at least with these queues and caches; raise it, "
             "or lower remote.wal.hydration.cache.bytes, remote.wal.log.manager.combiner.queue.bytes, "

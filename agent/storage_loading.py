@@ -43,17 +43,17 @@ class StorageLoading:
                 break
             await asyncio.sleep(pause_s)
         self.missing = None
-        log.info("storage_ready", manager=self._settings.remote_log_wal_storage_manager_class_name)
+        log.info("storage_ready", manager=self._settings.storage.manager_class_name)
 
     async def _try_once(self) -> float | None:
         """Seconds until the next try; None when the storage is there."""
         settings = self._settings
-        prefix = settings.remote_log_wal_storage_manager_impl_prefix
+        prefix = settings.storage.manager_impl_prefix
         try:
             manager = await asyncio.to_thread(
                 load_storage_manager,
-                settings.remote_log_wal_storage_manager_class_name,
-                settings.remote_log_wal_storage_manager_class_path,
+                settings.storage.manager_class_name,
+                settings.storage.manager_class_path,
                 settings_under_prefix(self._raw, prefix),
                 self._context,
                 prefix,

@@ -26,6 +26,7 @@ from agent.lifecycle import Lifecycle, LifecycleParts
 from agent.metrics import StateCollector
 from agent.object_summary import object_summary
 from agent.relaying import Relaying
+from agent.setting_types import milliseconds
 from agent.settings import AgentSettings
 from agent.storage_loading import StorageLoading
 from agent.usage import UsageReport, store_counts
@@ -108,7 +109,7 @@ class StorageSystem:
             around.client,
             around.identity.broker_id,
             around.clocks.monotonic_s,
-            PublisherSettings(unpublished_max_ms=settings.remote_wal_log_metadata_unpublished_max_ms),
+            PublisherSettings(unpublished_max_ms=milliseconds(settings.metadata.unpublished_max_s)),
         )
         self.publication = PublicationWatch(self.publisher.stall_reason, relaying.metrics.fault)
         usage = UsageReport(
@@ -117,7 +118,7 @@ class StorageSystem:
             relaying.metrics,
             self.publisher,
             around.clocks.wall_ms,
-            settings.remote_wal_usage_interval_ms,
+            milliseconds(settings.metadata.usage_interval_s),
         )
         first_id = CombinedSegmentId(around.identity.broker_id, around.identity.incarnation, 0)
         self._kept = _Kept(
@@ -143,7 +144,7 @@ class StorageSystem:
 
     def _upload_lag(self) -> str | None:
         status = self.rooms.write_path.status() if self.rooms is not None else {}
-        return upload_lag(status.values(), self._around.settings.remote_wal_upload_lag_alarm_ms)
+        return upload_lag(status.values(), milliseconds(self._around.settings.alarms.upload_lag_alarm_s))
 
     def start(self) -> None:
         """Begin, whether or not Kafka and the store are there."""
@@ -158,7 +159,7 @@ class StorageSystem:
 
         Relaying must go on meanwhile: the metadata topic itself is replicated through it.
         """
-        parts, timeout_s = self._around.parts, self._around.settings.remote_wal_agent_shutdown_timeout_ms / 1000
+        parts, timeout_s = self._around.parts, self._around.settings.process.shutdown_timeout_s
         await parts.stop(ALARMS)
         if self.rooms is not None:  # before Kafka's clients, whose end may take its time
             await self.rooms.stop()
@@ -254,7 +255,7 @@ class Rooms:
             self.kafka.store,
             self.kafka.archive,
             self.kafka.topic_settings,
-            settings.remote_wal_archive_enable,
+            settings.archive.enable,
             around.clocks.monotonic_s,
         )
         self._tail_answers = TailAnswers(client)
@@ -294,7 +295,7 @@ class Rooms:
 
     def _runs(self) -> list[tuple[str, Run]]:
         runs: list[tuple[str, Run]] = [(LIFECYCLE, self._run_lifecycle), (WRITE_PATH, self.write_path.run)]
-        if self._around.settings.remote_wal_archive_enable:
+        if self._around.settings.archive.enable:
             runs.append((ARCHIVE, self._run_archive))
         return [*runs, (USAGE, self._kept.usage.run)]
 
@@ -360,7 +361,7 @@ class Rooms:
     def _write_path_parts(self) -> WritePathParts:
         around = self._around
         relaying, settings = around.relaying, around.settings
-        store = around.prices.of_storage_manager(settings.remote_log_wal_storage_manager_class_name)
+        store = around.prices.of_storage_manager(settings.storage.manager_class_name)
         return WritePathParts(
             relaying.storage,
             self._kept.publisher,
@@ -372,7 +373,7 @@ class Rooms:
             self.kafka.look_again,
             self._tail_answers,
             self._led_logs,
-            around.prices.break_even_bytes(settings.remote_wal_link_remote_followers, store),
+            around.prices.break_even_bytes(settings.link.remote_followers, store),
             relaying.stage_times,
             self._kept.write,
             around.clocks,
@@ -380,7 +381,7 @@ class Rooms:
 
     def _led_logs(self, stored_log: Callable[[TopicIdPartition], StoredLog | None]) -> StoredLogs:
         prices, settings = self._around.prices, self._around.settings
-        store = prices.of_storage_manager(settings.remote_log_wal_storage_manager_class_name)
+        store = prices.of_storage_manager(settings.storage.manager_class_name)
         archive = archive_links(settings, self.kafka.archive, prices)
         return LedLogs(self.kafka.store, stored_log, prices.get_break_even_bytes(store), archive)
 

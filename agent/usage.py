@@ -32,9 +32,9 @@ def store_counts(
     settings: AgentSettings, storage: RemoteWalStorageManager, archive: ArchiveSide | None
 ) -> Iterator[tuple[str, RequestCounts]]:
     """Of each of the agent's stores, the section of price tables that its requests are paid by, and its counters."""
-    yield section_of(settings.remote_log_wal_storage_manager_class_name), storage.request_counts
+    yield section_of(settings.storage.manager_class_name), storage.request_counts
     if archive is not None and archive.storage is not None:
-        yield section_of(settings.remote_wal_archive_storage_manager_class_name), archive.storage.request_counts
+        yield section_of(settings.archive.storage_manager_class_name), archive.storage.request_counts
 
 
 class UsageReport:

@@ -94,7 +94,7 @@ class WritePath:
             await asyncio.wait((running, self._failure), return_when=asyncio.FIRST_COMPLETED)
             await (self._failure if self._failure.done() else running)
         except asyncio.CancelledError:
-            flush_timeout_s = self._settings.remote_wal_agent_shutdown_timeout_ms / 1000
+            flush_timeout_s = self._settings.process.shutdown_timeout_s
             raise
         finally:
             if not self._failure.cancel() and not self._failure.cancelled():
@@ -183,15 +183,15 @@ class WritePath:
 
     def _make_combine_task(self) -> RLMWalCombineTask:
         parts = self._parts
-        pool = thread_pool(self._settings.remote_wal_log_manager_combiner_thread_pool_size, "rlm-wal-combine")
-        timeout_s = self._settings.remote_wal_log_manager_upload_timeout_ms / 1000
+        pool = thread_pool(self._settings.log_manager.combiner_thread_pool_size, "rlm-wal-combine")
+        timeout_s = self._settings.log_manager.upload_timeout_s
         return RLMWalCombineTask(
             parts.storage, parts.publisher, self.next_segment_id, pool, parts.metrics, parts.clocks, timeout_s
         )
 
     def _make_manager(self, combine: RLMWalCombineTask) -> RemoteWalLogManager:
         parts, settings = self._parts, self._settings
-        interval_s = settings.remote_wal_log_manager_combiner_task_interval_ms / 1000
+        interval_s = settings.log_manager.combiner_task_interval_s
         decider = LinkDecider(CostLimits(parts.break_even_bytes, interval_s))
         decider.is_off = parts.links_are_off
         manager = RemoteWalLogManager(log_manager_limits(settings), combine, decider, parts.stage_times, parts.metrics)

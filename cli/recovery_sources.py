@@ -215,7 +215,7 @@ def client_of(broker: "BrokerProperties", settings: "AgentSettings", where: Brok
 
     if where.bootstrap_server is None:
         return client_config(broker, settings)
-    return read_command_config(where.bootstrap_server, where.command_config or settings.remote_wal_agent_client_config)
+    return read_command_config(where.bootstrap_server, where.command_config or settings.client.client_config)
 
 
 def _by_metadata(
@@ -253,25 +253,25 @@ def open_stores(
     from plugin.remote_wal_storage_manager import StorageContext
 
     context = StorageContext(cluster_id, broker.node_id)
-    class_name = settings.remote_log_wal_storage_manager_class_name
-    prefix = settings.remote_log_wal_storage_manager_impl_prefix
+    class_name = settings.storage.manager_class_name
+    prefix = settings.storage.manager_impl_prefix
     # Nothing is written, so that credentials for reading are enough.
     read_only = {"startup.self.test": "false"}
     own = read_only if class_name.startswith(_OWN_BACKENDS) else {}
     storage = load_storage_manager(
         class_name,
-        settings.remote_log_wal_storage_manager_class_path,
+        settings.storage.manager_class_path,
         {**settings_under_prefix(broker.raw, prefix), **own},
         context,
         prefix,
     )
-    if not settings.remote_wal_archive_enable:
+    if not settings.archive.enable:
         return storage, None
-    prefix = settings.remote_wal_archive_storage_manager_impl_prefix
+    prefix = settings.archive.storage_manager_impl_prefix
     try:
         archive = load_archive_storage(
-            settings.remote_wal_archive_storage_manager_class_name,
-            settings.remote_wal_archive_storage_manager_class_path,
+            settings.archive.storage_manager_class_name,
+            settings.archive.storage_manager_class_path,
             {**settings_under_prefix(broker.raw, prefix), **read_only},
             context,
             prefix,

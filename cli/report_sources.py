@@ -36,6 +36,7 @@ def report_sources(
     one, the defaults of the agents count, and only an inventory tells of the store. Raises AgentSettingsError,
     BrokerPropertiesError.
     """
+    from agent.setting_types import milliseconds
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
     from plugin.loading import settings_under_prefix
@@ -49,28 +50,28 @@ def report_sources(
     broker = load_broker_properties(broker_config)
     settings = agent_settings(broker, broker_config)
     life_times = LifeTimes(
-        settings.remote_wal_expiration_delete_grace_ms,
-        settings.remote_wal_uncommitted_ttl_ms,
-        settings.remote_wal_archive_delete_grace_ms,
+        milliseconds(settings.lifecycle.expiration_delete_grace_s),
+        milliseconds(settings.lifecycle.uncommitted_ttl_s),
+        milliseconds(settings.archive.delete_grace_s),
     )
     sections = StoreSections(
-        section_of(settings.remote_log_wal_storage_manager_class_name),
-        section_of(settings.remote_wal_archive_storage_manager_class_name),
+        section_of(settings.storage.manager_class_name),
+        section_of(settings.archive.storage_manager_class_name),
     )
     listing = given or StoreListing(
-        settings_under_prefix(broker.raw, settings.remote_log_wal_storage_manager_impl_prefix),
+        settings_under_prefix(broker.raw, settings.storage.manager_impl_prefix),
         cluster_id,
-        settings.remote_log_wal_storage_manager_class_name,
-        settings.remote_log_wal_storage_manager_class_path,
+        settings.storage.manager_class_name,
+        settings.storage.manager_class_path,
         sections.wal,
     )
     archive: StoreListing | InventoryFile | None = given_archive
-    if archive is None and settings.remote_wal_archive_enable:
+    if archive is None and settings.archive.enable:
         archive = StoreListing(
-            settings_under_prefix(broker.raw, settings.remote_wal_archive_storage_manager_impl_prefix),
+            settings_under_prefix(broker.raw, settings.archive.storage_manager_impl_prefix),
             cluster_id,
-            settings.remote_wal_archive_storage_manager_class_name,
-            settings.remote_wal_archive_storage_manager_class_path,
+            settings.archive.storage_manager_class_name,
+            settings.archive.storage_manager_class_path,
             sections.archive,
         )
     return Sources(kafka, listing, state_path, is_incremental, life_times, archive), sections

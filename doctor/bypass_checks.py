@@ -11,10 +11,10 @@ _KEY = "remote.wal.agent.bypass"
 def bypass_listener(facts: Facts) -> Finding:
     """Whether others can get past this host's agent to this broker, and nobody else can."""
     check, broker, settings = "bypass-listener", facts.broker, facts.settings
-    if not settings.remote_wal_agent_bypass:
+    if not settings.bypass.brokers:
         found = f"{_KEY} is empty: nobody replicates from a broker whose agent is dead"
         return Finding(check, Level.INFORMATION, found, f"a second listener of each broker, and {_KEY}")
-    own = settings.remote_wal_agent_bypass.get(broker.node_id)
+    own = settings.bypass.brokers.get(broker.node_id)
     if own is None:
         found = f"broker {broker.node_id} is not in {_KEY}: no other host's list, if alike, leads past this agent"
         return Finding(check, Level.WARNING, found, f"add {broker.node_id}@<host>:<port> to {_KEY} on all hosts")
@@ -32,7 +32,7 @@ def bypass_listener(facts: Facts) -> Finding:
 def _faults(facts: Facts, name: str) -> list[tuple[Level, str, str]]:
     """What is wrong with the listener of this name, and what to change."""
     broker, settings = facts.broker, facts.settings
-    prefix, wanted = f"listener.name.{name.lower()}.", settings.remote_wal_agent_bypass_security_protocol
+    prefix, wanted = f"listener.name.{name.lower()}.", settings.bypass.security_protocol
     speaks = broker.security_protocols[name]
     auth = broker.raw.get(f"{prefix}ssl.client.auth", broker.raw.get("ssl.client.auth", "none"))
     faults = []
@@ -42,11 +42,9 @@ def _faults(facts: Facts, name: str) -> list[tuple[Level, str, str]]:
     elif wanted == "SSL" and auth.lower() != "required":
         found = f"{name} wants no client certificate (ssl.client.auth={auth}), so everybody is the same User:ANONYMOUS"
         faults.append((Level.ERROR, found, f"{prefix}ssl.client.auth=required"))
-    if _is_loopback(broker.listeners[name].host) and not _is_loopback(
-        settings.remote_wal_agent_bypass[broker.node_id].host
-    ):
+    if _is_loopback(broker.listeners[name].host) and not _is_loopback(settings.bypass.brokers[broker.node_id].host):
         found = f"{name} listens at {broker.listeners[name].host} only: other hosts' agents do not reach it"
-        faults.append((Level.ERROR, found, f"listeners: {name}://{settings.remote_wal_agent_bypass[broker.node_id]}"))
+        faults.append((Level.ERROR, found, f"listeners: {name}://{settings.bypass.brokers[broker.node_id]}"))
     if wanted.endswith("PLAINTEXT"):
         found = f"{name} is unencrypted" + (
             "" if wanted.startswith("SASL") else ", and everybody there is User:ANONYMOUS"

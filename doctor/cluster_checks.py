@@ -1,5 +1,6 @@
 """Checks of the metadata topic, the topics' tiers, times that must fit each other, and the brokers' clocks."""
 
+from agent.setting_types import milliseconds
 from doctor.facts import ClockReading, Facts, Unknown
 from doctor.findings import Finding, Level
 from metadata_topic.topic.topic import METADATA_TOPIC
@@ -21,7 +22,7 @@ _NAMED = 5
 def system_enable(facts: Facts) -> Finding:
     """Whether the agent does anything."""
     key = "remote.log.wal.storage.system.enable"
-    if facts.settings.remote_log_wal_storage_system_enable:
+    if facts.settings.storage.system_enable:
         return Finding("system-enable", Level.OK, f"{key} is true")
     return Finding(
         "system-enable", Level.INFORMATION, f"{key} is false: the agent only relays", f"set {key}=true to use storage"
@@ -53,7 +54,7 @@ def metadata_topic_retention(facts: Facts) -> Finding:
         return Finding(check, Level.UNKNOWN, config.reason)
     if isinstance(facts.topics, Unknown):
         return Finding(check, Level.UNKNOWN, facts.topics.reason)
-    grace_ms = facts.settings.remote_wal_expiration_delete_grace_ms
+    grace_ms = milliseconds(facts.settings.lifecycle.expiration_delete_grace_s)
     known = [topic.local_retention_ms for topic in facts.topics.values() if topic.local_retention_ms is not None]
     longest_ms = UNLIMITED if any(retention_ms < 0 for retention_ms in known) else max(known, default=0)
     problems = retention_problems(METADATA_TOPIC, config, retention_needed_ms(longest_ms, grace_ms), _servers(facts))
@@ -140,10 +141,10 @@ def deletion_grace(facts: Facts) -> Finding:
     bounds = {
         "replica.lag.time.max.ms": int(raw.get("replica.lag.time.max.ms", "30000")),
         "replica.socket.timeout.ms": int(raw.get("replica.socket.timeout.ms", "30000")),
-        "remote.wal.hydration.timeout.ms": settings.remote_wal_hydration_timeout_ms,
+        "remote.wal.hydration.timeout.ms": milliseconds(settings.hydration.timeout_s),
     }
     bound, needed_ms = max(bounds.items(), key=lambda item: item[1])
-    grace_ms = settings.remote_wal_expiration_delete_grace_ms
+    grace_ms = milliseconds(settings.lifecycle.expiration_delete_grace_s)
     if grace_ms > needed_ms:
         return Finding(check, Level.OK, f"{key} {grace_ms} is above {bound} {needed_ms}")
     return Finding(
@@ -159,7 +160,7 @@ def fetch_delay(facts: Facts) -> Finding:
     check, key = "fetch-delay", "replica.lag.time.max.ms"
     settings = facts.settings
     lag_ms = int(facts.broker.raw.get(key, "30000"))
-    delay_ms = settings.remote_wal_link_wait_max_ms + settings.remote_wal_hydration_timeout_ms
+    delay_ms = milliseconds(settings.link.wait_max_s + settings.hydration.timeout_s)
     found = f"a fetch waits {delay_ms} ms at most (link.wait.max and hydration.timeout), {key} is {lag_ms}"
     if delay_ms <= lag_ms // 2:
         return Finding(check, Level.OK, found)
@@ -170,8 +171,8 @@ def fetch_delay(facts: Facts) -> Finding:
 def uncommitted_ttl(facts: Facts) -> Finding:
     """Whether an upload that is under way may be taken for one that was given up."""
     check, key = "uncommitted-ttl", "remote.wal.uncommitted.ttl.ms"
-    ttl_ms = facts.settings.remote_wal_uncommitted_ttl_ms
-    prefix = facts.settings.remote_log_wal_storage_manager_impl_prefix
+    ttl_ms = milliseconds(facts.settings.lifecycle.uncommitted_ttl_s)
+    prefix = facts.settings.storage.manager_impl_prefix
     total_ms = int(facts.broker.raw.get(f"{prefix}total.timeout.ms", "10000"))
     found = f"{key} is {ttl_ms}, {prefix}total.timeout.ms is {total_ms}"
     if ttl_ms >= 10 * total_ms:
@@ -193,7 +194,7 @@ def clock_brokers(facts: Facts) -> Finding:
             silent[broker_id] = clock.reason
         else:
             readings[f"broker {broker_id}"] = clock
-    worst = judge_clocks(check, readings, facts.settings.remote_wal_uncommitted_ttl_ms)
+    worst = judge_clocks(check, readings, milliseconds(facts.settings.lifecycle.uncommitted_ttl_s))
     if worst.level is Level.OK and (silent or not readings):
         reasons = "; ".join(f"broker {broker_id}: {reason}" for broker_id, reason in silent.items())
         return Finding(check, Level.UNKNOWN, reasons or "no agent is registered")
@@ -229,7 +230,7 @@ def _refused(check: str, problems: "list[TopicProblem]", or_else: str = "") -> F
 
 
 def _servers(facts: Facts) -> str:
-    return facts.settings.remote_wal_agent_bootstrap_servers or "HOST:PORT"
+    return facts.settings.client.bootstrap_servers or "HOST:PORT"
 
 
 def _in_sync_level(in_sync: int) -> Level:

@@ -40,11 +40,11 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
     cluster: Cluster | Unknown = _if_known(client, lambda known: ask_cluster(known, _KAFKA_TIMEOUT_S))
     topics, agents = _settings_topic(client, cluster, wall_ms)
     with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
-        others = {key: where for key, where in settings.remote_wal_agent_peers.items() if key != broker.node_id}
+        others = {key: where for key, where in settings.peers.peers.items() if key != broker.node_id}
         tls = _tls(settings)
         dialled = pool.map(lambda where: dial(where, tls, _PEER_TIMEOUT_S), others.values())
         peers = dict(zip(others, dialled, strict=True))
-        past = {key: where for key, where in settings.remote_wal_agent_bypass.items() if key != broker.node_id}
+        past = {key: where for key, where in settings.bypass.brokers.items() if key != broker.node_id}
         answers = pool.map(
             lambda where: ask_broker(where, lambda: tls_context(settings), _PEER_TIMEOUT_S), past.values()
         )
@@ -80,9 +80,9 @@ def _ask_agents(
 def _probe(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[[], int]) -> Store | Unknown:
     return probe_store(
         broker,
-        settings.remote_log_wal_storage_manager_class_name,
-        settings.remote_log_wal_storage_manager_class_path,
-        settings.remote_log_wal_storage_manager_impl_prefix,
+        settings.storage.manager_class_name,
+        settings.storage.manager_class_path,
+        settings.storage.manager_impl_prefix,
         StorageContext(read_meta_properties(broker.log_dirs[0]).cluster_id, broker.node_id),
         secrets.token_hex(8),
         wall_ms,
@@ -90,16 +90,16 @@ def _probe(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
 
 
 def _host(broker: BrokerProperties, settings: AgentSettings) -> Host:
-    limit = _known(lambda: open_files_limit(settings.remote_wal_agent_state_directory))
+    limit = _known(lambda: open_files_limit(settings.process.state_directory))
     open_files, whose = (limit, "") if isinstance(limit, Unknown) else limit
     return Host(_known(lambda: count_partitions(broker.log_dirs)), _known(max_user_watches), open_files, whose)
 
 
 def _tls(settings: AgentSettings) -> PeerTls | None:
     certificate, key, authority = (
-        settings.remote_wal_agent_ssl_certificate_file,
-        settings.remote_wal_agent_ssl_key_file,
-        settings.remote_wal_agent_ssl_ca_file,
+        settings.tls.certificate_file,
+        settings.tls.key_file,
+        settings.tls.ca_file,
     )
     if certificate is None or key is None or authority is None:
         return None

@@ -17,8 +17,8 @@ def listeners(facts: Facts) -> Finding:
     name = broker.inter_broker_listener_name
     advertised, listening = broker.advertised_listeners[name], broker.listeners.get(name)
     port, host = (
-        settings.remote_wal_agent_replica_port_base + broker.node_id,
-        settings.remote_wal_agent_replica_listen_host,
+        settings.peers.replica_port_base + broker.node_id,
+        settings.peers.replica_listen_host,
     )
     found = f"{name} is advertised as {advertised.host}:{advertised.port}"
     change = f"advertised.listeners: {name}://{host}:{port}, and listeners alike"
@@ -117,7 +117,7 @@ def open_files(facts: Facts) -> Finding:
     check, limit = "open-files", facts.host.open_files
     if isinstance(limit, Unknown):
         return Finding(check, Level.UNKNOWN, limit.reason)
-    wanted = facts.settings.remote_wal_log_manager_open_files
+    wanted = facts.settings.quotas.open_files
     needed = wanted + _FILES_BESIDE + _FILES_PER_PEER * len(facts.peers)
     found = f"{facts.host.open_files_of} may open {limit} files, some {needed} are needed"
     if limit >= needed:

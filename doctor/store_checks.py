@@ -1,5 +1,6 @@
 """Checks of the object store, by what a probe object told."""
 
+from agent.setting_types import milliseconds
 from doctor.cluster_checks import judge_clocks
 from doctor.facts import Facts, Store, Unknown
 from doctor.findings import Finding, Level
@@ -14,7 +15,7 @@ def store_settings(facts: Facts) -> Finding:
         return Finding(check, Level.UNKNOWN, facts.store.reason)
     failure = facts.store.failures.get("open")
     if failure is None:
-        return Finding(check, Level.OK, facts.settings.remote_log_wal_storage_manager_class_name)
+        return Finding(check, Level.OK, facts.settings.storage.manager_class_name)
     return Finding(check, Level.ERROR, failure.text, "correct the key that is named")
 
 
@@ -59,7 +60,7 @@ def store_shared(facts: Facts) -> Finding:
     if isinstance(others, Unknown) or isinstance(store, Unknown):
         return Finding(check, Level.UNKNOWN, others.reason if isinstance(others, Unknown) else "")
     if others:
-        prefix = f"{facts.settings.remote_log_wal_storage_manager_impl_prefix}prefix"
+        prefix = f"{facts.settings.storage.manager_impl_prefix}prefix"
         return Finding(
             check,
             Level.WARNING,
@@ -79,7 +80,7 @@ def clock_store(facts: Facts) -> Finding:
     clock = store if isinstance(store, Unknown) else store.clock
     if isinstance(clock, Unknown):
         return Finding(check, Level.UNKNOWN, clock.reason)
-    return judge_clocks(check, {"the object store": clock}, facts.settings.remote_wal_uncommitted_ttl_ms)
+    return judge_clocks(check, {"the object store": clock}, milliseconds(facts.settings.lifecycle.uncommitted_ttl_s))
 
 
 def _opened(facts: Facts) -> Store | Unknown:

@@ -126,10 +126,10 @@ def open_storage(cluster: LocalCluster) -> RemoteWalStorageManager:
     path = cluster.layout.server_properties(broker_id)
     broker = load_broker_properties(path)
     settings = agent_settings(broker, path)
-    prefix = settings.remote_log_wal_storage_manager_impl_prefix
+    prefix = settings.storage.manager_impl_prefix
     return load_storage_manager(
-        settings.remote_log_wal_storage_manager_class_name,
-        settings.remote_log_wal_storage_manager_class_path,
+        settings.storage.manager_class_name,
+        settings.storage.manager_class_path,
         {**settings_under_prefix(broker.raw, prefix), "startup.self.test": "false"},
         StorageContext(cluster.layout.cluster_id, broker_id),
         prefix,

@@ -163,7 +163,7 @@ async def running_agent(
     path = write_properties(directory, await scripted.start())
     broker = load_broker_properties(path)
     settings = agent_settings(broker, path)
-    lock = AgentLock(settings.remote_wal_agent_state_directory)
+    lock = AgentLock(settings.process.state_directory)
     agent = Agent(broker, settings, lock)
     stop = asyncio.Event()
     running = asyncio.create_task(agent.run(stop))

@@ -23,7 +23,7 @@ def frames(settings: AgentSettings) -> int:
 
 def test_what_others_may_take_is_taken_off_what_frames_may() -> None:
     small, large = settings(), settings(remote_wal_hydration_cache_bytes=256 * MIB)
-    assert frames(small) + other_bytes(small) == small.remote_wal_agent_memory_bytes
+    assert frames(small) + other_bytes(small) == small.process.memory_bytes
     assert frames(small) - frames(large) == (128 + 32) * MIB
     assert frames(settings(remote_wal_archive_enable=True)) >= MIN_FRAME_BYTES, "the defaults fit, with the archive too"
 
@@ -45,4 +45,4 @@ def test_too_little_memory_for_the_caches_is_a_wrong_setting_with_the_figure_tha
         agent_settings(load_broker_properties(file), file)
     least = str(caught.value).split("must be ")[1].split()[0]
     file.write_text("\n".join([*lines, f"remote.wal.agent.memory.bytes={least}"]))
-    assert agent_settings(load_broker_properties(file), file).remote_wal_agent_memory_bytes == int(least)
+    assert agent_settings(load_broker_properties(file), file).process.memory_bytes == int(least)

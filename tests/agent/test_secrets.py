@@ -89,7 +89,7 @@ async def test_a_whole_run_tells_no_secret(
     caplog.set_level(logging.INFO)  # botocore, told to debug, writes down whole requests
     broker = load_broker_properties(properties)
     found = agent_settings(broker, properties)
-    lock = AgentLock(found.remote_wal_agent_state_directory)
+    lock = AgentLock(found.process.state_directory)
     running = Agent(broker, found, lock)
     stop = asyncio.Event()
     run = asyncio.create_task(running.run(stop))

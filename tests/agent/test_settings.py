@@ -8,12 +8,8 @@ from hypothesis import strategies as st
 
 from agent.configuration_doc import describe_settings
 from agent.relay_limits import catch_up_read_limits
-from agent.settings import (
-    AgentSettings,
-    AgentSettingsError,
-    parse_address,
-    parse_peers,
-)
+from agent.setting_types import parse_address, parse_peers
+from agent.settings import AgentSettings, AgentSettingsError
 from agent.settings_file import agent_settings
 from agent.transfer_limits import log_manager_limits
 from kafka_log.server_properties import parse_broker_properties
@@ -63,7 +59,7 @@ TLS = {
 
 def test_a_brokers_file_without_our_keys_gives_an_agent_that_only_relays() -> None:
     found = parsed()
-    assert not found.remote_log_wal_storage_system_enable
+    assert not found.storage.system_enable
     assert found == AgentSettings()
 
 
@@ -73,7 +69,7 @@ def test_keys_of_the_broker_and_of_the_storage_manager_are_none_of_ours() -> Non
         remote_log_storage_system_enable="true",
         **{"rwsm.config.bucket": "b"},
     )
-    assert found.remote_log_wal_storage_manager_impl_prefix == "rwsm.config."
+    assert found.storage.manager_impl_prefix == "rwsm.config."
     assert parsed(**{DEFAULT_IMPL_PREFIX + "anything.at.all": "x"}) == AgentSettings()
 
 
@@ -82,8 +78,8 @@ def test_the_archive_has_a_storage_manager_of_its_own() -> None:
         remote_wal_archive_storage_manager_impl_prefix="remote.wal.archive.config.",
         **{"remote.wal.archive.config.bucket": "cold", "rsm.wal.config.bucket": "warm"},
     )
-    assert found.remote_wal_archive_storage_manager_class_name == "plugin.s3.S3WalStorageManager"
-    assert not found.remote_wal_archive_enable
+    assert found.archive.storage_manager_class_name == "plugin.s3.S3WalStorageManager"
+    assert not found.archive.enable
 
 
 def test_an_archive_objects_bounds_belong_together() -> None:
@@ -117,6 +113,8 @@ WRONG = [
     ("remote_wal_log_manager_combiner_queue_size", "-1"),
     ("remote_wal_log_manager_combiner_task_upload_bytes", "99999999999"),
     ("remote_wal_log_manager_task_interval_ms", "1.5"),
+    ("remote_wal_log_manager_task_interval_ms", "99"),
+    ("remote_wal_uncommitted_ttl_ms", "999"),
     ("remote_log_wal_storage_system_enable", "maybe"),
     ("remote_wal_agent_peer_listener", "localhost"),
     ("remote_wal_agent_peer_listener", "host:70000"),
@@ -136,8 +134,14 @@ def test_each_wrong_key_is_named_with_its_file(key: str, value: str) -> None:
     assert refused(**{key: value}).startswith(f"{FILE}: {key.replace('_', '.')}: ")
 
 
+def test_times_are_milliseconds_in_the_file_and_seconds_inside() -> None:
+    found = parsed(remote_wal_log_manager_task_interval_ms="100", remote_wal_usage_interval_ms="1500")
+    assert (found.log_manager.task_interval_s, found.metadata.usage_interval_s) == (0.1, 1.5)
+    assert (AgentSettings().link.latency_bound_s, AgentSettings().metadata.topic_retention_s) == (0.02, 691_200.0)
+
+
 def test_tls_files_belong_together() -> None:
-    assert parsed(**TLS).remote_wal_agent_ssl_key_file == Path("/tls/key.pem")
+    assert parsed(**TLS).tls.key_file == Path("/tls/key.pem")
     for missing in TLS:
         rest = {key: value for key, value in TLS.items() if key != missing}
         assert "remote.wal.agent.ssl.*" in refused(**rest)
@@ -218,7 +222,7 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
 
 def test_every_setting_is_described_with_its_key_type_and_default() -> None:
     described = {setting["key"]: setting for setting in describe_settings()}
-    assert len(described) == len(AgentSettings.model_fields)
+    assert len(described) == len(AgentSettings.documented())
     assert all(setting["description"] for setting in described.values())
     assert described["remote.wal.agent.peer.listener"]["type"] == "host:port"
     assert described["remote.wal.agent.plaintext.enable"]["default"] == "false"
