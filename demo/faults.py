@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from demo.load import Heartbeat
-from demo.measurement import Moment, Totals
+from demo.measurement import Moment
 from demo.plan import ALL_TOPICS, PROBE_TOPIC
 from demo.report import FaultSeen
 from demo.sampler import Sampler
@@ -87,11 +87,11 @@ def store_outage(scene: Scene, outage: StoreOutage, seconds: float) -> FaultSeen
     ended_s = scene.clock()
     longest_wait_s = scene.heartbeat.longest_wait_s(struck_s, ended_s)
     # Requests that were under way when the store went may have been the last to make links: start from its end.
-    linked = _linked(during.totals)
+    linked = during.totals.linked_bytes
     again_s: float | None = None
     try:
         wait_until(
-            lambda: _linked(scene.sampler.now().totals) > linked,
+            lambda: scene.sampler.now().totals.linked_bytes > linked,
             "links are used again",
             _LINKS_AGAIN_TIMEOUT_S,
             interval_s=0.2,
@@ -154,17 +154,13 @@ def _resumed(scene: Scene, since_s: float) -> float:
 
 
 def _traffic(before: Moment, after: Moment) -> dict[str, object]:
-    paths = after.totals.since(before.totals).by("remote_wal_replicated_record_bytes_total", "path")
-    return {f"{path}_bytes": int(paths.get(path, 0)) for path in ("linked", "inline")}
+    grown = after.totals.since(before.totals)
+    return {"linked_bytes": int(grown.linked_bytes), "inline_bytes": int(grown.inline_bytes)}
 
 
 def _by_reason(before: Moment, after: Moment, name: str) -> dict[str, int]:
     reasons = after.totals.since(before.totals).by(name, "reason")
     return {reason: int(count) for reason, count in sorted(reasons.items()) if count}
-
-
-def _linked(totals: Totals) -> float:
-    return totals.of("remote_wal_replicated_record_bytes_total", path="linked")
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

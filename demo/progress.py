@@ -51,14 +51,13 @@ class LiveRates:
         if seconds <= 0:
             return None
         grown = moment.totals.since(first.totals)
-        given = grown.by("remote_wal_replicated_record_bytes_total", "path")
-        linked, inline = given.get("linked", 0.0), given.get("inline", 0.0)
+        linked, inline = grown.linked_bytes, grown.inline_bytes
         return LiveFigures(
             moment.records_in_logs,
             max(0, moment.records_in_logs - first.records_in_logs) / seconds,
             grown.of("remote_wal_appended_bytes_total") / seconds / 1e6,
-            grown.of("remote_wal_peer_bytes_total", role="leader") / seconds / 1e6,
-            grown.of("remote_wal_stock_bytes_total") / seconds / 1e6,
+            grown.zone_bytes / seconds / 1e6,
+            grown.stock_bytes / seconds / 1e6,
             linked / (linked + inline) if linked + inline else None,
             moment.upload_lag_bytes / 1e6,
             moment.oldest_unstored_s,

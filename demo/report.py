@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from demo.measurement import STAGES, Moment
+from demo.measurement import Moment
 from demo.plan import StoreKind
 from local_cluster.kafka_tools import ProducerPerformance
 from local_cluster.ledger import LedgerReport
@@ -15,6 +15,18 @@ MB_PER_MIB = 1.048576
 """Kafka's tools say MB and mean MiB."""
 
 _FOLLOWERS = 2
+STAGES = (
+    "queued",
+    "combined",
+    "uploaded",
+    "announced",
+    "fetched",
+    "hydrated",
+    "spliced",
+    "link_wait",
+    "high_watermark",
+)
+"""In the order in which a batch passes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +91,16 @@ def traffic_between(
     grown = after.totals.since(before.totals)
     metadata = after.metadata_log_bytes - before.metadata_log_bytes
     zone_bytes = ZoneBytes(
-        int(grown.of("remote_wal_peer_bytes_total", role="leader")) + metadata,
-        max(0, int(grown.of("remote_wal_stock_bytes_total")) - _FOLLOWERS * metadata),
+        int(grown.zone_bytes) + metadata,
+        max(0, int(grown.stock_bytes) - _FOLLOWERS * metadata),
         metadata,
     )
-    requests = {key: int(value) for key, value in grown.by("remote_wal_store_requests_total", "operation").items()}
     moved = {key: int(value) for key, value in grown.by("remote_wal_store_bytes_total", "operation").items()}
     if produced_bytes is None:
         produced_bytes = int(grown.of("remote_wal_appended_bytes_total"))
-    given = grown.by("remote_wal_replicated_record_bytes_total", "path")
-    puts, gets = requests.get("put", 0), requests.get("get", 0)
+    puts, gets = int(grown.puts), int(grown.gets)
     put_bytes, get_bytes = moved.get("put", 0), moved.get("get", 0)
+    stages = grown.stages_ms()
     requests_usd = _store_prices(prices, store).requests_usd(puts, gets, put_bytes, get_bytes)
     if store is not StoreKind.S3:
         # A directory bucket is in one zone, so its readers are in others.
@@ -98,8 +109,8 @@ def traffic_between(
         round(after.at_s - before.at_s, 1),
         produced_bytes,
         zone_bytes,
-        int(given.get("linked", 0)),
-        int(given.get("inline", 0)),
+        int(grown.linked_bytes),
+        int(grown.inline_bytes),
         int(grown.of("remote_wal_uploaded_segments_total")),
         puts,
         gets,
@@ -107,14 +118,9 @@ def traffic_between(
         get_bytes,
         cost_per_gb(zone_bytes, produced_bytes, requests_usd, prices.zone_crossing_gb),
         {
-            stage: {
-                "p50": round(p50, 2),
-                "p99": round(p99, 2),
-                "count": grown.of("remote_wal_stage_seconds_count", stage=stage),
-            }
+            stage: {figure: round(value, 2) for figure, value in stages[stage].items()}
             for stage in STAGES
-            if (p50 := grown.quantile_ms("remote_wal_stage_seconds", 0.5, stage=stage)) is not None
-            and (p99 := grown.quantile_ms("remote_wal_stage_seconds", 0.99, stage=stage)) is not None
+            if stage in stages
         },
     )
 

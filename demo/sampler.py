@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from demo.measurement import AgentAccounts, Moment, scrape
+from demo.measurement import AgentAccounts, Moment
 from demo.plan import ALL_TOPICS
+from local_cluster.agent_metrics import scrape
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Sampler:
         if process is None:
             return
         try:
-            found = scrape(self._cluster.layout.agent_http_address(broker_id))
+            found = scrape(self._cluster, broker_id)
         except (OSError, ValueError):
             return
         # Another process may have taken the port meanwhile.

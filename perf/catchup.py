@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from local_cluster.agent_figures import AgentFigures, read_agents
+from local_cluster.agent_metrics import Counters, scrape_all
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
@@ -107,19 +107,19 @@ def _catch_up(cluster: LocalCluster, name: str, number: int, megabytes: int, par
     cluster.tools.produce(
         topic, records=megabytes * 1_000_000 // _RECORD_BYTES, record_bytes=_RECORD_BYTES, config={"acks": "1"}
     )
-    before = AgentFigures()
+    before = Counters()
     if name == _AGENTS:
-        wait_until(lambda: _lag_bytes(cluster) == 0, "all is stored", _PATIENCE_S)
+        wait_until(lambda: scrape_all(cluster).gauge("remote_wal_upload_lag_bytes") == 0, "all is stored", _PATIENCE_S)
         for broker_id in (1, 2):
             cluster.stop_agent(broker_id)
             cluster.start_agent(broker_id)
-        before = read_agents(cluster)
+        before = scrape_all(cluster).counters
     missed_bytes = _log_bytes(cluster, 1, topic, partitions)
     cluster.start_broker(_FOLLOWER, wait=False)
     seconds = _seconds_to_grow(lambda: _log_bytes(cluster, _FOLLOWER, topic, partitions), missed_bytes)
     cluster.wait_for_brokers([_FOLLOWER])
     cluster.admin.wait_for_full_isr(topic, timeout_s=_PATIENCE_S)
-    counted = read_agents(cluster) - before if name == _AGENTS else AgentFigures()
+    counted = scrape_all(cluster).counters.since(before) if name == _AGENTS else Counters()
     comparison = compare_replicas(cluster, topic, _PATIENCE_S)
     if not comparison.identical:
         raise SystemExit(f"{name}: {comparison}")
@@ -134,22 +134,6 @@ def _catch_up(cluster: LocalCluster, name: str, number: int, megabytes: int, par
         counted.cpu_s,
         int(counted.gets),
     )
-
-
-def _lag_bytes(cluster: LocalCluster) -> float:
-    import urllib.request
-
-    from prometheus_client.parser import text_string_to_metric_families
-
-    lag = 0.0
-    for broker_id in cluster.broker_ids:
-        url = f"http://{cluster.layout.agent_http_address(broker_id)}/metrics"
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            text = answer.read().decode()
-        for family in text_string_to_metric_families(text):
-            if family.name == "remote_wal_upload_lag_bytes":
-                lag += sum(sample.value for sample in family.samples)
-    return lag
 
 
 def _seconds_to_grow(log_bytes: Callable[[], int], end_bytes: int) -> float:

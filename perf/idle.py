@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from local_cluster.agent_figures import read_agent
+from local_cluster.agent_metrics import scrape
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from metadata_topic.settings.settings_topic import SettingsWriter
@@ -40,14 +40,13 @@ def idle(
             writer = SettingsWriter(KafkaClientConfig(cluster.bootstrap_servers))
             writer.set_topic(_TOPIC, TopicSettings(True, LinkPolicy.COST))
             writer.close()
-            addresses = {broker: str(cluster.layout.agent_http_address(broker)) for broker in cluster.broker_ids}
             pause = threading.Event()
             line.update("letting it settle")
             pause.wait(settle_seconds)
-            before = {broker: read_agent(address).cpu_s for broker, address in addresses.items()}
+            before = {broker: scrape(cluster, broker).counters.cpu_s for broker in cluster.broker_ids}
             line.update("measuring")
             pause.wait(seconds)
-            used = {broker: read_agent(address).cpu_s - before[broker] for broker, address in addresses.items()}
+            used = {broker: scrape(cluster, broker).counters.cpu_s - cpu_s for broker, cpu_s in before.items()}
         finally:
             cluster.destroy()
     for broker, cpu_s in used.items():

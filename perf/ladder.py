@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from local_cluster.agent_figures import AgentFigures, read_agents
+from local_cluster.agent_metrics import Counters, scrape_all
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_tools import KafkaTools
@@ -56,7 +56,7 @@ class Measured:
     round: int
     figures: Figures
     seconds: float
-    agents: AgentFigures | None
+    agents: Counters | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +146,13 @@ def started_cluster(directory: Path, agents: AgentsMode | None, overrides: Mappi
 
 def measure(
     workload: Workload, cluster: LocalCluster, tools: KafkaTools, topic: str, scale: float
-) -> tuple[Figures, float, AgentFigures | None]:
+) -> tuple[Figures, float, Counters | None]:
     """Run the load once: its figures, its seconds, and what the agents counted meanwhile, if there are any."""
-    before = read_agents(cluster) if cluster.settings.agents else None
+    before = scrape_all(cluster).counters if cluster.settings.agents else None
     started = time.monotonic()
     figures = workload.run(tools, topic, scale)
     seconds = time.monotonic() - started
-    return figures, seconds, None if before is None else read_agents(cluster) - before
+    return figures, seconds, None if before is None else scrape_all(cluster).counters.since(before)
 
 
 @contextmanager

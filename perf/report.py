@@ -63,10 +63,7 @@ def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
             "zone_share": total.zone_bytes / max(total.linked_bytes + total.inline_bytes, 1),
             "puts": total.puts,
             "gets": total.gets,
-            "stages_ms": {
-                stage: {"p50": total.stage_quantile_ms(stage, 0.5), "p99": total.stage_quantile_ms(stage, 0.99)}
-                for stage in total.stages()
-            },
+            "stages_ms": total.stages_ms(),
         }
     return list(rows.values())
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from local_cluster.agent_figures import read_agents
+from local_cluster.agent_metrics import scrape_all
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.ledger_workload import LedgerWorkloadError
@@ -182,10 +182,10 @@ class Soak:
         if not self._cluster.has_agents:
             return
         try:
-            wait_until(lambda: read_agents(self._cluster).linked_bytes > 0, "links are used again", _LINKS_S)
+            wait_until(lambda: scrape_all(self._cluster).counters.linked_bytes > 0, "links are used again", _LINKS_S)
         except (WaitTimeoutError, OSError) as error:
             yield f"after the faults: {error}"
-        self.report.figures["linked_bytes_since_last_start"] = int(read_agents(self._cluster).linked_bytes)
+        self.report.figures["linked_bytes_since_last_start"] = int(scrape_all(self._cluster).counters.linked_bytes)
 
     def _judge(self) -> None:
         judge = Judge(self._cluster, TOPICS, self._tell)

@@ -3,12 +3,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from demo.measurement import AgentAccounts, Moment, Scrape, Totals, parse_metrics
+from demo.measurement import AgentAccounts, Moment
 from demo.progress import LiveRates, sparkline
+from local_cluster.agent_metrics import Counters, Scrape, parse_metrics
 
 
 def counted(value: float, **labels: str) -> Scrape:
-    return Scrape({("bytes_total", tuple(sorted(labels.items()))): value}, {})
+    return Scrape(Counters({("bytes_total", tuple(sorted(labels.items()))): value}))
 
 
 def test_metrics_text_becomes_counters_and_gauges_by_label() -> None:
@@ -17,11 +18,11 @@ def test_metrics_text_becomes_counters_and_gauges_by_label() -> None:
     Gauge("remote_wal_upload_lag_bytes", "g", registry=registry).set(7)
     Histogram("remote_wal_stage_seconds", "h", ["stage"], registry=registry).labels("uploaded").observe(0.2)
     found = parse_metrics(generate_latest(registry).decode())
-    totals = Totals(found.counters)
+    totals = found.counters
     assert totals.by("remote_wal_faults_total", "reason") == {"slow": 3.0}
     assert totals.of("remote_wal_stage_seconds_count", stage="uploaded") == 1.0
     assert found.gauges == {("remote_wal_upload_lag_bytes", ()): 7.0}
-    assert not any(name.endswith("_created") for name, _ in found.counters)
+    assert not any(name.endswith("_created") for name, _ in totals.values)
 
 
 def test_what_a_killed_agent_had_counted_stays_in_the_totals() -> None:
@@ -51,7 +52,7 @@ def test_totals_are_what_was_counted_however_often_agents_restart(events: list[t
 
 
 def test_sums_go_over_the_labels_that_are_not_asked_for() -> None:
-    totals = Totals(
+    totals = Counters(
         {
             ("peer_bytes_total", (("direction", "sent"), ("role", "leader"))): 5.0,
             ("peer_bytes_total", (("direction", "received"), ("role", "leader"))): 2.0,
@@ -63,12 +64,12 @@ def test_sums_go_over_the_labels_that_are_not_asked_for() -> None:
 
 
 def test_a_series_that_appears_later_counts_from_zero() -> None:
-    later = Totals({("faults_total", (("reason", "new"),)): 4.0})
-    assert later.since(Totals({})).by("faults_total", "reason") == {"new": 4.0}
+    later = Counters({("faults_total", (("reason", "new"),)): 4.0})
+    assert later.since(Counters({})).by("faults_total", "reason") == {"new": 4.0}
 
 
-def buckets(**counts: float) -> Totals:
-    return Totals({("s_bucket", (("le", bound.replace("_", ".")[1:]),)): count for bound, count in counts.items()})
+def buckets(**counts: float) -> Counters:
+    return Counters({("s_bucket", (("le", bound.replace("_", ".")[1:]),)): count for bound, count in counts.items()})
 
 
 def test_a_quantile_lies_inside_its_bucket_by_its_rank() -> None:
@@ -84,7 +85,7 @@ def test_beyond_the_last_bound_a_quantile_is_that_bound_and_without_observations
 
 
 def moment(at_s: float, appended: float, records: int) -> Moment:
-    totals = Totals(
+    totals = Counters(
         {
             ("remote_wal_appended_bytes_total", ()): appended,
             ("remote_wal_replicated_record_bytes_total", (("path", "linked"),)): appended,

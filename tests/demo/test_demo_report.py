@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from demo.measurement import Moment, Totals
+from demo.measurement import Moment
 from demo.plan import ALL_TOPICS, PERFORMANCE_TOPICS, StoreKind, plan_for
 from demo.presentation import show_introduction, show_report
 from demo.report import Records, Replicas, ZoneBytes, cost_per_gb, object_usd_per_gb, records_of, traffic_between
 from demo.store_outage import DirectoryOutage
+from local_cluster.agent_metrics import Counters
 from local_cluster.ledger import LedgerReport, ProducerReport
 from plugin.errors import RemoteStorageError
 from plugin.local_directory import DirectoryStore
@@ -38,8 +39,8 @@ def series(name: str, value: float, **labels: str) -> dict[tuple[str, tuple[tupl
     return {(name, tuple(sorted(labels.items()))): value}
 
 
-def counted(factor: float) -> Totals:
-    return Totals(
+def counted(factor: float) -> Counters:
+    return Counters(
         series("remote_wal_peer_bytes_total", 1000 * factor, role="leader", direction="sent")
         | series("remote_wal_peer_bytes_total", 100 * factor, role="leader", direction="received")
         # The same bytes at the other end.

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from local_cluster.agent_figures import AgentFigures, parse_figures
+from local_cluster.agent_metrics import Counters, parse_metrics
 from perf.ladder import STOCK, Measured
 from perf.report import agent_rows, compare, plot, write_json
 from perf.workloads import Comparison, Workload
@@ -60,16 +60,16 @@ remote_wal_led_partitions 7.0
 
 
 def test_figures_of_two_readings_give_what_happened_in_between_and_count_each_connection_once() -> None:
-    figures = parse_figures(METRICS)
+    figures = parse_metrics(METRICS).counters
     assert figures.zone_bytes == 50.0
-    assert figures.stage_quantile_ms("uploaded", 0.5) == 7.5
-    nothing = figures - figures
+    assert figures.stages_ms()["uploaded"]["p50"] == 7.5
+    nothing = figures.since(figures)
     assert (nothing.cpu_s, nothing.linked_bytes, nothing.zone_bytes) == (0.0, 0.0, 0.0)
     assert (figures + figures).inline_bytes == 200.0
 
 
 def test_what_the_agents_did_is_summed_over_the_rounds() -> None:
-    figures = parse_figures(METRICS)
+    figures = parse_metrics(METRICS).counters
     runs = [Measured("rate", "directory", "links", number, {"MB/s": 1.0}, 3.0, figures) for number in range(2)]
     (row,) = agent_rows(runs)
     assert row["agent_cores"] == 0.5
@@ -86,4 +86,4 @@ def test_json_and_plot_are_written_for_a_run_that_was_cut_short(tmp_path: Path) 
         for number, value in enumerate((10.0, 9.0))
     ]
     assert (tmp_path / "ladder.png").read_bytes().startswith(b"\x89PNG")
-    assert AgentFigures().stages() == []
+    assert Counters().stages_ms() == {}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from local_cluster.agent_figures import AgentFigures
+from local_cluster.agent_metrics import Counters
 from local_cluster.store_spec import LocalDirectoryStore
 from perf.ladder import STOCK, Measured
 from perf.versions import _modes, _rows, _turned
@@ -33,8 +33,8 @@ def test_each_version_is_first_in_its_round() -> None:
     ]
 
 
-def counted(cpu_s: float) -> AgentFigures:
-    return AgentFigures({("process_cpu_seconds_total", ()): cpu_s})
+def counted(cpu_s: float) -> Counters:
+    return Counters({("process_cpu_seconds_total", ()): cpu_s})
 
 
 def test_a_row_has_the_versions_figure_beside_stock_and_its_own_agents_cost() -> None:

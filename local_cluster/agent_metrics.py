@@ -1,0 +1,162 @@
+"""What agents count, read from their /metrics: at one moment, or between two; of one agent, or of several together."""
+
+import math
+import urllib.request
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from local_cluster.cluster import LocalCluster
+
+_TIMEOUT_S = 5.0
+_STAGE = "remote_wal_stage_seconds"
+
+Series = tuple[str, tuple[tuple[str, str], ...]]
+"""A sample's name, and its labels in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Counters at one moment, or their growth between two. Histograms are counters too: `_bucket`, `_count`, `_sum`."""
+
+    values: Mapping[Series, float] = field(default_factory=dict)
+
+    def of(self, name: str, **labels: str) -> float:
+        """The sum of all series of that name that have these labels."""
+        wanted = set(labels.items())
+        return sum(value for (found, have), value in self.values.items() if found == name and wanted <= set(have))
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """Sums by the value of a label."""
+        sums: defaultdict[str, float] = defaultdict(float)
+        for (found, have), value in self.values.items():
+            if found == name:
+                sums[dict(have)[label]] += value
+        return dict(sums)
+
+    def since(self, earlier: "Counters") -> "Counters":
+        """The growth since then."""
+        return Counters({series: value - earlier.values.get(series, 0.0) for series, value in self.values.items()})
+
+    def __add__(self, other: "Counters") -> "Counters":
+        sums = defaultdict(float, self.values)
+        for series, value in other.values.items():
+            sums[series] += value
+        return Counters(dict(sums))
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor seconds."""
+        return self.of("process_cpu_seconds_total")
+
+    @property
+    def zone_bytes(self) -> float:
+        """Bytes between agents, both ways; each connection is counted once, at its leader's end."""
+        return self.of("remote_wal_peer_bytes_total", role="leader")
+
+    @property
+    def stock_bytes(self) -> float:
+        """What the same frames would have had without links."""
+        return self.of("remote_wal_stock_bytes_total")
+
+    @property
+    def linked_bytes(self) -> float:
+        """Record bytes that followers got as links."""
+        return self.of("remote_wal_replicated_record_bytes_total", path="linked")
+
+    @property
+    def inline_bytes(self) -> float:
+        """Record bytes that crossed as they are."""
+        return self.of("remote_wal_replicated_record_bytes_total", path="inline")
+
+    @property
+    def puts(self) -> float:
+        """PUT requests, each attempt counted."""
+        return self.of("remote_wal_store_requests_total", operation="put")
+
+    @property
+    def gets(self) -> float:
+        """GET requests, each attempt counted."""
+        return self.of("remote_wal_store_requests_total", operation="get")
+
+    def stages_ms(self) -> dict[str, dict[str, float]]:
+        """Of the stages that were passed at least once: p50, p99, and how many times."""
+        passed = sorted(self.by(f"{_STAGE}_count", "stage").items())
+        return {
+            stage: {
+                "p50": self.quantile_ms(_STAGE, 0.5, stage=stage) or 0.0,
+                "p99": self.quantile_ms(_STAGE, 0.99, stage=stage) or 0.0,
+                "count": times,
+            }
+            for stage, times in passed
+            if times > 0
+        }
+
+    def quantile_ms(self, name: str, fraction: float, **labels: str) -> float | None:
+        """A quantile of a histogram of seconds, straight lines within its buckets; None without observations.
+
+        Of what lies beyond the last bucket's bound, only that bound is known.
+        """
+        wanted = set(labels.items())
+        buckets: defaultdict[float, float] = defaultdict(float)
+        for (found, have), value in self.values.items():
+            if found == f"{name}_bucket" and wanted <= set(have):
+                buckets[float(dict(have)["le"])] += value
+        return _quantile_of(sorted(buckets.items()), fraction)
+
+
+def _quantile_of(buckets: list[tuple[float, float]], fraction: float) -> float | None:
+    if not buckets or buckets[-1][1] <= 0:
+        return None
+    rank = fraction * buckets[-1][1]
+    lower, below = 0.0, 0.0
+    for upper, cumulated in buckets:
+        if cumulated >= rank:
+            if math.isinf(upper):
+                return lower * 1000
+            inside = cumulated - below
+            return 1000 * (lower + (upper - lower) * ((rank - below) / inside if inside else 1.0))
+        lower, below = upper, cumulated
+    return lower * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One answer of an agent's /metrics."""
+
+    counters: Counters = field(default_factory=Counters)
+    gauges: Mapping[Series, float] = field(default_factory=dict)
+
+    def gauge(self, name: str) -> float:
+        """The sum of all series of that name."""
+        return sum(value for (found, _), value in self.gauges.items() if found == name)
+
+
+def parse_metrics(text: str) -> Scrape:
+    """Read Prometheus text. Raises ValueError."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    counters: dict[Series, float] = {}
+    gauges: dict[Series, float] = {}
+    for family in text_string_to_metric_families(text):
+        target = gauges if family.type == "gauge" else counters
+        for sample in family.samples:
+            if not sample.name.endswith("_created"):
+                target[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
+    return Scrape(Counters(counters), gauges)
+
+
+def scrape(cluster: "LocalCluster", broker_id: int) -> Scrape:
+    """Ask the broker's agent. Raises OSError when it does not answer, ValueError."""
+    url = f"http://{cluster.layout.agent_http_address(broker_id)}/metrics"
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+        return parse_metrics(answer.read().decode())
+
+
+def scrape_all(cluster: "LocalCluster") -> Scrape:
+    """All agents' answers, added up. Raises OSError when one does not answer, ValueError."""
+    found = [scrape(cluster, broker_id) for broker_id in cluster.broker_ids]
+    gauges = sum((Counters(one.gauges) for one in found), Counters())
+    return Scrape(sum((one.counters for one in found), Counters()), gauges.values)
