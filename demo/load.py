@@ -11,8 +11,8 @@ from demo.plan import ALL_TOPICS, PERFORMANCE_TOPICS, PROBE_TOPIC, RECORD_BYTES,
 from local_cluster.cluster_admin import CLIENT_CONFIG
 from local_cluster.kafka_tools import KafkaTools, ProducerPerformance
 from local_cluster.polling import wait_until
-from metadata_topic.settings.settings_topic import SettingsWriter, read_settings
-from metadata_topic.settings.topic_settings import TopicSettings
+from local_cluster.topic_switch import set_topics
+from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.topic.client_config import KafkaClientConfig
 
 if TYPE_CHECKING:
@@ -36,13 +36,8 @@ def prepare_topics(cluster: "LocalCluster") -> None:
             for first in range(topic.partitions)
         ]
         cluster.create_topic(topic.name, assignment=replicas)
+    set_topics(cluster.bootstrap_servers, [topic.name for topic in ALL_TOPICS])
     client = KafkaClientConfig(cluster.bootstrap_servers, {"log_level": 0})
-    writer = SettingsWriter(client)
-    try:
-        for topic in ALL_TOPICS:
-            writer.set_topic(topic.name, TopicSettings(enable=True))
-    finally:
-        writer.close()
 
     def known() -> bool:
         settings, _ = read_settings(client)

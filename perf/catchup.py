@@ -3,24 +3,23 @@
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from cli.tables import show, table
 from local_cluster.agent_metrics import Counters, scrape_all
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.replica_comparison import compare_replicas
-from metadata_topic.settings.settings_topic import SettingsWriter
-from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
-from metadata_topic.topic.client_config import KafkaClientConfig
-from perf.ladder import object_store
+from local_cluster.topic_switch import LINKED, set_topics
+from perf.clusters import log_bytes, object_store, started_cluster
+from perf.options import LatencyMs, Results
 
 _FOLLOWER = 3
 _RECORD_BYTES = 1000
@@ -54,8 +53,8 @@ def catchup(
     megabytes: Annotated[int, typer.Option(min=1, help="What the follower misses.")] = 200,
     partitions: Annotated[int, typer.Option(min=1)] = 6,
     rounds: Annotated[int, typer.Option(min=1)] = 2,
-    latency_ms: Annotated[int, typer.Option(min=0, help="The store's latency for PUT and for GET.")] = 5,
-    results: Annotated[Path, typer.Option(file_okay=False, help="Where the figures go.")] = Path("perf/results"),
+    latency_ms: LatencyMs = 5,
+    results: Results = Path("perf/results"),
 ) -> None:
     """Kill a broker, produce, start the leaders' agents anew, start the broker, and watch it catch up."""
     from rich.console import Console
@@ -69,8 +68,8 @@ def catchup(
         console.status("preparing") as line,
         tempfile.TemporaryDirectory(prefix="remote-wal-catchup-") as directory,
         object_store("directory", latency_ms) as store,
-        _cluster(Path(directory) / _STOCK, None) as stock,
-        _cluster(Path(directory) / _AGENTS, AgentsMode(store)) as agents,
+        started_cluster(Path(directory) / _STOCK, None) as stock,
+        started_cluster(Path(directory) / _AGENTS, AgentsMode(store)) as agents,
     ):
         for number in range(rounds):
             for name, cluster in ((_STOCK, stock), (_AGENTS, agents)):
@@ -78,18 +77,8 @@ def catchup(
                 found.append(_catch_up(cluster, name, number, megabytes, partitions))
                 # After each, so that a run that is cut short leaves its part.
                 file.write_text(json.dumps({**about, "rounds": [asdict(one) for one in found]}, indent=1))
-    _print(console, found)
+    _print(found)
     console.print(f"written: {file}")
-
-
-@contextmanager
-def _cluster(directory: Path, agents: AgentsMode | None) -> Iterator[LocalCluster]:
-    cluster = LocalCluster.create(directory, settings=ClusterSettings(agents=agents, full_compiler=True))
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.destroy()
 
 
 def _catch_up(cluster: LocalCluster, name: str, number: int, megabytes: int, partitions: int) -> CaughtUp:
@@ -97,9 +86,7 @@ def _catch_up(cluster: LocalCluster, name: str, number: int, megabytes: int, par
     # Two leaders, so that the follower reads from both at a time.
     cluster.create_topic(topic, assignment=[[1 + p % 2, 2 - p % 2, _FOLLOWER] for p in range(partitions)])
     if name == _AGENTS:
-        writer = SettingsWriter(KafkaClientConfig(cluster.bootstrap_servers))
-        writer.set_topic(topic, TopicSettings(True, LinkPolicy.ALWAYS))
-        writer.close()
+        set_topics(cluster.bootstrap_servers, [topic], LINKED)
     cluster.admin.wait_for_full_isr(topic, timeout_s=_PATIENCE_S)
     cluster.kill_broker(_FOLLOWER)
     for partition in range(partitions):
@@ -114,9 +101,9 @@ def _catch_up(cluster: LocalCluster, name: str, number: int, megabytes: int, par
             cluster.stop_agent(broker_id)
             cluster.start_agent(broker_id)
         before = scrape_all(cluster).counters
-    missed_bytes = _log_bytes(cluster, 1, topic, partitions)
+    missed_bytes = log_bytes(cluster, 1, topic, partitions)
     cluster.start_broker(_FOLLOWER, wait=False)
-    seconds = _seconds_to_grow(lambda: _log_bytes(cluster, _FOLLOWER, topic, partitions), missed_bytes)
+    seconds = _seconds_to_grow(lambda: log_bytes(cluster, _FOLLOWER, topic, partitions), missed_bytes)
     cluster.wait_for_brokers([_FOLLOWER])
     cluster.admin.wait_for_full_isr(topic, timeout_s=_PATIENCE_S)
     counted = scrape_all(cluster).counters.since(before) if name == _AGENTS else Counters()
@@ -136,42 +123,33 @@ def _catch_up(cluster: LocalCluster, name: str, number: int, megabytes: int, par
     )
 
 
-def _seconds_to_grow(log_bytes: Callable[[], int], end_bytes: int) -> float:
-    start_bytes = log_bytes()
-    wait_until(lambda: log_bytes() > start_bytes, "the follower fetches", _PATIENCE_S, interval_s=_LOOK_S)
+def _seconds_to_grow(held_bytes: Callable[[], int], end_bytes: int) -> float:
+    start_bytes = held_bytes()
+    wait_until(lambda: held_bytes() > start_bytes, "the follower fetches", _PATIENCE_S, interval_s=_LOOK_S)
     started = time.monotonic()
-    wait_until(lambda: log_bytes() >= end_bytes, "the follower has all", _PATIENCE_S, interval_s=_LOOK_S)
+    wait_until(lambda: held_bytes() >= end_bytes, "the follower has all", _PATIENCE_S, interval_s=_LOOK_S)
     return time.monotonic() - started
 
 
-def _log_bytes(cluster: LocalCluster, broker_id: int, topic: str, partitions: int) -> int:
-    """Of all partitions' replicas there."""
-    total = 0
-    for partition in range(partitions):
-        directory = cluster.partition_directory(broker_id, topic, partition)
-        if directory is not None:
-            total += sum(file.stat().st_size for file in directory.glob("*.log"))
-    return total
-
-
-def _print(console: Any, found: list[CaughtUp]) -> None:
-    from rich.table import Table
-
-    table = Table("cluster", title="Catching up (medians)")
-    for column in ("missed MB", "s", "MB/s", "border MB", "of missed", "linked", "agents' CPU s", "GET"):
-        table.add_column(column, justify="right")
-    figure: Callable[[list[CaughtUp], str], float] = lambda runs, name: median(getattr(run, name) for run in runs)  # noqa: E731
+def _print(found: list[CaughtUp]) -> None:
+    rows = []
     for name in (_STOCK, _AGENTS):
         runs = [run for run in found if run.cluster == name]
-        table.add_row(
-            name,
-            f"{figure(runs, 'missed_bytes') / 1e6:,.0f}",
-            f"{figure(runs, 'seconds'):.1f}",
-            f"{figure(runs, 'mb_per_s'):.0f}",
-            f"{figure(runs, 'border_bytes') / 1e6:,.1f}",
-            f"{figure(runs, 'border_bytes') / figure(runs, 'missed_bytes'):.2%}",
-            f"{figure(runs, 'linked_share'):.1%}" if name == _AGENTS else "",
-            f"{figure(runs, 'agent_cpu_s'):.1f}" if name == _AGENTS else "",
-            f"{figure(runs, 'gets'):,.0f}" if name == _AGENTS else "",
+        figure = {
+            key: median(getattr(run, key) for run in runs)
+            for key in ("missed_bytes", "seconds", "mb_per_s", "border_bytes", "linked_share", "agent_cpu_s", "gets")
+        }
+        of_agents = (f"{figure['linked_share']:.1%}", f"{figure['agent_cpu_s']:.1f}", f"{figure['gets']:,.0f}")
+        rows.append(
+            (
+                name,
+                f"{figure['missed_bytes'] / 1e6:,.0f}",
+                f"{figure['seconds']:.1f}",
+                f"{figure['mb_per_s']:.0f}",
+                f"{figure['border_bytes'] / 1e6:,.1f}",
+                f"{figure['border_bytes'] / figure['missed_bytes']:.2%}",
+                *(of_agents if name == _AGENTS else ("", "", "")),
+            )
         )
-    console.print(table)
+    columns = (">missed MB", ">s", ">MB/s", ">border MB", ">of missed", ">linked", ">agents' CPU s", ">GET")
+    show(table("cluster", *columns, rows=rows, title="Catching up (medians)"))

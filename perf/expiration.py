@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cli.tables import show, table
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import serde
 from metadata_topic.records.states import DELETED
@@ -30,19 +31,14 @@ def expiration(
     runs: Annotated[int, typer.Option(min=1, help="Rounds of expiration, of 5 s each.")] = 4,
 ) -> None:
     """Measure which share of a core expiration takes, by the reason for which objects go."""
-    from rich.console import Console
-    from rich.table import Table
-
     load = Load(objects_per_s=objects_per_s, partitions=entries)
-    table = Table("objects go as they are", title=f"Expiration at {objects_per_s} objects/s of {entries:,} entries")
-    for column in ("objects", "ms/object", "share of a core"):
-        table.add_column(column, justify="right")
-    for reason in REASONS:
-        measured = measure_expiration(load, reason, runs)
-        table.add_row(
-            reason, f"{measured.released:,}", f"{measured.ms_per_object:.2f}", f"{measured.share_of_a_core:.1%}"
-        )
-    Console().print(table)
+    measured = {reason: measure_expiration(load, reason, runs) for reason in REASONS}
+    rows = [
+        (reason, f"{one.released:,}", f"{one.ms_per_object:.2f}", f"{one.share_of_a_core:.1%}")
+        for reason, one in measured.items()
+    ]
+    title = f"Expiration at {objects_per_s} objects/s of {entries:,} entries"
+    show(table("objects go as they are", ">objects", ">ms/object", ">share of a core", rows=rows, title=title))
 
 
 @dataclass(frozen=True, slots=True)

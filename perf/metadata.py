@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from cli.tables import show, table
 from metadata_topic.records import serde
 from metadata_topic.store.snapshot import read_image, write_snapshot
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -48,34 +49,36 @@ def metadata(
     objects: Annotated[int, typer.Option(min=1, help="Objects whose records are compressed.")] = 200,
 ) -> None:
     """Measure bytes per entry, the topic's share of the data, and the loading of 10 million entries on one core."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    volumes = Table("partitions in each object", "B/entry", "with zstd", "share of 30 MB/s", title="The topic's volume")
+    volumes = []
     for share in (1.0, 0.8, 0.5):
         load = Load(share_of_partitions=share)
         volume = measure_volume(load, zstd(), objects)
-        volumes.add_row(
-            f"{share:.0%} of {load.partitions}",
-            f"{volume.bytes_per_entry:.1f}",
-            f"{volume.compressed_bytes_per_entry:.2f}",
-            f"{volume.share_of(load):.2%}",
+        volumes.append(
+            (
+                f"{share:.0%} of {load.partitions}",
+                f"{volume.bytes_per_entry:.1f}",
+                f"{volume.compressed_bytes_per_entry:.2f}",
+                f"{volume.share_of(load):.2%}",
+            )
         )
-    console.print(volumes)
-    loads = Table("segments x entries", "snapshot MB", "snapshot s", "tail s", "entries", "peak MB", title="Loading")
+    columns = ("partitions in each object", "B/entry", "with zstd", "share of 30 MB/s")
+    show(table(*columns, rows=volumes, title="The topic's volume"))
+    loads = []
     for shape in SHAPES:
         scaled = Shape(max(1, int(shape.segments * scale)), shape.entries)
         measured = measure_loading(scaled, tail)
-        loads.add_row(
-            f"{scaled.segments:,} x {scaled.entries:,}",
-            f"{measured.snapshot_bytes / 1e6:,.0f}",
-            f"{measured.snapshot_s:.1f}",
-            f"{measured.tail_s:.1f}",
-            f"{measured.entries:,}",
-            f"{measured.peak_bytes / 1e6:,.0f}",
+        loads.append(
+            (
+                f"{scaled.segments:,} x {scaled.entries:,}",
+                f"{measured.snapshot_bytes / 1e6:,.0f}",
+                f"{measured.snapshot_s:.1f}",
+                f"{measured.tail_s:.1f}",
+                f"{measured.entries:,}",
+                f"{measured.peak_bytes / 1e6:,.0f}",
+            )
         )
-    console.print(loads)
+    loading = ("segments x entries", "snapshot MB", "snapshot s", "tail s", "entries", "peak MB")
+    show(table(*loading, rows=loads, title="Loading"))
 
 
 @dataclass(frozen=True, slots=True)

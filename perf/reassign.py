@@ -19,13 +19,14 @@ from typing import Annotated
 
 import typer
 
+from cli.tables import show, table
 from kafka_log.segment_files import list_segments
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from metadata_topic.settings.settings_topic import SettingsWriter
-from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
-from metadata_topic.topic.client_config import KafkaClientConfig
+from local_cluster.topic_switch import set_topics
+from perf.clusters import log_bytes, started_cluster
+from perf.options import Results
 
 _RECORD_BYTES = 10_000
 _SEGMENT_BYTES = 8 << 20
@@ -57,17 +58,15 @@ def reassign(
         bool | None, typer.Option("--kip405/--no-kip405", help="With it on, or off; both unless given.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1)] = 1,
-    results: Annotated[Path, typer.Option(file_okay=False, help="Where the data go.")] = Path("perf/results"),
+    results: Results = Path("perf/results"),
 ) -> None:
     """Measure the move of a partition to another broker, by its size."""
     from rich.console import Console
-    from rich.table import Table
 
-    console = Console()
     sizes = sorted(size_mb or (50, 500))
     moved: list[Moved] = []
     results.mkdir(parents=True, exist_ok=True)
-    with console.status("preparing") as line:
+    with Console().status("preparing") as line:
         for kip405 in (False, True) if tier is None else (tier,):
             for rung in ("stock", "ours"):
                 with _cluster(rung, kip405) as cluster:
@@ -76,11 +75,9 @@ def reassign(
                             line.update(f"{rung}, KIP-405 {'on' if kip405 else 'off'}, {size} MB")
                             moved.append(_measure(cluster, rung, kip405, size, number))
                             (results / "reassign.json").write_text(json.dumps([asdict(one) for one in moved]))
-    table = Table("KIP-405", "partition", "rung", title="Until the new replica leads")
-    for column in ("seconds", "whole command", "on the new disk"):
-        table.add_column(column, justify="right")
-    for one in sorted(moved, key=lambda one: (one.kip405, one.size_mb, one.rung != "stock")):
-        table.add_row(
+    ordered = sorted(moved, key=lambda one: (one.kip405, one.size_mb, one.rung != "stock"))
+    rows = [
+        (
             "on" if one.kip405 else "off",
             f"{one.size_mb:,} MB",
             one.rung,
@@ -88,22 +85,22 @@ def reassign(
             f"{one.command_seconds:.2f}",
             f"{one.copied_mb:,.1f} MB",
         )
-    console.print(table)
+        for one in ordered
+    ]
+    columns = ("KIP-405", "partition", "rung", ">seconds", ">whole command", ">on the new disk")
+    show(table(*columns, rows=rows, title="Until the new replica leads"))
 
 
 @contextmanager
 def _cluster(rung: str, kip405: bool) -> Iterator[LocalCluster]:
-    overrides = {_BEGIN_AT_TIER: "true"} if kip405 and rung == "ours" else {}
-    settings = ClusterSettings(
-        _AGENTS if rung == "ours" else None, overrides, tiered_storage=kip405, full_compiler=True
-    )
-    with tempfile.TemporaryDirectory(prefix="remote-wal-reassign-") as directory:
-        cluster = LocalCluster.create(Path(directory) / "cluster", brokers=2, settings=settings)
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            cluster.destroy()
+    agents, overrides = (_AGENTS, {_BEGIN_AT_TIER: "true"} if kip405 else {}) if rung == "ours" else (None, {})
+    with (
+        tempfile.TemporaryDirectory(prefix="remote-wal-reassign-") as directory,
+        started_cluster(
+            Path(directory) / "cluster", agents, brokers=2, overrides=overrides, tiered_storage=kip405
+        ) as cluster,
+    ):
+        yield cluster
 
 
 def _measure(cluster: LocalCluster, rung: str, kip405: bool, size_mb: int, number: int) -> Moved:
@@ -113,9 +110,7 @@ def _measure(cluster: LocalCluster, rung: str, kip405: bool, size_mb: int, numbe
         config |= {"remote.storage.enable": "true", "local.retention.bytes": "1"}
     cluster.create_topic(topic, assignment=[[_FROM]], config=config)
     if rung == "ours":
-        writer = SettingsWriter(KafkaClientConfig(cluster.bootstrap_servers))
-        writer.set_topic(topic, TopicSettings(True, LinkPolicy.COST))
-        writer.close()
+        set_topics(cluster.bootstrap_servers, [topic])
     records = size_mb * 1_000_000 // _RECORD_BYTES
     cluster.tools.produce(topic, records=records, record_bytes=_RECORD_BYTES, config={"acks": "1"})
     if kip405:
@@ -123,17 +118,12 @@ def _measure(cluster: LocalCluster, rung: str, kip405: bool, size_mb: int, numbe
     move = _move_by_command if rung == "ours" else _move_by_kafka
     seconds, command_seconds = move(cluster, topic)
     cluster.admin.wait_for_leader(topic, expected=_TO)
-    return Moved(rung, kip405, size_mb, seconds, command_seconds, _copied_mb(cluster, topic))
+    return Moved(rung, kip405, size_mb, seconds, command_seconds, log_bytes(cluster, _TO, topic) / 1e6)
 
 
 def _segments(cluster: LocalCluster, topic: str) -> list[int]:
     directory = cluster.partition_directory(_FROM, topic, 0)
     return [] if directory is None else sorted(list_segments(directory))
-
-
-def _copied_mb(cluster: LocalCluster, topic: str) -> float:
-    directory = cluster.partition_directory(_TO, topic, 0)
-    return sum(path.stat().st_size for path in (directory or Path()).glob("*.log")) / 1e6
 
 
 def _move_by_kafka(cluster: LocalCluster, topic: str) -> tuple[float, float]:

@@ -19,17 +19,17 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from cli.tables import show, table
 from kafka_log.crc32c import crc32c
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from local_cluster.broker_config import ClusterSettings
-from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.store_spec import StoreSpec
-from perf.ladder import object_store
+from perf.clusters import object_store, started_cluster
+from perf.options import LatencyMs, Results
 from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.segment_metadata import (
@@ -73,19 +73,18 @@ def rebuild(
     object_kilobytes: Annotated[int, typer.Option(min=1, help="Of a combined segment.")] = 1000,
     rounds: Annotated[int, typer.Option(min=1)] = 3,
     threads: Annotated[int, typer.Option(min=1)] = 8,
-    latency_ms: Annotated[int, typer.Option(min=0, help="The store's latency for PUT and for GET.")] = 5,
+    latency_ms: LatencyMs = 5,
     store: Annotated[list[str] | None, typer.Option(help="directory, s3; both by default.")] = None,
     catch_up: Annotated[bool, typer.Option("--catch-up/--no-catch-up", help="Measure stock Kafka as well.")] = True,
-    results: Annotated[Path, typer.Option(file_okay=False)] = Path("perf/results"),
+    results: Results = Path("perf/results"),
 ) -> None:
     """Measure the rate of rebuilding logs from object storage; print a table and write JSON."""
     from rich.console import Console
 
-    console = Console()
     results.mkdir(parents=True, exist_ok=True)
     rates: list[Rate] = []
     load = (megabytes, partitions, object_kilobytes)
-    with console.status("preparing") as line, tempfile.TemporaryDirectory(prefix="remote-wal-rebuild-") as place:
+    with Console().status("preparing") as line, tempfile.TemporaryDirectory(prefix="remote-wal-rebuild-") as place:
         for kind in store or ["directory", "s3"]:
             with object_store(kind, latency_ms) as spec, _credentials(spec):
                 rates += _from_store(Path(place) / kind, spec, kind, load, (rounds, threads), line.update)
@@ -96,7 +95,7 @@ def rebuild(
     document["object_kilobytes"] = object_kilobytes
     rows = [asdict(rate) | {"megabytes_per_s": rate.megabytes_per_s} for rate in rates]
     (results / "rebuild.json").write_text(json.dumps(document | {"rates": rows}, indent=1))
-    _print(console, rates)
+    _print(rates)
 
 
 def _from_store(
@@ -203,8 +202,7 @@ def _catch_up(place: Path, load: tuple[int, int, int]) -> Rate:
     """A broker with an empty log directory, in a stock cluster."""
     # The controllers' logs stand apart, so that the directory can be erased.
     metadata = {number: {"metadata.log.dir": str(place.parent / f"controller-{number}")} for number in (1, 2, 3)}
-    with LocalCluster.create(place, settings=ClusterSettings(broker_overrides=metadata, full_compiler=True)) as cluster:
-        cluster.start()
+    with started_cluster(place, None, broker_overrides=metadata) as cluster:
         cluster.create_topic(_TOPIC, partitions=load[1])
         cluster.tools.produce(
             _TOPIC, records=load[0] * MEGABYTE // _RECORD_BYTES, record_bytes=_RECORD_BYTES, config={"acks": "all"}
@@ -239,18 +237,14 @@ def _credentials(spec: StoreSpec) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _print(console: Any, rates: list[Rate]) -> None:
-    from rich.table import Table
-
-    table = Table("store", "what", title="Rebuilding logs")
-    for column in ("MB", "s", "MB/s (median)", "of the copy"):
-        table.add_column(column, justify="right")
-    for store in dict.fromkeys(rate.store for rate in rates):
+def _print(rates: list[Rate]) -> None:
+    rows = []
+    for store, what in dict.fromkeys((rate.store, rate.what) for rate in rates):
         copies = [rate.megabytes_per_s for rate in rates if (rate.store, rate.what) == (store, "plain copy")]
-        for what in dict.fromkeys(rate.what for rate in rates if rate.store == store):
-            those = [rate for rate in rates if (rate.store, rate.what) == (store, what)]
-            speed = median(rate.megabytes_per_s for rate in those)
-            share = f"{speed / median(copies):.2f}" if copies else "-"
-            seconds = median(rate.seconds for rate in those)
-            table.add_row(store, what, f"{those[0].megabytes:,.0f}", f"{seconds:.1f}", f"{speed:,.0f}", share)
-    console.print(table)
+        those = [rate for rate in rates if (rate.store, rate.what) == (store, what)]
+        speed = median(rate.megabytes_per_s for rate in those)
+        share = f"{speed / median(copies):.2f}" if copies else "-"
+        seconds = median(rate.seconds for rate in those)
+        rows.append((store, what, f"{those[0].megabytes:,.0f}", f"{seconds:.1f}", f"{speed:,.0f}", share))
+    columns = ("store", "what", ">MB", ">s", ">MB/s (median)", ">of the copy")
+    show(table(*columns, rows=rows, title="Rebuilding logs"))

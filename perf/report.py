@@ -6,7 +6,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from perf.ladder import STOCK, Measured
+from cli.tables import show, table
+from perf.turns import STOCK, Measured
 from perf.workloads import Comparison, Workload
 
 
@@ -68,27 +69,57 @@ def agent_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def round_rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
-    """Every round's own figures."""
-    return [
+def write_json(file: Path, workloads: Sequence[Workload], measured: Sequence[Measured], **about: Any) -> None:
+    """All of it, with every round's own figures."""
+    rounds = [
         {"workload": run.workload, "rung": run.rung, "round": run.round, "seconds": run.seconds} | dict(run.figures)
         for run in measured
     ]
+    document = {"compared": compare(workloads, measured), "agents": agent_rows(measured), "rounds": rounds}
+    file.write_text(json.dumps(about | document, indent=1))
 
 
-def write_json(file: Path, workloads: Sequence[Workload], measured: Sequence[Measured], **about: Any) -> None:
-    """All of it, with every round's own figures."""
-    file.write_text(
-        json.dumps(
-            {
-                **about,
-                "compared": compare(workloads, measured),
-                "agents": agent_rows(measured),
-                "rounds": round_rows(measured),
-            },
-            indent=1,
+def print_tables(workloads: Sequence[Workload], measured: Sequence[Measured]) -> None:
+    """Medians beside stock, and what the agents did."""
+    figures, costs, stages = [], [], []
+    for row in compare(workloads, measured):
+        sign, unit = ("", "x") if row["comparison"] == Comparison.RATIO.value else ("+", " ms")
+        figures.append(
+            (
+                *(row[key] for key in ("workload", "figure", "rung")),
+                *(f"{row[key]:.1f}" for key in ("stock", "value")),
+                f"{row['compared']:{sign}.2f}{unit}",
+                f"{row['compared_min']:{sign}.2f} to {row['compared_max']:{sign}.2f}",
+            )
         )
-    )
+    for row in agent_rows(measured):
+        names = (row["workload"], row["rung"])
+        puts, replicated_mb = max(row["puts"], 1), row["linked_bytes"] / 2e6
+        costs.append(
+            (
+                *names,
+                f"{row['agent_cores']:.2f}",
+                *(f"{row[key] / 1e6:,.1f}" for key in ("linked_bytes", "inline_bytes")),
+                f"{row['zone_share']:.2%}",
+                *(f"{row[key]:,.0f}" for key in ("puts", "gets")),
+                f"{replicated_mb * 1e3 / puts:,.0f}",
+                f"{row['agent_cpu_s'] * 1e3 / puts:.1f}",
+                f"{row['agent_cpu_s'] * 1e3 / max(replicated_mb, 1e-9):.1f}",
+            )
+        )
+        times = "  ".join(f"{name} {found['p50']:.1f}/{found['p99']:.0f}" for name, found in row["stages_ms"].items())
+        stages.append((*names, times))
+    show(
+        table(
+            "load", "figure", "rung", ">stock", ">rung's", ">compared", ">range",
+            rows=figures, title="Beside stock Kafka in the same round (medians)",
+        ),
+        table(
+            "load", "rung", ">cores", ">linked MB", ">inline MB", ">zone share", ">PUT", ">GET", ">KB/object",
+            ">CPU ms/object", ">CPU ms/MB", rows=costs, title="What the agents did, all three together",
+        ),
+        table("load", "rung", "stage p50 / p99 in ms", rows=stages, title="Where the time goes"),
+    )  # fmt: skip
 
 
 def plot(file: Path, workloads: Sequence[Workload], measured: Sequence[Measured]) -> None:

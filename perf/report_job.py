@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from cli.tables import show, table
 from local_cluster.cluster import LocalCluster
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC
+from perf.options import Results
 from plugin.archive_storage import StoredArchiveObject
 from plugin.object_keys import ObjectKeyFactory
 from retention_job.run import RunResult, RunSettings, run
@@ -274,7 +276,7 @@ def report(
     cores: Annotated[int, typer.Option(min=1)] = 2,
     memory: Annotated[str, typer.Option(help="Of Spark's JVM.")] = DEFAULT_MEMORY,
     directory: Annotated[Path | None, typer.Option(help="Where everything goes; else a temporary one.")] = None,
-    results: Annotated[Path, typer.Option(file_okay=False)] = Path("perf/results"),
+    results: Results = Path("perf/results"),
 ) -> None:
     """Measure the Spark job: a whole run and an incremental one over a history with planted defects."""
     with tempfile.TemporaryDirectory(prefix="remote-wal-report-", dir=directory) as scratch:
@@ -307,21 +309,12 @@ def _measure(directory: Path, spec: HistorySpec, added: float, cores: int, memor
 
 
 def _print(measured: list[Measured]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("run", title="remote-wal report")
-    for column in ("segments", "records read", "seconds", "peak GiB", "findings", "missing", "surplus"):
-        table.add_column(column, justify="right")
-    for one in measured:
-        table.add_row(
-            one.name,
-            f"{one.segments:,}",
-            f"{one.records:,}",
-            f"{one.seconds:.1f}",
-            f"{one.peak_gib:.2f}",
-            f"{one.findings:,}",
-            str(one.missing),
-            str(one.surplus),
+    rows = [
+        (
+            one.name, f"{one.segments:,}", f"{one.records:,}", f"{one.seconds:.1f}", f"{one.peak_gib:.2f}",
+            f"{one.findings:,}", one.missing, one.surplus,
         )
-    Console().print(table)
+        for one in measured
+    ]  # fmt: skip
+    columns = (">segments", ">records read", ">seconds", ">peak GiB", ">findings", ">missing", ">surplus")
+    show(table("run", *columns, rows=rows, title="remote-wal report"))

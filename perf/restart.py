@@ -12,17 +12,20 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
+from cli.tables import show, table
+from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
+from local_cluster.topic_switch import LINKED, set_topics
 from perf.agent_start import start_seconds
+from perf.clusters import started_cluster
 from perf.replica_growth import ReplicaGrowth
 from perf.steady_load import SteadyLoad
 
@@ -90,18 +93,15 @@ def restart(
                     found.append(_restart(cluster, loads, how))
                     if json_file is not None:  # after each, so that a run that is cut short leaves its part
                         json_file.write_text(_as_json(starts, found, records_per_s))
-    _print(console, starts, found)
+    _print(starts, found)
 
 
 @contextmanager
 def _loaded(directory: Path, records_per_s: int) -> Iterator[tuple[LocalCluster, list[SteadyLoad]]]:
-    settings = ClusterSettings(agents=AgentsMode(), full_compiler=True)
-    cluster = LocalCluster.create(directory, settings=settings)
-    try:
-        cluster.start()
+    with started_cluster(directory, AgentsMode()) as cluster:
         cluster.create_topic(_IN, assignment=[[_OTHER, 2, _AGENT]])
         cluster.create_topic(_OUT, assignment=[[_AGENT, _OTHER, 2]])
-        _switch_on(cluster)
+        set_topics(cluster.bootstrap_servers, (_IN, _OUT), LINKED)
         loads = [
             SteadyLoad(cluster.bootstrap_servers, topic, records_per_s / 2, acks)
             for topic in (_IN, _OUT)
@@ -114,20 +114,6 @@ def _loaded(directory: Path, records_per_s: int) -> Iterator[tuple[LocalCluster,
         finally:
             for load in loads:
                 load.stop()
-    finally:
-        cluster.destroy()
-
-
-def _switch_on(cluster: LocalCluster) -> None:
-    from metadata_topic.settings.settings_topic import SettingsWriter
-    from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
-    from metadata_topic.topic.client_config import KafkaClientConfig
-
-    writer = SettingsWriter(KafkaClientConfig(cluster.bootstrap_servers))
-    for topic in (_IN, _OUT):
-        writer.set_topic(topic, TopicSettings(True, LinkPolicy.ALWAYS))
-        cluster.admin.wait_for_full_isr(topic, timeout_s=_PATIENCE_S)
-    writer.close()
 
 
 def _restart(cluster: LocalCluster, loads: list[SteadyLoad], how: str) -> Restart:
@@ -172,25 +158,17 @@ def _as_json(starts: list[float], found: list[Restart], records_per_s: int) -> s
     return json.dumps({"records_per_s": records_per_s, "starts_s": starts, "restarts": restarts}, indent=1)
 
 
-def _print(console: Any, starts: list[float], found: list[Restart]) -> None:
-    from rich.table import Table
-
-    table = Table("what", "times", title="Restarts of one agent of three, in seconds")
-    for column in ("median", "longest"):
-        table.add_column(column, justify="right")
-
-    def row(what: str, values: list[float]) -> None:
-        table.add_row(what, str(len(values)), f"{statistics.median(values):.2f}", f"{max(values):.2f}")
-
-    row("from its start to the first byte relayed", starts)
+def _print(starts: list[float], found: list[Restart]) -> None:
+    rows = [("from its start to the first byte relayed", starts)]
     for how in dict.fromkeys(one.how for one in found):
-        of_kind = [one for one in found if one.how == how]
-        figures: list[tuple[str, Callable[[Restart], float]]] = [
-            ("from the signal to its end", lambda one: one.drained_s),
-            ("nothing came to the local broker", lambda one: one.gap_in_s),
-            ("nothing went to another broker", lambda one: one.gap_out_s),
-            ("acks=all waited", lambda one: one.acks_all_s),
-        ]
-        for what, figure in figures:
-            row(f"{how}: {what}", [figure(one) for one in of_kind])
-    console.print(table)
+        figures = {
+            "from the signal to its end": "drained_s",
+            "nothing came to the local broker": "gap_in_s",
+            "nothing went to another broker": "gap_out_s",
+            "acks=all waited": "acks_all_s",
+        }
+        for what, figure in figures.items():
+            rows.append((f"{how}: {what}", [getattr(one, figure) for one in found if one.how == how]))
+    told = [(what, len(values), f"{statistics.median(values):.2f}", f"{max(values):.2f}") for what, values in rows]
+    title = "Restarts of one agent of three, in seconds"
+    show(table("what", "times", ">median", ">longest", rows=told, title=title))

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from perf.soak.fault_plan import FaultKind
-from perf.soak.run import SoakOptions, SoakReport, soak
+from perf.soak.run import SoakOptions, SoakReport, run_soak
 
 
-def command(
+def soak(
     minutes: Annotated[float, typer.Option(min=0.1, help="How long faults strike.")] = 10.0,
     seed: Annotated[int, typer.Option(help="From which all faults follow; printed, and in the report.")] = 1,
     fault: Annotated[list[FaultKind] | None, typer.Option(help="Only faults of this kind.")] = None,
@@ -38,7 +38,7 @@ def command(
             name = "agents" if with_agents else "control"
             typer.echo(f"{name}: {minutes:g} minutes of faults by seed {seed}")
             place = (directory / name).absolute()
-            reports.append(soak(options, place, typer.echo, with_agents=with_agents))
+            reports.append(run_soak(options, place, typer.echo, with_agents=with_agents))
             _show(name, reports[-1])
             if json is not None:
                 json.write_text(json_format.dumps([report.as_json() for report in reports], indent=2) + "\n")

@@ -9,10 +9,8 @@ from typing import Self
 from local_cluster.cluster import LocalCluster
 from local_cluster.ledger import LedgerReport, ProducerPlan, ProducerReport, TransactionPlan
 from local_cluster.ledger_workload import LedgerWorkload
+from local_cluster.topic_switch import LINKED, set_topics
 from local_cluster.verifiable_clients import VerifiableClients
-from metadata_topic.settings.settings_topic import SettingsWriter
-from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
-from metadata_topic.topic.client_config import KafkaClientConfig
 
 VERIFIABLE_TOPIC = "soak-verifiable"
 LEDGER_TOPIC = "soak-ledger"
@@ -53,10 +51,7 @@ class Load:
         for topic in TOPICS:
             cluster.create_topic(topic, _PARTITIONS, config=config)
         if cluster.has_agents:
-            writer = SettingsWriter(KafkaClientConfig(cluster.bootstrap_servers))
-            for topic in TOPICS:
-                writer.set_topic(topic, TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS))
-            writer.close()
+            set_topics(cluster.bootstrap_servers, TOPICS, LINKED)
         self._verifiable = VerifiableClients(cluster, VERIFIABLE_TOPIC, directory)
         self._ledger = LedgerWorkload(cluster.bootstrap_servers, LEDGER_TOPIC, _PLANS, seed=seed)
 

@@ -89,7 +89,7 @@ class SoakReport:
         }
 
 
-def soak(options: SoakOptions, directory: Path, tell: Tell, *, with_agents: bool) -> SoakReport:
+def run_soak(options: SoakOptions, directory: Path, tell: Tell, *, with_agents: bool) -> SoakReport:
     """Run it. However it ends, no process is left behind; the directory stays.
 
     Raises ProcessStartError, WaitTimeoutError when the cluster does not even start.

@@ -16,9 +16,7 @@ from local_cluster.ledger import LedgerReport, ProducerPlan, TransactionPlan
 from local_cluster.ledger_workload import LedgerWorkload
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.replica_comparison import compare_replicas
-from metadata_topic.settings.settings_topic import SettingsWriter
-from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
-from metadata_topic.topic.client_config import KafkaClientConfig
+from local_cluster.topic_switch import LINKED, set_topics
 from plugin.errors import RemoteResourceNotFoundError
 from plugin.loading import DEFAULT_IMPL_PREFIX, load_storage_manager, settings_under_prefix
 from plugin.remote_wal_storage_manager import StorageContext
@@ -69,11 +67,7 @@ class Script:
         """Switch the topic on, links always, and wait until the agents have taken on all of its partitions."""
         if not self.with_agents:
             return
-        writer = SettingsWriter(KafkaClientConfig(self.cluster.bootstrap_servers))
-        try:
-            writer.set_topic(self.topic, TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS))
-        finally:
-            writer.close()
+        set_topics(self.cluster.bootstrap_servers, [self.topic], LINKED)
         self._expects_links = True
         leaders = [state.leader for state in self.cluster.admin.partitions(self.topic)]
         wanted = sum(self.cluster.agent(leader).is_alive() for leader in leaders)

@@ -4,6 +4,7 @@ In between they alone hold what was uploaded: an agent that starts then uploads 
 back then reads from them what it missed.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,8 +21,7 @@ from local_cluster.object_store_front import ObjectStoreFront
 from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.replica_comparison import compare_replicas
-from metadata_topic.settings.settings_topic import SettingsWriter
-from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from local_cluster.topic_switch import LINKED, set_topics
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
@@ -170,11 +170,8 @@ def _expect_about(missed_bytes: int, counters: AgentCounters, name: str, **label
 
 
 def _archive_topic(life: Script) -> None:
-    writer = SettingsWriter(KafkaClientConfig(life.cluster.bootstrap_servers))
-    try:
-        writer.set_topic(life.topic, TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS, archive=True))
-    finally:
-        writer.close()
+    archived = dataclasses.replace(LINKED, archive=True)
+    set_topics(life.cluster.bootstrap_servers, [life.topic], archived)
 
 
 def _partition(life: Script) -> TopicIdPartition:

@@ -19,8 +19,7 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.replica_comparison import compare_replicas
-from metadata_topic.settings.settings_topic import SettingsWriter
-from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from local_cluster.topic_switch import set_topics
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
@@ -309,11 +308,7 @@ def _expect_no_start_on_a_half_made_directory(cluster: LocalCluster, broker_id: 
 
 def _make_topic(cluster: LocalCluster, topic: str, assignment: list[list[int]], config: dict[str, str]) -> None:
     cluster.create_topic(topic, config=config, assignment=assignment)
-    writer = SettingsWriter(KafkaClientConfig(cluster.bootstrap_servers))
-    try:
-        writer.set_topic(topic, TopicSettings(enable=True, link_policy=LinkPolicy.COST))
-    finally:
-        writer.close()
+    set_topics(cluster.bootstrap_servers, [topic])
     wait_until(
         lambda: any(_agents_view(cluster, topic, number) for number in cluster.broker_ids), "an agent leads", PATIENCE_S
     )

@@ -1,5 +1,6 @@
 """The whole life of objects beside KIP-405 and the archive: each is gone in the end, whoever is killed on the way."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,9 +13,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from local_cluster.broker_config import BACKEND_PREFIX, AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
+from local_cluster.topic_switch import LINKED, set_topics
 from metadata_topic.records.states import FINISHED
-from metadata_topic.settings.settings_topic import SettingsWriter
-from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
@@ -233,11 +233,8 @@ def come_back(life: Script) -> None:
 
 
 def archive_topic(life: Script) -> None:
-    writer = SettingsWriter(KafkaClientConfig(life.cluster.bootstrap_servers))
-    try:
-        writer.set_topic(life.topic, TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS, archive=True))
-    finally:
-        writer.close()
+    archived = dataclasses.replace(LINKED, archive=True)
+    set_topics(life.cluster.bootstrap_servers, [life.topic], archived)
 
 
 def produce(life: Script, records: int) -> None:

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from local_cluster.agent_metrics import Counters, parse_metrics
-from perf.ladder import STOCK, Measured
-from perf.report import agent_rows, compare, plot, write_json
+from perf.report import agent_rows, compare, plot, print_tables, write_json
+from perf.turns import STOCK, Measured
 from perf.workloads import Comparison, Workload
 
 RATE = Workload("rate", "a rate", 1, {"MB/s": Comparison.RATIO}, lambda _tools, _topic, _scale: {})
@@ -74,6 +76,15 @@ def test_what_the_agents_did_is_summed_over_the_rounds() -> None:
     (row,) = agent_rows(runs)
     assert row["agent_cores"] == 0.5
     assert row["zone_share"] == 0.05
+
+
+def test_the_tables_show_every_comparison_and_what_the_agents_did(capsys: pytest.CaptureFixture[str]) -> None:
+    counted = parse_metrics(METRICS).counters
+    links = Measured("rate", "directory", "links", 0, {"MB/s": 9.0}, 3.0, counted)
+    print_tables([RATE], [measured(RATE, "directory", STOCK, 0, 10.0), links])
+    shown = capsys.readouterr().out
+    for figure in ("0.90x", "0.50", "5.00%", "uploaded 7.5/10"):
+        assert figure in shown
 
 
 def test_json_and_plot_are_written_for_a_run_that_was_cut_short(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 from local_cluster.agent_metrics import Counters
+from local_cluster.cluster import LocalCluster
+from local_cluster.layout import ClusterLayout
 from local_cluster.store_spec import LocalDirectoryStore
-from perf.ladder import STOCK, Measured
-from perf.versions import _modes, _rows, _turned
+from perf.report import agent_rows, compare
+from perf.turns import STOCK, Entrant, Measured, turned
+from perf.versions import modes_of
 from perf.workloads import Comparison, Workload
 
 RATE = Workload("rate", "a rate", 1, {"MB/s": Comparison.RATIO}, lambda _tools, _topic, _scale: {})
@@ -13,7 +16,7 @@ RATE = Workload("rate", "a rate", 1, {"MB/s": Comparison.RATIO}, lambda _tools, 
 
 def test_checkouts_go_by_their_directory_or_where_that_says_too_little_by_their_path() -> None:
     store = LocalDirectoryStore()
-    modes = _modes(store, [Path("/a/before"), Path("/a/main"), Path("/b/main"), Path("/a/this")])
+    modes = modes_of(store, [Path("/a/before"), Path("/a/main"), Path("/b/main"), Path("/a/this")])
     assert {name: mode.checkout for name, mode in modes.items()} == {
         "this": None,
         "before": Path("/a/before"),
@@ -24,13 +27,11 @@ def test_checkouts_go_by_their_directory_or_where_that_says_too_little_by_their_
     assert all(mode.store is store for mode in modes.values())
 
 
-def test_each_version_is_first_in_its_round() -> None:
-    assert [_turned(["a", "b", "c"], number) for number in range(4)] == [
-        ["a", "b", "c"],
-        ["b", "c", "a"],
-        ["c", "a", "b"],
-        ["a", "b", "c"],
-    ]
+def test_each_version_is_first_in_its_round(tmp_path: Path) -> None:
+    cluster = LocalCluster(ClusterLayout(tmp_path, "id", (), 0))
+    entrants = [Entrant(name, cluster, "links") for name in "abc"]
+    orders = ["".join(one.name for one in turned(entrants, number)) for number in range(4)]
+    assert orders == ["abc", "bca", "cab", "abc"]
 
 
 def counted(cpu_s: float) -> Counters:
@@ -46,6 +47,5 @@ def test_a_row_has_the_versions_figure_beside_stock_and_its_own_agents_cost() ->
         Measured("rate", "directory", "before", 1, {"MB/s": 10.0}, 1.0, counted(3.0)),
         Measured("rate", "directory", "this", 1, {"MB/s": 15.0}, 1.0, counted(1.5)),
     ]
-    rows = {row["rung"]: row for row in _rows([RATE], runs)}
-    assert {name: row["compared"] for name, row in rows.items()} == {"this": 0.75, "before": 0.5}
-    assert {name: row["agent_cpu_s"] for name, row in rows.items()} == {"this": 2.5, "before": 5.0}
+    assert {row["rung"]: row["compared"] for row in compare([RATE], runs)} == {"this": 0.75, "before": 0.5}
+    assert {row["rung"]: row["agent_cpu_s"] for row in agent_rows(runs)} == {"this": 2.5, "before": 5.0}

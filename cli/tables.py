@@ -1,0 +1,43 @@
+"""Tables for people, and JSON for programs: printed the same way by all commands."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def table(
+    *columns: str, rows: Iterable[Iterable[Any]] = (), title: str | None = None, without_lines: bool = False
+) -> "Table":
+    """A column whose name begins with `>` is of numbers; without lines, such columns are never wrapped."""
+    from rich.table import Table
+    from rich.text import Text
+
+    look: Mapping[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "pad_edge": False} if without_lines else {}
+    made = Table(title=title, **look)
+    for column in columns:
+        is_number = column.startswith(">")
+        name, is_whole = column.removeprefix(">"), is_number and without_lines
+        made.add_column(name, justify="right" if is_number else "left", no_wrap=is_whole)
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in row))
+    return made
+
+
+def show(*shown: "Table | str") -> None:
+    """On standard output."""
+    from rich.console import Console
+
+    console = Console()
+    for one in shown:
+        console.print(one)
+
+
+def tell_json(document: object) -> None:
+    """In one line on standard output."""
+    import json
+
+    typer.echo(json.dumps(document))
