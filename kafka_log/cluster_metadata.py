@@ -130,23 +130,15 @@ class _RecordReader(MessageReader):
 
     def value(self) -> bytes:
         """The next record's value, empty when it is null."""
-        length = self._signed_varint()
+        length = self.signed_varint()
         left_behind = self.left - length
         self.take(1)
-        self._signed_varlong()
-        self._signed_varint()
-        self.take(max(self._signed_varint(), 0))
-        value = self.take(max(self._signed_varint(), 0))
+        self.signed_varint(64)
+        self.signed_varint()
+        self.take(max(self.signed_varint(), 0))
+        value = self.take(max(self.signed_varint(), 0))
         self.take(self.left - left_behind)
         return value
-
-    def _signed_varint(self) -> int:
-        encoded = self.unsigned_varint()
-        return (encoded >> 1) ^ -(encoded & 1)
-
-    def _signed_varlong(self) -> None:
-        while self.take(1)[0] >= 0x80:
-            pass
 
 
 def _apply(image: KRaftImage, value: bytes) -> None:

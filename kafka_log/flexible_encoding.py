@@ -5,8 +5,9 @@ ends with tagged fields. Lengths and counts are checked against the bytes that a
 them.
 """
 
-import struct
 from typing import Final
+
+from kafka_log.byte_cursor import ByteCursor
 
 _MAX_STRING_BYTES: Final = 0x7FFF
 
@@ -19,37 +20,16 @@ class MalformedMessageError(ValueError):
         super().__init__(f"{reason}: {detail}")
 
 
-class MessageReader:
+class MessageReader(ByteCursor):
     """Kafka's flexible encoding, read from the front. Every method raises MalformedMessageError."""
 
-    __slots__ = ("_position", "_raw")
+    __slots__ = ()
 
-    def __init__(self, raw: bytes) -> None:
-        self._raw = raw
-        self._position = 0
-
-    @property
-    def left(self) -> int:
-        return len(self._raw) - self._position
+    def fault(self, reason: str, detail: str) -> MalformedMessageError:
+        return MalformedMessageError(reason, detail)
 
     def take(self, size: int) -> bytes:
-        start = self._advance(size)
-        return self._raw[start : self._position]
-
-    def fields(self, layout: struct.Struct) -> tuple[int, ...]:
-        return layout.unpack_from(self._raw, self._advance(layout.size))
-
-    def unsigned_varint(self) -> int:
-        """At most 32 bits in at most five bytes."""
-        number = 0
-        for shift in range(0, 35, 7):
-            byte = self._raw[self._advance(1)]
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                if number > 0xFFFFFFFF:
-                    break
-                return number
-        raise MalformedMessageError("varint", "a varint of more than 32 bits")
+        return bytes(super().take(size))
 
     def uuid(self) -> bytes:
         return self.take(16)
@@ -91,11 +71,3 @@ class MessageReader:
             tag = self.unsigned_varint()
             found[tag] = self.take(self.unsigned_varint())
         return found
-
-    def _advance(self, size: int) -> int:
-        """Where the next `size` bytes begin."""
-        start = self._position
-        if size > len(self._raw) - start:
-            raise MalformedMessageError("truncated", f"{size} bytes are wanted, {self.left} are left")
-        self._position = start + size
-        return start

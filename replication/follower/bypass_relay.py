@@ -7,9 +7,9 @@ import asyncio
 
 import structlog
 
+from kafka_log.crc32c import Buffer
 from replication.wire.fetch_frame import (
     FETCH_API_KEY,
-    Buffer,
     MalformedFrameError,
     RequestHeader,
     parse_request_header,

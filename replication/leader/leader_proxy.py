@@ -13,6 +13,7 @@ import ssl
 
 import structlog
 
+from kafka_log.crc32c import Buffer
 from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.errors import defect_site
@@ -23,7 +24,7 @@ from replication.leader.leader_relay import LeaderRelay
 from replication.leader.link_index import StoredBatch
 from replication.leader.peer_listener import PeerListener, shake_hands
 from replication.leader.watermarks import WatermarkTimes
-from replication.wire.fetch_frame import Buffer, MalformedFrameError
+from replication.wire.fetch_frame import MalformedFrameError
 from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection
 from replication.wire.peer_connection import Address, Listener, check_certificate, connect_framed
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree, is_hello

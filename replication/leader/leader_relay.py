@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 from replication.leader.fetch_patience import FetchPatience
@@ -23,7 +24,6 @@ from replication.leader.watermarks import WatermarkTimes
 from replication.wire.fetch_frame import (
     CONSUMER_REPLICA_ID,
     FETCH_API_KEY,
-    Buffer,
     CostlyFrameError,
     FetchRequestView,
     FetchResponseView,

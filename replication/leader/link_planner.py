@@ -14,11 +14,11 @@ or the time came that the last answer named. Rules:
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kafka_log.crc32c import crc32c
+from kafka_log.crc32c import Buffer, crc32c
 from kafka_log.record_batch import HEADER_PREFIX_BYTES, BatchSpan, CorruptBatchError, scan_batches
 from kafka_log.topic_partition import TopicIdPartition
 from replication.leader.link_index import LinkIndex, StoredBatch
-from replication.wire.fetch_frame import CONSUMER_REPLICA_ID, Buffer, FetchResponseView, RecordsField
+from replication.wire.fetch_frame import CONSUMER_REPLICA_ID, FetchResponseView, RecordsField
 from replication.wire.link import MAX_ITEMS, Cut, InlineBytes, LinkedResponse, Part, SegmentLink
 from rlm.write_path.led_views import LedPartitions
 from rlm.write_path.link_policy import LinkMode

@@ -7,11 +7,12 @@ replicate.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
 from replication.leader.catch_up import Announce, FollowerCatchUp
 from replication.leader.leader_context import LeaderContext
 from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
-from replication.wire.fetch_frame import Buffer, FetchResponseView
+from replication.wire.fetch_frame import FetchResponseView
 from replication.wire.link import encode_linked_response
 from replication.wire.link_defects import LinkDefects
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities

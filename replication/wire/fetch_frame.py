@@ -14,6 +14,8 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kafka_log.byte_cursor import ByteCursor
+from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TOPIC_ID_BYTES, TopicId
 
 FETCH_API_KEY = 1
@@ -39,12 +41,10 @@ _FETCH_PARTITION = struct.Struct(">iiqiqi")  # partition, current leader epoch, 
 _ABORTED_TRANSACTION_BYTES = 16
 _FETCH_WAIT = struct.Struct(">ii")
 """Max wait in milliseconds, min bytes."""
+_INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
 _REPLICA_STATE_TAG = 1
-_MAX_VARINT_BYTES = 5
-
-Buffer = bytes | bytearray | memoryview
 
 
 class MalformedFrameError(ValueError):
@@ -165,15 +165,13 @@ def scan_fetch_response(frame: Buffer, api_version: int) -> FetchResponseView:
 
 
 def _scan_partition(cursor: "_Cursor", topic_id: TopicId | None, topic_name: str | None) -> RecordsField:
-    partition, error_code, high_watermark, _, _ = cursor.unpack(_PARTITION_PREFIX)
+    partition, error_code, high_watermark, _, _ = cursor.fields(_PARTITION_PREFIX)
     for _ in range(cursor.array_length(min_item_bytes=_ABORTED_TRANSACTION_BYTES + 1)):
         cursor.skip(_ABORTED_TRANSACTION_BYTES)
         cursor.skip_tagged_fields()
     cursor.skip(4)  # preferred read replica
     length_start = cursor.position
-    records_bytes = max(cursor.unsigned_varint() - 1, 0)
-    records_start = cursor.position
-    cursor.skip(records_bytes)
+    records_start = cursor.skip(max(cursor.unsigned_varint() - 1, 0))
     field = RecordsField(
         topic_id,
         topic_name,
@@ -198,7 +196,7 @@ def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
     cursor.skip_tagged_fields()
     replica_id = cursor.int32() if api_version < REPLICA_STATE_VERSION else CONSUMER_REPLICA_ID
     wait_position = cursor.position
-    max_wait_ms, min_bytes = cursor.unpack(_FETCH_WAIT)
+    max_wait_ms, min_bytes = cursor.fields(_FETCH_WAIT)
     cursor.skip(4 + 1 + 4 + 4)  # max bytes, isolation level, session id and epoch
     by_id = api_version >= TOPIC_ID_VERSION
     partitions: list[FetchedPartition] = []
@@ -206,7 +204,7 @@ def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
         topic_id = cursor.topic_id() if by_id else None
         topic_name = None if by_id else cursor.compact_string()
         for _ in range(cursor.array_length(min_item_bytes=_FETCH_PARTITION.size + 1)):
-            partition, leader_epoch, fetch_offset, _, _, _ = cursor.unpack(_FETCH_PARTITION)
+            partition, leader_epoch, fetch_offset, _, _, _ = cursor.fields(_FETCH_PARTITION)
             partitions.append(FetchedPartition(topic_id, topic_name, partition, leader_epoch, fetch_offset))
             cursor.skip_tagged_fields()
         cursor.skip_tagged_fields()
@@ -245,52 +243,26 @@ def encode_unsigned_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-class _Cursor:
-    """A position in a frame that never leaves it."""
+class _Cursor(ByteCursor):
+    """A position in a frame."""
 
-    __slots__ = ("_end", "_frame", "_items", "position")
+    __slots__ = ("_items",)
 
     def __init__(self, frame: Buffer) -> None:
-        self._frame = frame
-        self._end = len(frame)
+        super().__init__(frame)
         self._items = 0
-        self.position = 0
 
-    def skip(self, count: int) -> None:
-        position = self.position + count
-        if count < 0 or position > self._end:
-            raise MalformedFrameError(self.position, f"{count} bytes wanted, {self._end - self.position} left")
-        self.position = position
-
-    def unpack(self, fields: struct.Struct) -> tuple[int, ...]:
-        position = self.position
-        self.skip(fields.size)
-        return fields.unpack_from(self._frame, position)
+    def fault(self, _reason: str, detail: str) -> MalformedFrameError:
+        return MalformedFrameError(self.position, detail)
 
     def int16(self) -> int:
-        position = self.position
-        self.skip(2)
-        return int.from_bytes(self._frame[position : position + 2], "big", signed=True)
+        return self.fields(_INT16)[0]
 
     def int32(self) -> int:
-        value: int = self.unpack(_INT32)[0]
-        return value
+        return self.fields(_INT32)[0]
 
     def topic_id(self) -> TopicId:
-        position = self.position
-        self.skip(TOPIC_ID_BYTES)
-        return TopicId(bytes(self._frame[position : position + TOPIC_ID_BYTES]))
-
-    def unsigned_varint(self) -> int:
-        value = shift = 0
-        for position in range(self.position, min(self.position + _MAX_VARINT_BYTES, self._end)):
-            byte = self._frame[position]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                self.position = position + 1
-                return value
-            shift += 7
-        raise MalformedFrameError(self.position, "a varint does not end")
+        return TopicId(bytes(self.take(TOPIC_ID_BYTES)))
 
     def array_length(self, min_item_bytes: int) -> int:
         """A compact array's length, null as 0, held against what its items need at least."""
@@ -302,13 +274,10 @@ class _Cursor:
         return length
 
     def compact_string(self) -> str:
-        length = max(self.unsigned_varint() - 1, 0)
-        position = self.position
-        self.skip(length)
-        return bytes(self._frame[position : position + length]).decode("utf-8", "replace")
+        return bytes(self.take(max(self.unsigned_varint() - 1, 0))).decode("utf-8", "replace")
 
     def skip_tagged_fields(self) -> None:
-        if self.position < self._end and self._frame[self.position] == 0:  # nearly always
+        if self.position < self._end and self._raw[self.position] == 0:  # nearly always
             self.position += 1
             return
         for _ in range(self._tagged_field_count()):
@@ -320,12 +289,11 @@ class _Cursor:
         for _ in range(self._tagged_field_count()):
             tag = self.unsigned_varint()
             size = self.unsigned_varint()
-            start = self.position
-            self.skip(size)
+            start = self.skip(size)
             if tag == _REPLICA_STATE_TAG:
                 if size < _INT32.size:
                     raise MalformedFrameError(start, f"a replica state of {size} bytes")
-                replica_id = _INT32.unpack_from(self._frame, start)[0]
+                replica_id = _INT32.unpack_from(self._raw, start)[0]
         return replica_id
 
     def _tagged_field_count(self) -> int:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from replication.wire.fetch_frame import Buffer
+from kafka_log.crc32c import Buffer
 from replication.wire.memory_budget import MemoryBudget
 
 SIZE_PREFIX = struct.Struct(">i")

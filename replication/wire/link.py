@@ -26,16 +26,18 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kafka_log.byte_cursor import ByteCursor
+from kafka_log.crc32c import Buffer
 from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from replication.wire.fetch_frame import Buffer, MalformedFrameError, encode_unsigned_varint
+from replication.wire.fetch_frame import MalformedFrameError, encode_unsigned_varint
 
 _FRAME_SIZE = struct.Struct(">I")
 _CRC32C = struct.Struct(">I")
 _SEGMENT_LINK = 0
 _INLINE_BYTES = 1
 _ARCHIVE_LINK = 2
-_MAX_VARINT_BYTES = 9
+_VARINT_BITS = 63
 
 MAX_ITEMS = 8192
 """Objects, cuts and parts of one response together; so what a payload of megabytes costs is bounded before it is read.
@@ -159,7 +161,7 @@ def decode_linked_response(payload: Buffer, max_frame_bytes: int) -> LinkedRespo
         parts = tuple(_decode_part(reader, segments) for _ in range(reader.count(min_item_bytes=2)))
         described_bytes += sum(part.length for part in parts)
         cuts.append(Cut(position, parts))
-    skeleton = reader.rest()
+    skeleton = reader.take(reader.left)
     if position > len(skeleton):
         raise MalformedFrameError(reader.position, f"a cut at {position} lies outside of {len(skeleton)} bytes")
     if described_bytes > max_frame_bytes:
@@ -200,51 +202,27 @@ def _decode_archive_object(reader: "_Reader") -> ArchiveObjectId:
         raise MalformedFrameError(start, str(error)) from error
 
 
-class _Reader:
-    """Takes bytes from a payload, and never more than there are."""
+class _Reader(ByteCursor):
+    """Takes bytes from a payload."""
 
-    __slots__ = ("_items_left", "_view", "position")
+    __slots__ = ("_items_left",)
 
     def __init__(self, payload: Buffer) -> None:
-        self._view = memoryview(payload)
+        super().__init__(memoryview(payload))
         self._items_left = MAX_ITEMS
-        self.position = 0
+
+    def fault(self, _reason: str, detail: str) -> MalformedFrameError:
+        return MalformedFrameError(self.position, detail)
 
     def uint32(self) -> int:
-        try:
-            value: int = _CRC32C.unpack_from(self._view, self.position)[0]
-        except struct.error as error:
-            raise MalformedFrameError(self.position, "4 bytes wanted") from error
-        self.position += _CRC32C.size
-        return value
-
-    def take(self, count: int) -> memoryview:
-        start, end = self.position, self.position + count
-        if end > len(self._view):
-            raise MalformedFrameError(start, f"{count} bytes wanted, {len(self._view) - start} left")
-        self.position = end
-        return self._view[start:end]
-
-    def rest(self) -> memoryview:
-        return self.take(len(self._view) - self.position)
+        return self.fields(_CRC32C)[0]
 
     def varint(self) -> int:
-        if self.position < len(self._view) and (value := self._view[self.position]) < 0x80:
-            self.position += 1
-            return value
-        value = shift = 0
-        for position in range(self.position, min(self.position + _MAX_VARINT_BYTES, len(self._view))):
-            byte = self._view[position]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                self.position = position + 1
-                return value
-            shift += 7
-        raise MalformedFrameError(self.position, "a varint does not end")
+        return self.unsigned_varint(_VARINT_BITS)
 
     def count(self, min_item_bytes: int) -> int:
         count = self.varint()
-        if count * min_item_bytes > len(self._view) - self.position:
+        if count * min_item_bytes > self.left:
             raise MalformedFrameError(self.position, f"{count} items exceed the payload")
         self._items_left -= count
         if self._items_left < 0:

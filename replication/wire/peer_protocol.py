@@ -28,9 +28,10 @@ import struct
 from dataclasses import dataclass
 from enum import CONFORM, Flag, IntEnum
 
+from kafka_log.crc32c import Buffer
 from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from replication.wire.fetch_frame import Buffer, MalformedFrameError
+from replication.wire.fetch_frame import MalformedFrameError
 
 HELLO_MAGIC = b"RWAL"
 PROTOCOL_VERSION = 1

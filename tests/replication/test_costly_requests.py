@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from kafka_log.crc32c import Buffer
 from replication.leader import leader_relay
 from replication.wire.fetch_frame import (
     FETCH_API_KEY,
     MAX_READ_REQUEST_BYTES,
     MAX_SCANNED_ITEMS,
-    Buffer,
     FetchRequestView,
     MalformedFrameError,
     encode_unsigned_varint,

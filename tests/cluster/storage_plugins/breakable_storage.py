@@ -33,6 +33,7 @@ from typing import Any
 
 from pydantic import Field
 
+from kafka_log.crc32c import Buffer
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.states import DELETED, DELETING
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
@@ -42,7 +43,6 @@ from plugin.local_directory import LocalDirectorySettings, LocalWalStorageManage
 from plugin.object_store import ListPage, ObjectHead, ObjectStore
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from replication.leader import response_links
-from replication.wire.fetch_frame import Buffer
 from replication.wire.link import LinkedResponse, encode_linked_response
 from rlm.write_path.group_commit import GroupCommit, Step
 

@@ -1,0 +1,71 @@
+"""Fields read from the front of some bytes, never beyond their end; the one place where Kafka's varints are read.
+
+A varint has seven bits a byte, least significant first. Whatever does not fit raises what `fault` makes of it, which is
+each format's own error.
+"""
+
+import struct
+
+from kafka_log.crc32c import Buffer
+
+
+class ByteCursor:
+    """A position in bytes that never leaves them."""
+
+    __slots__ = ("_end", "_raw", "position")
+
+    def __init__(self, raw: Buffer) -> None:
+        self._raw = raw
+        self._end = len(raw)
+        self.position = 0
+
+    def fault(self, reason: str, detail: str) -> Exception:
+        """What to raise. `reason` is a short label, the same for all bytes with this fault."""
+        return ValueError(f"{reason} at byte {self.position}: {detail}")
+
+    @property
+    def left(self) -> int:
+        return self._end - self.position
+
+    def skip(self, size: int) -> int:
+        """Where the next `size` bytes begin."""
+        start = self.position
+        end = start + size
+        if size < 0 or end > self._end:
+            raise self.fault("truncated", f"{size} bytes wanted, {self._end - start} left")
+        self.position = end
+        return start
+
+    def take(self, size: int) -> Buffer:
+        start = self.skip(size)
+        return self._raw[start : self.position]
+
+    def fields(self, layout: struct.Struct) -> tuple[int, ...]:
+        return layout.unpack_from(self._raw, self.skip(layout.size))
+
+    def unsigned_varint(self, bits: int = 32) -> int:
+        """A number of at most so many bits."""
+        position, end, raw = self.position, self._end, self._raw
+        if position < end and (byte := raw[position]) < 0x80:  # nearly always
+            self.position = position + 1
+            return byte
+        value = shift = 0
+        while position < end and shift < bits:
+            byte = raw[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                if value >> bits:
+                    break
+                self.position = position
+                return value
+        else:
+            if position == end and shift < bits:
+                raise self.fault("truncated", "a varint does not end")
+        raise self.fault("varint", f"a varint of more than {bits} bits")
+
+    def signed_varint(self, bits: int = 32) -> int:
+        """Zigzag: small numbers of either sign take few bytes."""
+        encoded = self.unsigned_varint(bits)
+        return (encoded >> 1) ^ -(encoded & 1)
