@@ -11,10 +11,6 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 30.0
 
 
-class ReportOptionError(ValueError):
-    """Options of the report that do not go together; the message names them."""
-
-
 class Inventories(NamedTuple):
     """Given in the place of listings."""
 

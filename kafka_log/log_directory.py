@@ -16,7 +16,6 @@ from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
-MAX_TOPIC_NAME_LENGTH = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
 _MAX_PARTITION = 2**31 - 1

@@ -17,7 +17,7 @@ import typer
 
 from cli.tables import show, table
 from metadata_topic.records import serde
-from metadata_topic.store.snapshot import read_image, write_snapshot
+from metadata_topic.store.snapshot import read_image, snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
 from perf.metadata_volume import Load, measure_volume, records, zstd
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
@@ -103,7 +103,7 @@ def measure_loading(shape: Shape, tail: float) -> Loading:
                     store.apply(serde.decode_or_keep_out(key, value), (0, sequence))
                 else:
                     file.write(len(value).to_bytes(4, "big") + key + value)
-        (Path(directory) / "snapshot").write_bytes(write_snapshot(store))
+        (Path(directory) / "snapshot").write_bytes(b"".join(snapshot_chunks(store.image())))
         del store
         command = [sys.executable, "-m", "perf.metadata", directory]
         out = subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -12,7 +12,6 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageCo
 
 CLASS_NAME_KEY: Final = "remote.log.wal.storage.manager.class.name"
 CLASS_PATH_KEY: Final = "remote.log.wal.storage.manager.class.path"
-IMPL_PREFIX_KEY: Final = "remote.log.wal.storage.manager.impl.prefix"
 
 DEFAULT_CLASS_NAME: Final = "plugin.local_directory.LocalWalStorageManager"
 DEFAULT_IMPL_PREFIX: Final = "rsm.wal.config."

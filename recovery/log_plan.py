@@ -27,7 +27,6 @@ ones. When all of it is older than the topic's retention, the log begins behind 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 from metadata_topic.records.declared_gaps import DeclaredGap
@@ -124,8 +123,6 @@ class LogPlan:
     """What ends the log before its time."""
     declared_gaps: tuple[Gap, ...] = ()
     """Offsets within the log that are missing, as was declared."""
-    gaps_before: tuple[Gap, ...] = ()
-    """Gaps in front of the log's start, between leftovers."""
     unused_runs: int = 0
     """Runs of which nothing is needed: copies, overwritten ones, leftovers."""
 
@@ -210,11 +207,8 @@ class LogRuns:
             start = min(rules.start_offset, start) if rules.may_have_holes else start
         behind = next((one[0].first_offset for one in stretches if one[0].first_offset > end), self._known_end)
         gap = Gap(end, behind) if behind > end and not _is_within((end, behind), declared) else None
-        before = tuple(
-            Gap(one[-1].last_offset + 1, other[0].first_offset) for one, other in pairwise(stretches[: begin + 1])
-        )
         epochs = self._epochs_between(start, end, is_natural_end=gap is None)
-        return LogPlan(tuple(chosen), start, end, epochs, gap, missing, before, self.run_count - len(chosen))
+        return LogPlan(tuple(chosen), start, end, epochs, gap, missing, self.run_count - len(chosen))
 
     def _declared(self, rules: PlanRules) -> list[OffsetRange]:
         epochs = LeaderEpochChain(self.lineage)

@@ -83,10 +83,6 @@ class Verification:
     objects_deleted_meanwhile: int = 0
     """Gone when they were to be read, and not in the metadata any more either: expired since they were listed."""
 
-    @property
-    def is_sound(self) -> bool:
-        return not any(finding.kind.is_error for finding in self.findings)
-
 
 def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iterator[Finding]:
     """What is wrong without reading any records."""

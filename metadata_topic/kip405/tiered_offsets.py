@@ -105,13 +105,6 @@ class TieredOffsets:
             partition = self._partitions.get(topic_id_partition)
             return partition.ranges(leader_epochs) if partition is not None else ()
 
-    def finished_segments(self, topic_id_partition: TopicIdPartition) -> tuple[TieredRange, ...]:
-        """The offsets of the segments that were copied whole, whatever leader epoch they are of, ascending."""
-        with self._lock:
-            partition = self._partitions.get(topic_id_partition)
-            found = [] if partition is None else [(s.start_offset, s.end_offset) for s in partition.finished()]
-        return tuple(TieredRange(*offsets) for offsets in sorted(found))
-
     @property
     def partitions(self) -> Mapping[TopicIdPartition, str]:
         """Partitions with segments on the tier in any state, and their topics' names; a snapshot."""

@@ -225,10 +225,6 @@ class SettingsWriter:
         """Write an agent's registration; durable when this returns. Raises MetadataTopicError."""
         self._write(agent_key(agent.broker_id), encode_agent(agent))
 
-    def register_agent_soon(self, agent: AgentRegistration) -> None:
-        """As `register_agent`, but returns at once; a failure is logged at the next call, or by `close`."""
-        self._produce_soon(agent_key(agent.broker_id), encode_agent(agent))
-
     def request_tails(self, requests: TailRequests) -> None:
         """Ask the leaders' agents for these tails. Raises MetadataTopicError when that was not written."""
         self._write_all({request_key(where): encode_tail(request) for where, request in requests.items()})

@@ -34,7 +34,7 @@ from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
 from metadata_topic.store.archive_index import ArchiveIndex, spans_of
 from metadata_topic.store.sequence_set import SequenceSet
-from metadata_topic.store.store import UNKNOWN_OFFSET, StateTotals
+from metadata_topic.store.store import StateTotals
 from plugin.archive_object import run_holding
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
@@ -146,16 +146,6 @@ class ArchiveStore:
         """
         with self._lock:
             return self._index.archived_range(topic_id_partition, leader_epochs, from_offset)
-
-    def archived_up_to(
-        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain, from_offset: int = 0
-    ) -> int:
-        """The last offset of the first unbroken archived range at or above `from_offset`, such as the log's start.
-
-        UNKNOWN_OFFSET when nothing is archived. What retention removed before it could be archived is below the range.
-        """
-        found = self.archived_range(topic_id_partition, leader_epochs, from_offset)
-        return UNKNOWN_OFFSET if found is None else found[1]
 
     def covers(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int, first_offset: int, last_offset: int

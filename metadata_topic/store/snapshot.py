@@ -46,7 +46,6 @@ from metadata_topic.records.records import PublishedSegment, RemoteWalNodeRegist
 from metadata_topic.store.fencing import PlacedRegistration, Source
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from metadata_topic.store.retained_records import RetainedRecord
-from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import DeadTail, StoreImage, WriterImage
 from plugin import entry_columns
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
@@ -79,13 +78,8 @@ _COLUMNS: Final = (
 )
 
 
-def write_snapshot(store: RemoteWalMetadataStore, cluster_id: str = "") -> bytes:
-    """The store in one piece."""
-    return b"".join(snapshot_chunks(store.image(), cluster_id))
-
-
 def snapshot_chunks(image: StoreImage, cluster_id: str = "") -> Iterator[bytes]:
-    """The same, as chunks of some megabytes each at most."""
+    """The store in chunks of some megabytes each at most."""
     yield _HEAD.pack(_MAGIC, FORMAT_VERSION)
     state = {"cluster_id": cluster_id, "segments": len(image.segments), **_state_fields(image)}
     yield _section(_STATE, json.dumps(state, separators=(",", ":")).encode())
@@ -94,13 +88,6 @@ def snapshot_chunks(image: StoreImage, cluster_id: str = "") -> Iterator[bytes]:
     for name, content in image.extras.items():
         yield _section(_EXTRA, _NAME.pack(len(name.encode())) + name.encode() + content)
     yield _section(_END, b"")
-
-
-def read_snapshot(snapshot: bytes | memoryview, cluster_id: str = "") -> RemoteWalMetadataStore:
-    """The store that was written. Raises SnapshotError, and nothing else, for what is none of this cluster's."""
-    store = RemoteWalMetadataStore()
-    store.restore(read_image(snapshot, cluster_id))
-    return store
 
 
 def read_image(snapshot: bytes | memoryview, cluster_id: str = "") -> StoreImage:

@@ -54,7 +54,6 @@ from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinui
 from plugin import entry_columns
 from plugin.segment_metadata import (
     CombinedSegmentId,
-    RemoteLogSegmentMetadataEntry,
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalLogSegmentMetadata,
@@ -313,19 +312,6 @@ class RemoteWalMetadataStore:
         """By partition and leader epoch, the offset from which on the segment's entries are dead."""
         with self._lock:
             return dict(self._state.dead_from.get(combined_segment_id, {}))
-
-    def living_entries(self, combined_segment_id: CombinedSegmentId) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
-        """The segment's entries that are not dead as a whole; none when it is unknown or deleted."""
-        with self._lock:
-            known = self.segment(combined_segment_id)
-            dead = self._state.dead_from.get(combined_segment_id, {})
-        if known is None:
-            return ()
-        return tuple(
-            entry
-            for entry in known.entries
-            if entry.first_offset < dead.get((entry.topic_id_partition, entry.leader_epoch), entry.last_offset + 1)
-        )
 
     # Brokers
 

@@ -32,7 +32,6 @@ SETTINGS_TOPIC = "__remote_wal_topic_settings"
 KEY_PREFIX = "remote.wal.log.metadata.topic."
 PARTITIONS_KEY = KEY_PREFIX + "num.partitions"
 REPLICATION_KEY = KEY_PREFIX + "replication.factor"
-RETENTION_KEY = KEY_PREFIX + "retention.ms"
 
 
 @dataclass(frozen=True, slots=True)

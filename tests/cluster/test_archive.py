@@ -33,6 +33,7 @@ from tests.cluster.agent_views import FAULTS, AgentCounters, Sample, read_metric
 from tests.cluster.agent_views import RECORD_BYTES as REPLICATED_BYTES
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.test_lifecycle import HASTY_AGENTS, living, objects
+from tests.metadata_topic.store_oracles import archived_up_to
 
 ARCHIVE_CLASS = "plugin.s3.S3WalStorageManager"
 LEADER, OTHER, FOLLOWER = 1, 2, 3
@@ -105,7 +106,7 @@ def test_an_archived_log_is_in_the_archive_byte_for_byte_and_read_from_there_unt
     try:
         _produce(life)
         epochs = read_leader_epochs(_log(life))
-        wait_until(lambda: archive.archived_up_to(partition, epochs) == LAST_OFFSET, "all is archived", PATIENCE_S)
+        wait_until(lambda: archived_up_to(archive, partition, epochs) == LAST_OFFSET, "all is archived", PATIENCE_S)
         wait_until(lambda: objects(life.cluster) == 0, "the combined segments are gone", PATIENCE_S)
         wait_until(lambda: not living(store), "their metadata is, too", PATIENCE_S)
         _expect_the_logs_bytes(life, storage)

@@ -151,7 +151,7 @@ def test_settings_are_followed_and_read_once(cluster: LocalCluster, client: Kafk
     reader.start()
     try:
         assert reader.wait_until_ready(60.0)
-        writer.register_agent_soon(agent)
+        writer.register_agent(agent)
         writer.set_topic("orders", wanted)
         assert changed.acquire(timeout=30)
         assert seen == [{"orders": wanted}]

@@ -1,7 +1,8 @@
 """KIP-405 beside the agents: what Kafka puts on its tier, moves there and deletes is known, and never more."""
 
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,10 +16,19 @@ from kafka_log.topic_partition import TopicIdPartition, topic_id_to_text
 from local_cluster.broker_config import TIERED_TOPIC, AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
+from metadata_topic.kip405.kip405 import (
+    RemoteLogMetadata,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+)
 from metadata_topic.kip405.tier_follower import TierFollower
 from metadata_topic.kip405.tiered_offsets import NOTHING_TIERED, TieredOffsets, TieredRange
+from metadata_topic.records.states import FINISHED
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic_follower import FollowSettings
+from plugin.segment_metadata import RemoteLogSegmentState
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.script import PATIENCE_S, Script
 
@@ -36,9 +46,38 @@ def tiering_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalC
         yield cluster
 
 
+class TieredSegments(TieredOffsets):
+    """With the segments that were copied whole, by the records alone; the store must count as many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._apply_or_ask = threading.Lock()
+        self._offsets: dict[RemoteLogSegmentId, tuple[int, int]] = {}
+        self._states: dict[RemoteLogSegmentId, RemoteLogSegmentState] = {}
+
+    def apply_all(self, records: Iterable[tuple[RemoteLogMetadata, tuple[int, int]]]) -> None:
+        told = list(records)
+        with self._apply_or_ask:
+            for record, _ in told:
+                if isinstance(record, RemoteLogSegmentMetadata):
+                    self._offsets[record.segment_id] = (record.start_offset, record.end_offset)
+                if isinstance(record, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate):
+                    self._states[record.segment_id] = record.state
+                elif isinstance(record, RemotePartitionDeleteMetadata):
+                    for known in [one for one in self._states if one.topic_id_partition == record.topic_id_partition]:
+                        del self._states[known]
+            super().apply_all(told)
+
+    def finished_segments(self, partition: TopicIdPartition) -> list[tuple[int, int]]:
+        with self._apply_or_ask:
+            finished = [known for known, state in self._states.items() if state is FINISHED]
+            assert self.totals()[FINISHED] == len(finished)
+        return sorted(self._offsets[known] for known in finished if known.topic_id_partition == partition)
+
+
 @contextmanager
-def following_the_tier(cluster: LocalCluster) -> Iterator[tuple[TierFollower, TieredOffsets]]:
-    offsets = TieredOffsets()
+def following_the_tier(cluster: LocalCluster) -> Iterator[tuple[TierFollower, TieredSegments]]:
+    offsets = TieredSegments()
     follower = TierFollower(KafkaClientConfig(cluster.bootstrap_servers), offsets, EAGER)
     follower.start()
     try:
@@ -50,7 +89,7 @@ def following_the_tier(cluster: LocalCluster) -> Iterator[tuple[TierFollower, Ti
 class TieredPartition:
     """Partition 0 of a topic: what Kafka says and has, beside what the store knows."""
 
-    def __init__(self, cluster: LocalCluster, topic: str, key: TopicIdPartition, offsets: TieredOffsets) -> None:
+    def __init__(self, cluster: LocalCluster, topic: str, key: TopicIdPartition, offsets: TieredSegments) -> None:
         self.cluster = cluster
         self.topic = topic
         self.key = key
@@ -72,7 +111,7 @@ class TieredPartition:
         return self._offsets.tiered_up_to(self.key, self.leader_epochs())
 
     def finished(self) -> list[tuple[int, int]]:
-        return [(s.first_offset, s.last_offset) for s in self._offsets.finished_segments(self.key)]
+        return self._offsets.finished_segments(self.key)
 
     def on_disk(self) -> list[tuple[int, int]]:
         """First and last offset of each segment that LocalTieredStorage has, as its batches say."""

@@ -15,6 +15,7 @@ from metadata_topic.store.store import UNKNOWN_OFFSET, StateTotals
 from plugin.archive_object_id import ArchiveObjectId
 from tests.metadata_topic.archive_strategies import T0, committed, deleted, deleting, object_id, prepared
 from tests.metadata_topic.metadata_strategies import ORDERS, PAYMENTS
+from tests.metadata_topic.store_oracles import archived_up_to
 
 CHAIN = LeaderEpochChain([(0, 0), (1, 12), (3, 30)])
 
@@ -66,14 +67,14 @@ def test_a_lookup_goes_by_the_logs_own_epochs() -> None:
     assert [found(store, offset) for offset in (0, 11, 12, 29, 30, 39, 40)] == [[1], [1], [2], [2], [2], [2], []]
     (run,) = store.runs_covering(ORDERS, 30, CHAIN)
     assert (run.run.leader_epoch, run.run.first_offset) == (3, 30)
-    assert store.archived_up_to(ORDERS, CHAIN) == 39
-    assert store.archived_up_to(ORDERS, LeaderEpochChain([(0, 0)])) == 19
-    assert store.archived_up_to(PAYMENTS, CHAIN) == UNKNOWN_OFFSET
+    assert archived_up_to(store, ORDERS, CHAIN) == 39
+    assert archived_up_to(store, ORDERS, LeaderEpochChain([(0, 0)])) == 19
+    assert archived_up_to(store, PAYMENTS, CHAIN) == UNKNOWN_OFFSET
 
 
 def test_archived_up_to_ends_at_the_first_gap() -> None:
     store = store_of(committed(object_id(1, 3, 5)), committed(object_id(2, 6, 8)), committed(object_id(3, 10, 11)))
-    assert store.archived_up_to(ORDERS, CHAIN) == 8
+    assert archived_up_to(store, ORDERS, CHAIN) == 8
     assert store.archived_range(ORDERS, CHAIN, 0) == (3, 8)
     assert store.archived_range(ORDERS, CHAIN, 7) == (7, 8)
     assert store.archived_range(ORDERS, CHAIN, 9) == (10, 11)

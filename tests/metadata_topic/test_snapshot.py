@@ -14,9 +14,10 @@ from kafka_log.crc32c import crc32c
 from metadata_topic.records import serde
 from metadata_topic.records.errors import SnapshotError
 from metadata_topic.records.records import MetadataRecord
-from metadata_topic.store.snapshot import read_image, read_snapshot, snapshot_chunks, write_snapshot
+from metadata_topic.store.snapshot import read_image, snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
 from tests.metadata_topic.metadata_strategies import DELETED, FINISHED, ORDERS, dead, entry, segment, segment_id
+from tests.metadata_topic.store_oracles import read_snapshot, write_snapshot
 from tests.metadata_topic.test_fencing import node
 from tests.metadata_topic.test_store import histories, picture
 

@@ -24,6 +24,7 @@ from tests.metadata_topic.metadata_strategies import (
     segment,
     segment_id,
 )  # fmt: skip
+from tests.metadata_topic.store_oracles import living_entries
 
 
 def store_of(*records: MetadataRecord) -> RemoteWalMetadataStore:
@@ -76,7 +77,7 @@ def test_the_kips_failover_example() -> None:
     assert sequences(store, 5) == [1]
     assert sequences(store, 6) == []
     assert store.outside_of(ORDERS, chain) == []
-    assert store.living_entries(segment_id(2)) == ()
+    assert living_entries(store, segment_id(2)) == ()
     assert store.last_uploaded_offset(ORDERS, chain) == 5
 
 
@@ -88,7 +89,7 @@ def test_a_run_across_the_divergence_lives_up_to_it() -> None:
     store.apply(dead(1, entry(dead_from, run.entry.last_offset), leader_epoch=1))
     assert sequences(store, 5) == [1]
     assert sequences(store, 6) == []
-    assert len(store.living_entries(segment_id(1))) == 1
+    assert len(living_entries(store, segment_id(1))) == 1
     assert store.outside_of(ORDERS, chain) == []
 
 
@@ -181,7 +182,7 @@ def picture(store: RemoteWalMetadataStore) -> object:
         sorted(store.segments(), key=lambda found: found.combined_segment_id),
         store.totals(),
         [store.state_of(segment_id(n)) for n in range(6)],
-        [store.living_entries(segment_id(n)) for n in range(6)],
+        [living_entries(store, segment_id(n)) for n in range(6)],
         [store.entries_covering(ORDERS, offset, c) for offset in range(50) for c in (None, chain)],
         [store.entries_covering(PAYMENTS, offset, c) for offset in range(50) for c in (None, chain)],
         [store.last_uploaded_offset(p, chain) for p in (ORDERS, PAYMENTS)],
@@ -311,5 +312,5 @@ def test_a_short_run_does_not_hide_one_that_reaches_further() -> None:
 def test_nothing_is_kept_of_a_deleted_segment_but_its_number() -> None:
     store = store_of(segment(1, entry(0, 9)), dead(1, entry(5, 9)), segment(1, state=DELETED))
     assert store.image().dead == []
-    assert store.living_entries(segment_id(1)) == ()
+    assert living_entries(store, segment_id(1)) == ()
     assert store.segment(segment_id(1)) is None

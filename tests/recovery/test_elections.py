@@ -27,6 +27,7 @@ from recovery.metadata_notes import NotedMetadata
 from rlm.archive.archive_tier import ArchiveTier
 from rlm.lifecycle.failover import FailoverPlanner
 from rlm.write_path.resume_point import LedLog, resume_of
+from tests.metadata_topic.store_oracles import archived_up_to, living_entries
 from tests.recovery.stored_logs import ORDERS
 from tests.rlm.archive_rig import MemoryArchive
 from tests.rlm.memory_storage import MemoryStorage
@@ -150,7 +151,7 @@ class Partition:
         """The living uploads behind what is archived, as far as they go on: an object for each epoch, so that one
         of an abandoned epoch is not kept for the sake of older records.
         """
-        begin = self.archived.archived_up_to(ORDERS, epochs) + 1
+        begin = archived_up_to(self.archived, ORDERS, epochs) + 1
         held = list(takewhile(lambda at: self.noted.store.entries_covering(ORDERS, at, epochs), range(begin, len(log))))
         for epoch, of_epoch in groupby(held[:records], key=log.__getitem__):
             offsets = list(of_epoch)
@@ -165,7 +166,7 @@ class Partition:
         store, tier = self.noted.store, ArchiveTier(self.archived, lambda _topic: True, lambda _partition: epochs)
         for segment in list(store.segments(FINISHED)):
             segment_id = segment.combined_segment_id
-            if all(map(tier.holds, store.living_entries(segment_id))):
+            if all(map(tier.holds, living_entries(store, segment_id))):
                 deleted = RemoteWalCombinedLogSegmentMetadata(segment_id, (), DELETED, self.now_ms)
                 store.apply_all([(PublishedSegment.of(deleted), (0, 0))])
                 del self.storage.uploaded[segment_id]

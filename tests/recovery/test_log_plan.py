@@ -107,7 +107,7 @@ def test_leftovers_older_than_the_retention_do_not_end_the_log() -> None:
     stored = LogRuns([leftover, run(1, 50, 59, 2, written_ms=900), run(1, 60, 69, 3, written_ms=950)])
 
     plan = stored.plan(PlanRules(retention_horizon_ms=500))
-    assert (plan.start_offset, plan.end_offset, plan.gap, plan.gaps_before) == (50, 70, None, (Gap(10, 50),))
+    assert (plan.start_offset, plan.end_offset, plan.gap, plan.unused_runs) == (50, 70, None, 1)
 
     unexpired = stored.plan(PlanRules(retention_horizon_ms=50))
     assert (unexpired.end_offset, unexpired.gap) == (10, Gap(10, 50))

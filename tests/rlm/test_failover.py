@@ -16,6 +16,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.lifecycle.failover import FailoverPlanner
+from tests.metadata_topic.store_oracles import living_entries
 
 PARTITION = TopicIdPartition(TopicId(b"f" * 16), 0)
 OTHER = TopicIdPartition(TopicId(b"o" * 16), 0)
@@ -62,7 +63,7 @@ def test_the_kips_example_b1_dies_with_10_uploaded_and_b2_whose_log_ends_at_5_be
         assert store.entries_covering(PARTITION, offset) == []
         assert store.entries_covering(PARTITION, offset, log_of_b2) == []
     assert [view.combined_segment_id for view in store.entries_covering(PARTITION, 5, log_of_b2)] == [kept]
-    assert [entry.topic_id_partition for entry in store.living_entries(lost)] == [OTHER]
+    assert [entry.topic_id_partition for entry in living_entries(store, lost)] == [OTHER]
 
 
 def test_b3_which_had_7_offsets_and_is_elected_keeps_what_it_has() -> None:
@@ -185,7 +186,7 @@ def test_after_any_elections_exactly_the_entries_that_no_leader_of_theirs_left_i
         assert planner.plan(PARTITION, chain, 0) == []
         log = model.logs[model.leader]
         for metadata in store.segments():
-            for entry in store.living_entries(metadata.combined_segment_id):
+            for entry in living_entries(store, metadata.combined_segment_id):
                 # What lives begins in the leader's log, under the same epoch.
                 assert log[entry.first_offset : entry.first_offset + 1] == [entry.leader_epoch]
         for offset in range(len(log) + 10):

@@ -11,7 +11,6 @@ from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.store.archive_store import ArchiveStore
-from metadata_topic.store.snapshot import read_snapshot, write_snapshot
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import (
@@ -23,6 +22,7 @@ from plugin.segment_metadata import (
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.resume_point import ResumePoint, ResumeUnknownError, resume_point
 from tests.kafka_log.log_writer import LogWriter
+from tests.metadata_topic.store_oracles import read_snapshot, write_snapshot
 
 PARTITION = TopicIdPartition(TopicId(b"n" * 16), 0)
 

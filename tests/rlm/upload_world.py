@@ -16,7 +16,6 @@ from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.store.archive_store import ArchiveStore
-from metadata_topic.store.snapshot import read_snapshot, write_snapshot
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -30,6 +29,7 @@ from rlm.write_path.resume_point import resume_point
 from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from rlm.write_path.wal_task import RLMWalTask
 from tests.kafka_log.log_writer import LogWriter, WrittenBatch
+from tests.metadata_topic.store_oracles import read_snapshot, write_snapshot
 
 PARTITION = TopicIdPartition(TopicId(b"w" * 16), 0)
 FINISHED, DELETING = RemoteLogSegmentState.COPY_SEGMENT_FINISHED, RemoteLogSegmentState.DELETE_SEGMENT_STARTED

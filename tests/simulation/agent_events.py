@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from metadata_topic.store.snapshot import write_snapshot
+from tests.metadata_topic.store_oracles import write_snapshot
 from tests.simulation.broker_events import append
 from tests.simulation.world import BROKERS, World
 

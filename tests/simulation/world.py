@@ -9,11 +9,11 @@ from prometheus_client import CollectorRegistry
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.publishable import Publishable
-from metadata_topic.store.snapshot import read_snapshot
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.uploaded_segment import UploadedSegment
+from tests.metadata_topic.store_oracles import read_snapshot
 from tests.simulation.agent_model import AgentModel
 from tests.simulation.invariants import Invariants
 from tests.simulation.led_log import LedLog

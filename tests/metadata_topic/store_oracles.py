@@ -1,0 +1,38 @@
+"""What tests ask of the stores that nobody else does."""
+
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.snapshot import read_image, snapshot_chunks
+from metadata_topic.store.store import UNKNOWN_OFFSET, RemoteWalMetadataStore
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+
+
+def write_snapshot(store: RemoteWalMetadataStore, cluster_id: str = "") -> bytes:
+    """The store in one piece."""
+    return b"".join(snapshot_chunks(store.image(), cluster_id))
+
+
+def read_snapshot(snapshot: bytes | memoryview, cluster_id: str = "") -> RemoteWalMetadataStore:
+    """The store that was written."""
+    store = RemoteWalMetadataStore()
+    store.restore(read_image(snapshot, cluster_id))
+    return store
+
+
+def living_entries(
+    store: RemoteWalMetadataStore, combined_segment_id: CombinedSegmentId
+) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
+    """The segment's entries that are not dead as a whole; none when it is unknown or deleted."""
+    known, dead = store.segment(combined_segment_id), store.dead_tails(combined_segment_id)
+    return tuple(
+        entry
+        for entry in (known.entries if known is not None else ())
+        if entry.first_offset < dead.get((entry.topic_id_partition, entry.leader_epoch), entry.last_offset + 1)
+    )
+
+
+def archived_up_to(store: ArchiveStore, partition: TopicIdPartition, leader_epochs: LeaderEpochChain) -> int:
+    """The last offset of the first unbroken range that is archived; UNKNOWN_OFFSET when nothing is."""
+    found = store.archived_range(partition, leader_epochs, 0)
+    return UNKNOWN_OFFSET if found is None else found[1]
