@@ -29,7 +29,7 @@ from kafka_log.meta_properties import MetaProperties
 from kafka_log.server_properties import BrokerProperties
 from plugin.prices import DEFAULT_PRICES_FILE, Prices
 from plugin.wall_clock import wall_ms
-from replication.follower.hydration import ArchiveReads
+from replication.follower.tier_reader import ArchiveReads
 from rlm.write_path.combine_task import Clocks
 
 if TYPE_CHECKING:
@@ -202,8 +202,8 @@ class Agent:
             "incarnation": (self._system or identity).incarnation,
             "cluster_id": identity.cluster_id,
             "storage_ready": relaying.storage.is_there,
-            "hydration_paused": relaying.hydration.breaker.is_open,
-            "archive_reads_paused": relaying.hydration.archive_breaker.is_open,
+            "hydration_paused": relaying.hydration.segments.breaker.is_open,
+            "archive_reads_paused": relaying.hydration.archive.breaker.is_open,
             "bypassed_agents": relaying.follower.bypassed,
             "requests": asdict(relaying.storage.request_counts),
             "metadata_pending": self._system.publisher.pending if self._system is not None else 0,

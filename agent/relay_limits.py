@@ -4,7 +4,7 @@ from agent.setting_types import milliseconds
 from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
 from plugin.prices import StorePrices
-from replication.follower.catch_up_reads import CatchUpReadLimits
+from replication.follower.read_quota import CatchUpReadLimits
 from replication.leader.leader_context import LeaderLimits
 
 

@@ -23,7 +23,8 @@ from plugin.prices import Prices
 from plugin.request_ceiling import RequestCeiling
 from replication.follower.catch_up_reads import CatchUpReads
 from replication.follower.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
-from replication.follower.hydration import ArchiveReads, HydrationCache, HydrationLimits
+from replication.follower.hydration import HydrationCache, HydrationLimits
+from replication.follower.tier_reader import ArchiveReads
 from replication.leader.catch_up import CatchUp, CatchUpLimits
 from replication.leader.guarded_write_path import GuardedWritePath
 from replication.leader.leader_context import LeaderContext

@@ -1,10 +1,8 @@
 """Reads for a local broker that is far behind: ahead of need, side by side, and within a quota.
 
 Such reads come in megabytes, from many leaders at once. So that they do not delay the ranges that were stored just now,
-they have threads of their own, a share of the cache's memory of their own, and a quota in bytes per second over all
-leaders (as KIP-956 has for reads from KIP-405's tier). A read begins when the quota lets it, if that is within
-`wait_max_s`; if it is not, it is not made: what was announced is let go, what a response needs is asked for inline. So
-the quota shifts a catch-up from object storage to the border, and never slows it down by more than that wait.
+they have threads of their own, a share of the cache's memory of their own, and a `ReadQuota` in bytes per second. Of
+what the quota refuses, hints are let go, and what a response needs is asked for inline.
 
 What is read stands in the `HydrationCache` as any other range, from the moment on in which it is planned, and only what
 is missing there is planned, so nothing is read twice. Used from the event loop alone.
@@ -15,27 +13,17 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Executor
 from itertools import chain
 
 from plugin.archive_object_id import StoredObjectId
-from replication.follower.hydration import HydrationCache, HydrationError, HydrationRange
+from replication.follower.hydration import HydrationCache, HydrationError
+from replication.follower.range_cache import CachedRange
+from replication.follower.read_quota import CatchUpReadLimits, ReadQuota
 from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import coalesce_ranges
-from rlm.write_path.bandwidth import TokenBucket
-
-
-@dataclass(frozen=True, slots=True)
-class CatchUpReadLimits:
-    """Threads, bytes, bytes per second and seconds."""
-
-    threads: int
-    bytes_per_s: int
-    under_way_bytes: int
-    """What may be planned or under way; what is announced beyond is let go."""
-    wait_max_s: float
+from rlm.write_path.machine import thread_pool
 
 
 class CatchUpReads:
@@ -47,20 +35,20 @@ class CatchUpReads:
         limits: CatchUpReadLimits,
         metrics: ReplicationMetrics,
         clock: Callable[[], float] = time.monotonic,
+        pool: Callable[[int, str], Executor] = thread_pool,
     ) -> None:
+        """`pool` makes so many threads of that name."""
         self._cache = cache
-        self._limits = limits
         self._metrics = metrics
         self._clock = clock
-        self._quota = TokenBucket(limits.bytes_per_s)
-        self._under_way_bytes = 0
+        self._quota = ReadQuota(limits)
+        self._pool = pool(limits.threads, "catch-up-read")
         self._closed = False
-        self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="catch-up-read")
 
     def read_ahead(self, object_id: StoredObjectId, ranges: tuple[tuple[int, int], ...]) -> None:
         """These ranges will be asked for soon. A hint, let go where it does not fit."""
-        for start, end in chain.from_iterable(self._cache.missing(object_id, *wanted) for wanted in ranges):
-            if self._under_way_bytes + end - start > self._limits.under_way_bytes:
+        for start, end in chain.from_iterable(self._cache.ranges.missing(object_id, *wanted) for wanted in ranges):
+            if not self._quota.has_room(end - start):
                 self._metrics.fault("catch_up_over_budget")
                 return
             refusal = self._plan(object_id, start, end)
@@ -72,7 +60,9 @@ class CatchUpReads:
         """The links' bytes. Raises HydrationError."""
         missing: defaultdict[StoredObjectId, list[tuple[int, int]]] = defaultdict(list)
         for link in links:
-            missing[link.object_id] += self._cache.missing(link.object_id, link.start_position, link.end_position)
+            missing[link.object_id] += self._cache.ranges.missing(
+                link.object_id, link.start_position, link.end_position
+            )
         for object_id, wanted in missing.items():
             for start, end in coalesce_ranges(wanted, max_gap_bytes=0, max_ranges=math.inf):
                 refusal = self._plan(object_id, start, end)
@@ -89,29 +79,23 @@ class CatchUpReads:
 
     def _plan(self, object_id: StoredObjectId, start: int, end: int) -> str | None:
         """Have the range read when the quota lets it; or why not."""
-        now_s = self._clock()
-        if self._quota.wait_s(now_s) > self._limits.wait_max_s:
+        now_s, size = self._clock(), end - start
+        if self._quota.is_spent(now_s):
             return "over_quota"
         if not self._cache.may_read(object_id, now_s):
             return "breaker_open"
-        size = end - start
-        wait_s = self._quota.take(size, now_s)
-        self._under_way_bytes += size
-        reserved = self._cache.reserve(object_id, start, end)
-        reserved.data.add_done_callback(lambda _: self._ended(size))
+        wait_s = self._quota.plan(size, now_s)
         self._metrics.catch_up_read_bytes.inc(size)
         self._metrics.catch_up_wait_seconds.inc(wait_s)
+        wanted = self._cache.ranges.reading(object_id, start, end)
         if wait_s > 0:
-            asyncio.get_running_loop().call_later(wait_s, self._begin, object_id, reserved)
+            asyncio.get_running_loop().call_later(wait_s, self._begin, wanted)
         else:
-            self._begin(object_id, reserved)
+            self._begin(wanted)
         return None
 
-    def _begin(self, object_id: StoredObjectId, reserved: HydrationRange) -> None:
+    def _begin(self, wanted: CachedRange) -> None:
         if self._closed:
-            reserved.data.cancel()
+            self._cache.abandon(wanted)
         else:
-            self._cache.begin(object_id, reserved, self._pool)
-
-    def _ended(self, size: int) -> None:
-        self._under_way_bytes -= size
+            self._cache.read(wanted, self._pool, self._quota.ended)

@@ -210,7 +210,7 @@ class _FollowerRelay:
         """Until either side ends. Only an unexpected error is raised."""
         hydration = self._context.hydration
         hydration.on_breaker_change.append(self._breaker_changed)
-        if hydration.breaker.is_open:
+        if hydration.segments.breaker.is_open:
             self._breaker_changed(is_open=True)
         self._tell_links()
         tasks = [
@@ -365,7 +365,7 @@ class _FollowerRelay:
 
     def _tell_links(self) -> None:
         """Tell the leader's agent whether to send links, when that has changed."""
-        paused = self._context.hydration.breaker.is_open or self._defects.links_rest
+        paused = self._context.hydration.segments.breaker.is_open or self._defects.links_rest
         if paused is not self._links_are_paused:
             self._links_are_paused = paused
             with contextlib.suppress(ConnectionError):

@@ -39,7 +39,7 @@ async def fetch_links(cache: HydrationCache, links: Sequence[SegmentLink]) -> li
 def _reads(cache: HydrationCache, object_id: StoredObjectId, wanted: list[Range]) -> Sequence[Range]:
     """What to ask for, ascending: nothing in between where all that is wanted is there, or on its way."""
     exact = coalesce_ranges(wanted, max_gap_bytes=0, max_ranges=math.inf)
-    if all(cache.covers(object_id, *each) for each in exact):
+    if not any(cache.ranges.missing(object_id, *each) for each in exact):
         return exact
     return coalesce_ranges(wanted, READ_ALONG_BYTES, max_ranges=math.inf)
 

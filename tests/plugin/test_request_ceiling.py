@@ -119,13 +119,12 @@ async def test_tiny_objects_without_end_stop_at_the_ceiling_and_nothing_is_lost(
         assert len(real.objects) == 50
 
 
-async def test_reads_beyond_the_ceiling_come_inline(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with two_agents() as agents:
+async def test_reads_beyond_the_ceiling_come_inline(clock: Clock) -> None:
+    late = GuardedStorageManager(gets=RequestCeiling("GET", 2, "key", clock))
+    async with two_agents(read_from=late) as agents:
         real = MemoryStorage()
         real.objects = agents.storage.objects
-        late = GuardedStorageManager(gets=RequestCeiling("GET", 2, "key", clock))
         late.arrived(real)
-        monkeypatch.setattr(agents.storage, "fetch_log_segment", late.fetch_log_segment)
         follower = await agents.connect()
         for offset in range(8):
             raw = batches(1, offset)

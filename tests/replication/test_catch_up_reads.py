@@ -7,8 +7,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from plugin.segment_metadata import CombinedSegmentId
-from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
+from replication.follower.catch_up_reads import CatchUpReads
 from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
+from replication.follower.read_quota import CatchUpReadLimits
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
@@ -106,7 +107,7 @@ async def test_reads_wait_for_the_quota_and_beyond_the_wait_are_not_made(rig: Ri
 async def test_a_response_whose_read_waits_for_the_quota_gets_it_when_its_turn_comes(rig: Rig) -> None:
     rig.reads.read_ahead(segment(0), ((0, 1200),))
     rig.reads.read_ahead(segment(1), ((0, 10),))
-    assert rig.cache.covers(segment(1), 0, 10)
+    assert not rig.cache.ranges.missing(segment(1), 0, 10)
     assert rig.storage.fetches == [(segment(0), 0, 1200)]
     assert await rig.fetch(link(1, 2, 4)) == [b"\2\3"]
 
@@ -117,7 +118,7 @@ async def test_what_is_announced_beyond_the_bytes_under_way_is_let_go(rig: Rig) 
     rig.now_s += 100
     rig.reads.read_ahead(segment(1), ((0, 5101),))
     assert rig.faults("catch_up_over_budget") == 1
-    assert not rig.cache.covers(segment(1), 0, 1)
+    assert rig.cache.ranges.missing(segment(1), 0, 1)
 
 
 async def test_they_take_neither_the_threads_nor_the_budget_of_what_was_stored_just_now(rig: Rig) -> None:
@@ -127,7 +128,7 @@ async def test_they_take_neither_the_threads_nor_the_budget_of_what_was_stored_j
     async with asyncio.timeout(10):
         while len(rig.storage.fetches) < 2:  # noqa: ASYNC110 - both threads of these reads are busy
             await asyncio.sleep(0)
-    assert rig.cache._in_flight_bytes == 0
+    assert rig.cache.in_flight_bytes == 0
     fresh = asyncio.create_task(rig.cache.fetch(segment(9), 0, 5))
     async with asyncio.timeout(10):
         while len(rig.storage.fetches) < 3:  # noqa: ASYNC110
@@ -152,7 +153,9 @@ async def test_a_read_that_failed_is_told_and_made_anew(rig: Rig) -> None:
         await rig.fetch(link(0, 0, 10))
     rig.storage.fetches_fail = False
     assert await rig.fetch(link(0, 0, 10)) == [CONTENT[:10]]
-    assert rig.reads._under_way_bytes == 0
+    rig.now_s += 100
+    rig.reads.read_ahead(segment(1), ((0, 6000),))  # all that may be under way
+    assert rig.faults("catch_up_over_budget") == 0
 
 
 async def test_planned_reads_are_abandoned_at_the_end(rig: Rig) -> None:

@@ -130,7 +130,7 @@ def test_whatever_was_read_before_a_range_has_the_objects_bytes(reads: list[tupl
         rig = Rig(cache_bytes=250)
         for start, end in reads:
             assert await rig.fetch(0, start, end) == bytes(range(start, end))
-            assert rig.cache._size_bytes <= 250
+            assert rig.cache.ranges.size_bytes <= 250
         rig.cache.close()
 
     asyncio.run(read_all())
@@ -150,7 +150,7 @@ async def test_one_caller_that_gives_up_does_not_take_the_read_from_the_others(r
 async def test_the_cache_is_bounded_and_the_oldest_segments_go_first(rig: Rig) -> None:
     for number in range(10):
         await rig.fetch(number, 0, 200)
-    assert rig.cache._size_bytes <= 1000
+    assert rig.cache.ranges.size_bytes <= 1000
     count = len(rig.storage.fetches)
     await rig.fetch(9, 0, 200)
     assert len(rig.storage.fetches) == count
@@ -162,16 +162,16 @@ async def test_one_large_object_stays_within_the_bounds_its_oldest_ranges_go_fir
     rig.storage.objects[segment(0)] = bytes(200) * 20
     for start in range(0, 4000, 200):
         await rig.fetch(0, start, start + 200)
-    assert rig.cache._size_bytes == 1000
-    assert rig.cache.covers(segment(0), 3000, 4000)
-    assert not rig.cache.covers(segment(0), 2999, 3001)
+    assert rig.cache.ranges.size_bytes == 1000
+    assert not rig.cache.ranges.missing(segment(0), 3000, 4000)
+    assert rig.cache.ranges.missing(segment(0), 2999, 3001)
 
 
 async def test_announcements_beyond_the_budget_are_let_go(rig: Rig) -> None:
     rig.storage.fetch_gate.clear()
     rig.cache.announce(segment(0), ((0, 200), (200, 400), (400, 600)))
     rig.cache.announce(segment(1), ((0, 2**32 - 1),))
-    assert rig.cache._in_flight_bytes == 400
+    assert rig.cache.in_flight_bytes == 400
     assert rig.metrics.faults.labels("announcement_over_budget")._value.get() == 2
     rig.storage.fetch_gate.set()
 
@@ -182,7 +182,7 @@ async def test_wrong_bytes_are_discarded_and_read_anew(rig: Rig) -> None:
     rig.storage.corrupt = None
     rig.cache.discard(segment(0))
     assert await rig.fetch(0) == bytes(range(100))
-    assert rig.cache._size_bytes == 100
+    assert rig.cache.ranges.size_bytes == 100
 
 
 async def test_a_failed_read_is_told_and_not_remembered(rig: Rig) -> None:
@@ -256,13 +256,11 @@ async def test_callers_that_time_out_open_the_breaker_too(rig: Rig) -> None:
     assert await rig.refused(0) == "breaker_open"
 
 
-async def test_a_defect_of_the_backend_counts_as_a_failure_and_raises_nothing_else(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> bytes:
+async def test_a_defect_of_the_backend_counts_as_a_failure_and_raises_nothing_else(rig: Rig) -> None:
+    def broken(_: bytes) -> bytes:
         raise KeyError("a defect")
 
-    monkeypatch.setattr(rig.storage, "fetch_log_segment", broken)
+    rig.storage.corrupt = broken
     assert await rig.refused(0) == "defect"
 
 

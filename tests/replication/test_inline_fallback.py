@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from plugin.errors import RemoteResourceNotFoundError
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, two_agents
 
@@ -25,7 +26,13 @@ async def test_when_object_storage_fails_the_original_comes_inline() -> None:
 
 async def test_when_the_object_is_gone_the_original_comes_inline() -> None:
     async with two_agents() as agents:
-        agents.storage.fetch_log_segment = _gone  # type: ignore[method-assign]
+        agents.storage.corrupt = _gone
+        await fetched_inline(agents, "not_found")
+
+
+async def test_when_the_backend_has_a_defect_the_original_comes_inline() -> None:
+    async with two_agents() as agents:
+        agents.storage.corrupt = _broken
         await fetched_inline(agents, "defect")
 
 
@@ -125,5 +132,9 @@ def _one_after_the_other(*answers: Callable[[bytes], bytes]) -> Callable[[bytes]
     return answer
 
 
-def _gone(*_: object, **_by_name: object) -> bytes:
+def _gone(_: bytes) -> bytes:
+    raise RemoteResourceNotFoundError("fetch", "key", "planted")
+
+
+def _broken(_: bytes) -> bytes:
     raise KeyError("a defect of the backend")

@@ -3,6 +3,7 @@ metrics, not in an error.
 """
 
 from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -26,7 +27,7 @@ MARKER = b"words-of-a-record"
 Fault = Callable[[Agents, pytest.MonkeyPatch], None]
 
 
-def raise_with(*contents: object, **_: object) -> None:
+def raise_with(*contents: object, **_: object) -> NoReturn:
     raise KeyError("a defect that shows what it was given", MARKER, contents)
 
 
@@ -34,8 +35,8 @@ def broken(owner: object, name: str) -> Fault:
     return lambda _, patch: patch.setattr(owner, name, raise_with)
 
 
-def broken_storage(agents: Agents, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(agents.storage, "fetch_log_segment", raise_with)
+def broken_storage(agents: Agents, _: pytest.MonkeyPatch) -> None:
+    agents.storage.corrupt = raise_with
 
 
 def altered(agents: Agents, _: pytest.MonkeyPatch) -> None:

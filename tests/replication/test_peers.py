@@ -5,7 +5,6 @@ import struct
 
 import pytest
 
-from plugin.segment_metadata import CombinedSegmentId
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import connect_framed, exchange_hellos
@@ -46,7 +45,7 @@ async def test_an_agent_of_another_version_or_without_links_gets_everything_inli
         for _ in range(3):
             agents.hydration.timed_out()
         await agents.until(lambda: agents.leader_faults("links_paused") == 1)
-        agents.hydration._answered(CombinedSegmentId(1, 11, 0))
+        agents.hydration.segments.answered()
         await agents.until(lambda: agents.leader_faults("links_resumed") == 1)
         assert await follower.fetch({0: 2}) == follower.expected({0: batches(1, 2)})
         assert agents.linked_responses == 0

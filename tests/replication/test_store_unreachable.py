@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from plugin.errors import RemoteStorageError
+from plugin.guarded_storage import GuardedStorageManager
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
@@ -109,8 +110,10 @@ async def test_each_way_to_have_no_store_has_its_reason_and_ends_in_inline(
     label: str,
     manager_at: Callable[[str], ObjectWalStorageManager],
 ) -> None:
-    async with two_agents(hydration_timeout_s=60.0) as agents:
-        follower, offset, read = await agents.connect(), 0, agents.storage.fetch_log_segment
+    reads = GuardedStorageManager()
+    async with two_agents(hydration_timeout_s=60.0, read_from=reads) as agents:
+        reads.arrived(agents.storage)
+        follower, offset = await agents.connect(), 0
         raw = batches(1, offset)
         agents.append({0: raw})
         assert await follower.fetch({0: offset}) == follower.expected({0: raw})
@@ -119,8 +122,8 @@ async def test_each_way_to_have_no_store_has_its_reason_and_ends_in_inline(
             used.fetch_log_segment(CombinedSegmentId(1, 1, 1), 0, 1)
         with store() as endpoint:
             away = used if endpoint is None else manager_at(endpoint)
-            agents.storage.fetch_log_segment = away.fetch_log_segment  # type: ignore[method-assign]
-            while not agents.hydration.breaker.is_open:
+            reads.arrived(away)
+            while not agents.hydration.segments.breaker.is_open:
                 offset += 1
                 raw = batches(1, offset)
                 agents.append({0: raw})
@@ -131,7 +134,7 @@ async def test_each_way_to_have_no_store_has_its_reason_and_ends_in_inline(
             assert set(away.request_counts.failures) <= {label, "connection"}
             await agents.until(lambda: agents.leader_faults("links_paused") == 1)
 
-        agents.storage.fetch_log_segment = read  # type: ignore[method-assign]
+        reads.arrived(agents.storage)
         agents.now_s += 100
         agents.append({0: batches(1, offset + 1)})
         await agents.until(lambda: agents.leader_faults("links_resumed") == 1)

@@ -17,16 +17,19 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from kafka_log.record_batch import scan_batches
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from replication.follower.catch_up_reads import CatchUpReadLimits, CatchUpReads
+from replication.follower.catch_up_reads import CatchUpReads
 from replication.follower.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
-from replication.follower.hydration import ArchiveReads, HydrationCache, HydrationLimits
+from replication.follower.hydration import HydrationCache, HydrationLimits
 from replication.follower.leader_bypass import Bypass
 from replication.follower.leader_route import RouteLimits
+from replication.follower.read_quota import CatchUpReadLimits
+from replication.follower.tier_reader import ArchiveReads
 from replication.leader.catch_up import CatchUp
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
@@ -143,21 +146,12 @@ class Agents:
         registry = CollectorRegistry()
         self.follower_metrics = ReplicationMetrics(registry)
         self.stage_times = StageTimes(registry)
-        self.hydration = HydrationCache(
-            self.storage,
-            HydrationLimits(4, 10_000_000, BreakerLimits(failures_to_open=3, open_s=1.0)),
-            self.stage_times,
-            self.follower_metrics,
-            clock=lambda: self.now_s,
-            archive=lambda: self.archive,
-        )
         self.archive: ArchiveReads | None = None
         """The follower's."""
-        self.catch_up_reads = CatchUpReads(
-            self.hydration,
-            CatchUpReadLimits(threads=2, bytes_per_s=10_000_000, under_way_bytes=1_000_000, wait_max_s=0.5),
-            self.follower_metrics,
-            clock=lambda: self.now_s,
+        self.read_from: RemoteWalStorageManager | None = None
+        """What the follower's agent reads combined segments by, where it is not `storage` itself."""
+        self.catch_up_read_limits = CatchUpReadLimits(
+            threads=2, bytes_per_s=10_000_000, under_way_bytes=1_000_000, wait_max_s=0.5
         )
         self.catch_up: CatchUp | None = None
         """What the leader's agent knows beside its index; made by the test."""
@@ -178,6 +172,17 @@ class Agents:
 
     async def start(self) -> None:
         self.broker_address = await self.broker.start()
+        self.hydration = HydrationCache(
+            self.read_from or self.storage,
+            HydrationLimits(4, 10_000_000, BreakerLimits(failures_to_open=3, open_s=1.0)),
+            self.stage_times,
+            self.follower_metrics,
+            clock=lambda: self.now_s,
+            archive=lambda: self.archive,
+        )
+        self.catch_up_reads = CatchUpReads(
+            self.hydration, self.catch_up_read_limits, self.follower_metrics, clock=lambda: self.now_s
+        )
         self.leader = LeaderProxy(
             LeaderContext(
                 self.leader_hello,
