@@ -25,10 +25,11 @@ from replication.follower.catch_up_reads import CatchUpReads
 from replication.follower.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
 from replication.follower.tier_reader import ArchiveReads
-from replication.leader.catch_up import CatchUp, CatchUpLimits
+from replication.leader.catch_up import CatchUp
 from replication.leader.guarded_write_path import GuardedWritePath
 from replication.leader.leader_context import LeaderContext
 from replication.leader.leader_proxy import LeaderProxy
+from replication.leader.read_ahead import CatchUpLimits
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import Hello

@@ -41,7 +41,7 @@ from plugin.archive_storage import ObjectArchiveStorage
 from plugin.prices import Prices
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
-from replication.leader.catch_up import StoredLogs
+from replication.leader.found_batches import StoredLogs
 from rlm.archive.archive_tier import ArchiveTier
 from rlm.archive.stored_runs import LedLogs
 from rlm.lifecycle.gap_declarations import GapDeclarations

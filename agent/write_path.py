@@ -20,7 +20,7 @@ from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.publishable import Publishable
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
-from replication.leader.catch_up import StoredLogs
+from replication.leader.found_batches import StoredLogs
 from replication.leader.guarded_write_path import GuardedWritePath
 from replication.leader.leader_proxy import LeaderProxy
 from rlm.write_path.assignment import Assignment

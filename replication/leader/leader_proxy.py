@@ -14,14 +14,13 @@ import ssl
 import structlog
 
 from kafka_log.crc32c import Buffer
-from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.errors import defect_site
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
 from replication.leader.leader_context import LeaderContext
 from replication.leader.leader_relay import LeaderRelay
-from replication.leader.link_index import StoredBatch
+from replication.leader.link_index import stored_batches
 from replication.leader.peer_listener import PeerListener, shake_hands
 from replication.leader.watermarks import WatermarkTimes
 from replication.wire.fetch_frame import MalformedFrameError
@@ -133,7 +132,7 @@ class LeaderProxy:
         """Give no link to this object any more."""
         self._context.index.drop_object(segment_id)
         if self._context.catch_up is not None:
-            self._context.catch_up.drop_object(segment_id)
+            self._context.catch_up.found.drop_object(segment_id)
 
     @property
     def replication_is_pending(self) -> bool:
@@ -145,25 +144,13 @@ class LeaderProxy:
     def segment_uploaded(self, segment: UploadedSegment) -> None:
         """List the batches, announce the segment to those who follow its partitions, and wake who waits."""
         for item, entry in zip(segment.items, segment.entries, strict=True):
-            records, start = item.records, entry.start_file_position
             self._context.index.add(
                 item.topic_id_partition,
-                [
-                    (
-                        batch.base_offset,
-                        StoredBatch(
-                            bytes(records[batch.start : batch.start + HEADER_PREFIX_BYTES]),
-                            segment.combined_segment_id,
-                            start + batch.start,
-                            start + batch.end,
-                        ),
-                    )
-                    for batch in item.batches
-                ],
+                stored_batches(segment.combined_segment_id, entry.start_file_position, item.records, item.batches),
             )
             self._watermarks.stored(item.topic_id_partition, item.last_offset + 1, item.seen_s)
         if self._context.catch_up is not None:
-            self._context.catch_up.uploaded(segment.combined_segment_id)
+            self._context.catch_up.found.uploaded(segment.combined_segment_id)
         for relay in self._relays:
             relay.announce(segment)
         self._context.uploads.notify()
@@ -173,7 +160,7 @@ class LeaderProxy:
         """Forget what is dead."""
         self._context.index.drop_from(partition, offset)
         if self._context.catch_up is not None:
-            self._context.catch_up.drop_from(partition, offset)
+            self._context.catch_up.found.drop_from(partition, offset)
         for relay in self._relays:
             relay.truncated(partition)
 
@@ -181,7 +168,7 @@ class LeaderProxy:
         """Forget the partition; whoever waits for its links looks again."""
         self._context.index.drop(partition)
         if self._context.catch_up is not None:
-            self._context.catch_up.drop(partition)
+            self._context.catch_up.found.drop(partition)
         self._watermarks.drop(partition)
         for relay in self._relays:
             relay.forget(partition)

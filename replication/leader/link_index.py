@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from kafka_log.crc32c import Buffer
+from kafka_log.record_batch import HEADER_PREFIX_BYTES, BatchSpan
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_object_id import StoredObjectId
 
@@ -27,6 +29,24 @@ class StoredBatch(NamedTuple):
     object_id: StoredObjectId
     start_position: int
     end_position: int
+
+
+def stored_batches(
+    object_id: StoredObjectId, start_position: int, records: Buffer, batches: Iterable[BatchSpan]
+) -> list[tuple[int, StoredBatch]]:
+    """(base offset, batch) of each, as `LinkIndex.add` takes them. `records` stand there in the object."""
+    return [
+        (
+            batch.base_offset,
+            StoredBatch(
+                bytes(records[batch.start : batch.start + HEADER_PREFIX_BYTES]),
+                object_id,
+                start_position + batch.start,
+                start_position + batch.end,
+            ),
+        )
+        for batch in batches
+    ]
 
 
 class LinkIndex:

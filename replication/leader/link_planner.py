@@ -79,7 +79,7 @@ class PlannerLimits:
 
 
 class OlderBatches(Protocol):
-    """Where batches are found that the index does not hold: see `replication.leader.catch_up`."""
+    """Where batches are found that the index does not hold: see `replication.leader.read_ahead`."""
 
     def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
         """As LinkIndex."""

@@ -42,7 +42,7 @@ class ResponseLinks:
         if context.catch_up is not None and PeerCapabilities.LINKS in capabilities:
             self._catch_up = FollowerCatchUp(context.catch_up, announce, context.uploads.notify, capabilities)
         limits = PlannerLimits(context.limits.link_wait_max_s, context.limits.break_even_bytes)
-        self._planner = LinkPlanner(context.index, context.led, limits, self._catch_up)
+        self._planner = LinkPlanner(context.index, context.led, limits, self._catch_up.plan if self._catch_up else None)
 
     @property
     def are_given(self) -> bool:
@@ -72,6 +72,7 @@ class ResponseLinks:
         waited = False
         while self.are_given and not is_gone():
             verdict = self._planner.decide(context.clock())
+            self._begin_reads()
             if isinstance(verdict, WaitForUploads):
                 if not waited:
                     context.led.links_wanted(verdict.partitions)
@@ -85,11 +86,16 @@ class ResponseLinks:
             return verdict if isinstance(verdict, SendLinked) else None
         return None
 
+    def _begin_reads(self) -> None:
+        if self._catch_up is not None:
+            self._catch_up.begin_reads()
+
     def message(self, sent: SendLinked) -> LinkedMessage | None:
         """It is about to be sent; None to send the original."""
         with self._defects.survived("planning"):
             body = encode_linked_response(sent.response)
-            is_old = self._catch_up is not None and self._catch_up.sent(sent)
+            is_old = self._catch_up is not None and self._catch_up.plan.sent(sent)
+            self._begin_reads()
             is_told = is_old and PeerCapabilities.CATCH_UP in self._capabilities
             return LinkedMessage(MessageKind.LINKED_OLD if is_told else MessageKind.LINKED, body, sent)
         return None
@@ -97,7 +103,7 @@ class ResponseLinks:
     def truncated(self, partition: TopicIdPartition) -> None:
         """What was read ahead of the follower may be of a log that is none any more."""
         if self._catch_up is not None:
-            self._catch_up.forget(partition)
+            self._catch_up.plan.forget(partition)
 
     def close(self) -> None:
         """The connection ended."""

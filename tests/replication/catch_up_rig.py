@@ -5,14 +5,18 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from replication.leader.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
+from replication.leader.catch_up import CatchUp, FollowerCatchUp
+from replication.leader.found_batches import StoredLogs
 from replication.leader.link_index import LinkIndex
 from replication.leader.link_planner import LinkPlanner, PlannerLimits, SendLinked, Verdict, WaitForUploads
+from replication.leader.read_ahead import CatchUpLimits
 from replication.wire.fetch_frame import scan_fetch_response
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import CAPABILITIES, PeerCapabilities
+from rlm.write_path.led_views import FoundRuns, StoredLog
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.replication.fake_led import FakeLed
 from tests.replication.fetch_frames import partition, response
@@ -26,16 +30,38 @@ def joined(written: list[WrittenBatch]) -> bytes:
     return b"".join(each.raw for each in written)
 
 
+Connection = tuple[FollowerCatchUp, LinkPlanner]
+
+
+class CountedLogs:
+    """Counts how often, and from where on, the log is looked through."""
+
+    def __init__(self, logs: StoredLogs) -> None:
+        self._logs = logs
+        self.offsets: list[int] = []
+
+    def stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
+        return self._logs.stored_log(partition)
+
+    def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> FoundRuns:
+        self.offsets.append(offset)
+        return self._logs.runs(log, offset, max_bytes, archive)
+
+    def is_living(self, object_id: StoredObjectId) -> bool:
+        return self._logs.is_living(object_id)
+
+
 class Rig:
     """A leader's agent that has just started: its index is empty, its uploads are all of an agent before."""
 
     def __init__(self, directory: Path, ahead_bytes: int = 10_000, read_bytes: int = 2000) -> None:
         self.log = UploadedLog(directory, partition(0))
+        self.logs = CountedLogs(self.log.logs())
         self.now_s = 100.0
         self.metrics = ReplicationMetrics(CollectorRegistry())
         self.index = LinkIndex()
         limits = CatchUpLimits(ahead_bytes, read_bytes)
-        self.shared = CatchUp(self.index, self.log.logs(), limits, self.metrics, clock=lambda: self.now_s)
+        self.shared = CatchUp(self.index, self.logs, limits, self.metrics, clock=lambda: self.now_s)
         self.announced: list[tuple[StoredObjectId, list[tuple[int, int]]]] = []
         self.told = asyncio.Event()
         self.catch_up, self.planner = self.follower()
@@ -43,7 +69,7 @@ class Rig:
     def follower(self, capabilities: PeerCapabilities = CAPABILITIES) -> tuple[FollowerCatchUp, LinkPlanner]:
         """One follower's connection."""
         catch_up = FollowerCatchUp(self.shared, lambda *what: self.announced.append(what), self.told.set, capabilities)
-        return catch_up, LinkPlanner(self.index, FakeLed(expected=False), PlannerLimits(0.5, 1), catch_up)
+        return catch_up, LinkPlanner(self.index, FakeLed(expected=False), PlannerLimits(0.5, 1), catch_up.plan)
 
     def fill(self, objects: int, batches_each: int = 4, payload_bytes: int = 200) -> list[list[WrittenBatch]]:
         """Append and upload."""
@@ -55,29 +81,42 @@ class Rig:
         return filled
 
     def begin(self, written: list[WrittenBatch], cut_off: bytes = b"") -> Verdict:
-        return self.begin_with({0: joined(written) + cut_off}, self.planner)
+        return self.begin_with({0: joined(written) + cut_off}, (self.catch_up, self.planner))
 
-    def begin_with(self, records: dict[int, bytes], planner: LinkPlanner) -> Verdict:
+    def begin_with(self, records: dict[int, bytes], to: Connection) -> Verdict:
         frame = response(dict(records))
+        catch_up, planner = to
         planner.begin(frame, scan_fetch_response(frame, 17), 3)
-        return planner.decide(self.now_s)
+        verdict = planner.decide(self.now_s)
+        catch_up.begin_reads()
+        return verdict
 
-    async def answer(self, records: dict[int, bytes], planner: LinkPlanner) -> Verdict:
+    async def answer(self, records: dict[int, bytes], to: Connection | None = None) -> Verdict:
         """What becomes of a response with these records by partition, with what it takes to find them."""
-        verdict = self.begin_with(records, planner)
+        catch_up, planner = to = to or (self.catch_up, self.planner)
+        verdict = self.begin_with(records, to)
         async with asyncio.timeout(PATIENCE_S):
             while isinstance(verdict, WaitForUploads):
                 self.told.clear()
                 await self.told.wait()
                 verdict = planner.decide(self.now_s)
+                catch_up.begin_reads()
         return verdict
 
     async def links(self, written: list[WrittenBatch], cut_off: bytes = b"") -> SendLinked:
         """The response that these batches become, with what it takes to find them."""
-        verdict = await self.answer({0: joined(written) + cut_off}, self.planner)
+        verdict = await self.answer({0: joined(written) + cut_off})
         assert isinstance(verdict, SendLinked)
-        self.catch_up.sent(verdict)
+        self.sent(verdict)
         return verdict
+
+    def sent(self, verdict: Verdict, to: FollowerCatchUp | None = None) -> bool:
+        """It is sent now; whether the follower is told that it is far behind."""
+        assert isinstance(verdict, SendLinked)
+        catch_up = to or self.catch_up
+        is_old = catch_up.plan.sent(verdict)
+        catch_up.begin_reads()
+        return is_old
 
     async def has_read(self) -> None:
         """All reads that were begun have ended."""

@@ -7,15 +7,14 @@ import pytest
 
 from kafka_log.record_batch import HEADER_PREFIX_BYTES
 from plugin.segment_metadata import CombinedSegmentId
-from replication.leader.catch_up import _Window
 from replication.leader.link_planner import PassThrough, SendLinked, WaitForUploads
-from replication.wire.fetch_frame import scan_fetch_response
+from replication.leader.read_ahead import WantedRead
 from replication.wire.link import InlineBytes, SegmentLink
 from replication.wire.peer_protocol import PeerCapabilities
 from tests.kafka_log.batches import batches
 from tests.replication.catch_up_rig import OWN, Rig, joined
 from tests.replication.fake_led import store
-from tests.replication.fetch_frames import partition, response
+from tests.replication.fetch_frames import partition
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ async def test_a_follower_at_the_end_of_the_log_is_not_behind(rig: Rig) -> None:
     rig.fill(1)
     newest = [rig.log.writer.append(1)]  # not uploaded
     assert isinstance(rig.begin(newest), PassThrough)
-    assert not rig.catch_up._windows
+    assert not rig.catch_up.plan.ahead_bytes
     assert rig.announced == []
 
 
@@ -105,11 +104,9 @@ async def test_bytes_that_differ_from_the_responses_are_not_linked(rig: Rig) -> 
     (written,) = rig.fill(1)
     await rig.links(written)
     other = batches(4, 0, 2, leader_epoch=1, payload=b"B" * 200)
-    frame = response({0: other})
-    rig.planner.begin(frame, scan_fetch_response(frame, 17), 3)
-    assert isinstance(rig.planner.decide(rig.now_s), WaitForUploads)
+    assert isinstance(rig.begin_with({0: other}, (rig.catch_up, rig.planner)), WaitForUploads)
     await rig.has_read()
-    assert rig.shared.find(partition(0), 0) is not None
+    assert rig.shared.found.find(partition(0), 0) is not None
     assert isinstance(rig.planner.decide(rig.now_s), PassThrough)
 
 
@@ -117,13 +114,13 @@ async def test_batches_of_a_log_that_was_truncated_or_released_are_forgotten(rig
     rig.fill(2)
     stored_log = rig.log.stored_log(partition(0))
     assert stored_log is not None
-    await rig.shared.read(stored_log, 0, archive=True)
-    assert rig.shared.find(partition(0), 8) is not None
-    rig.shared.drop_from(partition(0), 8)
-    assert rig.shared.find(partition(0), 8) is None
-    assert rig.shared.find(partition(0), 6) is not None
-    rig.shared.drop(partition(0))
-    assert rig.shared.find(partition(0), 6) is None
+    await rig.shared.read(WantedRead(stored_log, 0, archive=True))
+    assert rig.shared.found.find(partition(0), 8) is not None
+    rig.shared.found.drop_from(partition(0), 8)
+    assert rig.shared.found.find(partition(0), 8) is None
+    assert rig.shared.found.find(partition(0), 6) is not None
+    rig.shared.found.drop(partition(0))
+    assert rig.shared.found.find(partition(0), 6) is None
 
 
 async def test_a_log_that_cannot_be_read_lets_the_bytes_go_inline(rig: Rig) -> None:
@@ -154,10 +151,10 @@ async def test_a_follower_with_its_links_in_old_objects_of_the_index_is_read_ahe
     for written in filled:  # by this agent, long ago
         raw = b"".join(each.raw for each in written)
         store(rig.index, partition(0), raw, OWN._replace(sequence=written[0].base_offset))
-    rig.shared.uploaded(OWN)
+    rig.shared.found.uploaded(OWN)
     verdict = rig.begin(filled[0])
     assert isinstance(verdict, SendLinked)
-    assert rig.catch_up.sent(verdict)
+    assert rig.sent(verdict)
     await rig.has_read()
     assert rig.announced_sequences == [1, 2, 3, 4, 5]
 
@@ -167,46 +164,28 @@ async def test_with_links_to_the_newest_objects_nothing_is_read_ahead(rig: Rig) 
     for number, written in enumerate((first, second)):
         raw = b"".join(each.raw for each in written)
         store(rig.index, partition(0), raw, OWN._replace(sequence=OWN.sequence - 39 + number))
-    rig.shared.uploaded(OWN)
+    rig.shared.found.uploaded(OWN)
     verdict = rig.begin(first)
     assert isinstance(verdict, SendLinked)
-    assert not rig.catch_up.sent(verdict)
-    assert not rig.catch_up._windows
+    assert not rig.sent(verdict)
+    assert not rig.catch_up.plan.ahead_bytes
 
 
 async def test_when_the_follower_has_come_to_the_newest_objects_reading_ahead_ends(rig: Rig) -> None:
     first, second = rig.fill(2)
     raw = b"".join(each.raw for each in second)
     store(rig.index, partition(0), raw, OWN)
-    rig.shared.uploaded(OWN)
+    rig.shared.found.uploaded(OWN)
     await rig.links(first)
     await rig.has_read()
-    assert not rig.catch_up._windows
+    assert not rig.catch_up.plan.ahead_bytes
     assert rig.announced_sequences == [0, 1]
-
-
-async def test_partitions_share_what_may_be_read_ahead(rig: Rig) -> None:
-    await rig.links(rig.fill(30)[0])
-    rig.catch_up._windows[partition(1)] = rig.catch_up._windows[partition(0)]
-    await rig.has_read()
-    del rig.catch_up._windows[partition(1)]
-    size = rig.catch_up._windows[partition(0)].ahead_bytes
-    assert 5000 <= size < 10_000
-
-
-async def test_what_another_partition_has_announced_is_not_announced_once_more_but_linked(rig: Rig) -> None:
-    filled = rig.fill(3)
-    rig.catch_up._windows[partition(1)] = _Window(0, 0, announced_bytes=10_000)
-    sent = await rig.links(filled[0])
-    assert rig.linked_bytes(sent) == b"".join(written.raw for written in filled[0])
-    assert rig.announced == []
-    del rig.catch_up._windows[partition(1)]
 
 
 async def test_what_is_found_is_what_the_header_says(rig: Rig) -> None:
     (written,) = rig.fill(1)
     await rig.links(written)
-    found = rig.shared.find(partition(0), 4)
+    found = rig.shared.found.find(partition(0), 4)
     assert found is not None
     assert found.header_prefix == written[2].raw[:HEADER_PREFIX_BYTES]
     content = rig.content(found.object_id)
@@ -228,13 +207,13 @@ async def test_what_is_in_archive_objects_alone_is_linked_byte_for_byte_and_anno
 async def test_a_follower_with_links_to_archive_objects_is_far_behind_and_reads_with_restraint(rig: Rig) -> None:
     filled = rig.fill(2)
     rig.log.archive_all(rig.log.writer.batches)
-    rig.shared.uploaded(OWN)
+    rig.shared.found.uploaded(OWN)
     verdict = rig.begin(filled[0])
     assert isinstance(verdict, WaitForUploads)
     await rig.has_read()
     verdict = rig.planner.decide(rig.now_s)
     assert isinstance(verdict, SendLinked)
-    assert rig.catch_up.sent(verdict)
+    assert rig.sent(verdict)
 
 
 async def test_a_deletion_of_the_archive_object_is_seen_after_a_second(rig: Rig) -> None:
@@ -244,7 +223,7 @@ async def test_a_deletion_of_the_archive_object_is_seen_after_a_second(rig: Rig)
     rig.log.start_archive_deletion(archived)
     rig.now_s += 1.0
     assert isinstance(rig.begin(written[3:]), PassThrough)
-    assert rig.shared.find(partition(0), 0) is None
+    assert rig.shared.found.find(partition(0), 0) is None
 
 
 async def test_an_agent_without_archive_links_is_never_told_of_archive_objects(rig: Rig) -> None:
@@ -254,7 +233,7 @@ async def test_an_agent_without_archive_links_is_never_told_of_archive_objects(r
     await rig.has_read()
     rig.announced.clear()
     older, planner = rig.follower(~PeerCapabilities.ARCHIVE_LINKS)
-    verdict = rig.begin_with({0: joined(filled[0])}, planner)
+    verdict = rig.begin_with({0: joined(filled[0])}, (older, planner))
     assert isinstance(verdict, WaitForUploads)  # combined segments are looked for
     await rig.has_read()
     assert isinstance(planner.decide(rig.now_s), PassThrough)

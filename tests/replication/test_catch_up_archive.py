@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_object_id import StoredObjectId
-from replication.leader.catch_up import FollowerCatchUp
-from replication.leader.link_planner import LinkPlanner, PassThrough, SendLinked
+from replication.leader.link_planner import PassThrough, SendLinked
 from replication.wire.peer_protocol import PeerCapabilities
-from rlm.archive.stored_runs import LedLogs
-from rlm.write_path.led_views import FoundRuns, StoredLog
 from tests.kafka_log.batches import batches
-from tests.replication.catch_up_rig import OWN, Rig, joined
+from tests.replication.catch_up_rig import OWN, Connection, Rig, joined
 from tests.replication.fake_led import store
 from tests.replication.fetch_frames import partition
 
@@ -38,36 +34,18 @@ async def test_a_response_with_one_old_link_is_one_to_a_follower_far_behind_wher
     rig.announced.clear()
     newest = batches(2, payload=b"n" * 100)
     store(rig.index, partition(1), newest, OWN)
-    rig.shared.uploaded(OWN)
+    rig.shared.found.uploaded(OWN)
 
     records = {0: joined(filled[0]), 1: newest}
     follower, planner = rig.follower()
-    verdict = await rig.answer({number: records[number] for number in order}, planner)
+    verdict = await rig.answer({number: records[number] for number in order}, (follower, planner))
     assert isinstance(verdict, SendLinked)
     assert {link.object_id for link in verdict.response.links} == {archived, OWN}
-    assert follower.sent(verdict)
+    assert rig.sent(verdict, follower)
     await rig.has_read()
-    assert list(follower._windows) == [partition(0)]
+    assert list(follower.plan.ahead_bytes) == [partition(0)]
     assert {named for named, _ in rig.announced} == {archived}
     follower.close()
-
-
-class CountedLogs:
-    """Counts how often, and from where on, the log is looked through."""
-
-    def __init__(self, logs: LedLogs) -> None:
-        self._logs = logs
-        self.offsets: list[int] = []
-
-    def stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
-        return self._logs.stored_log(partition)
-
-    def runs(self, log: StoredLog, offset: int, max_bytes: int, archive: bool) -> FoundRuns:
-        self.offsets.append(offset)
-        return self._logs.runs(log, offset, max_bytes, archive)
-
-    def is_living(self, object_id: StoredObjectId) -> bool:
-        return self._logs.is_living(object_id)
 
 
 async def test_a_run_that_the_log_does_not_prove_is_read_once_and_what_lies_behind_it_is_linked(rig: Rig) -> None:
@@ -77,14 +55,14 @@ async def test_a_run_that_the_log_does_not_prove_is_read_once_and_what_lies_behi
     rig.log.archived.apply(replace(committed, runs=(replace(refused, crc32c=refused.crc32c ^ 1), proved)))
     for segment in list(rig.log.storage.objects):
         rig.log.start_deletion(segment)
-    rig.shared._logs = counted = CountedLogs(rig.log.logs())
+    rig.logs.offsets.clear()
 
     for batch in written[:8]:
-        assert isinstance(await rig.answer({0: batch.raw}, rig.planner), PassThrough)
-    assert counted.offsets == [0]
+        assert isinstance(await rig.answer({0: batch.raw}), PassThrough)
+    assert rig.logs.offsets == [0]
     sent = await rig.links(written[8:])
     assert rig.linked_bytes(sent) == joined(written[8:])
-    assert counted.offsets == [0, written[8].base_offset]
+    assert rig.logs.offsets == [0, written[8].base_offset]
 
 
 async def test_a_run_that_the_log_does_not_prove_is_not_read_again_when_it_was_met_while_reading_ahead(
@@ -94,20 +72,20 @@ async def test_a_run_that_the_log_does_not_prove_is_not_read_again_when_it_was_m
     second = [rig.log.writer.append(2, payload=b"2" * 200) for _ in range(4)]
     rig.log.upload([replace(second[0], raw=second[1].raw), *second[1:]])
     third = rig.fill(1)[0]
-    rig.shared._logs = counted = CountedLogs(rig.log.logs())
+    rig.logs.offsets.clear()
     await rig.links(first)
     await rig.has_read()
     for batch in second:
-        assert isinstance(await rig.answer({0: batch.raw}, rig.planner), PassThrough)
-    assert counted.offsets == [0]
+        assert isinstance(await rig.answer({0: batch.raw}), PassThrough)
+    assert rig.logs.offsets == [0]
     assert rig.linked_bytes(await rig.links(third)) == joined(third)
 
 
-async def answer_object_ids(rig: Rig, to: tuple[FollowerCatchUp, LinkPlanner], records: bytes) -> set[StoredObjectId]:
+async def answer_object_ids(rig: Rig, to: Connection, records: bytes) -> set[StoredObjectId]:
     """What the links of a response with these records name; nothing when it goes inline."""
-    verdict = await rig.answer({0: records}, to[1])
+    verdict = await rig.answer({0: records}, to)
     if isinstance(verdict, SendLinked):
-        to[0].sent(verdict)
+        rig.sent(verdict, to[0])
     await rig.has_read()
     return {link.object_id for link in verdict.response.links} if isinstance(verdict, SendLinked) else set()
 

@@ -12,7 +12,8 @@ import pytest
 from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.errors import RemoteStorageTimeoutError
 from replication.follower.catch_up_reads import CatchUpReads
-from replication.leader.catch_up import CatchUp, CatchUpLimits, FollowerCatchUp
+from replication.leader.catch_up import CatchUp
+from replication.leader.read_ahead import CatchUpLimits, ReadAhead
 from replication.wire.peer_protocol import CAPABILITIES, PeerCapabilities
 from tests.kafka_log.batches import batches
 from tests.replication.catch_up_rig import OWN
@@ -123,10 +124,10 @@ async def test_a_follower_that_goes_away_ends_what_is_read_ahead_of_it(tmp_path:
         await follower.fetch({0: 0})
         (relay,) = missed.agents.leader._relays
         assert relay._links._catch_up is not None
-        assert relay._links._catch_up._windows
+        assert relay._links._catch_up.plan.ahead_bytes
         follower.writer.close()
         await missed.agents.until(lambda: not missed.agents.leader._relays)
-        assert not relay._links._catch_up._windows
+        assert not relay._links._catch_up.plan.ahead_bytes
 
 
 def archive_all(missed: Missed, follower_has_archive: bool = True) -> None:
@@ -271,7 +272,7 @@ async def test_time_outs_of_a_response_that_names_archive_objects_never_pause_li
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor do they when the leader's agent, of a release before, calls it LINKED."""
-    monkeypatch.setattr(FollowerCatchUp, "sent", lambda *_: False)
+    monkeypatch.setattr(ReadAhead, "sent", lambda *_: False)
     async with stuck_archive(tmp_path) as missed:
         follower = await missed.agents.connect()
         for _ in range(4):
