@@ -53,6 +53,7 @@ def up(
 
     from local_cluster.child_processes import ends_what_it_started
     from local_cluster.cluster import LocalCluster
+    from local_cluster.cluster_status import status_of
     from local_cluster.layout import LAYOUT_FILE
 
     settings = _settings(agents, store, endpoint_url, bucket)
@@ -63,7 +64,7 @@ def up(
         else:
             cluster = LocalCluster.create(directory, brokers=brokers, settings=settings, progress=line.update)
         cluster.start()
-        status = cluster.status()
+        status = status_of(cluster)
     _show(status, as_json)
 
 
@@ -73,6 +74,8 @@ def down(
     remove: Annotated[bool, typer.Option("--remove", help="Remove the directory with all data too.")] = False,
 ) -> None:
     """End the cluster's processes. The data stay, unless --remove is given."""
+    import shutil
+
     from rich.console import Console
 
     from local_cluster.cluster import LocalCluster
@@ -80,7 +83,8 @@ def down(
     cluster = LocalCluster.open(directory)
     with Console(stderr=True).status("ending brokers and agents"):
         if remove:
-            cluster.destroy()
+            cluster.kill_all()
+            shutil.rmtree(directory, ignore_errors=True)
         else:
             cluster.stop()
 
@@ -89,8 +93,9 @@ def down(
 def status(directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: JsonOption = False) -> None:
     """Show what runs, where it listens, and which replicas are behind. Exits with 1 if a part is down."""
     from local_cluster.cluster import LocalCluster
+    from local_cluster.cluster_status import status_of
 
-    found = LocalCluster.open(directory).status()
+    found = status_of(LocalCluster.open(directory))
     _show(found, as_json)
     if not found.healthy:
         raise typer.Exit(1)

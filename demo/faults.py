@@ -50,7 +50,7 @@ def kill_leader(scene: Scene) -> FaultSeen:
     victim = cluster.admin.wait_for_leader(PROBE_TOPIC.name)
     before = scene.sampler.now()
     struck_s = clock()
-    cluster.kill_broker(victim)
+    cluster.broker(victim).kill()
     leader = cluster.admin.wait_for_leader(PROBE_TOPIC.name, other_than=victim)
     new_leader_s = clock() - struck_s
     resumed_s = _resumed(scene, struck_s)
@@ -129,7 +129,7 @@ def kill_agent(scene: Scene) -> FaultSeen:
     victim = cluster.admin.wait_for_leader(PROBE_TOPIC.name)
     before = scene.sampler.now()
     struck_s = clock()
-    cluster.kill_agent(victim)
+    cluster.agent(victim).kill()
     cluster.start_agent(victim)
     ready_s = clock() - struck_s
     scene.wait_for_full_isr()

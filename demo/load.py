@@ -35,7 +35,7 @@ def prepare_topics(cluster: "LocalCluster") -> None:
             [brokers[(first + step) % len(brokers)] for step in range(len(brokers))]
             for first in range(topic.partitions)
         ]
-        cluster.create_topic(topic.name, assignment=replicas)
+        cluster.admin.create_topic(topic.name, assignment=replicas)
     set_topics(cluster.bootstrap_servers, [topic.name for topic in ALL_TOPICS])
     client = KafkaClientConfig(cluster.bootstrap_servers, {"log_level": 0})
 

@@ -79,7 +79,7 @@ class Sampler:
         """Of each partition the longest replica: followers may lag."""
         sizes: dict[str, int] = {}
         for broker_id in self._cluster.broker_ids:
-            for log_directory in self._cluster.log_directories(broker_id):
+            for log_directory in self._cluster.files.log_directories(broker_id):
                 for topic in (METADATA_TOPIC, SETTINGS_TOPIC):
                     for partition in log_directory.glob(f"{topic}-*"):
                         size = sum(path.stat().st_size for path in partition.glob("*.log"))

@@ -7,6 +7,7 @@ sees, and needs ClusterAction where an authorizer is on.
 from local_cluster.layout import ClusterLayout
 
 LISTENER = "BYPASS"
+_CERTIFICATES = "certificates"
 
 
 def principal(broker_id: int) -> str:
@@ -17,7 +18,7 @@ def principal(broker_id: int) -> str:
 def broker_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
     """What is added to the broker's own keys; `listeners` and the protocol map are to be joined to what is there."""
     prefix = f"listener.name.{LISTENER.lower()}.ssl."
-    directory = layout.certificate_directory
+    directory = layout.directory / _CERTIFICATES
     return {
         "listeners": f"{LISTENER}://{layout.bypass_address(broker_id)}",
         "listener.security.protocol.map": f"{LISTENER}:SSL",
@@ -31,7 +32,7 @@ def broker_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
 
 def agent_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
     """What the agents read."""
-    directory = layout.certificate_directory
+    directory = layout.directory / _CERTIFICATES
     listeners = ",".join(f"{other}@{layout.bypass_address(other)}" for other in layout.broker_ids)
     return {
         "remote.wal.agent.bypass": listeners,
@@ -45,7 +46,7 @@ def write_certificates(layout: ClusterLayout) -> None:
     """All that the properties name, unless it is there."""
     from local_cluster.authority import Authority
 
-    directory = layout.certificate_directory
+    directory = layout.directory / _CERTIFICATES
     if (directory / "ca.pem").exists():
         return
     directory.mkdir(parents=True, exist_ok=True)

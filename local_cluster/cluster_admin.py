@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from local_cluster.broker_config import KAFKAS_IN_SYNC
-from local_cluster.cluster_status import ReplicaSummary
 from local_cluster.polling import WaitTimeoutError, wait_until
 
 if TYPE_CHECKING:
@@ -47,6 +46,17 @@ class PartitionState:
     leader: int
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSummary:
+    """Counts over all topics, internal ones included."""
+
+    topics: int
+    partitions: int
+    under_replicated: int
+    """Partitions with a replica out of sync."""
+    without_leader: int
 
 
 class ClusterAdmin:

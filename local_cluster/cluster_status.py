@@ -1,6 +1,9 @@
-"""What `cluster status` tells, as plain values."""
+"""What `cluster status` tells."""
 
 from dataclasses import dataclass
+
+from local_cluster.cluster import LocalCluster, agent_is_ready
+from local_cluster.cluster_admin import ReplicaSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +29,6 @@ class AgentStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaSummary:
-    """Counts over all topics, internal ones included."""
-
-    topics: int
-    partitions: int
-    under_replicated: int
-    """Partitions with a replica out of sync."""
-    without_leader: int
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """`replicas` is None when no broker answers."""
 
@@ -52,3 +44,33 @@ class ClusterStatus:
         """Whether every broker is registered, every agent ready, and every partition has its leader."""
         parts = [broker.registered for broker in self.brokers] + [agent.ready for agent in self.agents]
         return all(parts) and self.replicas is not None and self.replicas.without_leader == 0
+
+
+def status_of(cluster: LocalCluster) -> ClusterStatus:
+    """What runs, where, and how many replicas are behind."""
+    registered: frozenset[int] = frozenset()
+    if any(cluster.broker(broker_id).is_alive() for broker_id in cluster.broker_ids):
+        registered = cluster.admin.registered_brokers(5.0)
+    layout = cluster.layout
+    brokers = tuple(
+        BrokerStatus(
+            broker_id,
+            cluster.broker(broker_id).pid,
+            broker_id in registered,
+            layout.client_address(broker_id),
+            f"127.0.0.1:{layout.replica_port(broker_id)}",
+        )
+        for broker_id in cluster.broker_ids
+    )
+    agents = tuple(
+        AgentStatus(
+            broker_id,
+            cluster.agent(broker_id).pid,
+            agent_is_ready(layout, broker_id),
+            layout.peer_address(broker_id),
+            layout.agent_http_address(broker_id),
+        )
+        for broker_id in (cluster.broker_ids if cluster.files.has_agents else ())
+    )
+    summary = cluster.admin.replica_summary() if registered else None
+    return ClusterStatus(str(layout.directory), layout.cluster_id, layout.bootstrap_servers, brokers, agents, summary)

@@ -15,8 +15,7 @@ whether b dials x directly or by way of its agent.
 import base64
 import json
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
@@ -82,10 +81,6 @@ class ClusterLayout:
         """Where LocalTieredStorage keeps KIP-405's segments, for all brokers."""
         return self.directory / "tiered-storage"
 
-    @property
-    def certificate_directory(self) -> Path:
-        return self.directory / "certificates"
-
     def ports(self, broker_id: int) -> BrokerPorts:
         """Raises KeyError when there is no such broker."""
         for broker in self.brokers:
@@ -131,65 +126,35 @@ class ClusterLayout:
     def agent_directory(self, broker_id: int) -> Path:
         return self.directory / f"agent-{broker_id}"
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "version": LAYOUT_VERSION,
-            "cluster_id": self.cluster_id,
-            "replica_port_base": self.replica_port_base,
-            "brokers": [
-                {
-                    "broker_id": broker.broker_id,
-                    "client": broker.client,
-                    "controller": broker.controller,
-                    "peer": broker.peer,
-                    "agent_http": broker.agent_http,
-                }
-                for broker in self.brokers
-            ],
-        }
 
-    @classmethod
-    def from_json(cls, directory: Path, document: Mapping[str, object]) -> Self:
-        """The inverse of `to_json`; the directory is where the file was found. Raises LayoutError."""
-        try:
-            if document["version"] != LAYOUT_VERSION:
-                raise LayoutError(f"version {document['version']!r} is not {LAYOUT_VERSION}")
-            brokers = document["brokers"]
-            base = document["replica_port_base"]
-            if not isinstance(brokers, list) or not isinstance(base, int):
-                raise LayoutError("brokers or replica_port_base has the wrong type")
-            return cls(
-                directory.absolute(),
-                str(document["cluster_id"]),
-                tuple(BrokerPorts(**{key: int(port) for key, port in broker.items()}) for broker in brokers),
-                base,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise LayoutError(f"it was not written by this program: {error!r}") from error
+def save_layout(layout: ClusterLayout) -> None:
+    """Write `cluster.json`; it appears whole or not at all."""
+    layout.directory.mkdir(parents=True, exist_ok=True)
+    document = {
+        "version": LAYOUT_VERSION,
+        "cluster_id": layout.cluster_id,
+        "replica_port_base": layout.replica_port_base,
+        "brokers": [asdict(broker) for broker in layout.brokers],
+    }
+    unfinished = layout.directory / f"{LAYOUT_FILE}.new"
+    unfinished.write_text(json.dumps(document, indent=2) + "\n")
+    unfinished.replace(layout.directory / LAYOUT_FILE)
 
-    def save(self) -> None:
-        """Write `cluster.json`; it appears whole or not at all."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        unfinished = self.directory / f"{LAYOUT_FILE}.new"
-        unfinished.write_text(json.dumps(self.to_json(), indent=2) + "\n")
-        unfinished.replace(self.directory / LAYOUT_FILE)
 
-    @classmethod
-    def load(cls, directory: Path) -> Self:
-        """Raises LayoutError when the directory holds no cluster."""
-        path = directory / LAYOUT_FILE
-        try:
-            document = json.loads(path.read_text())
-        except FileNotFoundError as error:
-            raise LayoutError(f"there is no cluster in {directory}: {LAYOUT_FILE} is missing") from error
-        except ValueError as error:
-            raise LayoutError(f"cannot read {path}: {error}") from error
-        if not isinstance(document, dict):
-            raise LayoutError(f"cannot read {path}: it holds no object")
-        try:
-            return cls.from_json(directory, document)
-        except LayoutError as error:
-            raise LayoutError(f"cannot read {path}: {error}") from error
+def load_layout(directory: Path) -> ClusterLayout:
+    """The inverse of `save_layout`; the directory is where the file is found now. Raises LayoutError."""
+    path = directory / LAYOUT_FILE
+    try:
+        document = json.loads(path.read_text())
+        if document["version"] != LAYOUT_VERSION:
+            raise LayoutError(f"cannot read {path}: version {document['version']!r} is not {LAYOUT_VERSION}")
+        brokers = tuple(BrokerPorts(**{key: int(port) for key, port in one.items()}) for one in document["brokers"])
+        base = int(document["replica_port_base"])
+        return ClusterLayout(directory.absolute(), str(document["cluster_id"]), brokers, base)
+    except FileNotFoundError as error:
+        raise LayoutError(f"there is no cluster in {directory}: {LAYOUT_FILE} is missing") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LayoutError(f"cannot read {path}: it was not written by this program: {error!r}") from error
 
 
 def _new_cluster_id(chooser: random.Random) -> str:

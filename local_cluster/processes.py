@@ -16,6 +16,7 @@ from pathlib import Path
 from local_cluster.polling import WaitTimeoutError, wait_until
 
 KILL_TIMEOUT_S = 20.0
+STOP_GRACE_S = 15.0
 
 
 class ProcessStartError(Exception):
@@ -109,7 +110,7 @@ class ManagedProcess:
             self.wait_for_exit(KILL_TIMEOUT_S)
         self.spec.pid_path.unlink(missing_ok=True)
 
-    def terminate(self, grace_s: float) -> bool:
+    def terminate(self, grace_s: float = STOP_GRACE_S) -> bool:
         """SIGTERM, then SIGKILL after `grace_s`; true when the process ended by itself."""
         self.request_exit()
         return self.finish_exit(grace_s)

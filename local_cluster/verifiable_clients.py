@@ -162,11 +162,11 @@ class VerifiableClients:
         path = self._directory / f"verifiable-{kind.lower()}.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
         command = [
-            str(self._cluster.java.executable),
+            str(self._cluster.runtime.java.executable),
             "-Xmx128m",
             *QUICK_JVM_OPTIONS,
             *logging_options(path.with_suffix(".log")),
-            *self._cluster.kafka.class_options,
+            *self._cluster.runtime.kafka.class_options,
             f"org.apache.kafka.tools.Verifiable{kind}",
             "--bootstrap-server",
             self._cluster.bootstrap_servers,

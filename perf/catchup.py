@@ -84,11 +84,11 @@ def catchup(
 def _catch_up(cluster: LocalCluster, name: str, number: int, megabytes: int, partitions: int) -> CaughtUp:
     topic = f"missed-{number}"
     # Two leaders, so that the follower reads from both at a time.
-    cluster.create_topic(topic, assignment=[[1 + p % 2, 2 - p % 2, _FOLLOWER] for p in range(partitions)])
+    cluster.admin.create_topic(topic, assignment=[[1 + p % 2, 2 - p % 2, _FOLLOWER] for p in range(partitions)])
     if name == _AGENTS:
         set_topics(cluster.bootstrap_servers, [topic], LINKED)
     cluster.admin.wait_for_full_isr(topic, timeout_s=_PATIENCE_S)
-    cluster.kill_broker(_FOLLOWER)
+    cluster.broker(_FOLLOWER).kill()
     for partition in range(partitions):
         cluster.admin.wait_for_isr(topic, [1, 2], partition=partition, timeout_s=_PATIENCE_S)
     cluster.tools.produce(
@@ -98,7 +98,7 @@ def _catch_up(cluster: LocalCluster, name: str, number: int, megabytes: int, par
     if name == _AGENTS:
         wait_until(lambda: scrape_all(cluster).gauge("remote_wal_upload_lag_bytes") == 0, "all is stored", _PATIENCE_S)
         for broker_id in (1, 2):
-            cluster.stop_agent(broker_id)
+            cluster.agent(broker_id).terminate()
             cluster.start_agent(broker_id)
         before = scrape_all(cluster).counters
     missed_bytes = log_bytes(cluster, 1, topic, partitions)

@@ -1,5 +1,6 @@
 """What benchmarks run on: clusters of this machine, and object stores with a latency."""
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,8 @@ def started_cluster(
         cluster.start()
         yield cluster
     finally:
-        cluster.destroy()
+        cluster.kill_all()
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager
@@ -48,5 +50,5 @@ def object_store(kind: str, latency_ms: int) -> Iterator[StoreSpec]:
 
 def log_bytes(cluster: LocalCluster, broker_id: int, topic: str, partitions: int = 1) -> int:
     """Of all partitions' replicas there."""
-    directories = (cluster.partition_directory(broker_id, topic, number) for number in range(partitions))
+    directories = (cluster.files.partition_directory(broker_id, topic, number) for number in range(partitions))
     return sum(file.stat().st_size for found in directories if found is not None for file in found.glob("*.log"))

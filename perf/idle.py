@@ -30,7 +30,7 @@ def idle(
         started_cluster(Path(directory) / "agents", AgentsMode()) as cluster,
     ):
         line.update(f"creating {partitions} partitions")
-        cluster.create_topic(_TOPIC, partitions=partitions)
+        cluster.admin.create_topic(_TOPIC, partitions=partitions)
         set_topics(cluster.bootstrap_servers, [_TOPIC])
         line.update("letting it settle")
         pause(settle_seconds)

@@ -108,7 +108,7 @@ def _measure(cluster: LocalCluster, rung: str, kip405: bool, size_mb: int, numbe
     config = {"min.insync.replicas": "1", "segment.bytes": str(_SEGMENT_BYTES)}
     if kip405:
         config |= {"remote.storage.enable": "true", "local.retention.bytes": "1"}
-    cluster.create_topic(topic, assignment=[[_FROM]], config=config)
+    cluster.admin.create_topic(topic, assignment=[[_FROM]], config=config)
     if rung == "ours":
         set_topics(cluster.bootstrap_servers, [topic])
     records = size_mb * 1_000_000 // _RECORD_BYTES
@@ -122,7 +122,7 @@ def _measure(cluster: LocalCluster, rung: str, kip405: bool, size_mb: int, numbe
 
 
 def _segments(cluster: LocalCluster, topic: str) -> list[int]:
-    directory = cluster.partition_directory(_FROM, topic, 0)
+    directory = cluster.files.partition_directory(_FROM, topic, 0)
     return [] if directory is None else sorted(list_segments(directory))
 
 

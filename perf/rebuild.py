@@ -203,18 +203,18 @@ def _catch_up(place: Path, load: tuple[int, int, int]) -> Rate:
     # The controllers' logs stand apart, so that the directory can be erased.
     metadata = {number: {"metadata.log.dir": str(place.parent / f"controller-{number}")} for number in (1, 2, 3)}
     with started_cluster(place, None, broker_overrides=metadata) as cluster:
-        cluster.create_topic(_TOPIC, partitions=load[1])
+        cluster.admin.create_topic(_TOPIC, partitions=load[1])
         cluster.tools.produce(
             _TOPIC, records=load[0] * MEGABYTE // _RECORD_BYTES, record_bytes=_RECORD_BYTES, config={"acks": "all"}
         )
-        cluster.kill_broker(_LOST)
-        [log_directory] = cluster.log_directories(_LOST)
+        cluster.broker(_LOST).kill()
+        [log_directory] = cluster.files.log_directories(_LOST)
         size = sum(path.stat().st_size for path in log_directory.glob(f"{_TOPIC}-*/*.log"))
         identity = (log_directory / "meta.properties").read_text()
         shutil.rmtree(log_directory)
         log_directory.mkdir()
         (log_directory / "meta.properties").write_text(identity)
-        out_of_sync = lambda: all(_LOST not in isr for isr in cluster.in_sync_replicas(_TOPIC).values())  # noqa: E731
+        out_of_sync = lambda: all(_LOST not in isr for isr in cluster.admin.in_sync_replicas(_TOPIC).values())  # noqa: E731
         wait_until(out_of_sync, "the broker is out of sync", _PATIENCE_S)
         cluster.start_broker(_LOST)
         started = time.perf_counter()

@@ -17,7 +17,7 @@ class ReplicaGrowth:
     """Looks at partition 0 while it is entered."""
 
     def __init__(self, cluster: LocalCluster, broker_id: int, topic: str) -> None:
-        directory = cluster.partition_directory(broker_id, topic, 0)
+        directory = cluster.files.partition_directory(broker_id, topic, 0)
         if directory is None:
             raise LookupError(f"broker {broker_id} has no replica of {topic}")
         self._directory: Path = directory

@@ -99,8 +99,8 @@ def restart(
 @contextmanager
 def _loaded(directory: Path, records_per_s: int) -> Iterator[tuple[LocalCluster, list[SteadyLoad]]]:
     with started_cluster(directory, AgentsMode()) as cluster:
-        cluster.create_topic(_IN, assignment=[[_OTHER, 2, _AGENT]])
-        cluster.create_topic(_OUT, assignment=[[_AGENT, _OTHER, 2]])
+        cluster.admin.create_topic(_IN, assignment=[[_OTHER, 2, _AGENT]])
+        cluster.admin.create_topic(_OUT, assignment=[[_AGENT, _OTHER, 2]])
         set_topics(cluster.bootstrap_servers, (_IN, _OUT), LINKED)
         loads = [
             SteadyLoad(cluster.bootstrap_servers, topic, records_per_s / 2, acks)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from local_cluster.agent_metrics import Counters, scrape_all
 from local_cluster.cluster import LocalCluster
-from local_cluster.kafka_tools import KafkaTools
 from local_cluster.topic_switch import set_topics
 from metadata_topic.settings.topic_settings import TopicSettings
 from perf.workloads import Figures, Workload
@@ -106,7 +105,7 @@ class Turns:
         return Measured(workload.name, store, one.name, number, figures, seconds, counted)
 
     def _load(self, workload: Workload, one: Entrant, scale: float) -> Figures:
-        tools: KafkaTools = one.cluster.tools_as_shipped if self.tools_as_shipped else one.cluster.tools
+        tools = one.cluster.runtime.tools(one.cluster.bootstrap_servers, jvm_as_shipped=self.tools_as_shipped)
         return workload.run(tools, _topic(workload, one), scale)
 
 

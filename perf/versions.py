@@ -77,7 +77,7 @@ def versions(
 def _put_in_place(cluster: LocalCluster, mode: AgentsMode, topic: str) -> None:
     # One after the other: an agent's last words are replicated by way of the others.
     for broker_id in cluster.broker_ids:
-        cluster.stop_agent(broker_id)
+        cluster.agent(broker_id).terminate()
         cluster.configure(mode)  # counts for those that do not run
         cluster.start_agent(broker_id)
     cluster.admin.wait_for_full_isr(topic)

@@ -49,8 +49,8 @@ class Load:
         """Make the topics; nothing is written yet."""
         config = {"retention.ms": str(retention_ms), "segment.bytes": "4194304", "segment.ms": "60000"}
         for topic in TOPICS:
-            cluster.create_topic(topic, _PARTITIONS, config=config)
-        if cluster.has_agents:
+            cluster.admin.create_topic(topic, _PARTITIONS, config=config)
+        if cluster.files.has_agents:
             set_topics(cluster.bootstrap_servers, TOPICS, LINKED)
         self._verifiable = VerifiableClients(cluster, VERIFIABLE_TOPIC, directory)
         self._ledger = LedgerWorkload(cluster.bootstrap_servers, LEDGER_TOPIC, _PLANS, seed=seed)

@@ -121,7 +121,7 @@ class Soak:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Without a `store` with an endpoint, its faults do nothing."""
-        self.report = SoakReport(cluster.has_agents, options.seed)
+        self.report = SoakReport(cluster.files.has_agents, options.seed)
         self._options = options
         self._cluster = cluster
         self._environment = store.environment() if store is not None else {}
@@ -179,7 +179,7 @@ class Soak:
 
     def _links_are_used(self) -> Iterator[str]:
         """A soak in which all goes inline shows nothing."""
-        if not self._cluster.has_agents:
+        if not self._cluster.files.has_agents:
             return
         try:
             wait_until(lambda: scrape_all(self._cluster).counters.linked_bytes > 0, "links are used again", _LINKS_S)
@@ -191,7 +191,7 @@ class Soak:
         judge = Judge(self._cluster, TOPICS, self._tell)
         now_ms = wall_ms()
         found = itertools.chain(judge.replicas(), judge.defects())
-        if self._cluster.has_agents:
+        if self._cluster.files.has_agents:
             os.environ.update(self._environment)  # the store's credentials, for what is read in this process
             found = itertools.chain(judge.all_is_stored(), judge.stored_offsets(now_ms, RETENTION_MS), found)
             if self._options.reads_objects_back:

@@ -5,7 +5,6 @@ In a control, a cluster without agents, faults of agents and of the store do not
 
 import json
 import urllib.request
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import ClusterAdminError
 from local_cluster.object_store_faults import Fault
 from local_cluster.polling import WaitTimeoutError
+from local_cluster.processes import ManagedProcess
 from perf.soak.fault_plan import FaultKind, PlannedFault
 
 _AGENT_GRACE_S = 60.0
@@ -51,19 +51,32 @@ class Strikes:
             self._ask_store("POST", json.dumps(asdict(_STORE_FAULTS[fault.kind])).encode())
         elif fault.kind is FaultKind.LEADER_MOVED:
             self._move_leader(fault.broker_id)
-        elif fault.kind.part == "broker" or self._cluster.has_agents:
-            self._action(fault, begins=True)(fault.broker_id)
+        elif process := self._process(fault):
+            self._down.add(process.spec.name)
+            match fault.kind:
+                case FaultKind.AGENT_STOPPED:
+                    self._stop_agent(fault.broker_id)
+                case FaultKind.BROKER_STOPPED:
+                    process.terminate(_BROKER_GRACE_S)
+                case FaultKind.AGENT_PAUSED | FaultKind.BROKER_PAUSED:
+                    process.pause()
+                case _:
+                    process.kill()
 
     def end(self, fault: PlannedFault) -> None:
         """Undo it. Processes are started, and not waited for. Raises ProcessStartError."""
         if fault.kind.part == "store":
             self._ask_store("DELETE")
-        elif fault.kind is not FaultKind.LEADER_MOVED and (fault.kind.part == "broker" or self._cluster.has_agents):
-            self._action(fault, begins=False)(fault.broker_id)
+        elif process := self._process(fault):
+            self._down.discard(process.spec.name)
+            if fault.kind in (FaultKind.AGENT_PAUSED, FaultKind.BROKER_PAUSED):
+                process.resume()
+            else:
+                self._start(fault.kind.part, fault.broker_id)
 
     def look(self) -> None:
         """Note the processes that have ended by themselves, and start them again. Raises ProcessStartError."""
-        for part in ("broker", "agent") if self._cluster.has_agents else ("broker",):
+        for part in ("broker", "agent") if self._cluster.files.has_agents else ("broker",):
             for broker_id in self._cluster.broker_ids:
                 process = self._cluster.broker(broker_id) if part == "broker" else self._cluster.agent(broker_id)
                 if process.spec.name not in self._down and not process.is_alive():
@@ -77,19 +90,12 @@ class Strikes:
         for topic in self._topics:
             self._cluster.admin.wait_for_full_isr(topic, timeout_s=_SETTLED_S)
 
-    def _action(self, fault: PlannedFault, *, begins: bool) -> Callable[[int], None]:
-        cluster, part = self._cluster, fault.kind.part
-        actions: dict[FaultKind, tuple[Callable[[int], None], Callable[[int], None]]] = {
-            FaultKind.AGENT_KILLED: (cluster.kill_agent, lambda one: self._start("agent", one)),
-            FaultKind.AGENT_STOPPED: (self._stop_agent, lambda one: self._start("agent", one)),
-            FaultKind.AGENT_PAUSED: (cluster.pause_agent, cluster.resume_agent),
-            FaultKind.BROKER_KILLED: (cluster.kill_broker, lambda one: self._start("broker", one)),
-            FaultKind.BROKER_STOPPED: (self._stop_broker, lambda one: self._start("broker", one)),
-            FaultKind.BROKER_PAUSED: (cluster.pause_broker, cluster.resume_broker),
-        }
-        name = f"{part} {fault.broker_id}"
-        (self._down.add if begins else self._down.discard)(name)
-        return actions[fault.kind][not begins]
+    def _process(self, fault: PlannedFault) -> ManagedProcess | None:
+        """What it strikes; None of a leader, and of agents where there are none."""
+        if fault.kind.part == "broker":
+            return self._cluster.broker(fault.broker_id)
+        has_agents = fault.kind.part == "agent" and self._cluster.files.has_agents
+        return self._cluster.agent(fault.broker_id) if has_agents else None
 
     def _start(self, part: str, broker_id: int) -> None:
         if part == "agent":
@@ -104,13 +110,10 @@ class Strikes:
         with self._agent_log(broker_id).open("rb") as log:
             log.seek(self._logged_before.get(broker_id, 0))
             has_begun = b"agent_started" in log.read()
-        if not self._cluster.stop_agent(broker_id, _AGENT_GRACE_S):
+        if not self._cluster.agent(broker_id).terminate(_AGENT_GRACE_S):
             self.findings.append(f"agent {broker_id} did not end within {_AGENT_GRACE_S:g} s of SIGTERM")
         elif agent.exit_code != 0 and has_begun:  # before it relays, it has nothing to finish
             self.findings.append(f"agent {broker_id} ended with status {agent.exit_code} upon SIGTERM")
-
-    def _stop_broker(self, broker_id: int) -> None:
-        self._cluster.stop_broker(broker_id, _BROKER_GRACE_S)
 
     def _move_leader(self, broker_id: int) -> None:
         """One partition's, in turn. What the cluster refuses while it is unsettled is no finding."""

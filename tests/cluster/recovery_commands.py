@@ -66,7 +66,9 @@ def drilled_recovery(cluster: LocalCluster, broker_id: int, topic: str, scratch:
 
     What is stored equals the broker's own replica, too.
     """
-    replicas = [option for path in cluster.log_directories(broker_id) for option in ("--replica-log-dir", str(path))]
+    replicas = [
+        option for path in cluster.files.log_directories(broker_id) for option in ("--replica-log-dir", str(path))
+    ]
     told = run_command(cluster, "verify", broker_id, "--topic", topic, *replicas, "--drill", str(scratch))
     assert told["sound"], told["findings"]
     [log] = told["drill"]

@@ -42,7 +42,7 @@ class Script:
 
     @property
     def with_agents(self) -> bool:
-        return self.cluster.has_agents
+        return self.cluster.files.has_agents
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +59,7 @@ class Script:
         self, partitions: int = 3, *, assignment: Sequence[Sequence[int]] | None = None, linked: bool = True
     ) -> None:
         """Create the topic with three replicas; with `linked`, replicate it through object storage."""
-        self.cluster.create_topic(self.topic, partitions, assignment=assignment)
+        self.cluster.admin.create_topic(self.topic, partitions, assignment=assignment)
         if linked:
             self.link_topic()
 
@@ -85,13 +85,13 @@ class Script:
         old = self.topic_id()
         self.cluster.admin.delete_topic(self.topic)
         wait_until(lambda: not self.cluster.admin.partitions(self.topic), "the topic is gone", PATIENCE_S)
-        self.cluster.create_topic(self.topic, assignment=assignment)
+        self.cluster.admin.create_topic(self.topic, assignment=assignment)
         wait_until(lambda: self.topic_id() != old, "the topic has another id", PATIENCE_S)
 
     def topic_id(self) -> TopicId | None:
         """From the partition's directory on the broker that leads it; None while there is none."""
         for broker_id in self.cluster.broker_ids:
-            directory = self.cluster.partition_directory(broker_id, self.topic, 0)
+            directory = self.cluster.files.partition_directory(broker_id, self.topic, 0)
             if directory is None:
                 continue
             with suppress(OSError):  # it is being made, or removed
@@ -176,7 +176,7 @@ class Script:
 
     def kill_agent(self, broker_id: int) -> None:
         if self.with_agents:
-            self.cluster.kill_agent(broker_id)
+            self.cluster.agent(broker_id).kill()
 
     def start_agent(self, broker_id: int) -> None:
         if self.with_agents:
@@ -186,7 +186,7 @@ class Script:
         """SIGTERM: the agent finishes what it has and exits with 0."""
         if self.with_agents:
             agent = self.cluster.agent(broker_id)
-            assert self.cluster.stop_agent(broker_id, grace_s=30.0), f"agent {broker_id} did not end by itself"
+            assert self.cluster.agent(broker_id).terminate(grace_s=30.0), f"agent {broker_id} did not end by itself"
             assert agent.exit_code == 0, agent.log_tail()
 
     def agent_log(self, broker_id: int) -> str:
@@ -198,14 +198,14 @@ class Script:
     def cut_off_follower(self, broker_id: int) -> None:
         """Its agent stands still; without agents, the broker itself is killed."""
         if self.with_agents:
-            self.cluster.pause_agent(broker_id)
+            self.cluster.agent(broker_id).pause()
         else:
-            self.cluster.kill_broker(broker_id)
+            self.cluster.broker(broker_id).kill()
 
     def reconnect_follower(self, broker_id: int) -> None:
         """Undo it."""
         if self.with_agents:
-            self.cluster.resume_agent(broker_id)
+            self.cluster.agent(broker_id).resume()
         else:
             self.cluster.start_broker(broker_id)
 
@@ -276,10 +276,10 @@ class Script:
         if self.with_agents:
             self.clear_switches()
             for broker_id in self.cluster.broker_ids:
-                self.cluster.resume_agent(broker_id)
+                self.cluster.agent(broker_id).resume()
                 self.cluster.start_agent(broker_id, wait=False)
         for broker_id in self.cluster.broker_ids:
-            self.cluster.resume_broker(broker_id)
+            self.cluster.broker(broker_id).resume()
             if not self.cluster.broker(broker_id).is_alive():
                 self.cluster.start_broker(broker_id, wait=False)
         self.cluster.wait_until_ready()

@@ -45,7 +45,7 @@ def test_an_agent_killed_with_half_a_reply_sent(script: Script) -> None:
         send_half_a_reply(script)
         broken = broken_fetches(script)
         script.kill_agent(FOLLOWER)
-        script.cluster.resume_broker(FOLLOWER)
+        script.cluster.broker(FOLLOWER).resume()
         wait_until(lambda: broken_fetches(script) > broken, "the broker sees that its connection broke", PATIENCE_S)
     script.start_agent(FOLLOWER)
     script.expect_promises()
@@ -54,16 +54,16 @@ def test_an_agent_killed_with_half_a_reply_sent(script: Script) -> None:
 def send_half_a_reply(script: Script) -> None:
     """On return, the follower's agent writes a reply that its broker, paused, does not take."""
     cluster, layout = script.cluster, script.cluster.layout
-    cluster.pause_broker(FOLLOWER)
+    cluster.broker(FOLLOWER).pause()
     cluster.start_agent(FOLLOWER, wait=False)
     pid = cluster.agent(FOLLOWER).pid
     assert pid is not None
     wait_until(lambda: reads_the_store(script), "the follower's agent can read what is stored", PATIENCE_S)
     script.switch(FOLLOWER, "stop-before-get")
-    cluster.resume_broker(FOLLOWER)
+    cluster.broker(FOLLOWER).resume()
     wait_until(lambda: is_stopped(pid), "the follower's agent begins to hydrate a reply", PATIENCE_S)
-    cluster.pause_broker(FOLLOWER)
-    cluster.resume_agent(FOLLOWER)
+    cluster.broker(FOLLOWER).pause()
+    cluster.agent(FOLLOWER).resume()
     posing_as_leader = (layout.agent_replica_host(FOLLOWER), layout.replica_port(LEADER))
     wait_until(lambda: unsent_bytes(*posing_as_leader) > 65_536, "half of the reply is sent", PATIENCE_S)
 

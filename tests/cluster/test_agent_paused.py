@@ -29,9 +29,9 @@ def test_after_a_pause_of_the_leaders_agent_nothing_stale_is_served(agent_script
     script.create_topic(assignment=[[1, 2, 3]])
     script.produce(PLAIN, TRANSACTIONS)
     script.expect_records_to_flow()
-    script.cluster.pause_agent(1)
+    script.cluster.agent(1).pause()
     script.cluster.admin.wait_for_isr(script.topic, [1])
-    script.cluster.resume_agent(1)
+    script.cluster.agent(1).resume()
     script.cluster.admin.wait_for_isr(script.topic, [1, 2, 3])
     script.expect_promises()
 
@@ -47,9 +47,9 @@ def test_a_response_that_comes_out_of_a_pause_too_late_is_dropped(agent_script: 
         script.expect_records_to_flow()
         before = script.counters.growth(FAULTS, reason="stale_response")
         with script.without_a_shrinking_isr():
-            script.cluster.pause_agent(1)
+            script.cluster.agent(1).pause()
             threading.Event().wait(1.5)  # the fault itself: for less than replica.socket.timeout.ms of the followers
-            script.cluster.resume_agent(1)
+            script.cluster.agent(1).resume()
             script.expect_growth(FAULTS, reason="stale_response")
             script.expect_records_to_flow()
     assert before == 0

@@ -2,6 +2,7 @@
 
 import subprocess
 
+from local_cluster.cluster import agent_is_ready
 from local_cluster.polling import wait_until
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script
 
@@ -48,7 +49,7 @@ def test_an_agent_that_drains_relays_until_its_end(agent_script: Script) -> None
 
 
 def replica_bytes(script: Script, broker_id: int) -> int:
-    directory = script.cluster.partition_directory(broker_id, script.topic, 0)
+    directory = script.cluster.files.partition_directory(broker_id, script.topic, 0)
     assert directory is not None
     return sum(path.stat().st_size for path in directory.glob("*.log"))
 
@@ -62,4 +63,4 @@ def test_a_second_agent_for_the_same_broker_is_refused_in_one_line(agent_script:
     assert second.stdout == ""
     (line,) = second.stderr.splitlines()
     assert line.startswith("remote-wal: another agent runs with the state directory ")
-    assert agent_script.cluster.agent_is_ready(1)
+    assert agent_is_ready(agent_script.cluster.layout, 1)

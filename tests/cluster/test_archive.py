@@ -97,7 +97,7 @@ def test_an_archived_log_is_in_the_archive_byte_for_byte_and_read_from_there_unt
     life.create_topic(assignment=[[LEADER, OTHER, FOLLOWER]])
     _archive_topic(life)
     partition = _partition(life)
-    life.cluster.stop_broker(FOLLOWER)
+    life.cluster.broker(FOLLOWER).terminate(60.0)
     life.cluster.admin.wait_for_isr(life.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
     store, archive = RemoteWalMetadataStore(), ArchiveStore()
     reader = RemoteWalMetadataConsumer(KafkaClientConfig(life.cluster.bootstrap_servers), store, archive=archive)
@@ -191,7 +191,7 @@ def _produce(life: Script) -> None:
 
 
 def _log(life: Script) -> Path:
-    directory = life.cluster.partition_directory(life.cluster.admin.wait_for_leader(life.topic), life.topic, 0)
+    directory = life.cluster.files.partition_directory(life.cluster.admin.wait_for_leader(life.topic), life.topic, 0)
     assert directory is not None
     return directory
 

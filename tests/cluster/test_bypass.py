@@ -38,15 +38,15 @@ def test_acks_all_goes_on_past_the_leaders_dead_agent_and_links_flow_when_it_is_
     cluster = make_cluster(SETTINGS)
     allow_cluster_action(cluster)
     with Script(cluster, f"{topic}-all-three") as all_three, Script(cluster, f"{topic}-two") as two:
-        cluster.create_topic(all_three.topic, assignment=[[1, 2, 3]], config={"min.insync.replicas": "3"})
-        cluster.create_topic(two.topic, assignment=[[2, 3, 1]], config={"min.insync.replicas": "2"})
+        cluster.admin.create_topic(all_three.topic, assignment=[[1, 2, 3]], config={"min.insync.replicas": "3"})
+        cluster.admin.create_topic(two.topic, assignment=[[2, 3, 1]], config={"min.insync.replicas": "2"})
         for script in (all_three, two):
             script.link_topic()
         # No transactions: 1 asks their coordinator about them, and cannot if that is another broker.
         all_three.produce(PLAIN, ZSTD)
         two.produce(PLAIN)
         with all_three.without_a_shrinking_isr():
-            cluster.kill_agent(DEAD)
+            cluster.agent(DEAD).kill()
             expect_bypassed(cluster, [DEAD])
             all_three.expect_records_to_flow()
             cluster.admin.wait_for_isr(two.topic, [2, 3])
@@ -60,11 +60,11 @@ def test_acks_all_goes_on_past_the_leaders_dead_agent_and_links_flow_when_it_is_
             cluster.admin.wait_for_full_isr(two.topic)
 
             counters = AgentCounters(cluster, OTHERS)
-            cluster.pause_agent(DEAD)
+            cluster.agent(DEAD).pause()
             expect_bypassed(cluster, [DEAD])
             all_three.expect_records_to_flow()
             assert counters.growth("remote_wal_bypass_bytes_total", direction="received") > 0
-            cluster.resume_agent(DEAD)
+            cluster.agent(DEAD).resume()
             expect_bypassed(cluster, [])
         for script in (all_three, two):
             script.expect_promises()

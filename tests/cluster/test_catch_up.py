@@ -18,7 +18,7 @@ def test_a_follower_that_missed_much_reads_it_from_objects_of_an_earlier_agent(a
     # -> broker 3 comes back and catches up
     script, cluster = agent_script, agent_script.cluster
     script.create_topic(assignment=[[LEADER, OTHER, FOLLOWER]] * 2)
-    cluster.kill_broker(FOLLOWER)
+    cluster.broker(FOLLOWER).kill()
     produce_and_upload(script, 30_000, acks="1")
     script.stop_agent(LEADER)
     script.start_agent(LEADER)
@@ -40,7 +40,7 @@ def test_a_follower_that_missed_much_reads_it_from_objects_of_an_earlier_leader(
     script.cut_off_follower(FOLLOWER)
     produce_and_upload(script, 10_000, acks="all")
     cluster.admin.wait_for_isr(script.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
-    cluster.kill_broker(LEADER)
+    cluster.broker(LEADER).kill()
     cluster.admin.wait_for_leader(script.topic, expected=OTHER)
     wait_until(
         lambda: any(

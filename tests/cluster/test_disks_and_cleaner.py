@@ -109,7 +109,7 @@ class Table:
 def test_the_cleaner_at_work_leaves_no_hole_and_costs_no_key(script: Script, tmp_path: Path) -> None:
     # written, cleaned, read by the agent, all at once -> no agent at the leader, which writes and cleans on -> the
     # agent is back, and finds offsets that nobody has any more -> so does the next one
-    script.cluster.create_topic(script.topic, assignment=[[LEADER, *OTHERS]], config=COMPACTED)
+    script.cluster.admin.create_topic(script.topic, assignment=[[LEADER, *OTHERS]], config=COMPACTED)
     script.link_topic()
     with stored_log(script) as log:
         table = Table(log)
@@ -186,7 +186,7 @@ def test_when_a_disk_fails_its_partitions_are_led_elsewhere_and_the_others_are_l
     # partition is led by another broker, the agent lets it go and says so; the other one is led and linked as before
     cluster, topic = script.cluster, script.topic
     script.create_topic(assignment=[[LEADER, *OTHERS]] * 2)
-    kept, failing = cluster.log_directories(LEADER)  # the first one has the controllers' log, too
+    kept, failing = cluster.files.log_directories(LEADER)  # the first one has the controllers' log, too
     move_to(cluster, topic, 0, kept)
     move_to(cluster, topic, 1, failing)
     script.produce(PLAIN, ZSTD)
@@ -200,9 +200,9 @@ def test_when_a_disk_fails_its_partitions_are_led_elsewhere_and_the_others_are_l
         script.start_agent(LEADER)
         expect_linked_on(script)
         cluster.admin.wait_for_isr(topic, OTHERS, partition=1)
-        assert cluster.leader_of(topic, 0) == LEADER
+        assert cluster.admin.leader_of(topic, 0) == LEADER
         assert led_by_agent(cluster, LEADER, topic) == [0]
-    cluster.stop_broker(LEADER)
+    cluster.broker(LEADER).terminate(60.0)
     cluster.start_broker(LEADER)
     script.expect_promises()
 
@@ -235,9 +235,9 @@ def failed(disk: Path) -> Iterator[None]:
 
 
 def other_disk(cluster: LocalCluster, topic: str, partition: int) -> Path:
-    replica = cluster.partition_directory(LEADER, topic, partition)
+    replica = cluster.files.partition_directory(LEADER, topic, partition)
     assert replica is not None
-    [other] = set(cluster.log_directories(LEADER)) - {replica.parent}
+    [other] = set(cluster.files.log_directories(LEADER)) - {replica.parent}
     return other
 
 
@@ -251,7 +251,7 @@ def move_to(cluster: LocalCluster, topic: str, partition: int, disk: Path) -> No
     assert error.errno == 0, error
 
     def moved() -> bool:
-        disks = cluster.log_directories(LEADER)
+        disks = cluster.files.log_directories(LEADER)
         holding = [path for path in disks if (path / f"{topic}-{partition}").is_dir()]
         return holding == [disk] and not any(disk.glob(f"{topic}-{partition}.*-future"))
 

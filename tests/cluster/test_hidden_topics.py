@@ -105,7 +105,7 @@ def test_a_topic_is_gone_when_it_was_deleted_and_not_when_it_is_hidden(
     cluster: LocalCluster, watchers_port: int
 ) -> None:
     for name in (METADATA_TOPIC, ORDERS):
-        cluster.create_topic(name, assignment=[[1]])
+        cluster.admin.create_topic(name, assignment=[[1]])
     watcher, stranger = Watcher(watchers_port), Watcher(watchers_port, heard_of=())
     by_name = [Watcher(watchers_port, WATCHER | LIBRDKAFKAS_ALONE) for _ in range(2)]
     seen = wait_until(lambda: {n: i for i, n in watcher.look(0).names.items()}, "the topics are there", PATIENCE_S)

@@ -10,9 +10,9 @@ def test_leaders_killed_while_uploads_are_slow(script: Script) -> None:
     script.switch_all("put-latency-ms", "200")
     script.expect_records_to_flow()
     for _ in range(2):
-        victim = script.cluster.leader_of(script.topic)
+        victim = script.cluster.admin.leader_of(script.topic)
         assert victim is not None
-        script.cluster.kill_broker(victim)
+        script.cluster.broker(victim).kill()
         script.cluster.admin.wait_for_leader(script.topic, other_than=victim)
         script.expect_records_to_flow()
         script.cluster.start_broker(victim)

@@ -75,7 +75,7 @@ def test_objects_expire_with_their_topics_local_retention_while_the_topic_lives_
     life: Script, store: RemoteWalMetadataStore
 ) -> None:
     config = {"retention.ms": "5000", "segment.ms": "2000"}
-    life.cluster.create_topic(life.topic, 3, config=config)
+    life.cluster.admin.create_topic(life.topic, 3, config=config)
     life.link_topic()
     before = store.totals()[DELETED].segments
     life.produce(PLAIN)
@@ -142,7 +142,7 @@ def test_what_a_dead_leader_uploaded_alone_is_declared_dead_by_the_next(
     life.kill_agent(3)
     send(producer, life.topic, 200)
     wait_until(lambda: uploaded_offset(life) >= 220, "the leader uploads what nobody else has", PATIENCE_S)
-    life.cluster.kill_broker(1)
+    life.cluster.broker(1).kill()
     # Together: with broker 1 dead, neither 2 nor 3 leads anything that can be read to its end before the other one is
     # there to follow it.
     for broker_id in (2, 3):

@@ -57,7 +57,7 @@ def test_each_agents_partition_is_led_by_its_own_broker(cluster: LocalCluster, c
     assert (ensured.metadata_partitions, ensured.created, ensured.deviations) == (12, (), ())
 
     def leads_its_partition(broker_id: int) -> bool:
-        return cluster.leader_of(METADATA_TOPIC, broker_id % 12) == broker_id
+        return cluster.admin.leader_of(METADATA_TOPIC, broker_id % 12) == broker_id
 
     for broker_id in cluster.broker_ids:
         wait_until(
@@ -65,7 +65,7 @@ def test_each_agents_partition_is_led_by_its_own_broker(cluster: LocalCluster, c
             f"broker {broker_id} leads its agent's partition",
             30.0,
         )
-    assert set(cluster.in_sync_replicas(SETTINGS_TOPIC)) == {0}
+    assert set(cluster.admin.in_sync_replicas(SETTINGS_TOPIC)) == {0}
 
 
 def test_three_agents_records_reach_a_reader_and_a_later_reader_sees_the_same(
@@ -112,18 +112,18 @@ def test_below_min_insync_replicas_publications_wait_and_then_arrive_in_order(
         publisher.publish(record(writer, 10_000, STARTED))
         assert publisher.flush(30.0)
         for broker_id in others[:2]:
-            cluster.pause_broker(broker_id)
+            cluster.broker(broker_id).pause()
         for sequence in range(10_000, 10_200):
             publisher.publish(record(writer, sequence, FINISHED))
         assert not publisher.flush(3.0)
         assert publisher.pending == 200
         assert publisher.oldest_pending_age_s(time.monotonic()) > 2.0
         for broker_id in others[:2]:
-            cluster.resume_broker(broker_id)
+            cluster.broker(broker_id).resume()
         assert publisher.flush(120.0)
     finally:
         for broker_id in others[:2]:
-            cluster.resume_broker(broker_id)
+            cluster.broker(broker_id).resume()
         publisher.close()
     store = RemoteWalMetadataStore()
     reader = RemoteWalMetadataConsumer(client, store)

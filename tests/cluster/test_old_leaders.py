@@ -33,15 +33,15 @@ def test_what_a_leader_uploads_that_was_cut_off_is_never_linked_and_never_recove
         pid = cluster.agent(OLD).pid
         assert pid is not None
         wait_until(lambda: is_stopped(pid), "the agent stands still with an upload in hand", PATIENCE_S)
-        cluster.pause_broker(OLD)
+        cluster.broker(OLD).pause()
         assert log.end_offset(OLD) == 2 * RECORDS
         [leader] = wait_until(lambda: next_leaders(log), "another one leads", PATIENCE_S)
         log.produce(NEW, RECORDS, brokers=OTHERS)
 
-        cluster.resume_agent(OLD)
+        cluster.agent(OLD).resume()
         wait_until(lambda: old_agent.growth(UPLOADED) > 0, "the old leader's agent uploads", PATIENCE_S)
         assert [start for _, start in log.epochs(leader).entries] == [0, RECORDS]
-        cluster.resume_broker(OLD)
+        cluster.broker(OLD).resume()
         cluster.admin.wait_for_full_isr(script.topic)
         wait_until(log.declared_dead, "what the old leader uploaded is declared dead", PATIENCE_S)
         [(first, end)] = log.declared_dead()
@@ -56,7 +56,7 @@ def test_what_an_unclean_election_threw_away_is_told_and_does_not_come_back(
     # -> [300, 600) is told as dead -> 1 follows, and cuts its log
     script, cluster = agent_script, agent_script.cluster
     unclean = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-    cluster.create_topic(script.topic, assignment=[[OLD, FOLLOWER]], config=unclean)
+    cluster.admin.create_topic(script.topic, assignment=[[OLD, FOLLOWER]], config=unclean)
     script.link_topic()
     with stored_log(script) as log:
         log.produce(KEPT, RECORDS)
@@ -64,7 +64,7 @@ def test_what_an_unclean_election_threw_away_is_told_and_does_not_come_back(
         successor = AgentCounters(cluster, [FOLLOWER])
         log.produce(LOST, RECORDS)  # acknowledged as soon as the follower is out of sync
         wait_until(lambda: told_as_stored(script) == [2 * RECORDS], "all of it is stored", PATIENCE_S)
-        cluster.kill_broker(OLD)
+        cluster.broker(OLD).kill()
         cluster.start_agent(FOLLOWER, wait=False)
         cluster.admin.elect_uncleanly(script.topic, 0, FOLLOWER)
 

@@ -72,7 +72,7 @@ def expect_no_gap_in_objects(script: Script) -> None:
         topic_id = script.topic_id()
         assert topic_id is not None
         for state in script.cluster.admin.partitions(script.topic):
-            directory = script.cluster.partition_directory(state.leader, script.topic, state.partition)
+            directory = script.cluster.files.partition_directory(state.leader, script.topic, state.partition)
             assert directory is not None
             chain = read_leader_epochs(directory)
             with ReassignmentAdmin(KafkaClientConfig(script.cluster.bootstrap_servers)) as admin:
@@ -130,7 +130,7 @@ def produce(cluster: LocalCluster, topic: str, records: int) -> None:
 
 def local_offsets(cluster: LocalCluster, broker: int, topic: str) -> int:
     """The first offset of the broker's own log."""
-    directory = cluster.partition_directory(broker, topic, 0)
+    directory = cluster.files.partition_directory(broker, topic, 0)
     assert directory is not None
     return min(list_segments(directory))
 
@@ -147,8 +147,10 @@ def test_a_replica_begins_at_the_tier_and_where_nothing_else_is_left_at_the_loca
     cluster, tail, bare = script.cluster, script.topic, f"{script.topic}-bare"
     alone = {**TIERED_TOPIC, "min.insync.replicas": "1"}
     # By age, Kafka rolls and tiers the active segment, too.
-    cluster.create_topic(bare, assignment=[[1]], config={**alone, "local.retention.ms": "1000", "segment.ms": "1000"})
-    cluster.create_topic(tail, assignment=[[1]], config=alone)
+    cluster.admin.create_topic(
+        bare, assignment=[[1]], config={**alone, "local.retention.ms": "1000", "segment.ms": "1000"}
+    )
+    cluster.admin.create_topic(tail, assignment=[[1]], config=alone)
     script.link_topic()
     produce(cluster, bare, 210)
     produce(cluster, tail, 1_020)

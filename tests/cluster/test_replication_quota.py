@@ -24,7 +24,7 @@ def test_a_leaders_quota_counts_the_records_that_travel_as_links_and_is_kept(age
     # 1 leads 8 MB with 2, may send 1 MB/s to who is not in sync -> 3 is added -> it gets no more than that a second, by
     # links, though next to nothing crosses between the agents -> ISR 1,2,3
     cluster, topic = agent_script.cluster, agent_script.topic
-    cluster.create_topic(topic, assignment=[[LEADER, 2]], config={"leader.replication.throttled.replicas": "*"})
+    cluster.admin.create_topic(topic, assignment=[[LEADER, 2]], config={"leader.replication.throttled.replicas": "*"})
     agent_script.link_topic()
     size = write(cluster, topic)
     set_quota(cluster, str(BYTES_PER_S))
@@ -61,7 +61,7 @@ def add_replica(cluster: LocalCluster, topic: str, size: int) -> float:
     cluster.admin.begin_reassignment(topic, {0: [LEADER, 2, NEW]})
 
     def held() -> int:
-        directory = cluster.partition_directory(NEW, topic, 0)
+        directory = cluster.files.partition_directory(NEW, topic, 0)
         return 0 if directory is None else sum(log.stat().st_size for log in directory.glob("*.log"))
 
     wait_until(lambda: held() > 0, "the new replica has something", PATIENCE_S, interval_s=0.02)

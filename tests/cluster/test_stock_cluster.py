@@ -4,6 +4,7 @@ from pathlib import Path
 
 from local_cluster.broker_config import ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_status import status_of
 from local_cluster.ledger import ProducerPlan, TransactionPlan
 from local_cluster.ledger_workload import LedgerWorkload
 from local_cluster.polling import wait_until
@@ -19,12 +20,12 @@ PLANS = [
 
 def test_every_acknowledged_record_survives_the_kill_of_a_leader(stock_cluster: LocalCluster, topic: str) -> None:
     # produce -> kill -9 the leader -> another leads -> the killed one returns -> all in sync, all consumed
-    stock_cluster.create_topic(topic, partitions=3)
+    stock_cluster.admin.create_topic(topic, partitions=3)
     with LedgerWorkload(stock_cluster.bootstrap_servers, topic, PLANS) as workload:
         wait_until(lambda: workload.report().consumed > 200, "records flow", 60)
-        victim = stock_cluster.leader_of(topic)
+        victim = stock_cluster.admin.leader_of(topic)
         assert victim is not None
-        stock_cluster.kill_broker(victim)
+        stock_cluster.broker(victim).kill()
         stock_cluster.admin.wait_for_leader(topic, other_than=victim)
         stock_cluster.start_broker(victim)
         stock_cluster.admin.wait_for_full_isr(topic)
@@ -40,18 +41,18 @@ def test_every_acknowledged_record_survives_the_kill_of_a_leader(stock_cluster: 
 
 
 def test_leadership_moves_where_it_is_sent(stock_cluster: LocalCluster, topic: str) -> None:
-    stock_cluster.create_topic(topic, assignment=[[1, 2, 3]])
+    stock_cluster.admin.create_topic(topic, assignment=[[1, 2, 3]])
     for broker in (2, 3, 1):
         stock_cluster.admin.move_leader(topic, 0, broker)
         assert stock_cluster.admin.wait_for_leader(topic, expected=broker) == broker
 
 
 def test_kafkas_own_tools_run_and_are_understood(stock_cluster: LocalCluster, topic: str) -> None:
-    stock_cluster.create_topic(topic, partitions=1)
+    stock_cluster.admin.create_topic(topic, partitions=1)
     tools = stock_cluster.tools
     assert tools.produce(topic, records=2000, record_bytes=100, config={"acks": "all"}).records == 2000
     assert tools.consume(topic, records=2000).records >= 2000
-    directory = stock_cluster.partition_directory(1, topic, 0)
+    directory = stock_cluster.files.partition_directory(1, topic, 0)
     assert directory is not None
     batches = tools.dump_log(*sorted(directory.glob("*.log")), deep=True)
     assert sum(batch.count for batch in batches) == 2000
@@ -60,7 +61,7 @@ def test_kafkas_own_tools_run_and_are_understood(stock_cluster: LocalCluster, to
 
 
 def test_the_brokers_share_an_archive_of_their_classes(stock_cluster: LocalCluster) -> None:
-    archive = stock_cluster.kafka.class_archive
+    archive = stock_cluster.runtime.kafka.class_archive
     assert archive is not None
     for broker_id in stock_cluster.broker_ids:
         assert str(archive) in Path(f"/proc/{stock_cluster.broker(broker_id).pid}/maps").read_text()
@@ -70,18 +71,18 @@ def test_a_cluster_keeps_its_data_and_is_found_again_after_it_was_stopped(
     make_cluster: ClusterFactory, topic: str
 ) -> None:
     cluster = make_cluster(ClusterSettings(overrides={"num.io.threads": "3"}))
-    cluster.create_topic(topic, partitions=2)
+    cluster.admin.create_topic(topic, partitions=2)
     with LedgerWorkload(cluster.bootstrap_servers, topic, PLANS[:1]) as workload:
         wait_until(lambda: workload.report().acknowledged > 100, "records flow", 60)
         written = workload.finish()
     cluster.stop()
-    assert not any(broker.pid for broker in cluster.status().brokers)
+    assert not any(broker.pid for broker in status_of(cluster).brokers)
 
     with LocalCluster.open(cluster.layout.directory) as again:
         again.start()
-        wait_until(lambda: again.status().healthy, "all replicas are in sync", 60)
+        wait_until(lambda: status_of(again).healthy, "all replicas are in sync", 60)
         again.admin.wait_for_full_isr(topic)
         assert again.tools.consume(topic, records=written.acknowledged).records == written.acknowledged
-        again.pause_broker(2)
+        again.broker(2).pause()
         assert again.broker(2).is_alive()
-        again.resume_broker(2)
+        again.broker(2).resume()

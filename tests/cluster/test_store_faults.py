@@ -119,7 +119,7 @@ def test_a_store_that_is_away_for_longer_than_the_log_is_kept(s3_script: Script,
     # links -> away: inline, the queue is full, retention deletes what was never stored -> back: links of what is new
     # at once, what was passed over beside them -> the log is stored to its last offset, what is gone is a declared gap
     script, cluster = s3_script, s3_script.cluster
-    cluster.create_topic(script.topic, assignment=[[1, 2, 3]], config=SHORT_LIVED)
+    cluster.admin.create_topic(script.topic, assignment=[[1, 2, 3]], config=SHORT_LIVED)
     script.link_topic()
     script.produce(FAST)
     script.expect_links_to_be_used()

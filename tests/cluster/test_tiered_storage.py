@@ -100,7 +100,7 @@ class TieredPartition:
     @property
     def leaders_directory(self) -> Path:
         leader = self.cluster.admin.wait_for_leader(self.topic)
-        directory = self.cluster.partition_directory(leader, self.topic, 0)
+        directory = self.cluster.files.partition_directory(leader, self.topic, 0)
         assert directory is not None
         return directory
 
@@ -162,7 +162,7 @@ def test_what_kafka_tiers_is_known_follows_it_everywhere_and_is_never_more(
     with following_the_tier(cluster) as (follower, offsets), Script(cluster, topic) as script:
         assert follower.wait_until_ready(PATIENCE_S)
         wait_until(lambda: follower.is_there, "Kafka has made its topic", PATIENCE_S)
-        cluster.create_topic(topic, assignment=[[1, 2, 3]], config=TIERED_TOPIC)
+        cluster.admin.create_topic(topic, assignment=[[1, 2, 3]], config=TIERED_TOPIC)
         script.link_topic()
         topic_id = script.topic_id()
         assert topic_id is not None
@@ -220,7 +220,7 @@ def test_what_an_unclean_election_threw_away_is_on_the_tier_and_is_never_counted
     cluster = tiering_cluster
     with following_the_tier(cluster) as (_follower, offsets), Script(cluster, topic) as script:
         unclean = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-        cluster.create_topic(topic, assignment=[[1, 2]], config={**TIERED_TOPIC, **unclean})
+        cluster.admin.create_topic(topic, assignment=[[1, 2]], config={**TIERED_TOPIC, **unclean})
         script.link_topic()
         topic_id = script.topic_id()
         assert topic_id is not None
@@ -231,14 +231,14 @@ def test_what_an_unclean_election_threw_away_is_on_the_tier_and_is_never_counted
         kept = partition.expect_all_but_the_active_segment_on_the_tier()
 
         # Only broker 1 has this, and the tier.
-        cluster.kill_broker(2)
+        cluster.broker(2).kill()
         cluster.admin.wait_for_isr(topic, [1])
         partition.produce(segments=3)
         lost = partition.expect_all_but_the_active_segment_on_the_tier()
         assert lost > kept
 
         # Broker 2 goes on from what it has.
-        cluster.kill_broker(1)
+        cluster.broker(1).kill()
         cluster.start_broker(2)
         cluster.admin.elect_uncleanly(topic, 0, 2)
         old_epoch, _ = partition.leader_epochs().entries[0]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from local_cluster.cluster import agent_is_ready
 from local_cluster.polling import wait_until
 from local_cluster.processes import ManagedProcess
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
@@ -98,4 +99,4 @@ def test_what_a_broker_says_to_versions_above_ours_is_the_same_through_the_agent
     assert all(said[0])
     unsupported = said[0][2][4:6]
     assert int.from_bytes(unsupported, "big") == 35  # UNSUPPORTED_VERSION
-    assert agent_script.cluster.agent_is_ready(2)
+    assert agent_is_ready(agent_script.cluster.layout, 2)

@@ -127,7 +127,7 @@ def test_produce_roll_tier_expire_and_delete_leaves_an_empty_bucket_and_no_metad
 ) -> None:
     store, _ = stores
     cluster = life.cluster
-    cluster.create_topic(life.topic, assignment=[[1, 2, 3]], config=TIERED)
+    cluster.admin.create_topic(life.topic, assignment=[[1, 2, 3]], config=TIERED)
     life.link_topic()
 
     # Four segments roll and go to the tier; what is in the active one stays.
@@ -183,14 +183,14 @@ def test_another_agent_takes_over_the_objects_of_a_broker_that_is_gone_for_good(
 ) -> None:
     store, _ = stores
     cluster = life.cluster
-    cluster.create_topic(life.topic, assignment=[[3, 1, 2]], config={**TIERED, "local.retention.ms": "3000"})
+    cluster.admin.create_topic(life.topic, assignment=[[3, 1, 2]], config={**TIERED, "local.retention.ms": "3000"})
     life.link_topic()
     life.produce(PLAIN)
     life.expect_links_to_be_used()
     assert objects_of(cluster, 3) > 0
 
-    cluster.kill_broker(3)
-    cluster.kill_agent(3)
+    cluster.broker(3).kill()
+    cluster.agent(3).kill()
     wait_until(lambda: store.caretaker_of(3) == 1, "the lowest of the living takes over", PATIENCE_S)
     wait_until(lambda: objects_of(cluster, 3) == 0, "what broker 3 left has expired", PATIENCE_S)
     wait_until(lambda: not list(store.segments(broker_id=3)), "so has its metadata", PATIENCE_S)
@@ -258,7 +258,7 @@ def bytes_of(store: RemoteWalMetadataStore) -> int:
 
 def local_log_start(life: Script) -> int:
     leader = life.cluster.admin.wait_for_leader(life.topic)
-    directory = life.cluster.partition_directory(leader, life.topic, 0)
+    directory = life.cluster.files.partition_directory(leader, life.topic, 0)
     assert directory is not None
     return min(int(path.stem) for path in directory.glob("*.log"))
 

@@ -97,7 +97,7 @@ def test_the_listener_past_the_agents_is_there_where_it_is_asked_for_and_not_adv
 def test_certificates_are_made_once_and_are_what_the_properties_name(layout: ClusterLayout) -> None:
     settings = ClusterSettings(AgentsMode(bypass=True))
     write_configuration(layout, settings)
-    directory = str(layout.certificate_directory)
+    directory = str(layout.directory / "certificates")
     properties = server_properties(layout, 1, settings)
     files = [Path(value) for value in properties.values() if value.startswith(directory)]
     before = {file: file.read_bytes() for file in files}

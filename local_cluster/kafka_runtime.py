@@ -1,0 +1,32 @@
+"""Java and Kafka, looked for at the first use: a cluster can be looked at and ended without either."""
+
+from functools import cached_property
+
+from jvm.ivy import Progress
+from jvm.java import Java, find_java
+from local_cluster.class_archive import with_class_archive
+from local_cluster.kafka_distribution import KafkaDistribution, resolve_kafka
+from local_cluster.kafka_tools import KafkaTools
+
+
+class KafkaRuntime:
+    """What a cluster's JVMs are started with."""
+
+    def __init__(self, tiered_storage: bool, tell: Progress) -> None:
+        self._tiered_storage = tiered_storage
+        self._tell = tell
+
+    @cached_property
+    def java(self) -> Java:
+        """Raises JavaNotFoundError."""
+        return find_java()
+
+    @cached_property
+    def kafka(self) -> KafkaDistribution:
+        """Kafka's jars, fetched on the first use. Raises KafkaDistributionError."""
+        kafka = resolve_kafka(self.java, tiered_storage=self._tiered_storage, progress=self._tell)
+        return with_class_archive(self.java, kafka, self._tell)
+
+    def tools(self, bootstrap_servers: str, *, jvm_as_shipped: bool = False) -> KafkaTools:
+        """Kafka's own tools, run against that cluster; with the JVM options of Kafka's own scripts if it is told so."""
+        return KafkaTools(self.java, self.kafka, bootstrap_servers, jvm_as_shipped=jvm_as_shipped)
