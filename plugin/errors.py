@@ -1,6 +1,19 @@
-"""Errors of remote storage. The type says whether trying again helps (KIP-405 names the first two).
+"""What can go wrong with what is stored, as one tree; the type says whether trying again may help (`retriable`).
 
-`label` is the kind in a word, for counters: it comes from a small fixed set, never from a message.
+    OperationError                            what was to be done, on what, why it failed, and what may help
+    ├── StoreError                            what agents store: objects, and what the metadata topic tells of them
+    │   ├── RemoteStorageError                again
+    │   │   ├── RemoteStorageThrottledError, …TimeoutError, …UnreachableError: again
+    │   │   ├── RemoteStorageAccessError      not again; its …SessionExpiredError: once
+    │   │   ├── RemoteSegmentCorruptError     once
+    │   │   └── RemoteResourceNotFoundError, RemoteStorageRefusedError, …ConfigError,
+    │   │       RemoteSegmentConflictError, ObjectExistsError: not again
+    │   └── MetadataTopicError                again, unless its kind says otherwise (`metadata_topic.records.errors`)
+    ├── RecoveryError, ReassignmentError      a recovery or a reassignment (`recovery.errors`)
+    └── RetentionJobError                     a run of the report (`retention_job.errors`)
+
+KIP-405 names RemoteStorageError and RemoteResourceNotFoundError. `label` is the kind in a word, for counters: it comes
+from a small fixed set, never from a message.
 """
 
 import traceback
@@ -9,25 +22,33 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-class RemoteStorageError(Exception):
+class OperationError(Exception):
+    """`operation` and `key` name what failed, `reason` says why, `hint` what may help."""
+
+    def __init__(self, operation: str, key: str, reason: str, hint: str = "") -> None:
+        self.operation, self.key, self.reason, self.hint = operation, key, reason, hint
+        super().__init__(f"{operation} {key}: {reason}" + (f" ({hint})" if hint else ""))
+
+
+class StoreError(OperationError):
+    """A store did not do what was asked. `retriable` says whether the same call may succeed later."""
+
+    retriable = True
+
+
+class RemoteStorageError(StoreError):
     """Remote storage did not do what was asked. KIP-405's RemoteStorageException.
 
-    `operation` and `key` name what failed; `retriable` says whether the same call may succeed later;
     `retry_limit` says how often a backend tries again by itself, None for as long as its deadline allows.
     """
 
-    retriable = True
     retry_limit: int | None = None
     label = "error"
 
     def __init__(self, operation: str, key: str, reason: str, hint: str = "", label: str = "") -> None:
-        self.operation = operation
-        self.key = key
-        self.reason = reason
-        self.hint = hint
         if label:
             self.label = label
-        super().__init__(f"{operation} {key}: {reason}" + (f" ({hint})" if hint else ""))
+        super().__init__(operation, key, reason, hint)
 
 
 def failure_label(error: BaseException) -> str:
@@ -123,3 +144,10 @@ class RemoteStorageConfigError(RemoteStorageError):
 
     retriable = False
     label = "config"
+
+
+class ObjectExistsError(RemoteStorageError):
+    """A conditional PUT found the key taken. Never leaves the manager, which looks whose bytes are there."""
+
+    retriable = False
+    label = "exists"

@@ -20,12 +20,13 @@ from pydantic import Field
 from kafka_log.crc32c import crc32c
 from plugin.backend_settings import ObjectBackendSettings
 from plugin.errors import (
+    ObjectExistsError,
     RemoteResourceNotFoundError,
     RemoteStorageAccessError,
     RemoteStorageConfigError,
     RemoteStorageError,
 )
-from plugin.object_store import ListedObject, ListPage, ObjectExistsError, ObjectHead, ObjectStore
+from plugin.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 
 _CHUNKS_PER_WRITE: Final = 1000

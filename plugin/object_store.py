@@ -8,15 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from plugin.errors import RemoteStorageError
-
-
-class ObjectExistsError(RemoteStorageError):
-    """A conditional PUT found the key taken. Never leaves the manager, which looks whose bytes are there."""
-
-    retriable = False
-    label = "exists"
-
 
 @dataclass(frozen=True, slots=True)
 class ObjectHead:

@@ -32,6 +32,7 @@ from plugin.combined_segment import (
     locate_footer,
 )
 from plugin.errors import (
+    ObjectExistsError,
     RemoteResourceNotFoundError,
     RemoteSegmentConflictError,
     RemoteSegmentCorruptError,
@@ -39,7 +40,7 @@ from plugin.errors import (
     RemoteStorageError,
 )
 from plugin.object_keys import ObjectKeyFactory
-from plugin.object_store import ListedObject, ListPage, ObjectExistsError, ObjectHead, ObjectStore
+from plugin.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,

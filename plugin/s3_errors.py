@@ -14,6 +14,7 @@ from botocore.parsers import ResponseParserError
 from urllib3.exceptions import EmptyPoolError, HTTPError, NameResolutionError
 
 from plugin.errors import (
+    ObjectExistsError,
     RemoteResourceNotFoundError,
     RemoteSegmentCorruptError,
     RemoteStorageAccessError,
@@ -26,7 +27,6 @@ from plugin.errors import (
     RemoteStorageUnreachableError,
     defect_site,
 )
-from plugin.object_store import ObjectExistsError
 
 _CONNECTION_ERRORS: Final = (boto.BotoCoreError, HTTPError, OSError)
 """What a botocore client raises where it has no answer, streaming of bodies included."""

@@ -1,15 +1,10 @@
-"""Errors of recovery. Each names the operation, the key it was about, and what may help."""
+"""Errors of recovery and reassignment. Each names the operation, the key it was about, and what may help."""
+
+from plugin.errors import OperationError
 
 
-class RecoveryError(Exception):
+class RecoveryError(OperationError):
     """A recovery cannot go on."""
-
-    def __init__(self, operation: str, key: str, reason: str, hint: str = "") -> None:
-        self.operation = operation
-        self.key = key
-        self.reason = reason
-        self.hint = hint
-        super().__init__(f"{operation} {key}: {reason}" + (f" ({hint})" if hint else ""))
 
 
 class TargetRefusedError(RecoveryError):
@@ -28,3 +23,11 @@ class UnusableRunError(RecoveryError):
 
 class GoneRunError(UnusableRunError):
     """A run's object was deleted."""
+
+
+class ReassignmentError(OperationError):
+    """The cluster did not do, or did not tell, what was asked."""
+
+
+class ReassignmentSettingError(ReassignmentError):
+    """A broker's setting could not be changed; to try on would leave moves that never end."""

@@ -7,17 +7,15 @@ harm, so what brokers say to try again is tried again.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import structlog
 
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.kafka_python_config import kafka_python_settings
+from recovery.errors import ReassignmentError, ReassignmentSettingError
 from recovery.reassignment import ClusterView
 from recovery.reassignment_plan import ClusterReplicas, Move, PartitionReplicas, TopicPartition
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 
@@ -30,18 +28,6 @@ _LATEST, _LATEST_TIERED = -1, -5
 """Timestamps of ListOffsets with a meaning of their own (KIP-1005)."""
 _DYNAMIC_BROKER_CONFIG = "DYNAMIC_BROKER_CONFIG"
 _ATTEMPTS = 5
-
-
-class ReassignmentError(Exception):
-    """The cluster did not do, or did not tell, what was asked."""
-
-    def __init__(self, operation: str, key: str, reason: str, hint: str = "") -> None:
-        self.operation, self.key, self.reason, self.hint = operation, key, reason, hint
-        super().__init__(f"{operation} {key}: {reason}" + (f" ({hint})" if hint else ""))
-
-
-class ReassignmentSettingError(ReassignmentError):
-    """A broker's setting could not be changed; to try on would leave moves that never end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Protocol
 import structlog
 
 from metadata_topic.records.errors import MetadataTopicError
+from recovery.errors import ReassignmentError, ReassignmentSettingError
 from recovery.reassignment import (
     Action,
     BeginAtLocalLog,
@@ -20,7 +21,6 @@ from recovery.reassignment import (
     Submit,
     UploadTails,
 )
-from recovery.reassignment_admin import ReassignmentError, ReassignmentSettingError
 from recovery.reassignment_plan import Move, TopicPartition
 
 log = structlog.get_logger(__name__)

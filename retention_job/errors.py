@@ -1,12 +1,10 @@
 """What can end a run."""
 
+from plugin.errors import OperationError
 
-class RetentionJobError(Exception):
-    """A run that cannot go on: names the operation, what it was about, the reason, and a hint."""
 
-    def __init__(self, operation: str, key: str, reason: str, hint: str = "") -> None:
-        self.operation, self.key, self.reason, self.hint = operation, key, reason, hint
-        super().__init__(f"{operation} {key}: {reason}" + (f" ({hint})" if hint else ""))
+class RetentionJobError(OperationError):
+    """A run that cannot go on."""
 
 
 class SourceError(RetentionJobError):

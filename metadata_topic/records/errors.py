@@ -1,17 +1,10 @@
 """Errors of the metadata topics. Each names the operation, the key it was about, and what may help."""
 
+from plugin.errors import StoreError
 
-class MetadataTopicError(Exception):
-    """A metadata topic could not be made, read or written; `retriable` says whether trying again may help."""
 
-    retriable = True
-
-    def __init__(self, operation: str, key: str, reason: str, hint: str = "") -> None:
-        self.operation = operation
-        self.key = key
-        self.reason = reason
-        self.hint = hint
-        super().__init__(f"{operation} {key}: {reason}" + (f" ({hint})" if hint else ""))
+class MetadataTopicError(StoreError):
+    """A metadata topic could not be made, read or written."""
 
 
 class PublicationBacklogFullError(MetadataTopicError):

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from plugin.errors import RemoteStorageAccessError, RemoteStorageError
+from plugin.errors import ObjectExistsError, RemoteStorageAccessError, RemoteStorageError
 from plugin.local_directory import DirectoryStore, LocalWalStorageManager
-from plugin.object_store import ObjectExistsError
 from plugin.remote_wal_storage_manager import StorageContext
 from tests.plugin.storage_backends import VirtualTime, segment
 

@@ -6,6 +6,7 @@ from botocore.parsers import ResponseParserError
 from urllib3.exceptions import EmptyPoolError, NameResolutionError, NewConnectionError
 
 from plugin.errors import (
+    ObjectExistsError,
     RemoteResourceNotFoundError,
     RemoteSegmentCorruptError,
     RemoteStorageAccessError,
@@ -17,7 +18,6 @@ from plugin.errors import (
     RemoteStorageTimeoutError,
     RemoteStorageUnreachableError,
 )
-from plugin.object_store import ObjectExistsError
 from plugin.s3 import PERMISSIONS
 from plugin.s3_errors import as_storage_error
 

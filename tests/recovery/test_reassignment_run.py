@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import pytest
 
+from recovery.errors import ReassignmentError, ReassignmentSettingError
 from recovery.reassignment import ClusterView, MoveState, Phase, ReassignmentLimits
-from recovery.reassignment_admin import ReassignmentError, ReassignmentSettingError
 from recovery.reassignment_plan import Move, PartitionReplicas, TopicPartition
 from recovery.reassignment_run import ReassignmentRun, requests_of
 
