@@ -1,0 +1,3 @@
+"""A real Kafka cluster on this machine: its layout, processes and faults, a ledger of what was acknowledged, stand-ins
+for object stores, and Kafka's own tools as judges.
+"""
