@@ -1,11 +1,14 @@
 """Entry columns of many combined segments at once, without a loop over segments or entries.
 
+A store that loads half a million blocks of twenty entries cannot afford numpy's fixed costs for each block.
+
 What `plugin.entry_columns` does for one block, this does for all blocks of a batch of records, each as long as it
 likes: every field of every block is gathered by one numpy operation. A block that `entry_columns.check` would refuse
 is left out and marked; the caller asks `entry_columns` for the reason.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -59,6 +62,21 @@ class EntryBatch:
     end_file_position: Ints
 
 
+@dataclass(frozen=True, slots=True)
+class EntryRuns:
+    """Which runs of offsets stand in some blocks: a row per entry, in the order of the blocks."""
+
+    topic_ids: list[bytes]
+    """The blocks' topic tables one after the other; an id may stand in it many times."""
+    block: Ints
+    topic: Ints
+    """Index into `topic_ids`."""
+    partition: Ints
+    leader_epoch: Ints
+    first_offset: Ints
+    last_offset: Ints
+
+
 def gather(data: NDArray[np.uint8], starts: Ints, size: int) -> NDArray[np.uint8]:
     """The bytes [start, start + size) for each start, shape (starts, size)."""
     if not len(starts):
@@ -88,17 +106,31 @@ def decode_blocks_of(data: NDArray[np.uint8], starts: Ints, ends: Ints, wanted: 
     found = decode_blocks(data, starts[chosen], ends[chosen])
     is_good, counts = np.zeros(len(starts), dtype=np.bool_), np.zeros(len(starts), dtype=np.int64)
     is_good[chosen], counts[chosen] = found.is_good, found.counts
-    return EntryBatch(
-        is_good,
-        counts,
-        chosen[found.block],
-        found.topic_ids,
-        found.partition,
-        found.leader_epoch,
-        found.first_offset,
-        found.last_offset,
-        found.start_file_position,
-        found.end_file_position,
+    return replace(found, is_good=is_good, counts=counts, block=chosen[found.block])
+
+
+def decode_runs(blocks: Sequence[bytes]) -> EntryRuns:
+    """The runs of blocks that passed `entry_columns.check`."""
+    data = np.frombuffer(b"".join((*blocks, bytes(PADDING_BYTES))), dtype=np.uint8)
+    lengths = np.fromiter(map(len, blocks), dtype=np.int64, count=len(blocks))
+    ends = np.cumsum(lengths)
+    layout = _layout(data, ends - lengths, ends)
+    topic, partition, leader_epoch, first_offset, delta = (
+        _column(data, layout, index, COLUMNS[index].lowest, layout.is_good)[0] for index in range(5)
+    )
+    block = np.repeat(np.arange(len(blocks)), layout.counts)
+    topics = layout.topic_counts
+    before = np.cumsum(topics) - topics
+    within = np.arange(int(topics.sum())) - np.repeat(before, topics)
+    places = np.repeat(layout.topics_start, topics) + within * TOPIC_ID_BYTES
+    return EntryRuns(
+        [topic_id.tobytes() for topic_id in gather(data, places, TOPIC_ID_BYTES)],
+        block,
+        topic + before[block],
+        partition,
+        leader_epoch,
+        first_offset,
+        first_offset + delta,
     )
 
 

@@ -12,7 +12,7 @@ record) carries one more column instead.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -52,6 +52,11 @@ COLUMNS: Final = (
     _Column("crc32c", 0, 2**32 - 1),
 )
 START_POSITION: Final = _Column("start_file_position", 0, _HIGHEST_OFFSET)
+_OF_ENTRIES: Final = (
+    "topic_index", "partition", "leader_epoch", "first_offset", "last_offset", "start_file_position",
+    "end_file_position", "crc32c",
+)  # fmt: skip
+"""Of what `decode_columns` gives, in the order of RemoteLogSegmentMetadataEntry's fields."""
 
 
 def encode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> bytes:
@@ -91,35 +96,11 @@ def encode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> bytes:
 
 def decode(block: bytes | memoryview) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
     """The inverse of `encode`. Raises ValueError, naming the byte, for what cannot be decoded."""
-    layout = _read_layout(block)
-    columns = {spec.name: _python_column(block, layout, index) for index, spec in enumerate(layout.specs)}
-    topics = [
-        TopicId(bytes(block[start : start + TOPIC_ID_BYTES]))
-        for start in range(layout.topics_start, layout.topics_end, TOPIC_ID_BYTES)
-    ]
-    starts = _python_starts(layout, columns)
-    known = layout.positions != _POSITIONS_UNKNOWN
+    columns = decode_columns(block)
+    topics = [TopicId(topic_id.tobytes()) for topic_id in columns["topic_ids"]]
     return tuple(
-        RemoteLogSegmentMetadataEntry(
-            TopicIdPartition(topics[topic], partition),
-            epoch,
-            first,
-            first + delta,
-            start,
-            start + length if known else UNKNOWN_POSITION,
-            crc,
-        )
-        for topic, partition, epoch, first, delta, length, crc, start in zip(
-            columns["topic_index"],
-            columns["partition"],
-            columns["leader_epoch"],
-            columns["first_offset"],
-            columns["last_offset_delta"],
-            columns["byte_length"],
-            columns["crc32c"],
-            starts,
-            strict=True,
-        )
+        RemoteLogSegmentMetadataEntry(TopicIdPartition(topics[topic], partition), *others)
+        for topic, partition, *others in zip(*(columns[name].tolist() for name in _OF_ENTRIES), strict=True)
     )
 
 
@@ -289,28 +270,8 @@ def _check_range(layout: _Layout, index: int, highest_delta: int) -> None:
         )
 
 
-def _python_column(block: bytes | memoryview, layout: _Layout, index: int) -> list[int]:
-    code = _CODE_OF_WIDTH[layout.widths[index]]
-    deltas: tuple[int, ...] = struct.unpack_from(f"<{layout.entry_count}{code}", block, layout.starts[index])
-    _check_range(layout, index, max(deltas, default=0))
-    minimum = layout.minima[index]
-    return [minimum + delta for delta in deltas] if minimum else list(deltas)
-
-
 def _numpy_column(block: bytes | memoryview, layout: _Layout, index: int) -> NDArray[np.int64]:
     dtype = _DTYPE_OF_WIDTH[layout.widths[index]]
     deltas = np.frombuffer(block, dtype=dtype, count=layout.entry_count, offset=layout.starts[index])
     _check_range(layout, index, int(deltas.max(initial=0)))
     return deltas.astype(np.int64) + layout.minima[index]
-
-
-def _python_starts(layout: _Layout, columns: dict[str, list[int]]) -> Iterable[int]:
-    if layout.positions == _POSITIONS_STORED:
-        return columns["start_file_position"]
-    if layout.positions == _POSITIONS_UNKNOWN:
-        return [UNKNOWN_POSITION] * layout.entry_count
-    starts, position = [], layout.first_position
-    for length in columns["byte_length"]:
-        starts.append(position)
-        position += length
-    return starts

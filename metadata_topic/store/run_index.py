@@ -21,7 +21,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.store.run_chunk import Chunk, Int64s, Keys, Rows
 from metadata_topic.store.segment_table import NOT_INDEXED, Segment
 from plugin import entry_columns
-from plugin.entry_runs import decode_runs
+from plugin.entry_column_batches import decode_runs
 
 WAITING_ROWS: Final = 1 << 16
 _MERGED_CHUNKS: Final = 8
