@@ -22,9 +22,15 @@ class ArchiveObjectId(NamedTuple):
     that failed leaves it unused, as its outcome may be unknown."""
 
     def to_bytes(self) -> bytes:
-        """52 bytes, big endian: topic id, partition, first and last offset, writer id."""
+        """52 bytes, big endian: topic id, partition, first and last offset, writer id.
+
+        Raises ValueError when one is beyond what they hold.
+        """
         (topic_id, partition), first, last, writer_id = self
-        return _ID.pack(topic_id, partition, first, last, writer_id.to_bytes())
+        try:
+            return _ID.pack(topic_id, partition, first, last, writer_id.to_bytes())
+        except struct.error as error:
+            raise ValueError(f"{self} does not fit {ARCHIVE_OBJECT_ID_BYTES} bytes: {error}") from error
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:

@@ -5,7 +5,6 @@ KIP's names in Python's spelling: `combined_segment_id` is combinedSegmentId, an
 from the object's first byte, and ranges are half open: [start_file_position, end_file_position).
 """
 
-import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Self
@@ -40,23 +39,21 @@ class CombinedSegmentId(NamedTuple):
     """Counts the objects of one incarnation from 0, 48 bits."""
 
     def to_bytes(self) -> bytes:
-        """16 bytes, big endian, so that their order is the order of (broker, incarnation, sequence)."""
-        return struct.pack(
-            ">IHIHI",
-            self.broker_id,
-            self.incarnation >> 32,
-            self.incarnation & 0xFFFFFFFF,
-            self.sequence >> 32,
-            self.sequence & 0xFFFFFFFF,
-        )
+        """16 bytes, big endian, so that their order is the order of (broker, incarnation, sequence).
+
+        Raises ValueError when a number is beyond what they hold.
+        """
+        try:
+            return b"".join((self.broker_id.to_bytes(4), self.incarnation.to_bytes(6), self.sequence.to_bytes(6)))
+        except OverflowError as error:
+            raise ValueError(f"{self} does not fit 16 bytes") from error
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
         """The inverse of `to_bytes`. Raises ValueError when `raw` is not 16 bytes."""
         if len(raw) != 16:
             raise ValueError(f"a combined segment id has 16 bytes, not {len(raw)}")
-        broker_id, incarnation_high, incarnation_low, sequence_high, sequence_low = struct.unpack(">IHIHI", raw)
-        return cls(broker_id, incarnation_high << 32 | incarnation_low, sequence_high << 32 | sequence_low)
+        return cls(int.from_bytes(raw[:4]), int.from_bytes(raw[4:10]), int.from_bytes(raw[10:]))
 
     def __str__(self) -> str:
         return f"{self.broker_id}-{self.incarnation:012x}-{self.sequence:012x}"

@@ -28,16 +28,22 @@ the long-term tier when committed runs of its leader epoch hold all of its offse
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from metadata_topic.records.serde import UndecodableRecordError
+from metadata_topic.records.record_fields import (
+    FORMAT_VERSION,
+    HIGHEST_INCARNATION,
+    RecordReader,
+    UndecodableRecordError,
+    packed,
+    value_of_known_version,
+)
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from plugin import entry_columns
 from plugin.archive_object import check_runs
 from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
 
-FORMAT_VERSION: Final = 1
 PREPARED: Final = 16
 COMMITTED: Final = 17
 DELETION: Final = 18
@@ -47,8 +53,8 @@ MAX_SOURCES: Final = 2**15
 _HEAD: Final = struct.Struct(f">BB{ARCHIVE_OBJECT_ID_BYTES}sqQ")
 _PREPARED: Final = struct.Struct(">q")
 _COMMITTED: Final = struct.Struct(">qI")
-_SOURCE: Final = struct.Struct(">IHIHII")
-_HIGHEST_INCARNATION: Final = 2**48 - 1
+_COUNT: Final = struct.Struct(">I")
+_SOURCE: Final = struct.Struct(">16sI")
 
 
 class SourceSegments(NamedTuple):
@@ -133,31 +139,30 @@ def encode_key(object_id: ArchiveObjectId) -> bytes:
 
 def encode(record: ArchiveRecord) -> bytes:
     """The record's value. Raises ValueError when a field is beyond what the format holds."""
-    try:
-        if isinstance(record, ArchiveObjectPrepared):
-            return _head(PREPARED, record) + _PREPARED.pack(record.ttl_ms)
-        if isinstance(record, ArchiveObjectDeleted):
-            if record.state not in (DELETING, DELETED):
-                raise ValueError(f"{record.object_id} cannot be deleted by the state {record.state.name}")
-            return _head(DELETION, record) + bytes([record.state])
+    if isinstance(record, ArchiveObjectPrepared):
+        return _head(PREPARED, record) + packed(_name(record), _PREPARED, record.ttl_ms)
+    if isinstance(record, ArchiveObjectCommitted):
         return _encode_committed(record)
-    except struct.error as error:
-        raise ValueError(f"metadata of {record.object_id}: {error}") from error
+    if record.state not in (DELETING, DELETED):
+        raise ValueError(f"{record.object_id} cannot be deleted by the state {record.state.name}")
+    return _head(DELETION, record) + bytes([record.state])
 
 
 def decode(key: bytes | None, value: bytes | None) -> ArchiveRecord:
     """The record that `encode` made. Raises UndecodableRecordError for everything else, and nothing else."""
-    object_id, record_type, event_timestamp_ms, incarnation, body = _decode_head(key, value)
+    object_id, record_type, event_timestamp_ms, incarnation, reader = _decode_head(key, value)
     if record_type == PREPARED:
-        _expect_size(body, _PREPARED.size)
-        return ArchiveObjectPrepared(object_id, incarnation, _PREPARED.unpack(body)[0], event_timestamp_ms)
+        _expect_size(reader, _PREPARED.size)
+        [ttl_ms] = reader.fields(_PREPARED)
+        return ArchiveObjectPrepared(object_id, incarnation, ttl_ms, event_timestamp_ms)
     if record_type == DELETION:
-        _expect_size(body, 1)
-        if body[0] not in (DELETING, DELETED):
-            raise UndecodableRecordError("state", f"state {body[0]} is no deletion")
-        return ArchiveObjectDeleted(object_id, incarnation, RemoteLogSegmentState(body[0]), event_timestamp_ms)
+        _expect_size(reader, 1)
+        [state] = reader.take(1)
+        if state not in (DELETING, DELETED):
+            raise UndecodableRecordError("state", f"state {state} is no deletion")
+        return ArchiveObjectDeleted(object_id, incarnation, RemoteLogSegmentState(state), event_timestamp_ms)
     if record_type == COMMITTED:
-        return _decode_committed(object_id, incarnation, event_timestamp_ms, body)
+        return _decode_committed(object_id, incarnation, event_timestamp_ms, reader)
     raise UndecodableRecordError("record_type", f"record type {record_type} is not known")
 
 
@@ -182,79 +187,67 @@ def as_sources(segment_ids: Iterable[CombinedSegmentId]) -> tuple[SourceSegments
     return tuple(found)
 
 
+def _name(record: ArchiveRecord) -> str:
+    return f"metadata of {record.object_id}"
+
+
 def _head(record_type: int, record: ArchiveRecord) -> bytes:
-    if not 0 <= record.incarnation <= _HIGHEST_INCARNATION:
+    if not 0 <= record.incarnation <= HIGHEST_INCARNATION:
         raise ValueError(f"incarnation {record.incarnation} of {record.object_id} does not fit 48 bits")
     raw_id = record.object_id.to_bytes()
-    return _HEAD.pack(FORMAT_VERSION, record_type, raw_id, record.event_timestamp_ms, record.incarnation)
+    return packed(
+        _name(record), _HEAD, FORMAT_VERSION, record_type, raw_id, record.event_timestamp_ms, record.incarnation
+    )
 
 
-def _decode_head(key: bytes | None, value: bytes | None) -> tuple[ArchiveObjectId, int, int, int, bytes]:
+def _decode_head(key: bytes | None, value: bytes | None) -> tuple[ArchiveObjectId, int, int, int, RecordReader]:
     """Object id, record type, event timestamp, incarnation, and what follows. Raises UndecodableRecordError."""
     if not is_archive_key(key):
         raise UndecodableRecordError("foreign_key", "the key is not an archive object's id")
-    if value is None:
-        raise UndecodableRecordError("no_value", "a tombstone; this topic has none")
-    if len(value) < 1:
-        raise UndecodableRecordError("truncated", "the value is empty")
-    if value[0] != FORMAT_VERSION:
-        raise UndecodableRecordError("version", f"format version {value[0]}, this reader knows {FORMAT_VERSION}")
-    if len(value) < _HEAD.size:
-        raise UndecodableRecordError("truncated", f"{len(value)} bytes are less than the head's {_HEAD.size}")
-    _, record_type, raw_id, event_timestamp_ms, incarnation = _HEAD.unpack_from(value)
+    reader = RecordReader(value_of_known_version(value))
+    fields: tuple[Any, ...] = reader.fields(_HEAD)
+    _, record_type, raw_id, event_timestamp_ms, incarnation = fields
     if raw_id != key:
         raise UndecodableRecordError("key_mismatch", "key and value name different objects")
-    if incarnation > _HIGHEST_INCARNATION:
+    if incarnation > HIGHEST_INCARNATION:
         raise UndecodableRecordError("incarnation", f"incarnation {incarnation} has more than 48 bits")
     try:
         object_id = ArchiveObjectId.from_bytes(raw_id)
     except ValueError as error:
         raise UndecodableRecordError("object_id", str(error)) from error
-    return object_id, record_type, event_timestamp_ms, incarnation, value[_HEAD.size :]
+    return object_id, record_type, event_timestamp_ms, incarnation, reader
 
 
 def _encode_committed(record: ArchiveObjectCommitted) -> bytes:
     check_runs(record.object_id, record.runs)
     if len(record.sources) > MAX_SOURCES:
         raise ValueError(f"{record.object_id} has {len(record.sources)} sources; a record holds {MAX_SOURCES}")
-    parts = [_head(COMMITTED, record), _COMMITTED.pack(record.size_bytes, len(record.sources))]
-    for (broker_id, incarnation, sequence), count in record.sources:
-        parts.append(
-            _SOURCE.pack(
-                broker_id, incarnation >> 32, incarnation & 0xFFFFFFFF, sequence >> 32, sequence & 0xFFFFFFFF, count
-            )
-        )
+    parts = [_head(COMMITTED, record), packed(_name(record), _COMMITTED, record.size_bytes, len(record.sources))]
+    for first, count in record.sources:
+        parts += [first.to_bytes(), packed(_name(record), _COUNT, count)]
     return b"".join((*parts, entry_columns.encode(record.runs)))
 
 
 def _decode_committed(
-    object_id: ArchiveObjectId, incarnation: int, event_timestamp_ms: int, body: bytes
+    object_id: ArchiveObjectId, incarnation: int, event_timestamp_ms: int, reader: RecordReader
 ) -> ArchiveObjectCommitted:
-    if len(body) < _COMMITTED.size:
-        raise UndecodableRecordError("truncated", f"{len(body)} bytes are less than {_COMMITTED.size}")
-    size_bytes, source_count = _COMMITTED.unpack_from(body)
-    runs_start = _COMMITTED.size + source_count * _SOURCE.size
-    if source_count > MAX_SOURCES or runs_start > len(body):
-        raise UndecodableRecordError("sources", f"{source_count} sources in {len(body)} bytes")
+    size_bytes, source_count = reader.fields(_COMMITTED)
+    if source_count > MAX_SOURCES or source_count * _SOURCE.size > reader.left:
+        raise UndecodableRecordError("sources", f"{source_count} sources in {reader.left} bytes")
     if size_bytes < 0:
         raise UndecodableRecordError("size", f"an object of {size_bytes} bytes")
     sources = tuple(
-        SourceSegments(
-            CombinedSegmentId(broker_id, incarnation_high << 32 | incarnation_low, sequence_high << 32 | sequence_low),
-            count,
-        )
-        for broker_id, incarnation_high, incarnation_low, sequence_high, sequence_low, count in _SOURCE.iter_unpack(
-            body[_COMMITTED.size : runs_start]
-        )
+        SourceSegments(CombinedSegmentId.from_bytes(raw_id), count)
+        for raw_id, count in reader.rows(_SOURCE, source_count)
     )
     try:
-        runs = entry_columns.decode(memoryview(body)[runs_start:])
+        runs = entry_columns.decode(reader.rest())
         check_runs(object_id, runs)
     except ValueError as error:
         raise UndecodableRecordError("runs", str(error)) from error
     return ArchiveObjectCommitted(object_id, incarnation, runs, size_bytes, sources, event_timestamp_ms)
 
 
-def _expect_size(body: bytes, size: int) -> None:
-    if len(body) != size:
-        raise UndecodableRecordError("truncated" if len(body) < size else "size", f"{len(body)} bytes, not {size}")
+def _expect_size(reader: RecordReader, size: int) -> None:
+    if reader.left != size:
+        raise UndecodableRecordError("truncated" if reader.left < size else "size", f"{reader.left} bytes, not {size}")

@@ -29,6 +29,7 @@ from typing import Final
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.record_fields import FORMAT_VERSION, RecordReader, UndecodableRecordError, packed
 
 GAPS: Final = 6
 GAPS_KEY: Final = b"rwm:gaps:"
@@ -52,57 +53,44 @@ class RemoteWalGapDeclaration:
     event_timestamp_ms: int
 
 
-class MalformedGapsError(ValueError):
-    """Not what `encode_gaps` made. `reason` is a label for counting, `newer` says that a newer reader may know it."""
-
-    def __init__(self, reason: str, detail: str, newer: bool = False) -> None:
-        self.reason = reason
-        self.newer = newer
-        super().__init__(detail)
-
-
 def gaps_key(record: RemoteWalGapDeclaration) -> bytes:
     """Raises ValueError when a field is beyond what the format holds."""
-    return GAPS_KEY + _packed(record, _ID, record.broker_id, record.incarnation, record.sequence)
+    return GAPS_KEY + packed(_name(record), _ID, record.broker_id, record.incarnation, record.sequence)
 
 
-def encode_gaps(record: RemoteWalGapDeclaration, format_version: int) -> bytes:
+def encode_gaps(record: RemoteWalGapDeclaration) -> bytes:
     """Raises ValueError when a field is beyond what the format holds."""
     if len(record.gaps) > MAX_GAPS:
         raise ValueError(f"{len(record.gaps)} gaps in a record, at most {MAX_GAPS} are taken")
-    head = _packed(
-        record, _HEAD, format_version, GAPS, record.broker_id, record.incarnation, record.sequence,
+    name = _name(record)
+    head = packed(
+        name, _HEAD, FORMAT_VERSION, GAPS, record.broker_id, record.incarnation, record.sequence,
         record.event_timestamp_ms, len(record.gaps),
     )  # fmt: skip
     return head + b"".join(
-        _packed(record, _GAP, *gap.topic_id_partition, gap.leader_epoch, gap.from_offset, gap.to_offset, gap.reason)
+        packed(name, _GAP, *gap.topic_id_partition, gap.leader_epoch, gap.from_offset, gap.to_offset, gap.reason)
         for gap in record.gaps
     )
 
 
-def decode_gaps(key: bytes, value: bytes) -> RemoteWalGapDeclaration:
-    """The inverse, of a value whose first two bytes were looked at. Raises MalformedGapsError, and nothing else."""
-    if len(value) < _HEAD.size:
-        raise MalformedGapsError("truncated", f"{len(value)} bytes are less than the head's {_HEAD.size}")
-    _, _, broker_id, incarnation, sequence, event_timestamp_ms, count = _HEAD.unpack_from(value)
+def decode_gaps(key: bytes, reader: RecordReader) -> RemoteWalGapDeclaration:
+    """The inverse, of a value whose version and type are known. Raises UndecodableRecordError, and nothing else."""
+    _, _, broker_id, incarnation, sequence, event_timestamp_ms, count = reader.fields(_HEAD)
     if key != GAPS_KEY + _ID.pack(broker_id, incarnation, sequence):
-        raise MalformedGapsError("key_mismatch", "key and value name different records")
-    if len(value) != _HEAD.size + count * _GAP.size:
-        raise MalformedGapsError("truncated", f"{count} gaps in {len(value)} bytes")
-    gaps = tuple(_gap(*fields) for fields in _GAP.iter_unpack(value[_HEAD.size :]))
+        raise UndecodableRecordError("key_mismatch", "key and value name different records")
+    if reader.left != count * _GAP.size:
+        raise UndecodableRecordError("truncated", f"{count} gaps in {reader.left} bytes")
+    gaps = tuple(_gap(*fields) for fields in reader.rows(_GAP, count))
     return RemoteWalGapDeclaration(broker_id, incarnation, sequence, gaps, event_timestamp_ms)
 
 
 def _gap(topic_id: bytes, partition: int, epoch: int, from_offset: int, to_offset: int, reason: int) -> DeclaredGap:
     if partition < 0 or not 0 <= from_offset <= to_offset:
-        raise MalformedGapsError("gap", f"offsets {from_offset} to {to_offset} of partition {partition}")
+        raise UndecodableRecordError("gap", f"offsets {from_offset} to {to_offset} of partition {partition}")
     if reason not in _REASONS:
-        raise MalformedGapsError("gap_reason", f"reason {reason} is not known", newer=True)
+        raise UndecodableRecordError("gap_reason", f"reason {reason} is not known", newer=True)
     return DeclaredGap(TopicIdPartition(TopicId(topic_id), partition), from_offset, to_offset, epoch, _REASONS[reason])
 
 
-def _packed(record: RemoteWalGapDeclaration, layout: struct.Struct, *fields: object) -> bytes:
-    try:
-        return layout.pack(*fields)
-    except struct.error as error:
-        raise ValueError(f"gaps declared by broker {record.broker_id}: {error}") from error
+def _name(record: RemoteWalGapDeclaration) -> str:
+    return f"gaps declared by broker {record.broker_id}"

@@ -34,16 +34,24 @@ it is kept as bytes (`UnknownRecord.kept`).
 """
 
 import struct
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.gap_record import (
     GAPS,
-    MalformedGapsError,
     RemoteWalGapDeclaration,
     decode_gaps,
     encode_gaps,
     gaps_key,
+)
+from metadata_topic.records.record_fields import (
+    FORMAT_VERSION,
+    HIGHEST_INCARNATION,
+    RecordReader,
+    UndecodableRecordError,
+    packed,
+    value_of_known_version,
 )
 from metadata_topic.records.records import (
     MetadataRecord,
@@ -73,7 +81,6 @@ _Decoded = (
     | RemoteWalGapDeclaration
 )
 
-FORMAT_VERSION: Final = 1
 COMBINED_SEGMENT: Final = 1
 DEAD_ENTRIES: Final = 2
 NODE_REGISTRATION: Final = 3
@@ -98,18 +105,6 @@ _DEAD: Final = struct.Struct(">ii")
 _NODE: Final = struct.Struct(">BBiiqq")
 _NODE_ID: Final = struct.Struct(">i")
 _TOPIC: Final = struct.Struct(">BB16sq")
-_MAX_INCARNATION: Final = 2**48 - 1
-
-
-class UndecodableRecordError(ValueError):
-    """Not one of our records, a damaged one, or one of a newer format. `reason` is a short label for
-    counting; `newer` says that a newer reader could decode it.
-    """
-
-    def __init__(self, reason: str, detail: str, newer: bool = False) -> None:
-        self.reason = reason
-        self.newer = newer
-        super().__init__(f"{reason}: {detail}")
 
 
 def encode_key(combined_segment_id: CombinedSegmentId) -> bytes:
@@ -135,7 +130,7 @@ def encode(record: PublishableRecord) -> bytes:
     if isinstance(record, RemoteWalNodeRegistration):
         return _encode_node(record)
     if isinstance(record, RemoteWalGapDeclaration):
-        return encode_gaps(record, FORMAT_VERSION)
+        return encode_gaps(record)
     if isinstance(record, RemoteWalTopicRebuilt):
         return _TOPIC.pack(FORMAT_VERSION, TOPIC_REBUILT, record.topic_id, record.event_timestamp_ms)
     if isinstance(record, RemoteWalRebuiltSegment):
@@ -151,11 +146,9 @@ def _encode_segment(
             f"custom metadata of {record.combined_segment_id} has {len(record.custom_metadata)} bytes, "
             f"at most {CUSTOM_METADATA_MAX_BYTES} are taken"
         )
-    try:
-        head = _head(record_type, record.combined_segment_id, record.event_timestamp_ms)
-        segment = _SEGMENT.pack(record.state, record.size_bytes, len(record.custom_metadata))
-    except struct.error as error:
-        raise ValueError(f"metadata of {record.combined_segment_id}: {error}") from error
+    subject = f"metadata of {record.combined_segment_id}"
+    head = _head(subject, record_type, record.combined_segment_id, record.event_timestamp_ms)
+    segment = packed(subject, _SEGMENT, record.state, record.size_bytes, len(record.custom_metadata))
     return b"".join((head, segment, record.custom_metadata, entry_block))
 
 
@@ -163,36 +156,11 @@ def decode(key: bytes | None, value: bytes | None) -> _Decoded:
     """The record that `encode` made. Raises UndecodableRecordError for everything else, and nothing else."""
     if key is None or (len(key) != _ID_BYTES and not key.startswith(_OUR_KEYS)):
         raise UndecodableRecordError("foreign_key", f"the key is not one of ours: {_size(key)} bytes")
-    if value is None:
-        raise UndecodableRecordError("no_value", "a tombstone; this topic has none")
-    if len(value) < 1:
-        raise UndecodableRecordError("truncated", "the value is empty")
-    if value[0] != FORMAT_VERSION:
-        raise UndecodableRecordError(
-            "version",
-            f"format version {value[0]}, this reader knows {FORMAT_VERSION}",
-            newer=value[0] > FORMAT_VERSION,
-        )
-    if len(value) < 2:
-        raise UndecodableRecordError("truncated", "the value ends before the record type")
-    return _decode_type(value[1], key, value)
-
-
-def _decode_type(record_type: int, key: bytes, value: bytes) -> _Decoded:
-    if record_type in (COMBINED_SEGMENT, REBUILT_SEGMENT):
-        return _decode_segment(*_read_head(key, value), value)
-    if record_type == DEAD_ENTRIES:
-        return _decode_dead_entries(*_read_head(key, value), value)
-    if record_type == NODE_REGISTRATION:
-        return _decode_node(key, value)
-    if record_type == TOPIC_REBUILT:
-        return _decode_rebuild(key, value)
-    if record_type == GAPS:
-        try:
-            return decode_gaps(key, value)
-        except MalformedGapsError as error:
-            raise UndecodableRecordError(error.reason, str(error), error.newer) from error
-    raise UndecodableRecordError("record_type", f"record type {record_type} is not known", newer=True)
+    value = value_of_known_version(value)
+    decode_type = _DECODERS.get(value[1])
+    if decode_type is None:
+        raise UndecodableRecordError("record_type", f"record type {value[1]} is not known", newer=True)
+    return decode_type(key, RecordReader(value))
 
 
 def decode_or_keep_out(key: bytes | None, value: bytes | None) -> MetadataRecord:
@@ -208,46 +176,39 @@ def _size(raw: bytes | None) -> int:
     return 0 if raw is None else len(raw)
 
 
-def _head(record_type: int, segment_id: CombinedSegmentId, event_timestamp_ms: int) -> bytes:
-    return _HEAD.pack(FORMAT_VERSION, record_type, segment_id.to_bytes(), event_timestamp_ms)
+def _head(subject: str, record_type: int, segment_id: CombinedSegmentId, event_timestamp_ms: int) -> bytes:
+    return packed(subject, _HEAD, FORMAT_VERSION, record_type, segment_id.to_bytes(), event_timestamp_ms)
 
 
-def _read_head(key: bytes, value: bytes) -> tuple[CombinedSegmentId, int]:
-    """The segment's id and the event's timestamp."""
-    if len(value) < _HEAD.size:
-        raise UndecodableRecordError("truncated", f"{len(value)} bytes are less than the head's {_HEAD.size}")
-    _, _, raw_id, event_timestamp_ms = _HEAD.unpack_from(value)
+def _read_head(key: bytes, reader: RecordReader) -> tuple[int, CombinedSegmentId, int]:
+    """The record's type, the segment's id and the event's timestamp."""
+    fields: tuple[Any, ...] = reader.fields(_HEAD)
+    _, record_type, raw_id, event_timestamp_ms = fields
     if raw_id != key:
         raise UndecodableRecordError("key_mismatch", "key and value name different segments")
-    return CombinedSegmentId.from_bytes(raw_id), event_timestamp_ms
+    return record_type, CombinedSegmentId.from_bytes(raw_id), event_timestamp_ms
 
 
 def _encode_dead_entries(record: RemoteWalLogSegmentMetadataUpdate) -> bytes:
+    subject = f"dead entries of {record.combined_segment_id}"
     if len({entry.topic_id_partition for entry in record.entries}) != 1:
-        raise ValueError(f"dead entries of {record.combined_segment_id} must be of one partition")
-    try:
-        head = _head(DEAD_ENTRIES, record.combined_segment_id, record.event_timestamp_ms)
-        dead = _DEAD.pack(record.broker_id, record.leader_epoch)
-    except struct.error as error:
-        raise ValueError(f"dead entries of {record.combined_segment_id}: {error}") from error
+        raise ValueError(f"{subject} must be of one partition")
+    head = _head(subject, DEAD_ENTRIES, record.combined_segment_id, record.event_timestamp_ms)
+    dead = packed(subject, _DEAD, record.broker_id, record.leader_epoch)
     return b"".join((head, dead, encode_entries(record.entries)))
 
 
-def _decode_segment(segment_id: CombinedSegmentId, event_timestamp_ms: int, value: bytes) -> PublishedSegment:
-    custom_start = _HEAD.size + _SEGMENT.size
-    if len(value) < custom_start:
-        raise UndecodableRecordError("truncated", f"{len(value)} bytes are less than {custom_start}")
-    state, size_bytes, custom_length = _SEGMENT.unpack_from(value, _HEAD.size)
-    entries_start = custom_start + custom_length
+def _decode_segment(key: bytes, reader: RecordReader) -> PublishedSegment:
+    record_type, segment_id, event_timestamp_ms = _read_head(key, reader)
+    state, size_bytes, custom_length = reader.fields(_SEGMENT)
     if custom_length > CUSTOM_METADATA_MAX_BYTES:
         raise UndecodableRecordError("custom_metadata", f"{custom_length} bytes of custom metadata")
-    if len(value) < entries_start:
-        raise UndecodableRecordError("truncated", f"{len(value)} bytes, custom metadata ends at {entries_start}")
+    custom_metadata = bytes(reader.take(custom_length))
     if state not in _STATES:
         raise UndecodableRecordError("state", f"state {state} is not known")
     if size_bytes < UNKNOWN_POSITION:
         raise UndecodableRecordError("size", f"an object of {size_bytes} bytes")
-    entry_block = value[entries_start:]
+    entry_block = reader.rest()
     if entry_block:
         try:
             entry_columns.check(entry_block)
@@ -258,21 +219,17 @@ def _decode_segment(segment_id: CombinedSegmentId, event_timestamp_ms: int, valu
         RemoteLogSegmentState(state),
         event_timestamp_ms,
         size_bytes,
-        value[custom_start:entries_start],
+        custom_metadata,
         entry_block,
-        is_rebuilt=value[1] == REBUILT_SEGMENT,
+        is_rebuilt=record_type == REBUILT_SEGMENT,
     )
 
 
-def _decode_dead_entries(
-    segment_id: CombinedSegmentId, event_timestamp_ms: int, value: bytes
-) -> RemoteWalLogSegmentMetadataUpdate:
-    entries_start = _HEAD.size + _DEAD.size
-    if len(value) < entries_start:
-        raise UndecodableRecordError("truncated", f"{len(value)} bytes are less than {entries_start}")
-    broker_id, leader_epoch = _DEAD.unpack_from(value, _HEAD.size)
+def _decode_dead_entries(key: bytes, reader: RecordReader) -> RemoteWalLogSegmentMetadataUpdate:
+    _, segment_id, event_timestamp_ms = _read_head(key, reader)
+    broker_id, leader_epoch = reader.fields(_DEAD)
     try:
-        entries = decode_entries(value[entries_start:])
+        entries = decode_entries(reader.rest())
     except ValueError as error:
         raise UndecodableRecordError("entries", str(error)) from error
     if len({entry.topic_id_partition for entry in entries}) != 1:
@@ -281,41 +238,41 @@ def _decode_dead_entries(
 
 
 def _node_key(broker_id: int) -> bytes:
-    try:
-        return _NODE_KEY + _NODE_ID.pack(broker_id)
-    except struct.error as error:
-        raise ValueError(f"registration of broker {broker_id}: {error}") from error
+    return _NODE_KEY + packed(f"registration of broker {broker_id}", _NODE_ID, broker_id)
 
 
 def _encode_node(record: RemoteWalNodeRegistration) -> bytes:
-    if min(record.broker_id, record.caretaker_broker_id) < 0 or not 0 <= record.incarnation <= _MAX_INCARNATION:
+    if min(record.broker_id, record.caretaker_broker_id) < 0 or not 0 <= record.incarnation <= HIGHEST_INCARNATION:
         raise ValueError(f"{record} is out of range")
-    try:
-        return _NODE.pack(
-            FORMAT_VERSION,
-            NODE_REGISTRATION,
-            record.broker_id,
-            record.caretaker_broker_id,
-            record.incarnation,
-            record.event_timestamp_ms,
-        )
-    except struct.error as error:
-        raise ValueError(f"registration of broker {record.broker_id}: {error}") from error
+    return packed(
+        f"registration of broker {record.broker_id}", _NODE, FORMAT_VERSION, NODE_REGISTRATION, record.broker_id,
+        record.caretaker_broker_id, record.incarnation, record.event_timestamp_ms,
+    )  # fmt: skip
 
 
-def _decode_node(key: bytes, value: bytes) -> RemoteWalNodeRegistration:
-    if len(value) != _NODE.size:
-        raise UndecodableRecordError("node", f"{len(value)} bytes, a registration has {_NODE.size}")
-    _, _, broker_id, caretaker_broker_id, incarnation, event_timestamp_ms = _NODE.unpack(value)
-    if min(broker_id, caretaker_broker_id) < 0 or not 0 <= incarnation <= _MAX_INCARNATION:
+def _decode_node(key: bytes, reader: RecordReader) -> RemoteWalNodeRegistration:
+    if reader.left != _NODE.size:
+        raise UndecodableRecordError("node", f"{reader.left} bytes, a registration has {_NODE.size}")
+    _, _, broker_id, caretaker_broker_id, incarnation, event_timestamp_ms = reader.fields(_NODE)
+    if min(broker_id, caretaker_broker_id) < 0 or not 0 <= incarnation <= HIGHEST_INCARNATION:
         raise UndecodableRecordError("node", "a broker id or the incarnation is out of range")
     if key != _node_key(broker_id):
         raise UndecodableRecordError("key_mismatch", "key and value name different brokers")
     return RemoteWalNodeRegistration(broker_id, incarnation, caretaker_broker_id, event_timestamp_ms)
 
 
-def _decode_rebuild(key: bytes, value: bytes) -> RemoteWalTopicRebuilt:
-    if len(value) != _TOPIC.size or key != _TOPIC_KEY:
-        raise UndecodableRecordError("topic", f"{len(value)} bytes, the record of a rebuild has {_TOPIC.size}")
-    _, _, topic_id, event_timestamp_ms = _TOPIC.unpack(value)
-    return RemoteWalTopicRebuilt(TopicId(topic_id), event_timestamp_ms)
+def _decode_rebuild(key: bytes, reader: RecordReader) -> RemoteWalTopicRebuilt:
+    if reader.left != _TOPIC.size or key != _TOPIC_KEY:
+        raise UndecodableRecordError("topic", f"{reader.left} bytes, the record of a rebuild has {_TOPIC.size}")
+    fields: tuple[Any, ...] = reader.fields(_TOPIC)
+    return RemoteWalTopicRebuilt(TopicId(fields[2]), fields[3])
+
+
+_DECODERS: Final[Mapping[int, Callable[[bytes, RecordReader], _Decoded]]] = {
+    COMBINED_SEGMENT: _decode_segment,
+    DEAD_ENTRIES: _decode_dead_entries,
+    NODE_REGISTRATION: _decode_node,
+    REBUILT_SEGMENT: _decode_segment,
+    TOPIC_REBUILT: _decode_rebuild,
+    GAPS: decode_gaps,
+}

@@ -5,13 +5,14 @@ all of a batch by the same few numpy operations. Every other record (another typ
 `serde.decode`, one by one. So what a record means, and why one is refused, is said in one place.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metadata_topic.records.serde import COMBINED_SEGMENT, CUSTOM_METADATA_MAX_BYTES, FORMAT_VERSION, REBUILT_SEGMENT
+from metadata_topic.records.record_fields import FORMAT_VERSION
+from metadata_topic.records.serde import COMBINED_SEGMENT, CUSTOM_METADATA_MAX_BYTES, REBUILT_SEGMENT
 from plugin.entry_column_batches import PADDING_BYTES, Bools, EntryBatch, Ints, decode_blocks, gather
 from plugin.segment_metadata import UNKNOWN_POSITION, RemoteLogSegmentState
 
@@ -128,15 +129,6 @@ def _placed(blocks: EntryBatch, with_block: Ints, place: Ints, records: int) -> 
     good = with_block[blocks.is_good]
     counts = np.zeros(records, dtype=np.int64)
     counts[place[good]] = blocks.counts[blocks.is_good]
-    return EntryBatch(
-        np.ones(records, dtype=np.bool_),
-        counts,
-        place[with_block[blocks.block]],
-        blocks.topic_ids,
-        blocks.partition,
-        blocks.leader_epoch,
-        blocks.first_offset,
-        blocks.last_offset,
-        blocks.start_file_position,
-        blocks.end_file_position,
+    return replace(
+        blocks, is_good=np.ones(records, dtype=np.bool_), counts=counts, block=place[with_block[blocks.block]]
     )

@@ -28,12 +28,12 @@ size  field                                         remark
 """
 
 import struct
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from functools import partial
+from typing import Final, NamedTuple
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.records.serde import FORMAT_VERSION, UndecodableRecordError
+from metadata_topic.records.record_fields import FORMAT_VERSION, RecordReader, UndecodableRecordError, packed
 
 USAGE: Final = 32
 USAGE_KEY: Final = b"rwm:usage:"
@@ -43,8 +43,7 @@ _HEAD: Final = struct.Struct(">BBiQQqqH")
 _STORE: Final = struct.Struct(">7Q")
 _PEER: Final = struct.Struct(">iQQ")
 _TOPIC: Final = struct.Struct(">16siQQ")
-
-Row = TypeVar("Row")
+_COUNTS: Final = {bits: struct.Struct(f">{code}") for bits, code in ((8, "B"), (16, "H"), (32, "I"))}
 
 
 class StoreUsage(NamedTuple):
@@ -103,26 +102,26 @@ def is_usage_key(key: bytes) -> bool:
 
 def encode_usage_key(record: UsageRecord) -> bytes:
     """Raises ValueError when a field is beyond what the format holds."""
-    return USAGE_KEY + _packed(record, _ID, record.broker_id, record.incarnation, record.sequence)
+    return USAGE_KEY + packed(_name(record), _ID, record.broker_id, record.incarnation, record.sequence)
 
 
 def encode_usage(record: UsageRecord) -> bytes:
     """Raises ValueError when a field is beyond what the format holds."""
+    pack = partial(packed, _name(record))
     rack = (record.rack or "").encode()
     parts = [
-        _packed(
-            record, _HEAD, FORMAT_VERSION, USAGE, record.broker_id, record.incarnation, record.sequence,
+        pack(
+            _HEAD, FORMAT_VERSION, USAGE, record.broker_id, record.incarnation, record.sequence,
             record.event_timestamp_ms, record.since_ms, len(rack),
         ),
         rack,
-        _packed(record, struct.Struct(">H"), len(record.stores)),
+        pack(_COUNTS[16], len(record.stores)),
     ]  # fmt: skip
     for store in record.stores:
         name = store.prices.encode()
-        parts += [_packed(record, struct.Struct(">B"), len(name)), name, _packed(record, _STORE, *store[1:])]
+        parts += [pack(_COUNTS[8], len(name)), name, pack(_STORE, *store[1:])]
     for layout, rows in ((_PEER, record.followers), (_TOPIC, record.topics)):
-        parts.append(_packed(record, struct.Struct(">I"), len(rows)))
-        parts += [_packed(record, layout, *row) for row in rows]
+        parts += [pack(_COUNTS[32], len(rows)), *(pack(layout, *row) for row in rows)]
     return b"".join(parts)
 
 
@@ -136,12 +135,15 @@ def decode_usage(key: bytes | None, value: bytes | None) -> UsageRecord:
         raise UndecodableRecordError(
             "version", f"format version {value[0]}, record type {value[1]}", newer=value[0] > FORMAT_VERSION
         )
-    reader = _Reader(value)
-    _, _, broker_id, incarnation, sequence, event_timestamp_ms, since_ms, rack_length = reader.take(_HEAD)
-    rack = reader.text(rack_length)
-    stores = tuple(_read_store(reader) for _ in range(*reader.take(struct.Struct(">H"))))
-    followers = tuple(reader.rows(_PEER, FollowerUsage._make))
-    topics = tuple(reader.rows(_TOPIC, TopicUsage._make))
+    reader = RecordReader(value)
+    _, _, broker_id, incarnation, sequence, event_timestamp_ms, since_ms, rack_length = reader.fields(_HEAD)
+    rack = _text(reader, rack_length)
+    stores = tuple(
+        StoreUsage(_text(reader, *reader.fields(_COUNTS[8])), *reader.fields(_STORE))
+        for _ in range(*reader.fields(_COUNTS[16]))
+    )
+    followers = tuple(map(FollowerUsage._make, reader.rows(_PEER, *reader.fields(_COUNTS[32]))))
+    topics = tuple(map(TopicUsage._make, reader.rows(_TOPIC, *reader.fields(_COUNTS[32]))))
     reader.end()
     record = UsageRecord(
         broker_id, incarnation, sequence, event_timestamp_ms, since_ms, rack or None, stores, followers, topics
@@ -151,46 +153,12 @@ def decode_usage(key: bytes | None, value: bytes | None) -> UsageRecord:
     return record
 
 
-def _packed(record: UsageRecord, layout: struct.Struct, *fields: object) -> bytes:
+def _name(record: UsageRecord) -> str:
+    return f"usage of broker {record.broker_id}"
+
+
+def _text(reader: RecordReader, length: int) -> str:
     try:
-        return layout.pack(*fields)
-    except struct.error as error:
-        raise ValueError(f"usage of broker {record.broker_id}: {error}") from error
-
-
-def _read_store(reader: "_Reader") -> StoreUsage:
-    [length] = reader.take(struct.Struct(">B"))
-    return StoreUsage(reader.text(length), *reader.take(_STORE))
-
-
-class _Reader:
-    """Takes fields off a value, and knows where it ends."""
-
-    def __init__(self, value: bytes) -> None:
-        self._value = value
-        self._at = 0
-
-    def take(self, layout: struct.Struct) -> tuple[int, ...]:
-        return layout.unpack(self._bytes(layout.size))
-
-    def text(self, length: int) -> str:
-        try:
-            return self._bytes(length).decode()
-        except UnicodeDecodeError as error:
-            raise UndecodableRecordError("text", "a name is not UTF-8") from error
-
-    def rows(self, layout: struct.Struct, make: Callable[[Iterable[int]], Row]) -> list[Row]:
-        [count] = self.take(struct.Struct(">I"))
-        # The count is held against what is there before anything is made of it.
-        return [make(fields) for fields in layout.iter_unpack(self._bytes(count * layout.size))]
-
-    def end(self) -> None:
-        if self._at != len(self._value):
-            raise UndecodableRecordError("trailing", f"{len(self._value) - self._at} bytes after the end")
-
-    def _bytes(self, length: int) -> bytes:
-        taken = self._value[self._at : self._at + length]
-        if len(taken) < length:
-            raise UndecodableRecordError("truncated", f"{len(self._value)} bytes end within a field")
-        self._at += length
-        return taken
+        return bytes(reader.take(length)).decode()
+    except UnicodeDecodeError as error:
+        raise UndecodableRecordError("text", "a name is not UTF-8") from error

@@ -18,7 +18,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as fn
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from metadata_topic.records.serde import UndecodableRecordError
+from metadata_topic.records.record_fields import UndecodableRecordError
 from metadata_topic.records.usage_record import USAGE, UsageRecord, decode_usage
 
 if TYPE_CHECKING:

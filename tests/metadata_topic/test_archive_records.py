@@ -12,6 +12,7 @@ from metadata_topic.records.archive_records import (
     SourceSegments,
     UnknownArchiveRecord,
 )
+from metadata_topic.records.record_fields import UndecodableRecordError
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import FINISHED
 from tests.metadata_topic.archive_strategies import archive_records, committed, deleting, object_id, prepared
@@ -33,7 +34,7 @@ def test_combined_segments_and_archive_objects_are_told_apart_by_their_keys() ->
     key, value = records.encode_key(COMMITTED.object_id), records.encode(COMMITTED)
     assert records.is_archive_key(key)
     assert isinstance(serde.decode_or_keep_out(key, value), UnknownRecord)
-    with pytest.raises(serde.UndecodableRecordError, match="foreign_key"):
+    with pytest.raises(UndecodableRecordError, match="foreign_key"):
         records.decode(serde.encode_key(record.combined_segment_id), serde.encode(record))
 
 

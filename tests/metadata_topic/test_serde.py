@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadata_topic.records import serde
+from metadata_topic.records.record_fields import UndecodableRecordError
 from metadata_topic.records.records import (
     PublishedSegment,
     RemoteWalLogSegmentMetadataUpdate,
@@ -55,7 +56,7 @@ def test_no_truncated_record_is_taken_for_a_whole_one(
     for length in range(len(value)):
         try:
             read = serde.decode(key, value[:length])
-        except serde.UndecodableRecordError:
+        except UndecodableRecordError:
             continue
         # Cut exactly before the entries, a segment's record is one without entries: legal, and of no harm.
         assert isinstance(read, PublishedSegment)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId
-from metadata_topic.records.serde import UndecodableRecordError, decode_or_keep_out
+from metadata_topic.records.record_fields import UndecodableRecordError
+from metadata_topic.records.serde import decode_or_keep_out
 from metadata_topic.records.usage_record import (
     FollowerUsage,
     StoreUsage,
