@@ -3,8 +3,6 @@
 Nobody else tells why a broker that is refused on this way does not replicate, so its first Fetch is looked at.
 """
 
-import asyncio
-
 import structlog
 
 from kafka_log.crc32c import Buffer
@@ -18,11 +16,16 @@ from replication.wire.fetch_frame import (
 )
 from replication.wire.framed_connection import SIZE_PREFIX, FramedConnection
 from replication.wire.metrics import ReplicationMetrics
+from replication.wire.relay_tasks import run_until_one_ends
 
 log = structlog.get_logger(__name__)
 
 _REFUSALS = {29: "TOPIC_AUTHORIZATION_FAILED", 31: "CLUSTER_AUTHORIZATION_FAILED"}
 """What a broker answers to a replica's Fetch without ClusterAction."""
+
+
+_REQUESTS = 0
+"""The place of that task: the local broker ended it, not the leader's."""
 
 
 class BypassRelay:
@@ -41,22 +44,11 @@ class BypassRelay:
 
     async def run(self) -> None:
         """Only an unexpected error is raised."""
-        requests, responses = (
-            asyncio.create_task(relay) for relay in (self._relay_requests(), self._relay_responses())
-        )
-        tasks = [requests, responses]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                error = task.exception()
-                if error is not None and not isinstance(error, ConnectionError):
-                    raise error
-            if self._asked and not self._answered and requests not in done:
+            ended = await run_until_one_ends(self._relay_requests(), self._relay_responses())
+            if self._asked and not self._answered and _REQUESTS not in ended:
                 self._refused("bypass_refused", str(self._leader.error or "closed without an answer"))
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             self._metrics.connection_ended("broker", self._broker.error)
             self._metrics.connection_ended("bypass", self._leader.error)
 

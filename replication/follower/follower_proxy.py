@@ -34,6 +34,7 @@ from replication.wire.metrics import PeerByteCount, ReplicationMetrics
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES, PeerChannel
 from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos, listen
 from replication.wire.peer_protocol import Announcement, Hello, MessageKind, PeerRefusedError, encode_inline_request
+from replication.wire.relay_tasks import run_until_one_ends
 from replication.wire.splicer import SpliceError, splice
 from rlm.write_path.metrics import StageTimes
 
@@ -213,20 +214,15 @@ class _FollowerRelay:
         if hydration.segments.breaker.is_open:
             self._breaker_changed(is_open=True)
         self._tell_links()
-        tasks = [
-            asyncio.create_task(self._relay_requests()),
-            asyncio.create_task(self._receive()),
-            asyncio.create_task(self._relay_responses()),
-        ]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                self._ended(task)
+            await run_until_one_ends(self._relay_requests(), self._receive(), self._relay_responses())
+        except MalformedFrameError as error:
+            self._context.metrics.fault("peer_frame_malformed")
+            self._defects.met("connection", error)
         finally:
             hydration.on_breaker_change.remove(self._breaker_changed)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            self._context.metrics.connection_ended("broker", self._broker.error)
+            self._context.metrics.connection_ended("peer", self._leader.error)
             self._hold(-self._held_bytes)
             self._peer_bytes.update()
 
@@ -237,16 +233,6 @@ class _FollowerRelay:
             self._context.budget.take(size)
         elif size < 0:
             self._context.budget.give_back(-size)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._context.metrics.connection_ended("broker", self._broker.error)
-        self._context.metrics.connection_ended("peer", self._leader.error)
-        error = task.exception()
-        if isinstance(error, MalformedFrameError):
-            self._context.metrics.fault("peer_frame_malformed")
-            self._defects.met("connection", error)
-        elif error is not None and not isinstance(error, ConnectionError):
-            raise error
 
     async def _relay_requests(self) -> None:
         while (frame := await self._broker.read_frame()) is not None:
@@ -266,8 +252,10 @@ class _FollowerRelay:
             self._peer_bytes.update()
             kind, body = message
             if kind in _ANNOUNCING_KINDS:
-                with self._defects.survived("announcement"):
+                try:
                     self._announced(kind, body)
+                except Exception as error:
+                    self._defects.met("announcement", error)
             else:
                 self._hold(len(body))
                 await self._responses.put(message)

@@ -38,7 +38,7 @@ class FetchPatience:
         self._uploaded_s = -math.inf
         self._pause_s = GATHER_PAUSE_MIN_S
         self._again_s = -math.inf
-        self._fetch_offsets: dict[TopicIdPartition, int] = {}
+        self.fetch_offsets: dict[TopicIdPartition, int] = {}
         """What the follower has: in a fetch session only what changed is asked for anew."""
         self._lacking: dict[TopicIdPartition, int] = {}
         """What is stored beyond."""
@@ -46,7 +46,7 @@ class FetchPatience:
     def uploaded(self, next_offsets: Mapping[TopicIdPartition, int], size_bytes: int, now_s: float) -> None:
         """An object was uploaded that has so many bytes for this follower, up to these offsets."""
         for partition, next_offset in next_offsets.items():
-            if next_offset > self._fetch_offsets.get(partition, -1):
+            if next_offset > self.fetch_offsets.get(partition, -1):
                 self._lacking[partition] = next_offset
         if now_s - self._uploaded_s > GATHER_RECENT_S:
             self._round = RoundSize()
@@ -55,13 +55,13 @@ class FetchPatience:
 
     def fetched(self, partition: TopicIdPartition, offset: int) -> None:
         """The follower has all below this offset."""
-        self._fetch_offsets[partition] = offset
+        self.fetch_offsets[partition] = offset
         if offset >= self._lacking.get(partition, math.inf):
             del self._lacking[partition]
 
     def dropped(self, partition: TopicIdPartition) -> None:
         """The partition is not led here any more, or was truncated."""
-        self._fetch_offsets.pop(partition, None)
+        self.fetch_offsets.pop(partition, None)
         self._lacking.pop(partition, None)
 
     def wait(self, max_wait_ms: int, min_bytes: int, now_s: float) -> tuple[int, int] | None:

@@ -42,7 +42,8 @@ class LeaderProxy:
         limits = context.limits
         self._shares = ConnectionShares(limits.max_connections, limits.max_connections_of_one)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._relays: set[LeaderRelay] = set()
+        self.relays: set[LeaderRelay] = set()
+        """One for each connection whose peer was taken."""
         self._watermarks = WatermarkTimes(context.stage_times)
 
     async def start(self, listener: Listener, tls: ssl.SSLContext | None) -> None:
@@ -85,11 +86,11 @@ class LeaderProxy:
             capabilities = self._greet(peer, first, share) if is_hello(first) else None
             await connect_framed(self._context.broker, broker)
             relay = LeaderRelay(self._context, peer, broker, capabilities, self._watermarks)
-            self._relays.add(relay)
+            self.relays.add(relay)
             try:
                 await relay.run(None if is_hello(first) else first)
             finally:
-                self._relays.discard(relay)
+                self.relays.discard(relay)
         except TooManyConnectionsError as error:
             self._too_many(error)
         except (PeerRefusedError, MalformedFrameError) as error:
@@ -151,7 +152,7 @@ class LeaderProxy:
             self._watermarks.stored(item.topic_id_partition, item.last_offset + 1, item.seen_s)
         if self._context.catch_up is not None:
             self._context.catch_up.found.uploaded(segment.combined_segment_id)
-        for relay in self._relays:
+        for relay in self.relays:
             relay.announce(segment)
         self._context.uploads.notify()
         self._context.stage_times.observe("announced", self._context.clock() - segment.stored_s)
@@ -161,7 +162,7 @@ class LeaderProxy:
         self._context.index.drop_from(partition, offset)
         if self._context.catch_up is not None:
             self._context.catch_up.found.drop_from(partition, offset)
-        for relay in self._relays:
+        for relay in self.relays:
             relay.truncated(partition)
 
     def partition_released(self, partition: TopicIdPartition) -> None:
@@ -170,6 +171,6 @@ class LeaderProxy:
         if self._context.catch_up is not None:
             self._context.catch_up.found.drop(partition)
         self._watermarks.drop(partition)
-        for relay in self._relays:
+        for relay in self.relays:
             relay.forget(partition)
         self._context.uploads.notify()

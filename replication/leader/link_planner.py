@@ -11,35 +11,18 @@ or the time came that the last answer named. Rules:
 - In partitions where inline is cheaper, links are used only when they save enough (a follower that catches up).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-from kafka_log.crc32c import Buffer, crc32c
-from kafka_log.record_batch import HEADER_PREFIX_BYTES, BatchSpan, CorruptBatchError, scan_batches
+from kafka_log.crc32c import Buffer
+from kafka_log.record_batch import HEADER_PREFIX_BYTES, CorruptBatchError, scan_batches
 from kafka_log.topic_partition import TopicIdPartition
 from replication.leader.link_index import LinkIndex, StoredBatch
-from replication.wire.fetch_frame import CONSUMER_REPLICA_ID, FetchResponseView, RecordsField
-from replication.wire.link import MAX_ITEMS, Cut, InlineBytes, LinkedResponse, Part, SegmentLink
+from replication.leader.links_of_stored_batches import PlannedField, SendLinked, with_links
+from replication.wire.fetch_frame import CONSUMER_REPLICA_ID, FetchResponseView
+from replication.wire.link import MAX_ITEMS
 from rlm.write_path.led_views import LedPartitions
 from rlm.write_path.link_policy import LinkMode
-
-
-@dataclass(slots=True)
-class PlannedField:
-    """A records field under consideration. `stored` is the run of its first batches that are in object storage."""
-
-    records: RecordsField
-    partition: TopicIdPartition
-    batches: list[BatchSpan]
-    mode: LinkMode
-    stored: list[StoredBatch] = field(default_factory=list)
-    gave_up: bool = False
-    """It has waited for as long as it may, so in this response its bytes go inline."""
-
-    @property
-    def linked_bytes(self) -> int:
-        """Bytes that links would stand for."""
-        return self.batches[len(self.stored) - 1].end - self.batches[0].start if self.stored else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +37,6 @@ class WaitForUploads:
     until_s: float
     partitions: tuple[TopicIdPartition, ...]
     """Whose uploads are awaited."""
-
-
-@dataclass(frozen=True, slots=True)
-class SendLinked:
-    """Send this instead of the frame."""
-
-    response: LinkedResponse
-    linked: tuple[tuple[TopicIdPartition, int, int], ...]
-    """(partition, next offset after the linked batches, bytes)."""
-    inline: tuple[tuple[TopicIdPartition, int], ...]
-    """(partition, bytes) that stay in the response."""
 
 
 Verdict = PassThrough | WaitForUploads | SendLinked
@@ -162,7 +134,7 @@ class LinkPlanner:
                 return PassThrough()
             since = min(self._waiting_since[planned.partition] for planned in waiting)
             return WaitForUploads(since + self._limits.wait_max_s, tuple(planned.partition for planned in waiting))
-        linked = self._linked({planned.partition for planned in waiting})
+        linked = with_links(self._frame, self._fields, {planned.partition for planned in waiting})
         return linked if linked.response.items <= MAX_ITEMS else PassThrough()
 
     def _find_stored(self, planned: PlannedField) -> None:
@@ -203,53 +175,3 @@ class LinkPlanner:
         if any(planned.stored and planned.mode is LinkMode.LINK for planned in self._fields):
             return True
         return sum(planned.linked_bytes for planned in self._fields) >= self._limits.break_even_bytes
-
-    def _linked(self, waiting: set[TopicIdPartition]) -> SendLinked:
-        cuts: list[Cut] = []
-        skeleton: list[Buffer] = []
-        linked: list[tuple[TopicIdPartition, int, int]] = []
-        inline: list[tuple[TopicIdPartition, int]] = []
-        frame = memoryview(self._frame)
-        position = skeleton_bytes = 0
-        for planned in self._fields:
-            records = planned.records
-            if not planned.stored and planned.partition not in waiting:
-                inline.append((planned.partition, records.records_end - records.records_start))
-                continue
-            parts = self._links(planned)
-            if planned.stored:
-                linked.append(
-                    (
-                        planned.partition,
-                        planned.batches[len(planned.stored) - 1].last_offset + 1,
-                        planned.linked_bytes,
-                    )
-                )
-                rest = frame[planned.batches[len(planned.stored) - 1].end : records.records_end]
-                if planned.mode is LinkMode.INLINE and len(rest):
-                    parts.append(InlineBytes(rest))
-                    inline.append((planned.partition, len(rest)))
-            skeleton.append(frame[position : records.length_start])
-            skeleton_bytes += records.length_start - position
-            position = records.records_end
-            cuts.append(Cut(skeleton_bytes, tuple(parts)))
-        skeleton.append(frame[position:])
-        return SendLinked(LinkedResponse(len(frame), tuple(cuts), tuple(skeleton)), tuple(linked), tuple(inline))
-
-    def _links(self, planned: PlannedField) -> list[Part]:
-        """One link for each run of batches that lie one after the other in one object."""
-        parts: list[Part] = []
-        frame = memoryview(self._frame)
-        first = 0
-        for index in range(1, len(planned.stored) + 1):
-            if index < len(planned.stored) and _adjoin(planned.stored[index - 1], planned.stored[index]):
-                continue
-            run = frame[planned.batches[first].start : planned.batches[index - 1].end]
-            start = planned.stored[first]
-            parts.append(SegmentLink(start.object_id, start.start_position, len(run), crc32c(run)))
-            first = index
-        return parts
-
-
-def _adjoin(left: StoredBatch, right: StoredBatch) -> bool:
-    return left.object_id == right.object_id and left.end_position == right.start_position

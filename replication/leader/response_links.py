@@ -1,111 +1,96 @@
-"""Links in the place of the records of one connection's responses, and the wait for them.
+"""Links in the place of the records of one connection's responses, and how long to wait for them. Sans-IO.
 
 Whatever goes wrong in here sends the original (`LinkDefects`): that links cannot be planned is no reason not to
 replicate.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
-from replication.leader.catch_up import Announce, FollowerCatchUp
 from replication.leader.leader_context import LeaderContext
-from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
+from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, WaitForUploads
+from replication.leader.links_of_stored_batches import SendLinked
+from replication.leader.read_ahead import ReadAhead
 from replication.wire.fetch_frame import FetchResponseView
 from replication.wire.link import encode_linked_response
 from replication.wire.link_defects import LinkDefects
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedMessage:
-    """What to send in the place of a response, and what of it is linked."""
-
-    kind: MessageKind
-    body: list[Buffer]
-    sent: SendLinked
-
-
 class ResponseLinks:
-    """Plans the responses of one connection, one at a time. Used from the event loop alone."""
+    """Plans the responses of one connection, one at a time."""
 
     def __init__(
-        self, context: LeaderContext, defects: LinkDefects, capabilities: PeerCapabilities, announce: Announce
+        self,
+        context: LeaderContext,
+        defects: LinkDefects,
+        capabilities: PeerCapabilities,
+        read_ahead: ReadAhead | None,
     ) -> None:
-        """`announce` tells the follower's agent what to read ahead of a broker that is far behind."""
+        """`read_ahead` finds what the link index does not hold; None: such batches go inline."""
         self._context = context
         self._defects = defects
         self._is_paused = False
-        self._capabilities = capabilities
-        self._catch_up: FollowerCatchUp | None = None
-        if context.catch_up is not None and PeerCapabilities.LINKS in capabilities:
-            self._catch_up = FollowerCatchUp(context.catch_up, announce, context.uploads.notify, capabilities)
+        self._understands_links = PeerCapabilities.LINKS in capabilities
+        self._is_told_of_old = PeerCapabilities.CATCH_UP in capabilities
+        self._read_ahead = read_ahead
         limits = PlannerLimits(context.limits.link_wait_max_s, context.limits.break_even_bytes)
-        self._planner = LinkPlanner(context.index, context.led, limits, self._catch_up.plan if self._catch_up else None)
+        self._planner = LinkPlanner(context.index, context.led, limits, read_ahead)
+        self._begun_s = 0.0
+        self._is_waiting = False
 
     @property
     def are_given(self) -> bool:
         """Whether responses may be linked now."""
-        return PeerCapabilities.LINKS in self._capabilities and not self._is_paused and not self._defects.links_rest
+        return self._understands_links and not self._is_paused and not self._defects.links_rest
 
     def paused(self, *, paused: bool) -> None:
         """The peer wants none for now, or wants them again."""
         self._is_paused = paused
         self._context.metrics.fault("links_paused" if paused else "links_resumed")
-        self._context.uploads.notify()
 
-    async def planned(
-        self, frame: Buffer, view: FetchResponseView, received_s: float, follower_id: int, is_gone: Callable[[], bool]
-    ) -> SendLinked | None:
-        """The response with links, waiting for them while that is worth it; None to send it as it is."""
-        with self._defects.survived("planning"):
+    def begin(self, frame: Buffer, view: FetchResponseView, follower_id: int, received_s: float, now_s: float) -> bool:
+        """Take up a response; False when it is to be sent as it is. All times are monotonic seconds."""
+        self._begun_s, self._is_waiting = now_s, False
+        try:
             self._planner.begin(frame, view, follower_id)
-            if self._planner.has_records:
-                self._context.stage_times.observe("answered", self._context.clock() - received_s)
-            return await self._waited_for(is_gone)
-        return None
+        except Exception as error:
+            self._defects.met("planning", error)
+            return False
+        if self._planner.has_records:
+            self._context.stage_times.observe("answered", now_s - received_s)
+        return True
 
-    async def _waited_for(self, is_gone: Callable[[], bool]) -> SendLinked | None:
-        context = self._context
-        started_s = context.clock()
-        waited = False
-        while self.are_given and not is_gone():
-            verdict = self._planner.decide(context.clock())
-            self._begin_reads()
+    def step(self, now_s: float) -> SendLinked | WaitForUploads | None:
+        """The response with links, or until when to wait for them at most; None to send it as it is."""
+        if not self.are_given:
+            return None
+        try:
+            verdict = self._planner.decide(now_s)
             if isinstance(verdict, WaitForUploads):
-                if not waited:
-                    context.led.links_wanted(verdict.partitions)
-                waited = True
-                await context.uploads.wait(verdict.until_s - context.clock())
-                continue
-            if waited:
-                context.stage_times.observe("link_wait", context.clock() - started_s)
-                if isinstance(verdict, PassThrough):
-                    context.metrics.fault("link_wait_timeout")
-            return verdict if isinstance(verdict, SendLinked) else None
-        return None
+                if not self._is_waiting:
+                    self._context.led.links_wanted(verdict.partitions)
+                self._is_waiting = True
+                return verdict
+        except Exception as error:
+            self._defects.met("planning", error)
+            return None
+        if self._is_waiting:
+            self._context.stage_times.observe("link_wait", now_s - self._begun_s)
+            if isinstance(verdict, PassThrough):
+                self._context.metrics.fault("link_wait_timeout")
+        return verdict if isinstance(verdict, SendLinked) else None
 
-    def _begin_reads(self) -> None:
-        if self._catch_up is not None:
-            self._catch_up.begin_reads()
-
-    def message(self, sent: SendLinked) -> LinkedMessage | None:
+    def message(self, sent: SendLinked) -> tuple[MessageKind, list[Buffer]] | None:
         """It is about to be sent; None to send the original."""
-        with self._defects.survived("planning"):
+        try:
             body = encode_linked_response(sent.response)
-            is_old = self._catch_up is not None and self._catch_up.plan.sent(sent)
-            self._begin_reads()
-            is_told = is_old and PeerCapabilities.CATCH_UP in self._capabilities
-            return LinkedMessage(MessageKind.LINKED_OLD if is_told else MessageKind.LINKED, body, sent)
-        return None
+            is_old = self._read_ahead is not None and self._read_ahead.sent(sent)
+        except Exception as error:
+            self._defects.met("planning", error)
+            return None
+        return MessageKind.LINKED_OLD if is_old and self._is_told_of_old else MessageKind.LINKED, body
 
     def truncated(self, partition: TopicIdPartition) -> None:
         """What was read ahead of the follower may be of a log that is none any more."""
-        if self._catch_up is not None:
-            self._catch_up.plan.forget(partition)
-
-    def close(self) -> None:
-        """The connection ended."""
-        if self._catch_up is not None:
-            self._catch_up.close()
+        if self._read_ahead is not None:
+            self._read_ahead.forget(partition)

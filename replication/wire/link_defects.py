@@ -63,24 +63,3 @@ class LinkDefects:
         if rest_s:
             told = str(error) if isinstance(error, MalformedFrameError) else defect_site(error)
             log.error("link_defect", where=where, defect=told, **self._peer, inline_for_s=rest_s)
-
-    def survived(self, where: str) -> "_Survived":
-        """`with` it, what is done inside may fail without more harm than links that rest."""
-        return _Survived(self, where)
-
-
-class _Survived:
-    __slots__ = ("_defects", "_where")
-
-    def __init__(self, defects: LinkDefects, where: str) -> None:
-        self._defects = defects
-        self._where = where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._defects.met(self._where, error)
-        return True

@@ -31,7 +31,8 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from replication.leader.link_index import LinkIndex
-from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, SendLinked, WaitForUploads
+from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, WaitForUploads
+from replication.leader.links_of_stored_batches import SendLinked
 from replication.wire.fetch_frame import scan_fetch_response
 from replication.wire.link import LinkedResponse, decode_linked_response, encode_linked_response
 from replication.wire.splicer import SpliceError, splice

@@ -42,8 +42,8 @@ async def test_partitions_that_are_not_led_here_leave_nothing_behind(monkeypatch
         follower = await agents.connect()
         for number in range(100):
             await follower.fetch({number: 5})
-        (relay,) = agents.leader._relays
-        assert relay._patience._fetch_offsets == {}
+        (relay,) = agents.leader.relays
+        assert relay.core.patience.fetch_offsets == {}
 
 
 async def test_a_response_of_more_links_than_an_agent_decodes_goes_inline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,12 +122,12 @@ async def test_a_follower_that_goes_away_ends_what_is_read_ahead_of_it(tmp_path:
     async with missed_much(tmp_path) as missed:
         follower = await missed.agents.connect()
         await follower.fetch({0: 0})
-        (relay,) = missed.agents.leader._relays
-        assert relay._links._catch_up is not None
-        assert relay._links._catch_up.plan.ahead_bytes
+        (relay,) = missed.agents.leader.relays
+        assert relay.read_ahead is not None
+        assert relay.read_ahead.ahead_bytes
         follower.writer.close()
-        await missed.agents.until(lambda: not missed.agents.leader._relays)
-        assert not relay._links._catch_up.plan.ahead_bytes
+        await missed.agents.until(lambda: not missed.agents.leader.relays)
+        assert not relay.read_ahead.ahead_bytes
 
 
 def archive_all(missed: Missed, follower_has_archive: bool = True) -> None:
@@ -157,11 +157,11 @@ async def test_gaps_are_read_along_by_the_combined_segments_prices_and_never_in_
         archived = missed.log.archive_all(missed.log.writer.batches)
         follower = await missed.agents.connect()
         await follower.fetch({1: 0})
-        (relay,) = missed.agents.leader._relays
+        (relay,) = missed.agents.leader.relays
         counted = missed.agents.leader_metrics.by_follower[2].peer_bytes
         ranges = [(0, 10), (20, 30), (30, 40), (2000, 2010)]
-        relay._read_ahead(OWN, ranges)
-        relay._read_ahead(archived, ranges)
+        relay.announce_ahead(OWN, ranges)
+        relay.announce_ahead(archived, ranges)
         await missed.agents.until(lambda: len(told) == 2)
         assert told == [(OWN, ((0, 40), (2000, 2010))), (archived, ((0, 10), (20, 40), (2000, 2010)))]
         assert missed.agents.leader_metrics.by_follower[2].peer_bytes > counted

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kafka_log.crc32c import Buffer
-from replication.leader import leader_relay
+from replication.leader import relay_core
 from replication.wire.fetch_frame import (
     FETCH_API_KEY,
     MAX_READ_REQUEST_BYTES,
@@ -171,7 +171,7 @@ async def test_of_many_large_requests_that_are_there_at_once_others_get_their_tu
     async with two_agents() as agents:
         follower = await agents.connect(agents.leader_address)
         await follower.fetch({0: 0})
-        monkeypatch.setattr(leader_relay, "scan_fetch_request", scan)
+        monkeypatch.setattr(relay_core, "scan_fetch_request", scan)
         others = asyncio.create_task(take_turns())
         follower.writer.write(framed(of_partitions(300)) * 6)  # all in one read of the agent
         for _ in range(6):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from replication.follower import follower_proxy
-from replication.leader import leader_relay, response_links
+from replication.leader import relay_core, response_links
 from replication.leader.leader_relay import LeaderRelay
 from replication.leader.link_planner import LinkPlanner
 from replication.wire.link import encode_linked_response
@@ -84,7 +84,7 @@ async def test_a_defect_of_reading_requests_passes_them_on(monkeypatch: pytest.M
     async with two_agents() as agents:
         raw = batches(1, 0)
         agents.append({0: raw})
-        monkeypatch.setattr(leader_relay, "scan_fetch_request", defect)
+        monkeypatch.setattr(relay_core, "scan_fetch_request", defect)
         follower = await agents.connect()
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         assert agents.leader_faults("link_defect_request") == 1
@@ -111,7 +111,7 @@ async def test_after_a_message_that_ends_the_connection_the_next_one_begins_with
         raw = batches(1, 0)
         agents.append({0: raw})
         with monkeypatch.context() as broken:
-            broken.setattr(LeaderRelay, "_send_plain", lambda relay, _: relay._peer.write_frame(b"\x7f is no kind"))
+            broken.setattr(LeaderRelay, "send", lambda relay, _: relay.peer.write_frame(b"\x7f is no kind"))
             agents.led.mode = LinkMode.OFF
             follower = await agents.connect()
             assert await follower.fetch({0: 0}) is None
@@ -131,7 +131,7 @@ async def test_a_fetcher_that_reconnects_for_ever_gets_its_records(monkeypatch: 
         raw = batches(1, 0)
         agents.append({0: raw})
         monkeypatch.setattr(response_links, "encode_linked_response", lambda _: [CANNOT_BE_DECODED])
-        monkeypatch.setattr(leader_relay, "decode_inline_request", lambda _: -1)
+        monkeypatch.setattr(relay_core, "decode_inline_request", lambda _: -1)
         answers = []
         for _ in range(3):
             follower = await agents.connect()

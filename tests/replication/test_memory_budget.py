@@ -197,15 +197,16 @@ async def test_no_more_is_read_for_responses_than_there_is_memory_to_put_them_to
 
 
 async def test_an_original_that_memory_was_too_short_to_keep_is_fetched_again() -> None:
-    async with two_agents() as agents:
+    async with two_agents(leader_budget=MemoryBudget(MIB)) as agents:
         agents.storage.fetch_gate.clear()
         raw = batch(0, 1, 0, b"x" * 1000)
         agents.append({0: raw})
         follower = await agents.connect()
         follower.send({0: 0})
         await agents.until(lambda: agents.leader_budget.used > 1000)
-        (relay,) = agents.leader._relays
-        relay._let_go()
+        others = asyncio.create_task(agents.leader_budget.reserve(MIB))
+        await asyncio.sleep(0)  # who waits for memory has what is only kept let go of
+        others.cancel()
         agents.storage.fetches_fail = True
         agents.storage.fetch_gate.set()
         assert await follower.receive() is None

@@ -11,7 +11,7 @@ from replication.wire.peer_protocol import Hello, MessageKind
 from rlm.write_path.group_commit import BULK_BYTES
 from rlm.write_path.link_policy import LinkMode
 from tests.kafka_log.batches import batches
-from tests.replication.fetch_frames import request, response
+from tests.replication.fetch_frames import partition, request, response
 from tests.replication.two_agents import framed, read_frame, two_agents
 
 
@@ -60,7 +60,7 @@ async def test_a_response_that_has_waited_long_enough_goes_inline() -> None:
         follower.send({0: 0})
         await agents.until(lambda: bool(agents.led.wanted))
         agents.now_s += 0.5
-        agents.leader._context.uploads.notify()
+        agents.uploads.notify()
         assert await follower.receive() == follower.expected({0: raw})
         assert agents.leader_faults("link_wait_timeout") == 1
 
@@ -303,9 +303,9 @@ async def test_an_upload_that_ends_just_when_a_follower_leaves_is_told_to_the_ot
         leaving, staying = await agents.connect(), await agents.connect()
         await leaving.fetch({0: 0})
         await staying.fetch({0: 0})
-        next(iter(agents.leader._relays))._peer.abort()  # gone, and its relay does not know it yet
+        next(iter(agents.leader.relays)).peer.abort()  # gone, and its relay does not know it yet
         agents.append({0: batches(1, 1)})
-        assert len(agents.leader._relays) == 2
+        assert len(agents.leader.relays) == 2
         survivors = [f for f in (leaving, staying) if await f.fetch({0: 1}) == f.expected({0: batches(1, 1)})]
         assert len(survivors) == 1
 
@@ -328,7 +328,7 @@ async def test_what_was_stored_above_a_truncation_is_not_linked_any_more() -> No
         kept, dead = batches(1, 0), batches(1, 1, leader_epoch=0)
         agents.append({0: kept + dead})
         agents.led.expected = False
-        agents.leader.partition_truncated(next(iter(agents.leader._context.index._partitions)), 1)
+        agents.leader.partition_truncated(partition(0), 1)
         agents.broker.logs[0] = kept + batches(1, 1, leader_epoch=1)
         follower = await agents.connect()
         assert await follower.fetch({0: 1}) == follower.expected({0: batches(1, 1, leader_epoch=1)})

@@ -34,6 +34,7 @@ from replication.leader.catch_up import CatchUp
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.link_index import LinkIndex
+from replication.leader.upload_signal import UploadSignal
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.fetch_frame import FETCH_API_KEY, parse_request_header, scan_fetch_request
 from replication.wire.framed_connection import FramedConnection
@@ -155,7 +156,7 @@ class Agents:
         )
         self.catch_up: CatchUp | None = None
         """What the leader's agent knows beside its index; made by the test."""
-        self.index = LinkIndex()
+        self.index, self.uploads = LinkIndex(), UploadSignal()
         self.limits = LeaderLimits(link_wait_max_s=0.5, break_even_bytes=1, gather_max_ms=25, range_gap_bytes=1000)
         self.follower_limits = FollowerLimits(hydration_timeout_s=5.0, restart_s=0.0)
         self.leader_budget, self.follower_budget, self.request_budget = (MemoryBudget() for _ in range(3))
@@ -193,6 +194,7 @@ class Agents:
                 self.leader_metrics,
                 clock=lambda: self.now_s,
                 index=self.index,
+                uploads=self.uploads,
                 followers=frozenset(range(10)),
                 budget=self.leader_budget,
                 request_budget=self.request_budget,

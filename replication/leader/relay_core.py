@@ -1,0 +1,347 @@
+"""What becomes of the frames between another agent and the local broker, connection by connection. Sans-IO.
+
+Frames, messages and uploads go in, with the time; what is to be sent to the broker or to the follower comes out, or
+until when to wait for links.
+
+Holds true: a link is only ever sent where the peer said that it understands links, for bytes that this very response
+contains. The original of a linked response is kept until the follower's next request, so that it can be sent inline
+when hydration fails. A response is linked only when it is the only one under way on its connection, as is always so
+with Kafka's replica fetchers; so "the next request" means that the response arrived. What goes wrong in looking into
+frames, in planning and in linking never keeps a frame from going on as it came.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+
+from kafka_log.crc32c import Buffer
+from kafka_log.topic_partition import TopicIdPartition
+from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
+from replication.leader.fetch_patience import FetchPatience
+from replication.leader.kept_response import KeptResponse
+from replication.leader.leader_context import LeaderContext
+from replication.leader.link_planner import WaitForUploads
+from replication.leader.links_of_stored_batches import SendLinked
+from replication.leader.read_ahead import ReadAhead
+from replication.leader.response_links import ResponseLinks
+from replication.leader.watermarks import WatermarkTimes
+from replication.wire.fetch_frame import (
+    CONSUMER_REPLICA_ID,
+    FETCH_API_KEY,
+    CostlyFrameError,
+    FetchRequestView,
+    FetchResponseView,
+    MalformedFrameError,
+    RequestHeader,
+    parse_request_header,
+    scan_fetch_request,
+    scan_fetch_response,
+    understands_fetch,
+    with_fetch_wait,
+)
+from replication.wire.framed_connection import SIZE_PREFIX
+from replication.wire.link_defects import LinkDefects
+from replication.wire.peer_protocol import (
+    Announcement,
+    MessageKind,
+    PeerCapabilities,
+    coalesce_ranges,
+    decode_inline_request,
+)
+from rlm.write_path.link_policy import LinkMode
+from rlm.write_path.uploaded_segment import UploadedSegment
+
+log = structlog.get_logger(__name__)
+
+
+class ToFollower(NamedTuple):
+    """Send this message."""
+
+    kind: MessageKind
+    body: Sequence[Buffer]
+
+
+@dataclass(slots=True)
+class _RequestUnderWay:
+    header: RequestHeader
+    received_s: float
+    linkable: bool = False
+    gathers: bool = False
+    """Whether the broker was asked to gather more than the follower asks for."""
+    offsets: Sequence[tuple[TopicIdPartition, int]] = ()
+    """What a follower asks for anew of the partitions led here, and from where on."""
+
+
+class RelayCore:
+    """One connection from another agent, and its twin to the local broker. All times are monotonic seconds."""
+
+    def __init__(
+        self,
+        context: LeaderContext,
+        capabilities: PeerCapabilities | None,
+        watermarks: WatermarkTimes,
+        read_ahead: ReadAhead | None = None,
+    ) -> None:
+        """`capabilities` are those that both agents have; None for a peer that is no agent."""
+        self._context = context
+        self._has_agent = capabilities is not None
+        self._capabilities = capabilities or PeerCapabilities.NONE
+        self._watermarks = watermarks
+        self._under_way: deque[_RequestUnderWay] = deque()
+        self._at_hand: tuple[_RequestUnderWay, Buffer, FetchResponseView] | None = None
+        self._kept = KeptResponse(context.budget)
+        self._followed: set[TopicIdPartition] = set()
+        self._defects = LinkDefects(context.metrics, context.clock)
+        self._links = ResponseLinks(context, self._defects, self._capabilities, read_ahead)
+        self.patience = FetchPatience(context.limits.gather_max_ms)
+        self.follower_id = CONSUMER_REPLICA_ID
+        """As it says of itself; CONSUMER_REPLICA_ID while it is none of the known followers."""
+
+    def close(self) -> None:
+        """The connection ended."""
+        self._kept.drop()
+        self._watermarks.drop_follower(self.follower_id)
+
+    # Uploads and read-ahead: what the follower's agent is told before it asks.
+
+    def uploaded(self, segment: UploadedSegment) -> ToFollower | None:
+        """An object is stored: what the follower will be given links to. A peer that lags can do without."""
+        if PeerCapabilities.LINKS not in self._capabilities:
+            return None
+        entries = [
+            entry
+            for entry in segment.entries
+            if entry.topic_id_partition in self._followed
+            and self._context.led.mode_of(entry.topic_id_partition, 0) is LinkMode.LINK
+        ]
+        if not entries:
+            return None
+        ranges = [(entry.start_file_position, entry.end_file_position) for entry in entries]
+        next_offsets = {entry.topic_id_partition: entry.last_offset + 1 for entry in entries}
+        self.patience.uploaded(next_offsets, sum(end - start for start, end in ranges), segment.stored_s)
+        gap_bytes = self._context.limits.range_gap_bytes
+        return self._announced(MessageKind.ANNOUNCE, segment.combined_segment_id, ranges, gap_bytes)
+
+    def read_ahead(self, object_id: StoredObjectId, ranges: list[tuple[int, int]]) -> ToFollower | None:
+        """What a follower that is far behind will be given links to.
+
+        Gaps are priced by the combined segments' store; in the archive, what adjoins is joined, and no more.
+        """
+        if PeerCapabilities.CATCH_UP not in self._capabilities:
+            return None
+        if isinstance(object_id, ArchiveObjectId):
+            return self._announced(MessageKind.READ_ARCHIVE_AHEAD, object_id, ranges, 0)
+        return self._announced(MessageKind.READ_AHEAD, object_id, ranges, self._context.limits.range_gap_bytes)
+
+    def _announced(
+        self, kind: MessageKind, object_id: StoredObjectId, ranges: list[tuple[int, int]], gap_bytes: int
+    ) -> ToFollower:
+        self._context.metrics.announcements.inc()
+        return ToFollower(kind, (Announcement(object_id, coalesce_ranges(ranges, gap_bytes)).encode(),))
+
+    def forget(self, partition: TopicIdPartition) -> None:
+        """The partition is not led here any more; nothing of it will be linked."""
+        self._followed.discard(partition)
+        self.truncated(partition)
+
+    def truncated(self, partition: TopicIdPartition) -> None:
+        """What was read ahead of the follower may be of a log that is none any more."""
+        self.patience.dropped(partition)
+        self._links.truncated(partition)
+
+    # Requests, from the follower to the broker.
+
+    def control(self, kind: MessageKind, body: Buffer) -> ToFollower | None:
+        """A message that is no Kafka frame. Raises MalformedFrameError, ConnectionResetError."""
+        if kind is MessageKind.INLINE_REQUEST:
+            try:
+                frame = self._kept.take(decode_inline_request(body))
+            except ConnectionResetError:
+                self._context.metrics.fault("kept_response_let_go")
+                raise
+            self._context.metrics.fault("inline_requested_by_follower")
+            return ToFollower(MessageKind.KAFKA, (frame,))
+        if kind not in (MessageKind.LINKS_PAUSED, MessageKind.LINKS_RESUMED):
+            raise MalformedFrameError(0, f"{kind.name} from a follower's agent")
+        self._links.paused(paused=kind is MessageKind.LINKS_PAUSED)
+        return None
+
+    def request(self, frame: Buffer, now_s: float) -> Buffer:
+        """The frame to send to the broker; `request_sent` must follow. Raises MalformedFrameError."""
+        header = parse_request_header(frame)
+        request = _RequestUnderWay(header, now_s)
+        if header.api_key == FETCH_API_KEY and understands_fetch(header.api_version):
+            try:
+                frame = self._fetch_request(frame, request)
+            except Exception as error:
+                self._defects.met("request", error)
+        self._kept.drop()
+        self._under_way.append(request)
+        return frame
+
+    def request_sent(self, size: int) -> None:
+        """Producers wait for what the request tells the broker, so what is learnt from it comes after."""
+        self._context.metrics.relayed("request", SIZE_PREFIX.size + size, self.follower_id)
+        if self.follower_id == CONSUMER_REPLICA_ID:
+            return
+        request = self._under_way[-1]
+        try:
+            for partition, offset in request.offsets:
+                self._watermarks.fetched(partition, self.follower_id, offset, request.received_s)
+        except Exception as error:
+            self._defects.met("request", error)
+
+    def _fetch_request(self, frame: Buffer, request: _RequestUnderWay) -> Buffer:
+        """The request as it goes on."""
+        try:
+            view = scan_fetch_request(frame, request.header.api_version)
+        except MalformedFrameError as error:
+            self._not_scanned("request", error)
+            if isinstance(error, CostlyFrameError):
+                self._forget_follower()
+            return frame
+        if view.replica_id == CONSUMER_REPLICA_ID:
+            return frame
+        is_known = view.replica_id in self._context.followers
+        self.follower_id = view.replica_id if is_known else CONSUMER_REPLICA_ID
+        find = self._context.led.find
+        offsets = [
+            (partition, wanted.fetch_offset)
+            for wanted in view.partitions
+            if (partition := find(wanted.topic_id, wanted.partition)) is not None
+        ]
+        frame = self._gathering(frame, view, request, offsets)
+        request.linkable, request.offsets = True, offsets
+        return frame
+
+    def _gathering(
+        self,
+        frame: Buffer,
+        view: FetchRequestView,
+        request: _RequestUnderWay,
+        offsets: list[tuple[TopicIdPartition, int]],
+    ) -> Buffer:
+        """The request, to be answered with as much as the next upload will probably hold."""
+        for partition, offset in offsets:
+            self.patience.fetched(partition, offset)
+        if not self._links.are_given:
+            return frame
+        wait = self.patience.wait(view.max_wait_ms, view.min_bytes, request.received_s)
+        if wait is None:
+            return frame
+        request.gathers = True
+        return with_fetch_wait(frame, view, *wait)
+
+    def _not_scanned(self, what: str, error: MalformedFrameError) -> None:
+        """The frame is passed on as it is: it is for the brokers to judge. What belongs to it goes inline."""
+        if isinstance(error, CostlyFrameError):
+            self._context.metrics.fault(f"{what}_not_read_{error.bound}")
+            log.warning("frame_not_read", frame=what, error=str(error))
+        else:
+            self._context.metrics.fault(f"{what}_not_understood")
+            log.warning("frame_not_understood", frame=what, error=str(error))
+
+    def _forget_follower(self) -> None:
+        """It asked for what we do not know; in a fetch session that holds until it asks for something else.
+
+        Links are given by what a response holds, so only what rests on the follower's offsets ends with them.
+        """
+        self.patience = FetchPatience(wait_max_ms=0)
+        self._watermarks.drop_follower(self.follower_id)
+
+    # Responses, from the broker to the follower.
+
+    def response(self, frame: Buffer, now_s: float) -> ToFollower | WaitForUploads:
+        """What to send in its place; or when to `look_again`, before the next response.
+
+        Raises MalformedFrameError, ConnectionResetError.
+        """
+        request = self._request_of(frame)
+        if not request.linkable:
+            return self._plain(frame)
+        try:
+            view = scan_fetch_response(frame, request.header.api_version)
+        except MalformedFrameError as error:
+            self._not_scanned("response", error)
+            return self._plain(frame)
+        try:
+            self._learn(request, frame, view, now_s)
+        except Exception as error:
+            self._defects.met("planning", error)
+        if (
+            self._has_agent
+            and not self._under_way
+            and self._links.begin(frame, view, self.follower_id, request.received_s, now_s)
+        ):
+            self._at_hand = request, frame, view
+            return self.look_again(now_s)
+        return self._answer(request, frame, view, None, now_s)
+
+    def look_again(self, now_s: float) -> ToFollower | WaitForUploads:
+        """As `response`, of the one that waits: something was stored, a mode changed, or the time came."""
+        if self._at_hand is None:
+            raise RuntimeError("no response waits")
+        step = self._links.step(now_s)
+        if isinstance(step, WaitForUploads):
+            return step
+        request, frame, view = self._at_hand
+        self._at_hand = None
+        if self._under_way:  # a request came meanwhile, so the next one cannot mean that this response arrived
+            step = None
+        return self._answer(request, frame, view, step, now_s)
+
+    def _request_of(self, frame: Buffer) -> _RequestUnderWay:
+        """The request that a response answers. Those before it were of the kind that gets none (acks=0)."""
+        correlation_id = int.from_bytes(bytes(frame[:4]), "big", signed=True)
+        while self._under_way:
+            request = self._under_way.popleft()
+            if request.header.correlation_id == correlation_id:
+                return request
+        raise MalformedFrameError(0, "a response without a request")
+
+    def _learn(self, request: _RequestUnderWay, frame: Buffer, view: FetchResponseView, now_s: float) -> None:
+        for records in view.fields:
+            if records.topic_id is not None and not records.error_code:
+                partition = TopicIdPartition(records.topic_id, records.partition)
+                self._followed.add(partition)
+                self._watermarks.passed(partition, records.high_watermark, now_s)
+        if request.gathers:
+            self.patience.answered(len(frame), now_s)
+
+    def _answer(
+        self,
+        request: _RequestUnderWay,
+        frame: Buffer,
+        view: FetchResponseView,
+        sent: SendLinked | None,
+        now_s: float,
+    ) -> ToFollower:
+        metrics = self._context.metrics
+        if now_s - request.received_s > self._context.limits.stale_after_s:
+            metrics.fault("stale_response")
+            raise ConnectionResetError("the follower has given this request up")
+        message = None if sent is None else self._links.message(sent)
+        if message is None or sent is None:
+            for records in view.fields:
+                if records.records_end > records.records_start:
+                    led = self._context.led.find(records.topic_id, records.partition)
+                    metrics.inline(led, records.records_end - records.records_start, self.follower_id)
+                    metrics.responses.labels("inline").inc()
+            return self._plain(frame)
+        self._kept.keep(request.header.correlation_id, frame)
+        metrics.responses.labels("linked").inc()
+        delivered = sum(map(len, sent.response.skeleton))
+        for partition, _, size in sent.linked:
+            metrics.linked(partition, size, self.follower_id)
+            delivered += size
+        for partition, size in sent.inline:
+            metrics.inline(partition, size, self.follower_id)
+        metrics.relayed("response", SIZE_PREFIX.size + delivered, self.follower_id)
+        return ToFollower(*message)
+
+    def _plain(self, frame: Buffer) -> ToFollower:
+        self._context.metrics.relayed("response", SIZE_PREFIX.size + len(frame), self.follower_id)
+        return ToFollower(MessageKind.KAFKA, (frame,))

@@ -1,0 +1,23 @@
+"""The tasks of a relay: side by side until one of them ends."""
+
+import asyncio
+from collections.abc import Coroutine
+
+
+async def run_until_one_ends(*relays: Coroutine[None, None, None]) -> set[int]:
+    """Run these until one ends, then cancel the others; which ended, by their places.
+
+    Raises what an ended one raised, unless it is a ConnectionError: that is how connections end.
+    """
+    tasks = [asyncio.get_running_loop().create_task(each) for each in relays]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            error = task.exception()
+            if error is not None and not isinstance(error, ConnectionError):
+                raise error
+        return {place for place, task in enumerate(tasks) if task in done}
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,302 @@
+"""One connection's frames as plain values: what goes to the broker, what to the follower, and what waits."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from kafka_log.record_batch import scan_batches
+from plugin.archive_object_id import ArchiveObjectId
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from replication.leader.leader_context import LeaderContext, LeaderLimits
+from replication.leader.link_planner import WaitForUploads
+from replication.leader.relay_core import RelayCore, ToFollower
+from replication.leader.watermarks import WatermarkTimes
+from replication.wire.fetch_frame import MalformedFrameError
+from replication.wire.link import decode_linked_response
+from replication.wire.memory_budget import MemoryBudget
+from replication.wire.metrics import ReplicationMetrics
+from replication.wire.peer_connection import Address
+from replication.wire.peer_protocol import CAPABILITIES, Announcement, Hello, MessageKind, PeerCapabilities
+from replication.wire.peer_protocol import encode_inline_request as inline_request
+from rlm.write_path.metrics import StageTimes
+from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.uploaded_segment import UploadedSegment
+from tests.kafka_log.batches import batches
+from tests.replication.fake_led import FakeLed, store
+from tests.replication.fetch_frames import partition, request, response
+
+SEGMENT = CombinedSegmentId(1, 11, 0)
+RAW = batches(2, 0, payload=b"r" * 300)
+FRAME = response({0: RAW}, correlation_id=7)
+INLINE = ToFollower(MessageKind.KAFKA, (FRAME,))
+WAIT_MAX_S = 0.5
+
+
+class Rig:
+    def __init__(self, capabilities: PeerCapabilities | None = CAPABILITIES) -> None:
+        registry = CollectorRegistry()
+        self.led, self.metrics, self.budget = FakeLed(), ReplicationMetrics(registry), MemoryBudget(10_000)
+        self.now_s = 10.0
+        self.context = LeaderContext(
+            Hello("cluster", 1, 11),
+            LeaderLimits(link_wait_max_s=WAIT_MAX_S, break_even_bytes=1, gather_max_ms=0, range_gap_bytes=10),
+            Address("not-dialled", 1),
+            self.led,
+            StageTimes(registry),
+            self.metrics,
+            clock=lambda: self.now_s,
+            followers=frozenset({2}),
+            budget=self.budget,
+        )
+        self.core = RelayCore(self.context, capabilities, WatermarkTimes(self.context.stage_times))
+
+    def asked(self, correlation_id: int = 7) -> None:
+        """The follower fetches partition 0."""
+        frame = request({0: 0}, correlation_id=correlation_id)
+        assert self.core.request(frame, self.now_s) == frame
+        self.core.request_sent(len(frame))
+
+    def stored(self) -> None:
+        store(self.context.index, partition(0), RAW, SEGMENT)
+
+    def answered(self, frame: bytes = FRAME) -> ToFollower | WaitForUploads:
+        return self.core.response(frame, self.now_s)
+
+    def linked(self) -> None:
+        """A linked response was sent."""
+        self.stored()
+        self.asked()
+        is_linked(self.answered())
+
+    def faults(self, reason: str) -> float:
+        found = self.metrics.registry.get_sample_value("remote_wal_faults_total", {"reason": reason})
+        return found or 0.0
+
+
+def is_linked(step: ToFollower | WaitForUploads, kind: MessageKind = MessageKind.LINKED) -> None:
+    assert isinstance(step, ToFollower)
+    assert step.kind is kind
+    linked = decode_linked_response(b"".join(map(bytes, step.body)), 1_000_000)
+    assert [(link.object_id, link.length) for link in linked.links] == [(SEGMENT, len(RAW))]
+
+
+def uploaded(number: int) -> UploadedSegment:
+    spans = tuple(scan_batches(RAW, 0, len(RAW)))
+    item = MetaQueueItem(partition(number), spans, memoryview(RAW), 0.0, 0.0)
+    entry = RemoteLogSegmentMetadataEntry(partition(number), 0, 0, item.last_offset, 112, 112 + len(RAW), 0)
+    return UploadedSegment(SEGMENT, (item,), (entry,), 200 + len(RAW), 10.0)
+
+
+def test_what_is_stored_goes_linked_and_what_is_not_waits_for_its_upload() -> None:
+    rig = Rig()
+    rig.asked()
+    assert rig.answered() == WaitForUploads(rig.now_s + WAIT_MAX_S, (partition(0),))
+    assert rig.led.wanted == [partition(0)]
+    assert rig.core.look_again(rig.now_s + 0.1) == WaitForUploads(rig.now_s + WAIT_MAX_S, (partition(0),))
+    rig.stored()
+    is_linked(rig.core.look_again(rig.now_s + 0.2))
+    assert rig.led.wanted == [partition(0)]
+
+
+def test_after_the_longest_wait_the_bytes_go_inline() -> None:
+    rig = Rig()
+    rig.asked()
+    assert isinstance(rig.answered(), WaitForUploads)
+    assert rig.core.look_again(rig.now_s + WAIT_MAX_S) == INLINE
+    assert rig.faults("link_wait_timeout") == 1
+
+
+@pytest.mark.parametrize("capabilities", [None, PeerCapabilities.NONE, PeerCapabilities.CATCH_UP])
+def test_who_did_not_say_that_it_understands_links_gets_none(capabilities: PeerCapabilities | None) -> None:
+    rig = Rig(capabilities)
+    rig.stored()
+    rig.asked()
+    assert rig.answered() == INLINE
+    assert rig.core.uploaded(uploaded(0)) is None
+
+
+def test_a_response_is_linked_only_when_it_is_the_only_one_under_way() -> None:
+    rig = Rig()
+    rig.stored()
+    rig.asked(7)
+    rig.asked(8)
+    assert rig.answered() == INLINE
+    is_linked(rig.answered(response({0: RAW}, correlation_id=8)))
+
+
+def test_a_request_that_comes_while_a_response_waits_has_it_sent_inline() -> None:
+    rig = Rig()
+    rig.asked(7)
+    assert isinstance(rig.answered(), WaitForUploads)
+    rig.asked(8)
+    rig.stored()
+    assert rig.core.look_again(rig.now_s) == INLINE
+
+
+def test_links_that_the_follower_pauses_end_a_wait_and_come_again() -> None:
+    rig = Rig()
+    rig.asked()
+    assert isinstance(rig.answered(), WaitForUploads)
+    assert rig.core.control(MessageKind.LINKS_PAUSED, b"") is None
+    assert rig.core.look_again(rig.now_s) == INLINE
+    assert rig.core.control(MessageKind.LINKS_RESUMED, b"") is None
+    rig.linked()
+
+
+def test_the_original_of_a_linked_response_is_sent_when_it_is_asked_for_and_once() -> None:
+    rig = Rig()
+    rig.linked()
+    assert rig.budget.used == len(FRAME)
+    assert rig.core.control(MessageKind.INLINE_REQUEST, inline_request(7)) == INLINE
+    assert rig.budget.used == 0
+    with pytest.raises(MalformedFrameError):
+        rig.core.control(MessageKind.INLINE_REQUEST, inline_request(7))
+
+
+def test_the_next_request_means_that_a_linked_response_arrived() -> None:
+    rig = Rig()
+    rig.linked()
+    rig.asked(8)
+    assert rig.budget.used == 0
+    with pytest.raises(MalformedFrameError):
+        rig.core.control(MessageKind.INLINE_REQUEST, inline_request(7))
+
+
+def test_an_original_that_memory_was_too_short_for_ends_the_connection() -> None:
+    rig = Rig()
+    rig.linked()
+    rig.budget.wait("another", rig.budget.ticket(), 10_000, 0, lambda: None)
+    with pytest.raises(ConnectionResetError):
+        rig.core.control(MessageKind.INLINE_REQUEST, inline_request(7))
+    assert rig.faults("kept_response_let_go") == 1
+
+
+@pytest.mark.parametrize("kind", [MessageKind.LINKED, MessageKind.ANNOUNCE, MessageKind.READ_AHEAD])
+def test_what_only_leaders_agents_say_is_refused(kind: MessageKind) -> None:
+    with pytest.raises(MalformedFrameError, match=kind.name):
+        Rig().core.control(kind, b"")
+
+
+def test_a_response_that_comes_too_late_ends_the_connection_linked_or_not() -> None:
+    rig = Rig()
+    rig.stored()
+    rig.asked()
+    rig.now_s += rig.context.limits.stale_after_s + 1
+    with pytest.raises(ConnectionResetError):
+        rig.answered()
+    assert rig.faults("stale_response") == 1
+
+
+def test_a_response_without_a_request_is_refused_and_requests_without_a_response_are_passed_over() -> None:
+    rig = Rig()
+    rig.stored()
+    rig.asked(6)
+    rig.asked(7)
+    is_linked(rig.answered())
+    with pytest.raises(MalformedFrameError):
+        rig.answered()
+
+
+def test_an_upload_is_announced_for_what_the_follower_was_given_before() -> None:
+    rig = Rig()
+    assert rig.core.uploaded(uploaded(0)) is None
+    rig.linked()
+    told = rig.core.uploaded(uploaded(0))
+    assert told == ToFollower(MessageKind.ANNOUNCE, (Announcement(SEGMENT, ((112, 112 + len(RAW)),)).encode(),))
+    assert rig.core.uploaded(uploaded(1)) is None
+    rig.core.forget(partition(0))
+    assert rig.core.uploaded(uploaded(0)) is None
+
+
+def test_gaps_are_read_along_in_combined_segments_alone() -> None:
+    rig, ranges = Rig(), [(0, 10), (15, 30), (30, 40), (2000, 2010)]
+    archived = ArchiveObjectId(partition(0), 0, 9, SEGMENT)
+    told = rig.core.read_ahead(SEGMENT, ranges)
+    assert told == ToFollower(MessageKind.READ_AHEAD, (Announcement(SEGMENT, ((0, 40), (2000, 2010))).encode(),))
+    told = rig.core.read_ahead(archived, ranges)
+    joined = ((0, 10), (15, 40), (2000, 2010))
+    assert told == ToFollower(MessageKind.READ_ARCHIVE_AHEAD, (Announcement(archived, joined).encode(),))
+    assert Rig(PeerCapabilities.LINKS).core.read_ahead(SEGMENT, ranges) is None
+
+
+class Script(Rig):
+    """Steps that a fetcher and an agent may take in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[int] = []
+        self.answers: list[int] = []
+        self.until_s: float | None = None
+        """Until when a response waits for links."""
+        self.is_stored = False
+        self.kept: int | None = None
+
+    def ask(self) -> None:
+        self.requests.append(len(self.requests))
+        self.asked(self.requests[-1])
+        self.kept = None
+
+    def answer(self) -> None:
+        if self.until_s is None and len(self.answers) < len(self.requests):
+            self.sees(self.answered(self.original(self.requests[len(self.answers)])))
+
+    def look(self) -> None:
+        if self.until_s is not None:
+            self.sees(self.core.look_again(self.now_s))
+
+    def store(self) -> None:
+        self.is_stored = True
+        self.stored()
+
+    def drop(self) -> None:
+        self.is_stored = False
+        self.context.index.drop_object(SEGMENT)
+
+    def pause(self) -> None:
+        self.core.control(MessageKind.LINKS_PAUSED, b"")
+
+    def resume(self) -> None:
+        self.core.control(MessageKind.LINKS_RESUMED, b"")
+
+    def inline(self) -> None:
+        if self.kept is not None:
+            told = self.core.control(MessageKind.INLINE_REQUEST, inline_request(self.kept))
+            assert told == ToFollower(MessageKind.KAFKA, (self.original(self.kept),))
+            self.kept = None
+
+    def original(self, correlation_id: int) -> bytes:
+        return response({0: RAW}, correlation_id=correlation_id)
+
+    def sees(self, step: ToFollower | WaitForUploads) -> None:
+        if isinstance(step, WaitForUploads):
+            assert self.now_s < step.until_s <= (self.until_s or self.now_s + WAIT_MAX_S)
+            self.until_s = step.until_s
+            return
+        self.until_s = None
+        self.answers.append(self.requests[len(self.answers)])
+        if step.kind is MessageKind.KAFKA:
+            assert step.body == (self.original(self.answers[-1]),)
+        else:
+            assert len(self.requests) == len(self.answers)
+            is_linked(step)
+            self.kept = self.answers[-1]
+
+
+STEPS = (Script.ask, Script.answer, Script.look, Script.store, Script.drop, Script.pause, Script.resume, Script.inline)
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from([0.0, 0.0, 0.1, 0.4])), max_size=40))
+def test_each_request_is_answered_once_with_its_own_answer_and_what_is_kept_is_the_last_linked_one(
+    script: list[tuple[Callable[[Script], None], float]],
+) -> None:
+    run = Script()
+    for step, later_s in script:
+        run.now_s += later_s
+        was_stored, linked = run.is_stored, run.kept
+        step(run)
+        assert run.kept in (None, linked) or was_stored, "what is not stored is not linked"
+        assert (run.budget.used > 0) == (run.kept is not None)
