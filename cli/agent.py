@@ -1,15 +1,14 @@
 """`remote-wal agent`: run the agent of one broker."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cli.connection import BrokerConfig
+
 
 def agent(
-    broker_config: Annotated[
-        Path, typer.Option(help="The broker's own server.properties.", exists=True, dir_okay=False, readable=True)
-    ],
+    broker_config: BrokerConfig,
     log_format: Annotated[str, typer.Option(help="json, or console for people.")] = "json",
 ) -> None:
     """Run the agent of the broker with this configuration, until SIGTERM."""

@@ -1,12 +1,15 @@
 """`remote-wal cluster`: a real Kafka cluster on this machine."""
 
 import dataclasses
-import enum
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from cli.connection import Json
+from cli.tables import show, table
+from local_cluster.store_spec import StoreKind
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,14 +22,6 @@ app = typer.Typer(help="A real Kafka cluster on this machine, with or without ag
 DEFAULT_DIRECTORY = Path(".remote-wal-cluster")
 
 
-class Store(enum.StrEnum):
-    """Object stores that a local cluster's agents can use."""
-
-    LOCAL = "local"
-    S3 = "s3"
-    S3_EXPRESS = "s3express"
-
-
 class StoreOptionError(Exception):
     """The options for the object store do not fit together."""
 
@@ -35,18 +30,17 @@ DirectoryOption = Annotated[
     Path,
     typer.Option("--directory", "-d", help="Where configuration, data and logs are kept.", file_okay=False),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @app.command()
 def up(
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     agents: Annotated[bool, typer.Option(help="Put an agent beside every broker.")] = True,
-    store: Annotated[Store, typer.Option(help="The agents' object store.")] = Store.LOCAL,
+    store: Annotated[StoreKind, typer.Option(help="The agents' object store.")] = StoreKind.LOCAL,
     endpoint_url: Annotated[str, typer.Option(help="With s3 and s3express: the store's address.")] = "",
     bucket: Annotated[str, typer.Option(help="With s3 and s3express.")] = "remote-wal",
     brokers: Annotated[int, typer.Option(min=1, max=9, help="For a new cluster.")] = 3,
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
     """Start the cluster of a directory, made first if there is none. It runs until `cluster down`."""
     from rich.console import Console
@@ -90,7 +84,7 @@ def down(
 
 
 @app.command()
-def status(directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: JsonOption = False) -> None:
+def status(directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: Json = False) -> None:
     """Show what runs, where it listens, and which replicas are behind. Exits with 1 if a part is down."""
     from local_cluster.cluster import LocalCluster
     from local_cluster.cluster_status import status_of
@@ -101,18 +95,17 @@ def status(directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: JsonOption =
         raise typer.Exit(1)
 
 
-def _settings(agents: bool, store: Store, endpoint_url: str, bucket: str) -> "ClusterSettings":
+def _settings(agents: bool, store: StoreKind, endpoint_url: str, bucket: str) -> "ClusterSettings":
     from local_cluster.broker_config import AgentsMode, ClusterSettings
-    from local_cluster.store_spec import S3_BACKEND, S3_EXPRESS_BACKEND, LocalDirectoryStore, S3Store
+    from local_cluster.store_spec import LocalDirectoryStore, S3Store
 
     if not agents:
         return ClusterSettings(full_compiler=True)
-    if store is Store.LOCAL:
+    if store is StoreKind.LOCAL:
         return ClusterSettings(AgentsMode(LocalDirectoryStore()), full_compiler=True)
     if not endpoint_url:
         raise StoreOptionError(f"--store {store} needs --endpoint-url")
-    backend = S3_EXPRESS_BACKEND if store is Store.S3_EXPRESS else S3_BACKEND
-    return ClusterSettings(AgentsMode(S3Store(endpoint_url, bucket, backend=backend)), full_compiler=True)
+    return ClusterSettings(AgentsMode(S3Store(endpoint_url, bucket, backend=store.backend)), full_compiler=True)
 
 
 def _show(status: "ClusterStatus", as_json: bool) -> None:
@@ -122,7 +115,7 @@ def _show(status: "ClusterStatus", as_json: bool) -> None:
     from rich.console import Console
 
     console = Console()
-    console.print(_table(status))
+    show(_table(status))
     console.print(f"bootstrap servers  {status.bootstrap_servers}", highlight=False, soft_wrap=True)
     console.print(f"directory          {status.directory}", highlight=False, soft_wrap=True)
     if status.replicas is None:
@@ -138,15 +131,13 @@ def _show(status: "ClusterStatus", as_json: bool) -> None:
 
 
 def _table(status: "ClusterStatus") -> "Table":
-    from rich.table import Table
-
-    table = Table("part", "process", "state", "listens for", "at")
+    rows = []
     for broker in status.brokers:
         state = "registered" if broker.registered else "not registered" if broker.pid else "not running"
-        table.add_row(f"broker {broker.broker_id}", str(broker.pid or "-"), state, "clients", broker.client_listener)
-        table.add_row("", "", "", "replicas", broker.replication_listener)
+        rows.append((f"broker {broker.broker_id}", broker.pid or "-", state, "clients", broker.client_listener))
+        rows.append(("", "", "", "replicas", broker.replication_listener))
     for agent in status.agents:
         state = "ready" if agent.ready else "not ready" if agent.pid else "not running"
-        table.add_row(f"agent {agent.broker_id}", str(agent.pid or "-"), state, "agents", agent.peer_listener)
-        table.add_row("", "", "", "HTTP", agent.http_listener)
-    return table
+        rows.append((f"agent {agent.broker_id}", agent.pid or "-", state, "agents", agent.peer_listener))
+        rows.append(("", "", "", "HTTP", agent.http_listener))
+    return table("part", "process", "state", "listens for", "at", rows=rows)

@@ -1,4 +1,4 @@
-"""The options by which commands reach a cluster: the same as Kafka's own tools have."""
+"""Options that several commands have; those by which a cluster is reached are as with Kafka's own tools."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,9 @@ BootstrapServer = Annotated[
 CommandConfig = Annotated[
     Path | None,
     typer.Option("--command-config", help="A Java client's properties file, with the security settings.", exists=True),
+]
+BrokerConfig = Annotated[
+    Path, typer.Option(help="The broker's own server.properties.", exists=True, dir_okay=False, readable=True)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 

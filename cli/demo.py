@@ -1,24 +1,17 @@
 """`remote-wal demo`: watch a cluster replicate through object storage, and check that it keeps every record."""
 
-import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-
-class Store(enum.StrEnum):
-    """Object stores of this machine."""
-
-    LOCAL = "local"
-    S3 = "s3"
-    S3_EXPRESS = "s3express"
+from local_cluster.store_spec import StoreKind
 
 
 def demo(
     store: Annotated[
-        Store, typer.Option(help="A directory, or an S3 or S3 Express look-alike on this machine.")
-    ] = Store.LOCAL,
+        StoreKind, typer.Option(help="A directory, or an S3 or S3 Express look-alike on this machine.")
+    ] = StoreKind.LOCAL,
     quick: Annotated[bool, typer.Option("--quick", help="About one minute, with less of everything.")] = False,
     keep: Annotated[
         Path | None, typer.Option(help="Keep all data and logs in this new directory.", file_okay=False)
@@ -34,7 +27,7 @@ def demo(
     """
     from rich.console import Console
 
-    from demo.plan import StoreKind, plan_for
+    from demo.plan import plan_for
     from demo.presentation import PAGE_WIDTH, show_introduction, show_report
     from demo.progress import Progress
     from demo.run import DemoOptions, run_demo
@@ -44,11 +37,10 @@ def demo(
     console = Console(stderr=to_stdout)
     if not console.is_terminal:
         console = Console(stderr=to_stdout, width=PAGE_WIDTH)
-    kind = StoreKind(store)
-    show_introduction(console, kind)
+    show_introduction(console, store)
     try:
         with ends_what_it_started(), Progress(console) as progress:
-            report = run_demo(DemoOptions(plan_for(kind, quick=quick), kind, keep), progress)
+            report = run_demo(DemoOptions(plan_for(store, quick=quick), store, keep), progress)
             progress.end()
     except KeyboardInterrupt:
         console.print("interrupted: brokers, agents and data are gone" if keep is None else "interrupted")

@@ -3,12 +3,16 @@
 import json as json_format
 import urllib.request
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.connection import Connection, Json
 from cli.option_groups import grouped
+from cli.tables import show, table, tell_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _TIMEOUT_S = 5.0
 
@@ -49,7 +53,7 @@ def describe(
         for of_topics in ("partitions", "gaps"):
             answer[of_topics] = [one for one in answer.get(of_topics, ()) if topic is None or one["topic"] == topic]
     if json:
-        typer.echo(json_format.dumps({"agents": list(answers.values()), "silent": silent}))
+        tell_json({"agents": list(answers.values()), "silent": silent})
     else:
         _print(answers, silent)
     if silent or not answers:
@@ -64,10 +68,7 @@ def _describe_objects(endpoints: Mapping[int, str], json: bool) -> None:
         except (OSError, ValueError) as error:
             silent[broker_id] = f"{endpoint}: {error}"
             continue
-        if json:
-            typer.echo(json_format.dumps(answer))
-        else:
-            _print_objects(answer)
+        (tell_json if json else _print_objects)(answer)
         return
     typer.echo("No agent told of its objects.", err=True)
     for broker_id, reason in silent.items():
@@ -83,52 +84,66 @@ def _ask(endpoint: str, what: str = "describe") -> dict[str, Any]:
 
 def _print(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> None:
     from rich.console import Console
-    from rich.filesize import decimal
-    from rich.table import Column, Table
 
     console = Console()
-    table = Table(
-        title="Partitions that replicate through object storage", box=None, padding=(0, 2, 0, 0), pad_edge=False
-    )
-    table.add_column("topic", overflow="fold", min_width=7)
-    for column in ("part", "leader", "log end", "uploaded", "lag", "age", "linked", "inline"):
-        table.add_column(column, justify="right", no_wrap=True)
-    rows = [(partition, broker_id) for broker_id, answer in answers.items() for partition in answer["partitions"]]
-    for partition, broker_id in sorted(rows, key=lambda row: (row[0]["topic"], row[0]["partition"])):
-        table.add_row(
+    console.print(_partitions(answers))
+    console.print(_agents(answers, silent))
+    for broker_id, answer in answers.items():
+        if answer.get("metadata_stalled"):
+            reason = answer["metadata_stalled"]
+            told = f"agent {broker_id} publishes no metadata, so all goes inline: {reason}"
+            console.print(told, style="red", markup=False)
+    _print_gaps(console, answers)
+
+
+def _partitions(answers: dict[int, dict[str, Any]]) -> "Table":
+    from rich.filesize import decimal
+
+    led = [(partition, broker_id) for broker_id, answer in answers.items() for partition in answer["partitions"]]
+    rows = [
+        (
             partition["topic"],
-            str(partition["partition"]),
-            str(broker_id),
-            *(str(partition[key]) for key in ("log_end_offset", "uploaded_offset")),
+            partition["partition"],
+            broker_id,
+            *(partition[key] for key in ("log_end_offset", "uploaded_offset")),
             decimal(partition["lag_bytes"]),
             _seconds(partition["lag_age_ms"]),
             *(decimal(partition[key]) for key in ("linked_bytes", "inline_bytes")),
         )
-    console.print(table)
-    agents = Table("agent", Column("store", overflow="fold"), "hydration", title="Agents")
-    for column in ("PUT", "GET", "metadata pending"):
-        agents.add_column(column, justify="right")
-    stalled: dict[int, str] = {}
-    for broker_id, answer in answers.items():
-        agents.add_row(
-            str(broker_id),
+        for partition, broker_id in sorted(led, key=lambda row: (row[0]["topic"], row[0]["partition"]))
+    ]
+    made = table(
+        "topic", ">part", ">leader", ">log end", ">uploaded", ">lag", ">age", ">linked", ">inline",
+        rows=rows, title="Partitions that replicate through object storage", without_lines=True,
+    )  # fmt: skip
+    made.columns[0].overflow, made.columns[0].min_width = "fold", 7
+    return made
+
+
+def _agents(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> "Table":
+    rows = [
+        (
+            broker_id,
             "ready" if answer["storage_ready"] else "does not answer",
             _hydration(answer),
             *(f"{answer['requests'][key]:,}" for key in ("put", "get")),
             f"{answer['metadata_pending']:,}",
         )
-    for broker_id, answer in answers.items():
-        for dead in answer.get("bypassed_agents", []):
-            agents.caption = f"{agents.caption or ''}Agent {broker_id} bypasses the dead agent of broker {dead}.\n"
-        if answer.get("metadata_stalled"):
-            stalled[broker_id] = answer["metadata_stalled"]
-    for broker_id, reason in silent.items():
-        agents.add_row(str(broker_id), f"no answer: {reason}", "", "", "", "")
-    console.print(agents)
-    for broker_id, reason in stalled.items():
-        told = f"agent {broker_id} publishes no metadata, so all goes inline: {reason}"
-        console.print(told, style="red", markup=False)
-    _print_gaps(console, answers)
+        for broker_id, answer in answers.items()
+    ]
+    none = [(broker_id, f"no answer: {reason}", "", "", "", "") for broker_id, reason in silent.items()]
+    columns = ("agent", "store", "hydration", ">PUT", ">GET", ">metadata pending")
+    made = table(*columns, rows=[*rows, *none], title="Agents")
+    made.columns[1].overflow = "fold"
+    made.caption = (
+        "".join(
+            f"Agent {broker_id} bypasses the dead agent of broker {dead}.\n"
+            for broker_id, answer in answers.items()
+            for dead in answer.get("bypassed_agents", [])
+        )
+        or None
+    )
+    return made
 
 
 def _print_gaps(console: Any, answers: dict[int, dict[str, Any]]) -> None:
@@ -153,26 +168,21 @@ def _seconds(ms: int) -> str:
 
 
 def _print_objects(answer: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.filesize import decimal
-    from rich.table import Table
 
-    console = Console()
-    table = Table(title="Combined segments", box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in ("owner", "cared by"):
-        table.add_column(column, justify="right")
-    table.add_column("state", no_wrap=True)
-    for column in ("segments", "bytes", "oldest", "newest"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in answer["objects"]:
-        table.add_row(
-            str(row["broker_id"]),
-            str(row["caretaker_broker_id"]),
+    rows = [
+        (
+            row["broker_id"],
+            row["caretaker_broker_id"],
             row["state"],
             f"{row['segments']:,}",
             decimal(row["bytes"]),
             *(f"{row[key] // 1000:,} s" for key in ("oldest_age_ms", "newest_age_ms")),
         )
-    console.print(table)
-    for total in answer["totals"]:
-        console.print(f"{total['state']}: {total['segments']:,} segments, {decimal(total['bytes'])}")
+        for row in answer["objects"]
+    ]
+    columns = (">owner", ">cared by", "state", ">segments", ">bytes", ">oldest", ">newest")
+    made = table(*columns, rows=rows, title="Combined segments", without_lines=True)
+    made.columns[2].no_wrap = True
+    totals = (f"{one['state']}: {one['segments']:,} segments, {decimal(one['bytes'])}" for one in answer["totals"])
+    show(made, *totals)

@@ -1,12 +1,12 @@
 """`remote-wal doctor`: settings that would lose or leak data, and what to change."""
 
-import json as json_format
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from cli.connection import Json
+from cli.connection import BrokerConfig, Json
+from cli.tables import tell_json
 
 if TYPE_CHECKING:
     from doctor.findings import Finding
@@ -15,9 +15,7 @@ _COLOURS = {"ok": "green", "information": "blue", "unknown": "magenta", "warning
 
 
 def doctor(
-    broker_config: Annotated[
-        Path, typer.Option(help="The broker's own server.properties.", exists=True, dir_okay=False, readable=True)
-    ],
+    broker_config: BrokerConfig,
     json: Json = False,
 ) -> None:
     """Look for settings that would lose or leak data, and say what to change.
@@ -30,7 +28,11 @@ def doctor(
 
     findings = _findings(broker_config)
     if json:
-        typer.echo(json_format.dumps(_as_json(findings)))
+        checks = [
+            {"check": item.check, "level": item.level.value, "found": item.found, "change": item.change}
+            for item in findings
+        ]
+        tell_json({"exit_code": exit_code(findings), "checks": checks})
     else:
         _print(findings)
     raise typer.Exit(exit_code(findings))
@@ -52,18 +54,6 @@ def _findings(broker_config: Path) -> "list[Finding]":
     except (AgentSettingsError, BrokerPropertiesError, OSError) as error:
         return [Finding("settings", Level.ERROR, str(error), "correct the key; nothing else was looked at")]
     return [Finding("settings", Level.OK, f"{broker_config} can be read"), *diagnose(gather(broker, settings, wall_ms))]
-
-
-def _as_json(findings: "list[Finding]") -> dict[str, object]:
-    from doctor.findings import exit_code
-
-    return {
-        "exit_code": exit_code(findings),
-        "checks": [
-            {"check": item.check, "level": item.level.value, "found": item.found, "change": item.change}
-            for item in findings
-        ],
-    }
 
 
 def _print(findings: "list[Finding]") -> None:

@@ -1,6 +1,5 @@
 """`remote-wal metadata`: the metadata topic, written anew when it was lost."""
 
-import json as json_format
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +8,7 @@ import typer
 from cli.connection import Json
 from cli.option_groups import grouped
 from cli.recovery_sources import BrokersCluster, Tell, client_of, log_to_stderr, open_stores, patience_of, progress_to
+from cli.tables import tell_json
 
 if TYPE_CHECKING:
     from recovery.topic_rebuild import RebuildPlan
@@ -40,7 +40,10 @@ def rebuild(
 
     with log_to_stderr():
         plan, written = _rebuild(where, write, tell)
-    typer.echo(json_format.dumps(_as_json(plan, written)) if json else _as_text(plan, written))
+    if json:
+        tell_json(_as_json(plan, written))
+    else:
+        typer.echo(_as_text(plan, written))
     if plan.unreadable:
         raise typer.Exit(3)
 

@@ -1,24 +1,18 @@
 """`remote-wal orphans`: where object storage and metadata disagree."""
 
-import json as json_format
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.connection import Json
+from cli.connection import BrokerConfig, Json
+from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
     from rlm.lifecycle.orphans import Comparison
 
 
 def orphans(
-    broker_config: Annotated[
-        Path,
-        typer.Option(
-            help="The broker's own server.properties; its objects are looked at.", exists=True, dir_okay=False
-        ),
-    ],
+    broker_config: BrokerConfig,
     heal: Annotated[bool, typer.Option("--heal/--dry-run", help="Put right what is found, or only show it.")] = False,
     confirm: Annotated[
         str | None,
@@ -48,7 +42,7 @@ def orphans(
             raise typer.BadParameter(f"what is found now is {found.amount}, not {confirm}", param_hint="--confirm")
         healed = check.heal(found, confirm) if heal else 0
     if json:
-        typer.echo(json_format.dumps(_as_json(broker.node_id, found, healed)))
+        tell_json(_as_json(broker.node_id, found, healed))
     else:
         _print(broker.node_id, found, healed)
     if len(found.disagreements) > healed:
@@ -78,23 +72,19 @@ def _as_json(broker_id: int, found: "Comparison", healed: int) -> dict[str, obje
 
 
 def _print(broker_id: int, found: "Comparison", healed: int) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table("segment", "kind", title=f"Disagreements about the objects of broker {broker_id}")
-    for column in ("bytes", "age"):
-        table.add_column(column, justify="right")
-    for item in found.disagreements:
-        table.add_row(
-            str(item.combined_segment_id), item.kind.value, f"{item.size_bytes:,}", f"{item.age_ms // 1000:,} s"
-        )
-    console.print(table)
-    console.print(f"{found.objects:,} objects, {found.young:,} too young to tell, {healed:,} healed")
+    rows = [
+        (item.combined_segment_id, item.kind.value, f"{item.size_bytes:,}", f"{item.age_ms // 1000:,} s")
+        for item in found.disagreements
+    ]
+    title = f"Disagreements about the objects of broker {broker_id}"
+    show(
+        table("segment", "kind", ">bytes", ">age", rows=rows, title=title),
+        f"{found.objects:,} objects, {found.young:,} too young to tell, {healed:,} healed",
+    )
     if found.doubt:
-        console.print(f"Nothing is healed by itself: {found.doubt}.")
+        show(f"Nothing is healed by itself: {found.doubt}.")
     if found.waiting:
-        console.print(
+        show(
             f"{len(found.waiting):,} wait for a word. If it is the metadata that was lost: remote-wal metadata "
             f"rebuild. To delete them, and their records with them: --heal --confirm {found.amount}"
         )

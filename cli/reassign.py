@@ -1,6 +1,5 @@
 """`remote-wal reassign`: move partitions' replicas and leadership."""
 
-import json as json_format
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import typer
 
 from cli.connection import Connection, Json
 from cli.option_groups import grouped
+from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
     from metadata_topic.topic.client_config import KafkaClientConfig
@@ -127,7 +127,7 @@ def status(connection: Connection, json: Json = False) -> None:
             }
         )
     if json:
-        typer.echo(json_format.dumps(rows))
+        tell_json(rows)
     else:
         _print_status(rows)
 
@@ -146,7 +146,7 @@ def cancel(
     taken_back = [where for where in wanted if where not in refused]
     if json:
         refusals = {str(where): why for where, why in refused.items()}
-        typer.echo(json_format.dumps({"cancelled": [str(where) for where in taken_back], "refused": refusals}))
+        tell_json({"cancelled": [str(where) for where in taken_back], "refused": refusals})
     else:
         for where in taken_back:
             typer.echo(f"{where}: cancelled")
@@ -293,7 +293,7 @@ def _report(done: "Reassignment | None", planned: "ReassignmentPlan", json: bool
     ]
     if json:
         left = {str(where): why for where, why in planned.left.items()}
-        typer.echo(json_format.dumps({"moves": rows, "left": left}))
+        tell_json({"moves": rows, "left": left})
     else:
         _print_report(rows)
         _print_left(planned.left)
@@ -305,21 +305,17 @@ def _report(done: "Reassignment | None", planned: "ReassignmentPlan", json: bool
 
 
 def _print_report(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
     if not rows:
-        console.print("Nothing is moved.")
-    else:
-        table = Table("topic", "part", "before", "after", "state", "seconds", "reason")
-        for row in rows:
-            seconds = "" if row["seconds"] is None else f"{row['seconds']:.1f}"
-            table.add_row(
-                row["topic"], str(row["partition"]), _ids(row["before"]), _ids(row["after"]), row["state"], seconds,
-                row["reason"],
-            )  # fmt: skip
-        console.print(table)
+        show("Nothing is moved.")
+        return
+    told = [
+        (
+            *(row[key] for key in ("topic", "partition")), _ids(row["before"]), _ids(row["after"]), row["state"],
+            "" if row["seconds"] is None else f"{row['seconds']:.1f}", row["reason"],
+        )
+        for row in rows
+    ]  # fmt: skip
+    show(table("topic", "part", "before", "after", "state", "seconds", "reason", rows=told))
 
 
 def _print_left(left: "Mapping[TopicPartition, str]") -> None:
@@ -328,46 +324,46 @@ def _print_left(left: "Mapping[TopicPartition, str]") -> None:
 
 
 def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin") -> None:
-    from rich.console import Console
     from rich.filesize import decimal
-    from rich.table import Table
 
-    console = Console()
     sizes = admin.replica_sizes([move.topic_partition for move in planned.moves if move.adding])
-    table = Table("topic", "part", "before", "after", "new on", "local log")
-    total = 0
+    rows, total = [], 0
     for move in planned.moves:
-        size = max((sizes.get((move.topic_partition, broker), 0) for broker in move.before), default=0)
-        total += size * len(move.adding)
         where = move.topic_partition
-        table.add_row(
-            where.topic, str(where.partition), _ids(move.before), _ids(move.after), _ids(move.adding) or "-",
-            decimal(size) if move.adding else "-",
+        size = max((sizes.get((where, broker), 0) for broker in move.before), default=0)
+        total += size * len(move.adding)
+        rows.append(
+            (
+                where.topic, where.partition, _ids(move.before), _ids(move.after), _ids(move.adding) or "-",
+                decimal(size) if move.adding else "-",
+            )
         )  # fmt: skip
     if planned.moves:
-        console.print(table)
-        console.print(f"{len(planned.moves)} moves. At most {decimal(total)} of local logs are copied;")
-        console.print("less where new replicas begin at the last tiered offset.")
+        show(
+            table("topic", "part", "before", "after", "new on", "local log", rows=rows),
+            f"{len(planned.moves)} moves. At most {decimal(total)} of local logs are copied;",
+            "less where new replicas begin at the last tiered offset.",
+        )
     elif not planned.left:
-        console.print("Nothing is to be moved.")
+        show("Nothing is to be moved.")
     _print_left(planned.left)
 
 
 def _print_status(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.filesize import decimal
-    from rich.table import Table
 
     if not rows:
         typer.echo("Nothing is being reassigned.")
         return
-    table = Table("topic", "part", "replicas", "adding", "removing", "copied", "local log")
-    for row in rows:
-        table.add_row(
-            row["topic"], str(row["partition"]), *(_ids(row[key]) for key in ("replicas", "adding", "removing")),
-            decimal(row["copied_bytes"]), decimal(row["local_log_bytes"]),
-        )  # fmt: skip
-    Console().print(table)
+    told = [
+        (
+            *(row[key] for key in ("topic", "partition")),
+            *(_ids(row[key]) for key in ("replicas", "adding", "removing")),
+            *(decimal(row[key]) for key in ("copied_bytes", "local_log_bytes")),
+        )
+        for row in rows
+    ]
+    show(table("topic", "part", "replicas", "adding", "removing", "copied", "local log", rows=told))
 
 
 def _ids(brokers: Any) -> str:

@@ -1,7 +1,7 @@
 """`remote-wal recover`: rebuild a broker's log directories from object storage."""
 
-import json as json_format
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +12,7 @@ from cli.connection import Json
 from cli.log_rows import LogRow, planned_row, restored_row
 from cli.option_groups import grouped
 from cli.recovery_sources import Sources, StoredLogs, new_directory_id, open_sources
+from cli.tables import table, tell_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,31 +29,38 @@ DECLARED = 5
 """Exit code: what there is is restored; offsets are missing within that were declared as gaps."""
 
 
-@grouped
-def recover(
-    logs: StoredLogs,
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """What is restored, and where to."""
+
     log_dir: Annotated[
         list[Path] | None, typer.Option(help="Only this entry of log.dirs; the others are there, and are left alone.")
-    ] = None,
+    ] = None
     directory_id: Annotated[
         list[str] | None,
         typer.Option(help="PATH=ID: the directory.id that a log directory had, where nobody knows it."),
-    ] = None,
+    ] = None
     to_timestamp: Annotated[
         str | None,
         typer.Option(help="End each log before its first batch with a younger record: ISO 8601, or ms since 1970."),
-    ] = None,
+    ] = None
     after_last_gap: Annotated[
         bool,
         typer.Option("--after-last-gap", help="Restore what is behind the last gap, not what is before the first."),
-    ] = False,
+    ] = False
     lead: Annotated[
         bool,
         typer.Option(
             "--lead-with-what-is-restored",
             help="Also where this broker is the last replica in sync, so that others are cut down to what is restored.",
         ),
-    ] = False,
+    ] = False
+
+
+@grouped
+def recover(
+    logs: StoredLogs,
+    what: RestoreOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be restored; write nothing.")] = False,
     threads: Annotated[int, typer.Option(min=1, max=128, help="Requests to object storage at a time.")] = 8,
     json: Json = False,
@@ -69,32 +77,32 @@ def recover(
     from recovery.errors import TargetRefusedError
     from recovery.last_in_sync import last_in_sync, lead_refusal
 
+    to_timestamp_ms = _timestamp_ms(what.to_timestamp)
     selection = Selection(
-        frozenset(logs.topic or ()), frozenset(logs.partition or ()), after_last_gap, _timestamp_ms(to_timestamp)
+        frozenset(logs.topic or ()), frozenset(logs.partition or ()), what.after_last_gap, to_timestamp_ms
     )
-    ids = dict(_directory_id(text) for text in directory_id or ())
+    ids = dict(_directory_id(text) for text in what.directory_id or ())
     console = _console()
     with console.status("reading settings") as status, open_sources(logs, status.update) as sources:
-        broker = _lost_broker(sources, log_dir, ids)
+        broker = _lost_broker(sources, what.log_dir, ids)
         planned = _plan(broker, sources, selection)
-        status.update("reading time stamps")
-        bounds = _bounds(sources, planned, selection, threads) if dry_run else [None] * len(planned)
-        status.stop()
-        lead_refused = None if lead else lead_refusal(last_in_sync(planned, broker.node_id))
+        lead_refused = None if what.lead else lead_refusal(last_in_sync(planned, broker.node_id))
         try:
-            if lead_refused is not None and not dry_run:
+            if dry_run:
+                status.update("reading time stamps")
+                bounds = _bounds(sources, planned, selection, threads)
+                rows = [planned_row(log, bound) for log, bound in zip(planned, bounds, strict=True)]
+            elif lead_refused is not None:
                 raise lead_refused
-            rows = (
-                [planned_row(log, bound) for log, bound in zip(planned, bounds, strict=True)]
-                if dry_run
-                else _recover(console, broker, sources, planned, selection, threads)
-            )
+            else:
+                status.stop()
+                rows = _recover(console, broker, sources, planned, selection, threads)
         except TargetRefusedError as error:
             typer.echo(f"remote-wal: {error}", err=True)
             raise typer.Exit(REFUSED) from None
     document = _document(sources, rows, planned, _refusals(broker, lead_refused) if dry_run else None)
     if json:
-        typer.echo(json_format.dumps(document))
+        tell_json(document)
     else:
         _print(document, rows)
     raise typer.Exit(0 if document["complete"] else DECLARED if document["only_declared_gaps"] else INCOMPLETE)
@@ -228,17 +236,9 @@ def _document(
 
 
 def _print(document: dict[str, Any], rows: list[LogRow]) -> None:
-    from rich.table import Table
-
     console = _console(stderr=False)
-    title = "What would be restored" if document["dry_run"] else "Restored"
-    table = Table("log", title=f"{title}: broker {document['broker_id']} of cluster {document['cluster_id']}")
-    for column in ("from", "to", "MB"):
-        table.add_column(column, justify="right")
-    table.add_column("recovery point")
-    table.add_column("")
-    for row in rows:
-        table.add_row(
+    rows_told = [
+        (
             row.name,
             f"{row.start_offset:,}",
             f"{row.end_offset:,}",
@@ -246,7 +246,11 @@ def _print(document: dict[str, Any], rows: list[LogRow]) -> None:
             _time(row.recovery_point_ms),
             row.told,
         )
-    console.print(table)
+        for row in rows
+    ]
+    title = "What would be restored" if document["dry_run"] else "Restored"
+    title = f"{title}: broker {document['broker_id']} of cluster {document['cluster_id']}"
+    console.print(table("log", ">from", ">to", ">MB", "recovery point", "", rows=rows_told, title=title))
     console.print(
         f"{document['size_bytes'] / 1e6:,.1f} MB of {document['objects']:,} objects; the newest was uploaded at "
         f"{_time(document['recovery_point_ms'])}. What was acknowledged after that and not uploaded is not here."

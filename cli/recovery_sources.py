@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.connection import CommandConfig
+from cli.connection import BrokerConfig, CommandConfig
 
 if TYPE_CHECKING:
     from agent.settings import AgentSettings
@@ -33,9 +33,7 @@ Tell = Callable[[str], None]
 class BrokersCluster:
     """The options by which commands find a broker's stores and its cluster."""
 
-    broker_config: Annotated[
-        Path, typer.Option(help="The broker's own server.properties.", exists=True, dir_okay=False, readable=True)
-    ]
+    broker_config: BrokerConfig
     bootstrap_server: Annotated[
         str | None,
         typer.Option(

@@ -10,6 +10,7 @@ import typer
 
 from cli.connection import CommandConfig, client_config
 from cli.option_groups import grouped
+from cli.tables import show, table
 
 if TYPE_CHECKING:
     from cli.report_job import ReportJob
@@ -127,7 +128,7 @@ def _scenario(name: str, overrides: list[str], prices: Path | None, json: str | 
         if json is not None:
             _write_json(json, names)
         else:
-            _print_names(names)
+            show(table("scenario", "about", rows=names.items()))
         return
     scenario = load_scenario(name, overrides, prices)
     if json is not None:
@@ -136,41 +137,27 @@ def _scenario(name: str, overrides: list[str], prices: Path | None, json: str | 
         _print_scenario(scenario)
 
 
-def _print_names(names: dict[str, str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("scenario", "about")
-    for name, about in names.items():
-        table.add_row(name, about)
-    Console().print(table)
-
-
 def _print_scenario(scenario: "Scenario") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console, cost = Console(), scenario.cost
-    table = Table("dollars per broker and month", title=scenario.name)
-    for column in ("stock Kafka", "remote WAL"):
-        table.add_column(column, justify="right")
-    for part in {**cost.baseline.parts, **cost.remote_wal.parts}:
-        table.add_row(
-            part.replace("_", " "),
-            *(f"{found.parts[part]:,.2f}" if part in found.parts else "" for found in (cost.baseline, cost.remote_wal)),
-        )
-    table.add_section()
-    table.add_row("total", f"{cost.baseline.total:,.2f}", f"{cost.remote_wal.total:,.2f}")
-    console.print(table)
-    console.print(scenario.about)
+    cost = scenario.cost
+    columns = (cost.baseline, cost.remote_wal)
+    rows = [
+        (part.replace("_", " "), *(f"{found.parts[part]:,.2f}" if part in found.parts else "" for found in columns))
+        for part in {**cost.baseline.parts, **cost.remote_wal.parts}
+    ]
+    title = "dollars per broker and month"
+    made = table(title, ">stock Kafka", ">remote WAL", rows=rows, title=scenario.name)
+    made.add_section()
+    made.add_row("total", *(f"{found.total:,.2f}" for found in columns))
     way = "as links" if cost.linked else "inline, as the load is below the break-even"
     pays_from = "never" if cost.break_even_mb_s is None else f"from {cost.break_even_mb_s:.3g} MB/s for each broker"
-    console.print(
+    show(
+        made,
+        scenario.about,
         f"{100 * cost.saved_ratio:.1f} % saved; records travel {way}; links pay {pays_from}; prices of "
-        f"{scenario.prices.confirmed}"
+        f"{scenario.prices.confirmed}",
     )
     if scenario.inferred:
-        console.print(f"Inferred, as its source does not tell: {', '.join(scenario.inferred)}")
+        show(f"Inferred, as its source does not tell: {', '.join(scenario.inferred)}")
 
 
 # What a run found.
@@ -192,38 +179,32 @@ def _show(data: "ReportData", run: RunOptions) -> "ExitCode":
 
 
 def _print(data: "ReportData", output: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from retention_job.page.html_report import size_text
     from retention_job.page.plots import money
 
-    console = Console()
     if data.finding_counts:
-        table = Table("severity", "finding", title="Findings")
-        for column in ("count", "bytes"):
-            table.add_column(column, justify="right")
-        for count in data.finding_counts:
-            table.add_row(count.severity, count.kind, f"{count.count:,}", size_text(count.size_bytes))
-        console.print(table)
+        rows = [
+            (count.severity, count.kind, f"{count.count:,}", size_text(count.size_bytes))
+            for count in data.finding_counts
+        ]
+        show(table("severity", "finding", ">count", ">bytes", rows=rows, title="Findings"))
     else:
-        console.print("Nothing was found that is amiss.")
+        show("Nothing was found that is amiss.")
     if data.handover is not None and data.handover.segments:
         done = "could be handed to the agents by --apply" if data.handover.is_dry else "were handed to the agents"
-        console.print(f"The deletions of {data.handover.segments:,} objects {done}.")
+        show(f"The deletions of {data.handover.segments:,} objects {done}.")
     costs = data.costs
-
-    def dollars(usd: float | None) -> str:
-        return "unknown" if usd is None else money(usd)
-
-    console.print(
-        f"Replication cost {dollars(costs.remote_wal_usd)}; stock Kafka's would have cost {dollars(costs.stock_usd)}; "
-        f"{dollars(costs.saved_usd)} saved, over {len(costs.days)} days, at prices of {costs.prices_confirmed}."
+    paid, stock, saved = (
+        "unknown" if usd is None else money(usd) for usd in (costs.remote_wal_usd, costs.stock_usd, costs.saved_usd)
+    )
+    show(
+        f"Replication cost {paid}; stock Kafka's would have cost {stock}; {saved} saved, over {len(costs.days)} days, "
+        f"at prices of {costs.prices_confirmed}."
     )
     if costs.choices is not None:
         best = costs.choices.quickest_near
-        console.print(f"Cheapest within a tenth: an upload each {best.interval_ms} ms, {best.buckets} bucket(s).")
-    console.print(f"The page: {output.rstrip('/')}/report.html")
+        show(f"Cheapest within a tenth: an upload each {best.interval_ms} ms, {best.buckets} bucket(s).")
+    show(f"The page: {output.rstrip('/')}/report.html")
 
 
 def _write_json(target: str, content: object) -> None:

@@ -1,12 +1,12 @@
 """`remote-wal topics`: which topics replicate through object storage."""
 
-import json as json_format
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.connection import Connection, Json
 from cli.option_groups import grouped
+from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
     from metadata_topic.settings.topic_settings import TopicSettings
@@ -55,9 +55,6 @@ def disable(topics: Topics, connection: Connection) -> None:
 @grouped
 def list_topics(connection: Connection, json: Json = False) -> None:
     """Show the topics with remote.wal.storage.enable, and how they link."""
-    from rich.console import Console
-    from rich.table import Table
-
     from metadata_topic.settings.settings_topic import read_settings
 
     topics, _ = read_settings(connection.client_config())
@@ -72,19 +69,19 @@ def list_topics(connection: Connection, json: Json = False) -> None:
         for name, settings in sorted(topics.items())
     ]
     if json:
-        typer.echo(json_format.dumps(rows))
+        tell_json(rows)
         return
-    table = Table("topic", "remote.wal.storage.enable", "link policy", "latency bound", "archive")
-    for row in rows:
-        bound = row["remote.wal.link.latency.bound.ms"]
-        table.add_row(
-            str(row["topic"]),
+    shown = [
+        (
+            row["topic"],
             str(row["remote.wal.storage.enable"]).lower(),
-            str(row["remote.wal.link.policy"]),
-            f"{bound} ms" if bound is not None else "",
+            row["remote.wal.link.policy"],
+            "" if (bound := row["remote.wal.link.latency.bound.ms"]) is None else f"{bound} ms",
             str(row["remote.wal.archive.enable"]).lower(),
         )
-    Console().print(table)
+        for row in rows
+    ]
+    show(table("topic", "remote.wal.storage.enable", "link policy", "latency bound", "archive", rows=shown))
 
 
 def _set(topics: list[str], client: "KafkaClientConfig", settings: "TopicSettings | None") -> None:

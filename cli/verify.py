@@ -1,8 +1,7 @@
 """`remote-wal verify`: could object storage give a broker its logs back?"""
 
-import json as json_format
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 from cli.connection import Json
 from cli.option_groups import grouped
 from cli.recovery_sources import Sources, StoredLogs, open_sources
+from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -30,7 +30,7 @@ DECLARED = 5
 class DrilledLog:
     """What Kafka's dump-log found in a restored log."""
 
-    name: str
+    log: str
     end_offset: int
     batches: int
     fault: str
@@ -61,12 +61,14 @@ def verify(
     Writes nothing into object storage. Exits with 0 if all is well; with 3 if records are missing or wrong; with 5 if
     those alone are missing that were declared as gaps; with 1 if it could not be checked.
     """
+    from rich.console import Console
+
     from plugin.wall_clock import wall_ms
     from recovery.broker_recovery import Selection, plan_broker
     from recovery.errors import TargetRefusedError
     from recovery.verification import ObjectVerifier, check_inventory
 
-    with _console().status("reading settings") as status, open_sources(logs, status.update) as sources:
+    with Console(stderr=True).status("reading settings") as status, open_sources(logs, status.update) as sources:
         selection = Selection(frozenset(logs.topic or ()), frozenset(logs.partition or ()))
         planned = plan_broker(_whole_broker(sources), sources.view, sources.inventory, selection, wall_ms())
         reader = sources.reader
@@ -87,7 +89,7 @@ def verify(
     findings += verified.findings
     document = _document(sources, planned, findings, verified, drilled)
     if json:
-        typer.echo(json_format.dumps(document))
+        tell_json(document)
     else:
         _print(document)
     is_declared = any(finding["kind"] == "declared_gap" for finding in document["findings"])
@@ -168,44 +170,32 @@ def _document(
             }
             for finding in findings
         ],
-        "drill": [
-            {"log": log.name, "end_offset": log.end_offset, "batches": log.batches, "fault": log.fault}
-            for log in drilled
-        ],
+        "drill": [asdict(log) for log in drilled],
     }
 
 
 def _print(document: dict[str, Any]) -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    console = _console(stderr=False)
     compared = document["batches_compared_with_a_replica"]
     stored = sum(log["is_stored"] for log in document["logs"])
-    console.print(
+    show(
         f"{document['objects']:,} objects hold {stored:,} of the {len(document['logs']):,} logs of broker "
         f"{document['broker_id']}; {document['objects_read']:,} were read, {document['bytes_read'] / 1e6:,.1f} MB "
         f"in {document['runs_read']:,} runs"
         + (f"; {compared:,} batches were compared with a replica" if compared else "")
     )
     if document["findings"]:
-        table = Table("kind", "subject", "detail")
-        for finding in document["findings"]:
-            style = "red" if finding["error"] else "blue"
-            table.add_row(Text(finding["kind"], style=style), Text(finding["subject"]), Text(finding["detail"]))
-        console.print(table)
+        rows = [
+            (Text(one["kind"], style="red" if one["error"] else "blue"), Text(one["subject"]), Text(one["detail"]))
+            for one in document["findings"]
+        ]
+        show(table("kind", "subject", "detail", rows=rows))
     if document["drill"]:
-        table = Table("restored log", title="Drill, checked by Kafka's dump-log")
-        table.add_column("end offset", justify="right")
-        table.add_column("batches", justify="right")
-        table.add_column("")
-        for log in document["drill"]:
-            table.add_row(log["log"], f"{log['end_offset']:,}", f"{log['batches']:,}", log["fault"] or "sound")
-        console.print(table)
-    console.print("sound" if document["sound"] else "records are missing or wrong")
-
-
-def _console(*, stderr: bool = True) -> Any:
-    from rich.console import Console
-
-    return Console(stderr=stderr)
+        drilled = [
+            (log["log"], f"{log['end_offset']:,}", f"{log['batches']:,}", log["fault"] or "sound")
+            for log in document["drill"]
+        ]
+        title = "Drill, checked by Kafka's dump-log"
+        show(table("restored log", ">end offset", ">batches", "", rows=drilled, title=title))
+    show("sound" if document["sound"] else "records are missing or wrong")

@@ -1,31 +1,13 @@
 """What a demonstration does: topics, producers, amounts, faults. Chosen before anything is started."""
 
 import dataclasses
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from local_cluster.ledger import ProducerPlan, TransactionPlan
+from local_cluster.store_spec import StoreKind
 
 RECORD_BYTES = 1000
-
-
-class StoreKind(enum.StrEnum):
-    """Object stores that the demonstration can run on."""
-
-    LOCAL = "local"
-    """A directory, with the latencies of a store in the same zone."""
-    S3 = "s3"
-    S3_EXPRESS = "s3express"
-
-    @property
-    def description(self) -> str:
-        """For people."""
-        return {
-            StoreKind.LOCAL: "a local directory (5 ms per request)",
-            StoreKind.S3: "an S3 server on this machine",
-            StoreKind.S3_EXPRESS: "an S3 Express look-alike on this machine",
-        }[self]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demo.plan import StoreKind
 from demo.report import MB_PER_MIB, FaultSeen, Report, Traffic
+from local_cluster.store_spec import StoreKind
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from demo.measurement import Moment
-from demo.plan import StoreKind
 from local_cluster.kafka_tools import ProducerPerformance
 from local_cluster.ledger import LedgerReport
+from local_cluster.store_spec import StoreKind
 from plugin.prices import BYTES_PER_GB, Prices, StorePrices
 
 MB_PER_MIB = 1.048576

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from demo import faults
 from demo.load import Heartbeat, PerformanceLoad, performance_records, prepare_topics
 from demo.measurement import Moment
-from demo.plan import ALL_TOPICS, LEDGER_TOPIC, DemoPlan, PerformanceRun, StoreKind
+from demo.plan import ALL_TOPICS, LEDGER_TOPIC, DemoPlan, PerformanceRun
 from demo.progress import Progress
 from demo.report import (
     MB_PER_MIB,
@@ -37,7 +37,7 @@ from local_cluster.ledger_workload import LedgerWorkload
 from local_cluster.object_store_process import start_object_store
 from local_cluster.object_store_server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET
 from local_cluster.replica_comparison import compare_replicas
-from local_cluster.store_spec import S3_BACKEND, S3_EXPRESS_BACKEND, LocalDirectoryStore, S3Store
+from local_cluster.store_spec import LocalDirectoryStore, S3Store, StoreKind
 from plugin.prices import Prices
 
 if TYPE_CHECKING:
@@ -246,8 +246,7 @@ def _store(store: StoreKind, directory: Path, undo: contextlib.ExitStack) -> "tu
     bucket = DEFAULT_DIRECTORY_BUCKET if store is StoreKind.S3_EXPRESS else DEFAULT_BUCKET
     server, url = start_object_store(directory / "object-store-server", bucket)
     undo.callback(server.kill)
-    backend = S3_EXPRESS_BACKEND if store is StoreKind.S3_EXPRESS else S3_BACKEND
-    return S3Store(url, bucket, backend=backend), EndpointOutage(url)
+    return S3Store(url, bucket, backend=store.backend), EndpointOutage(url)
 
 
 def _directory_outage(cluster: LocalCluster) -> StoreOutage:

@@ -2,11 +2,35 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 S3_BACKEND = "plugin.s3.S3WalStorageManager"
 S3_EXPRESS_BACKEND = "plugin.s3_express.S3ExpressWalStorageManager"
+
+
+class StoreKind(StrEnum):
+    """Object stores of this machine."""
+
+    LOCAL = "local"
+    """A directory, with the latencies of a store in the same zone."""
+    S3 = "s3"
+    S3_EXPRESS = "s3express"
+
+    @property
+    def backend(self) -> str:
+        """The storage manager's class, of the S3 stores."""
+        return S3_EXPRESS_BACKEND if self is StoreKind.S3_EXPRESS else S3_BACKEND
+
+    @property
+    def description(self) -> str:
+        """For people."""
+        return {
+            StoreKind.LOCAL: "a local directory (5 ms per request)",
+            StoreKind.S3: "an S3 server on this machine",
+            StoreKind.S3_EXPRESS: "an S3 Express look-alike on this machine",
+        }[self]
 
 
 class StoreSpec(Protocol):

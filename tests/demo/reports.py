@@ -1,6 +1,5 @@
 """A report with figures that are easy to check by hand."""
 
-from demo.plan import StoreKind
 from demo.report import (
     DollarsPerGb,
     FaultSeen,
@@ -12,6 +11,7 @@ from demo.report import (
     ZoneBytes,
 )
 from local_cluster.kafka_tools import ProducerPerformance
+from local_cluster.store_spec import StoreKind
 
 TRAFFIC = Traffic(
     seconds=10.0,

@@ -8,12 +8,13 @@ import pytest
 from rich.console import Console
 
 from demo.measurement import Moment
-from demo.plan import ALL_TOPICS, PERFORMANCE_TOPICS, StoreKind, plan_for
+from demo.plan import ALL_TOPICS, PERFORMANCE_TOPICS, plan_for
 from demo.presentation import show_introduction, show_report
 from demo.report import Records, Replicas, ZoneBytes, cost_per_gb, object_usd_per_gb, records_of, traffic_between
 from demo.store_outage import DirectoryOutage
 from local_cluster.agent_metrics import Counters
 from local_cluster.ledger import LedgerReport, ProducerReport
+from local_cluster.store_spec import StoreKind
 from plugin.errors import RemoteStorageError
 from plugin.local_directory import DirectoryStore
 from plugin.prices import Prices
