@@ -10,9 +10,6 @@ from pyspark.sql import SparkSession
 
 from retention_job.spark.session import spark_session
 
-LEAVES_SOCKETS = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-"""PySpark leaves the sockets of finished jobs to the garbage collector."""
-
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -22,6 +19,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         memory="1g",
         settings={
             "spark.sql.shuffle.partitions": "2",
+            # The session lives for a minute: what the second compiler makes would never pay.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.local.dir": str(scratch),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             # Compiling plans takes longer than running them on a few hundred rows.

@@ -11,6 +11,7 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.store_spec import LocalDirectoryStore
 from tests.cluster.script import Script
+from tests.leftover_sockets import LEAVES_SOCKETS
 
 ClusterFactory = Callable[..., LocalCluster]
 
@@ -52,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             item.add_marker(pytest.mark.cluster)
             # kafka-python leaves the socket of a refused connection to the garbage collector, and brokers die here.
-            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+            item.add_marker(LEAVES_SOCKETS)
             if item.get_closest_marker("timeout") is None:
                 # A busy machine of two cores takes its time to start three brokers.
                 item.add_marker(pytest.mark.timeout(300))

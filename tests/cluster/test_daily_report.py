@@ -20,11 +20,9 @@ from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
-from tests.spark import LEAVES_SOCKETS, spark
+from tests.spark import spark
 
 __all__ = ["spark"]
-pytestmark = LEAVES_SOCKETS
-
 AGENTS = {"remote.wal.usage.interval.ms": "1000", "remote.wal.orphans.interval.ms": "3600000"}
 
 

@@ -22,11 +22,9 @@ from retention_job.errors import SourceError
 from retention_job.run import RunResult, RunSettings, run
 from retention_job.settings import KafkaSource, LifeTimes, Sources, StoreListing
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
-from tests.spark import LEAVES_SOCKETS, spark
+from tests.spark import spark
 
 __all__ = ["spark"]
-pytestmark = LEAVES_SOCKETS
-
 AGENTS = {
     "remote.wal.expiration.task.interval.ms": "200",
     "remote.wal.expiration.delete.grace.ms": "1000",

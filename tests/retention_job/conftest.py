@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark import LEAVES_SOCKETS, spark
+from tests.leftover_sockets import LEAVES_SOCKETS
+from tests.spark import spark
 
 __all__ = ["spark"]
 
