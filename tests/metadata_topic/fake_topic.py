@@ -41,6 +41,7 @@ class FakeTopic:
         self.log_starts: dict[int, int] = {}
         self.fail_next = 0
         self.ends_are_told = True
+        self.ends_asked = 0
         self.stalled: set[int] = set()
         """Partitions of which the consumers that there are read nothing more; one made later does."""
         self.topic_id: TopicId | None = TopicId(b"t" * 16)
@@ -73,6 +74,7 @@ class FakeConsumer:
         return {partition: self._topic.log_starts.get(partition, 0) for partition in partitions}
 
     def end_offsets(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, int]:
+        self._topic.ends_asked += 1
         if not self._topic.ends_are_told:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         return {partition: len(self._topic.partitions[partition]) for partition in partitions}

@@ -47,7 +47,7 @@ class MetadataRecorder:
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
-                recorder._serve(self.request)
+                recorder.serve(self.request)
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -77,7 +77,7 @@ class MetadataRecorder:
             assert self._changed.wait_for(lambda: len(found()) >= times, timeout_s), self.asked
             return found()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         with connection.makefile("rb") as reader, suppress(ConnectionError):
             while size := reader.read(4):
                 frame = reader.read(int.from_bytes(size, "big"))

@@ -1,9 +1,10 @@
 """Reading to where a topic ends now: what was there when it was asked for is taken in, or the answer is no."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from local_cluster.polling import wait_until
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.read_barrier import ReadBarriers
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
@@ -63,17 +64,28 @@ def test_it_says_no_when_time_runs_out_or_nobody_tells_where_the_topic_ends() ->
     follower.close()
 
 
+def serve_who_asks(barriers: ReadBarriers, ends: Mapping[int, int], positions: Mapping[int, int]) -> None:
+    """Serve once somebody waits whom nobody has told of the ends yet."""
+    told = []
+
+    def end_offsets() -> Mapping[int, int]:
+        told.append(ends)
+        return ends
+
+    def served() -> bool:
+        barriers.serve(end_offsets, positions)
+        return bool(told)
+
+    wait_until(served, "somebody waits")
+
+
 def test_a_request_made_after_the_ends_were_told_has_ends_of_its_own() -> None:
     barriers = ReadBarriers()
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(barriers.wait, 10.0)
-        while not barriers._waiting:
-            pass
-        barriers.serve(lambda: {0: 5}, {0: 4})
+        serve_who_asks(barriers, {0: 5}, {0: 4})
         second = pool.submit(barriers.wait, 10.0)
-        while len(barriers._waiting) < 2:
-            pass
-        barriers.serve(lambda: {0: 7}, {0: 5})
+        serve_who_asks(barriers, {0: 7}, {0: 5})
         assert first.result(10.0)
         assert not second.done()
         barriers.serve(lambda: {0: 99}, {0: 7})
@@ -86,10 +98,10 @@ def test_whoever_waits_when_reading_ends_is_told_no_at_once() -> None:
     follower.start()
     assert follower.wait_until_ready(10.0)
     topic.ends_are_told = False
+    asked_before = topic.ends_asked
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(follower.read_to_end, 3600.0)
-        while not follower._barriers._waiting:
-            pass
+        wait_until(lambda: topic.ends_asked > asked_before, "it waits")
         follower.close()
         assert asked.result(10.0) is False
     assert follower.read_to_end(3600.0) is False

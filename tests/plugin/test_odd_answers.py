@@ -1,10 +1,13 @@
 """Whatever a store, or a box before it, answers: every operation returns or raises an error of `plugin.errors`."""
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import pytest
 
+from plugin.backend_settings import parse_settings
 from plugin.errors import RemoteSegmentCorruptError, RemoteStorageError
+from plugin.object_store import ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager
@@ -55,13 +58,21 @@ ANSWERS = {
     "a false checksum": sized(OK + b"x-amz-checksum-crc32c: ####\r\n", b"a"),
     "taken": sized(b"HTTP/1.1 412 Precondition Failed\r\n", b""),
 }
-Operation = Callable[[ObjectWalStorageManager], object]
+
+
+class Opened(NamedTuple):
+    manager: ObjectWalStorageManager
+    store: ObjectStore
+    """What it stands on."""
+
+
+Operation = Callable[[Opened], object]
 OPERATIONS: dict[str, Operation] = {
-    "put": lambda manager: manager.copy_log_segment_data(*segment(0, [b"x" * 70])),
-    "get": lambda manager: manager.fetch_log_segment(SEGMENT, 0, 5),
-    "head": lambda manager: manager._store.head("key"),
-    "delete": lambda manager: manager.delete_log_segment_data(SEGMENT),
-    "list": lambda manager: list(manager.list_log_segments(1)),
+    "put": lambda opened: opened.manager.copy_log_segment_data(*segment(0, [b"x" * 70])),
+    "get": lambda opened: opened.manager.fetch_log_segment(SEGMENT, 0, 5),
+    "head": lambda opened: opened.store.head("key"),
+    "delete": lambda opened: opened.manager.delete_log_segment_data(SEGMENT),
+    "list": lambda opened: list(opened.manager.list_log_segments(1)),
 }
 MAY_SUCCEED = {
     ("delete", name)
@@ -87,7 +98,7 @@ def store() -> Iterator[OddStore]:
 
 
 @pytest.fixture(scope="module")
-def manager(store: OddStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectWalStorageManager]:
+def opened(store: OddStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     """One for all: making a client takes longer than all of its requests here."""
     credentials = tmp_path_factory.mktemp("odd") / "credentials"
     credentials.write_text("[default]\naws_access_key_id = planted-key\naws_secret_access_key = planted-secret\n")
@@ -105,74 +116,68 @@ def manager(store: OddStore, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "total.timeout.ms": "1500",
     }
     manager.configure(settings, StorageContext("cluster", 1))
-    yield manager
+    yield Opened(manager, manager.open_store(parse_settings(manager.settings_model, settings)))
     manager.close()
 
 
-def outcome(operation: str, manager: ObjectWalStorageManager) -> str | None:
+def outcome(operation: str, opened: Opened) -> str | None:
     """The label of its error of ours; None when there is none."""
     try:
-        OPERATIONS[operation](manager)
+        OPERATIONS[operation](opened)
     except RemoteStorageError as error:
         return error.label
     return None
 
 
-def failure(manager: ObjectWalStorageManager, operation: str) -> RemoteStorageError:
+def failure(opened: Opened, operation: str) -> RemoteStorageError:
     with pytest.raises(RemoteStorageError) as caught:
-        OPERATIONS[operation](manager)
+        OPERATIONS[operation](opened)
     return caught.value
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # botocore lets go of its socket
 @pytest.mark.parametrize("name", ANSWERS)
-def test_an_odd_answer_is_an_error_of_ours(name: str, store: OddStore, manager: ObjectWalStorageManager) -> None:
+def test_an_odd_answer_is_an_error_of_ours(name: str, store: OddStore, opened: Opened) -> None:
     store.answer = lambda _: ANSWERS[name]
     for operation in OPERATIONS:
-        label = outcome(operation, manager)
+        label = outcome(operation, opened)
         may_succeed = operation == "head" or (operation, name) in MAY_SUCCEED
         assert label in LABELS or (label is None and may_succeed), operation
 
 
 @pytest.mark.parametrize("operation", ["put", "list"])
-def test_a_page_in_the_place_of_an_answer_is_no_success(
-    operation: str, store: OddStore, manager: ObjectWalStorageManager
-) -> None:
+def test_a_page_in_the_place_of_an_answer_is_no_success(operation: str, store: OddStore, opened: Opened) -> None:
     """A captive portal: an upload would be lost in silence, an empty listing would make every object a lost one."""
     store.answer = lambda _: sized(OK, b"")
-    assert failure(manager, operation).label == "odd_answer"
+    assert failure(opened, operation).label == "odd_answer"
 
 
-def test_a_taken_key_whose_head_has_no_length_is_a_failed_upload(
-    store: OddStore, manager: ObjectWalStorageManager
-) -> None:
+def test_a_taken_key_whose_head_has_no_length_is_a_failed_upload(store: OddStore, opened: Opened) -> None:
     def answer(head: bytes) -> bytes:
         if head.startswith(b"PUT"):
             return sized(b"HTTP/1.1 412 Precondition Failed\r\n", b"")
         return OK + b"Transfer-Encoding: chunked\r\nx-amz-meta-crc32c: 00000000\r\n\r\n"
 
     store.answer = answer
-    error = failure(manager, "put")
+    error = failure(opened, "put")
     assert (error.operation, error.label) == ("head", "odd_answer")
 
 
-def test_a_listing_that_goes_on_nowhere_is_no_listing(store: OddStore, manager: ObjectWalStorageManager) -> None:
+def test_a_listing_that_goes_on_nowhere_is_no_listing(store: OddStore, opened: Opened) -> None:
     body = b"<ListBucketResult><Name>bucket</Name><IsTruncated>true</IsTruncated></ListBucketResult>"
     store.answer = lambda _: sized(OK, body)
-    assert failure(manager, "list").label == "odd_answer"
+    assert failure(opened, "list").label == "odd_answer"
 
 
-def test_an_answer_that_is_far_longer_than_the_range_is_not_read_to_its_end(
-    store: OddStore, manager: ObjectWalStorageManager
-) -> None:
-    before = manager.request_counts.get_bytes
+def test_an_answer_that_is_far_longer_than_the_range_is_not_read_to_its_end(store: OddStore, opened: Opened) -> None:
+    before = opened.manager.request_counts.get_bytes
     store.answer = lambda _: sized(OK, b"x" * 50_000_000)
-    assert isinstance(failure(manager, "get"), RemoteSegmentCorruptError)
-    assert manager.request_counts.get_bytes - before < 100
+    assert isinstance(failure(opened, "get"), RemoteSegmentCorruptError)
+    assert opened.manager.request_counts.get_bytes - before < 100
 
 
-def test_a_redirect_says_what_may_be_wrong(store: OddStore, manager: ObjectWalStorageManager) -> None:
+def test_a_redirect_says_what_may_be_wrong(store: OddStore, opened: Opened) -> None:
     store.answer = lambda _: ANSWERS["a redirect to a region"]
-    error = failure(manager, "delete")
+    error = failure(opened, "delete")
     assert error.label == "redirect"
     assert "region" in error.hint
