@@ -47,6 +47,43 @@ class BreakableStore:
         return {}
 
 
+class SharedClusters:
+    """Clusters that many tests share: at most one runs at a time, as idle ones, too, take a good part of two cores."""
+
+    def __init__(self, make: Callable[[str], LocalCluster]) -> None:
+        self._make = make
+        self._name = ""
+        self._cluster: LocalCluster | None = None
+
+    def running(self, name: str) -> LocalCluster:
+        """The cluster of this name, started if another one or none runs."""
+        if self._cluster is None or name != self._name:
+            self.end()
+            self._name, self._cluster = name, self._make(name)
+            self._cluster.start()
+        return self._cluster
+
+    def end(self) -> None:
+        """Before a test that shares none."""
+        if self._cluster is not None:
+            self._cluster.kill_all()
+            self._cluster = None
+
+
+SHARED = pytest.StashKey[SharedClusters]()
+
+
+def shared_by(item: pytest.Item) -> str:
+    """The shared cluster that the test uses; empty if it has one of its own."""
+    given = (
+        item.callspec.params.get("script") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
+    )
+    for name, fixture in (("agents", "agent_cluster"), ("stock", "stock_cluster")):
+        if given == name or fixture in getattr(item, "fixturenames", ()):
+            return name
+    return ""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
@@ -57,29 +94,48 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("timeout") is None:
                 # A busy machine of two cores takes its time to start three brokers.
                 item.add_marker(pytest.mark.timeout(300))
+    # Those that share a cluster come together; within that, the order stays the random one.
+    items.sort(key=lambda item: shared_by(item) if here in item.path.parents else "")
 
 
-@pytest.fixture(scope="session")
-def stock_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three brokers without agents, shared by the session: leave it with all brokers running."""
-    directory = tmp_path_factory.mktemp("stock") / "cluster"
-    with LocalCluster.create(directory, settings=ClusterSettings(overrides=IMPATIENT)) as cluster:
-        cluster.start()
-        yield cluster
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if not shared_by(item) and (shared := item.config.stash.get(SHARED, None)) is not None:
+        shared.end()
 
 
-@pytest.fixture(scope="session")
-def agent_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three brokers with agents, shared by the session: leave it with all of them running."""
-    directory = tmp_path_factory.mktemp("agents") / "cluster"
-    overrides = {
-        "remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS),
-        "remote.wal.failover.check.interval.ms": "1000",
-    }
-    settings = ClusterSettings(AgentsMode(BreakableStore(), overrides), IMPATIENT)
-    with LocalCluster.create(directory, settings=settings) as cluster:
-        cluster.start()
-        yield cluster
+@pytest.fixture(scope="session", autouse=True)
+def shared_clusters(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SharedClusters]:
+    """None outlives the session."""
+
+    def make(name: str) -> LocalCluster:
+        agents = None
+        if name == "agents":
+            overrides = {
+                "remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS),
+                "remote.wal.failover.check.interval.ms": "1000",
+            }
+            agents = AgentsMode(BreakableStore(), overrides)
+        directory = tmp_path_factory.mktemp(name) / "cluster"
+        return LocalCluster.create(directory, settings=ClusterSettings(agents, IMPATIENT))
+
+    shared = SharedClusters(make)
+    request.config.stash[SHARED] = shared
+    yield shared
+    shared.end()
+
+
+@pytest.fixture
+def stock_cluster(shared_clusters: SharedClusters) -> LocalCluster:
+    """Three brokers without agents: leave it with all brokers running."""
+    return shared_clusters.running("stock")
+
+
+@pytest.fixture
+def agent_cluster(shared_clusters: SharedClusters) -> LocalCluster:
+    """Three brokers with agents: leave it with all of them running."""
+    return shared_clusters.running("agents")
 
 
 @pytest.fixture(params=["agents", "stock"])
