@@ -10,10 +10,10 @@ from perf.ladder import ladder
 from perf.metadata import metadata
 from perf.reassign import reassign
 from perf.rebuild import rebuild
-from perf.report_job import report
 from perf.restart import restart
-from perf.soak.command import soak
 from perf.versions import versions
+from tests.retention_job.recorded.measurement import report
+from tests.soak.command import soak
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
 for command in (ladder, versions, catchup, idle, metadata, report, reassign, rebuild, expiration, restart, soak):

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from local_cluster.cluster import LocalCluster
-from local_cluster.stored_offsets import find_stored_offsets, open_storage
-from perf.soak.fault_plan import PROCESS_FAULTS
-from perf.soak.load import TOPICS
-from perf.soak.run import Soak, SoakOptions
+from tests.soak.fault_plan import PROCESS_FAULTS
+from tests.soak.load import TOPICS
+from tests.soak.run import Soak, SoakOptions
+from tests.soak.stored_offsets import find_stored_offsets, open_storage
 
 SEED = 11
 FAULTS_S = 30.0

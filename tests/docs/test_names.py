@@ -24,7 +24,9 @@ from perf.__main__ import app as perf_app
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ROOMS = [init.parent for init in ROOT.glob("*/__init__.py") if init.parent.name != "tests"]
-SOURCES = list(chain.from_iterable(room.rglob("*.py") for room in ROOMS))
+INSTRUMENTS = [ROOT / "tests" / "soak", ROOT / "tests" / "retention_job" / "recorded"]
+"""Of which commands of `perf` are made."""
+SOURCES = list(chain.from_iterable(room.rglob("*.py") for room in (*ROOMS, *INSTRUMENTS)))
 PATHS = {f"/{path.relative_to(ROOT)}" for top in (*ROOMS, ROOT / "docs", ROOT / "tests") for path in top.rglob("*")}
 PATHS |= {f"/{path.name}" for path in ROOT.iterdir()}
 OUTSIDE = {

@@ -12,7 +12,7 @@ from typing import Any
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.replica_comparison import ReplicaReadError, compare_replicas
-from local_cluster.stored_offsets import StoredOffsets, find_stored_offsets
+from tests.soak.stored_offsets import StoredOffsets, find_stored_offsets
 
 _STORED_S = 120.0
 _REPLICAS_S = 60.0

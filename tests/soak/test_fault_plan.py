@@ -5,7 +5,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perf.soak.fault_plan import PROCESS_FAULTS, FaultKind, Step, plan_faults
+from tests.soak.fault_plan import PROCESS_FAULTS, FaultKind, Step, plan_faults
 
 BROKERS = (1, 2, 3)
 KINDS = len(FaultKind)

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs
-from local_cluster.stored_offsets import OffsetRange, not_held
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.log_plan import StoredObject, StoredRun
+from tests.soak.stored_offsets import OffsetRange, not_held
 
 OBJECT = StoredObject(CombinedSegmentId(1, 1, 0), 100, 0)
 EPOCHS = LeaderEpochs([(1, 0), (2, 10), (5, 20)])

@@ -77,7 +77,7 @@ def plan_faults(
     seed: int, broker_ids: Sequence[int], kinds: Sequence[FaultKind] = tuple(FaultKind), longest_s: float = _LONGEST_S
 ) -> Iterator[Step]:
     """Steps without end."""
-    rng = random.Random(seed)  # noqa: S311 - a plan that can be repeated
+    rng = random.Random(seed)
     while True:
         deck = list(kinds)
         rng.shuffle(deck)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from local_cluster.ledger import ProducerReport
-from local_cluster.verifiable_clients import VerifiableAccount, VerifiableClientError
+from tests.soak.verifiable_clients import VerifiableAccount, VerifiableClientError
 
 
 class Run:

@@ -242,7 +242,7 @@ class _Client:
         self._reader.join(5.0)
 
     def _read(self, hear: Callable[[str], None]) -> None:
-        assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
+        assert self._process.stdout is not None
         with self._process.stdout as lines:
             try:
                 for line in lines:

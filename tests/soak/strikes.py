@@ -13,7 +13,7 @@ from local_cluster.cluster_admin import ClusterAdminError
 from local_cluster.object_store_faults import Fault
 from local_cluster.polling import WaitTimeoutError
 from local_cluster.processes import ManagedProcess
-from perf.soak.fault_plan import FaultKind, PlannedFault
+from tests.soak.fault_plan import FaultKind, PlannedFault
 
 _AGENT_GRACE_S = 60.0
 _BROKER_GRACE_S = 60.0
@@ -133,5 +133,5 @@ class Strikes:
 
     def _ask_store(self, method: str, body: bytes | None = None) -> None:
         if self._store_url:
-            request = urllib.request.Request(f"{self._store_url}/_faults", data=body, method=method)  # noqa: S310 - ours
-            urllib.request.urlopen(request, timeout=10).close()  # noqa: S310
+            request = urllib.request.Request(f"{self._store_url}/_faults", data=body, method=method)
+            urllib.request.urlopen(request, timeout=10).close()

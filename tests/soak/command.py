@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from perf.soak.fault_plan import FaultKind
-from perf.soak.run import SoakOptions, SoakReport, run_soak
+from tests.soak.fault_plan import FaultKind
+from tests.soak.run import SoakOptions, SoakReport, run_soak
 
 
 def soak(

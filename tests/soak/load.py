@@ -10,7 +10,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.ledger import LedgerReport, ProducerPlan, ProducerReport, TransactionPlan
 from local_cluster.ledger_workload import LedgerWorkload
 from local_cluster.topic_switch import LINKED, set_topics
-from local_cluster.verifiable_clients import VerifiableClients
+from tests.soak.verifiable_clients import VerifiableClients
 
 VERIFIABLE_TOPIC = "soak-verifiable"
 LEDGER_TOPIC = "soak-ledger"

@@ -20,12 +20,12 @@ from local_cluster.object_store_server import DEFAULT_BUCKET
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.processes import ProcessStartError
 from local_cluster.store_spec import S3Store
-from local_cluster.verifiable_clients import VerifiableClientError
-from perf.soak.fault_plan import FaultKind, Step, plan_faults
-from perf.soak.judgement import Judge, Tell
-from perf.soak.load import TOPICS, Load, Records
-from perf.soak.strikes import Strikes
 from plugin.wall_clock import wall_ms
+from tests.soak.fault_plan import FaultKind, Step, plan_faults
+from tests.soak.judgement import Judge, Tell
+from tests.soak.load import TOPICS, Load, Records
+from tests.soak.strikes import Strikes
+from tests.soak.verifiable_clients import VerifiableClientError
 
 RETENTION_MS = 300_000
 _STEPS_BETWEEN_RESTS = 4
