@@ -14,7 +14,8 @@ from replication.wire.fetch_frame import (
     scan_fetch_response,
     understands_fetch,
 )
-from replication.wire.framed_connection import SIZE_PREFIX, FramedConnection
+from replication.wire.frame_inbox import SIZE_PREFIX
+from replication.wire.framed_connection import FramedConnection
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.relay_tasks import run_until_one_ends
 

@@ -42,7 +42,7 @@ from replication.wire.fetch_frame import (
     understands_fetch,
     with_fetch_wait,
 )
-from replication.wire.framed_connection import SIZE_PREFIX
+from replication.wire.frame_inbox import SIZE_PREFIX
 from replication.wire.link_defects import LinkDefects
 from replication.wire.peer_protocol import (
     Announcement,

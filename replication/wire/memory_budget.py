@@ -66,7 +66,8 @@ class MemoryBudget:
     def give_back(self, size: int) -> None:
         """It is not held any more."""
         self.used -= size
-        self._let_go_on()
+        if self._waiting:
+            self._let_go_on()
 
     def keep(self, owner: Hashable, size: int, let_go: Callable[[], None]) -> None:
         """Take what may be let go of when others need it; `let_go` is told."""

@@ -8,7 +8,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from replication.wire.framed_connection import FrameSizeError
+from replication.wire.frame_inbox import FrameSizeError
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replication.wire.framed_connection import MAX_QUEUED_FRAMES, FramedConnection, FrameSizeError
+from replication.wire.frame_inbox import MAX_QUEUED_FRAMES, STAGING_BYTES, FrameInbox, FrameSizeError
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address, connect_framed
 
 PATIENCE_S = 10
@@ -84,7 +86,7 @@ async def _fed_through_the_protocol(frames: Sequence[bytes], chunks: Sequence[by
             buffer[:taken] = rest[:taken]
             connection.buffer_updated(taken)
             rest = rest[taken:]
-    assert [bytes(frame) for frame in connection._frames] == list(frames)
+    assert [bytes(await connection.read_frame() or b"") for _ in frames] == list(frames)
     assert connection.bytes_received == sum(map(len, chunks))
 
 
@@ -196,7 +198,7 @@ async def test_reading_stops_while_the_owner_lags() -> None:
         await pair.arrived(MAX_QUEUED_FRAMES * 1_000_000)
         for _ in range(50):
             await asyncio.sleep(0)
-        assert len(pair.connection._frames) <= MAX_QUEUED_FRAMES + 1
+        assert pair.connection.bytes_received <= (MAX_QUEUED_FRAMES + 1) * (4 + len(frame)) + STAGING_BYTES
         assert not sending.done()
         for _ in range(100):
             assert await pair.next_frame() == frame
@@ -236,3 +238,66 @@ async def _write_for_ever(connection: FramedConnection) -> None:
     while True:
         connection.write_frame(b"w" * 1_000_000)
         await connection.drain()
+
+
+def fed(inbox: FrameInbox, stream: bytes) -> None:
+    """As much as the inbox has room for at a time."""
+    rest = memoryview(stream)
+    while rest:
+        buffer = inbox.assembler.buffer()
+        taken = min(len(buffer), len(rest))
+        assert taken > 0
+        buffer[:taken] = rest[:taken]
+        inbox.received(taken)
+        rest = rest[taken:]
+
+
+@given(st.lists(sizes, min_size=1, max_size=6), st.lists(st.integers(1, 100_000), max_size=8))
+def test_all_that_a_connection_holds_is_counted_until_it_is_done_with(lengths: list[int], chunks: list[int]) -> None:
+    budget = MemoryBudget()
+    inbox = FrameInbox(1_000_000, budget, lambda: None)
+    stream, whole = framed(*(b"f" * length for length in lengths)), 0
+    for size in [*chunks, len(stream)]:
+        fed(inbox, stream[:size])
+        stream = stream[size:]
+        whole = sum(map(len, inbox.frames))
+        assert budget.used == whole + len(inbox.assembler.large or b"")
+    assert [len(frame) for frame in inbox.frames] == lengths
+    assert not inbox.assembler.is_partial
+    for length in lengths:
+        assert len(inbox.take()) == length
+        assert budget.used == whole
+        inbox.done_with_last()
+        whole -= length
+    assert budget.used == 0
+
+
+def test_a_large_frame_waits_for_memory_and_goes_on_when_there_is_some() -> None:
+    budget, went_on = MemoryBudget(300_000), list[bool]()
+    inbox = FrameInbox(1_000_000, budget, lambda: went_on.append(inbox.is_full))
+    budget.take(150_000)
+    stream = framed(b"l" * 400_000)
+    fed(inbox, stream[:131_076])  # the first 128 KiB: twice as much does not fit
+    was_full = inbox.is_full
+    budget.give_back(150_000)
+    assert (was_full, went_on) == (True, [False])
+    fed(inbox, stream[131_076:])  # nobody else holds anything, so it may pass the bound
+    assert len(inbox.take()) == 400_000
+    inbox.done_with_last()
+    assert budget.used == 0
+
+
+@pytest.mark.parametrize("close_first", [True, False])
+def test_what_is_queued_at_the_end_is_given_back_once(close_first: bool) -> None:
+    budget = MemoryBudget()
+    inbox = FrameInbox(1000, budget, lambda: None)
+    fed(inbox, framed(b"one", b"two") + b"\0\0")
+    inbox.take()
+    if close_first:
+        inbox.close()
+    inbox.done_with_last()
+    inbox.close()
+    assert budget.used == 0
+    assert inbox.take() == b"two"
+    inbox.done_with_last()
+    assert budget.used == 0
