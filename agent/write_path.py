@@ -26,6 +26,7 @@ from replication.leader.leader_proxy import LeaderProxy
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
 from rlm.write_path.gap_listener import GapListener
+from rlm.write_path.hooks import WritePathHooks
 from rlm.write_path.led_partition import PartitionStatus
 from rlm.write_path.led_views import StoredLog
 from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
@@ -194,12 +195,15 @@ class WritePath:
         interval_s = settings.log_manager.combiner_task_interval_s
         decider = LinkDecider(CostLimits(parts.break_even_bytes, interval_s))
         decider.is_off = parts.links_are_off
-        manager = RemoteWalLogManager(log_manager_limits(settings), combine, decider, parts.stage_times, parts.metrics)
+        hooks = WritePathHooks(
+            parts.resume,
+            parts.gaps,
+            parts.on_unknown_partition,
+            self.tails.settled,
+            lambda: parts.leader.replication_is_pending,
+        )
+        limits = log_manager_limits(settings)
+        manager = RemoteWalLogManager(limits, combine, decider, parts.stage_times, parts.metrics, hooks)
         manager.add_listener(parts.leader)
-        manager.replication_is_pending = lambda: parts.leader.replication_is_pending
         manager.add_listener(self.tails)
-        manager.on_hurried_settled = self.tails.settled
-        manager.resume = parts.resume
-        manager.gaps = parts.gaps
-        manager.on_unknown_partition = parts.on_unknown_partition
         return manager

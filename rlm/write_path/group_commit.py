@@ -24,8 +24,9 @@ before; a silence tells it too, but later, as it must be longer than the gaps wi
 on whatever becomes of their records: the pauses between their batches mean nothing, and an upload at each of them would
 only make objects small. The broker's files do not tell acks; what is appended while an upload is under way does.
 
-`RemoteWalLogManager` tells what happens, asks `GroupCommit.next_step` and does it. For whom an upload is, `LinkDecider`
-says. Intervals, sizes and the quota are settings (`CommitLimits`); a failed log's back-off is `PartitionSchedule`'s.
+`WritePathCore` and its `Pacing` tell what happens and ask `GroupCommit.next_step`; `CommitLoop` does it. For whom an
+upload is, `LinkDecider` says. Intervals, sizes and the quota are settings (`CommitLimits`); a failed log's back-off is
+`PartitionSchedule`'s.
 """
 
 import math

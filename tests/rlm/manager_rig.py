@@ -93,7 +93,7 @@ class Rig:
         )
         decider = LinkDecider(CostLimits(30_000, 0.001))
         self.manager = RemoteWalLogManager(limits, combine, decider, StageTimes(registry), self.metrics)
-        self.manager.resume = lambda _assignment: ResumePoint(0)
+        self.manager.hooks.resume = lambda _assignment: ResumePoint(0)
         self.manager.add_listener(self.listener)
         self.logs: dict[TopicIdPartition, LogWriter] = {}
 

@@ -106,7 +106,7 @@ async def test_a_log_without_followers_is_uploaded_from_front_to_end(tmp_path: P
 
 async def test_what_retention_deletes_of_it_is_told_as_a_gap(tmp_path: Path) -> None:
     async with running(tmp_path, **slow(32 * BATCH_BYTES)) as rig:
-        rig.manager.gaps = gaps = Gaps()
+        rig.manager.hooks.gaps = gaps = Gaps()
         append(rig, 1)
         for _ in range(3):
             rig.log().roll()
@@ -149,7 +149,7 @@ async def test_a_log_that_was_cut_below_is_taken_on_anew(tmp_path: Path) -> None
         taken_on: list[str] = []
         await fall_behind(rig)
         await rig.until(lambda: backlog(rig) > 0, "the log is passed over")
-        rig.manager.on_unknown_partition = lambda: taken_on.append("anew")
+        rig.manager.hooks.on_unknown_partition = lambda: taken_on.append("anew")
         rig.log().truncate_to(FAR)
         rig.log().append(1, leader_epoch=1)
         rig.manager.links_wanted([partition(0)])

@@ -47,7 +47,7 @@ async def test_who_does_not_lead_hurries_nothing(tmp_path: Path) -> None:
 async def test_that_nothing_was_left_to_upload_is_told(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         settled: list[TopicIdPartition] = []
-        rig.manager.on_hurried_settled = settled.append
+        rig.manager.hooks.on_hurried_settled = settled.append
         rig.log(0).append(1)
         rig.assign(0)
         await rig.all_stored(0)

@@ -62,7 +62,7 @@ async def test_an_upload_that_failed_before_the_agent_died_is_made_by_the_next_o
     store = topic_of(died)
     async with running(tmp_path) as rig:
         rig.logs = died.logs
-        rig.manager.resume = lambda assignment: resume_point(store, ArchiveStore(), assignment)
+        rig.manager.hooks.resume = lambda assignment: resume_point(store, ArchiveStore(), assignment)
         rig.log().append(5)
         rig.assign(0)
         await rig.until(lambda: told(rig) == [(0, 10), (20, 25)], "what was missing, and then what is new")
@@ -72,7 +72,7 @@ async def test_an_upload_that_failed_before_the_agent_died_is_made_by_the_next_o
 
 async def test_until_what_is_missing_is_stored_the_uploaded_offset_is_below_it(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
-        rig.manager.resume = lambda _assignment: ResumePoint(30, ((10, 20),), 0)
+        rig.manager.hooks.resume = lambda _assignment: ResumePoint(30, ((10, 20),), 0)
         for _ in range(4):
             rig.log().append(10)
         rig.storage.copies_fail = True
@@ -126,7 +126,7 @@ async def test_a_partition_is_not_taken_on_until_it_is_known_where_to_go_on(tmp_
                 raise ResumeUnknownError("the metadata topic is not read")
             return ResumePoint(0)
 
-        rig.manager.resume = resume
+        rig.manager.hooks.resume = resume
         rig.log().append(3)
         rig.assign(0, 1)
         assert set(rig.manager.put_off.values()) == {"the metadata topic is not read"}
@@ -171,7 +171,7 @@ async def test_what_retention_removed_before_it_was_stored_is_declared_but_for_w
     async with running(tmp_path) as rig:
         published = MemoryPublisher()
         tier = Tiers([HeldTier((10, 20))])
-        rig.manager.gaps = gaps = declarations(rig, published, tier)
+        rig.manager.hooks.gaps = gaps = declarations(rig, published, tier)
         log = rig.log()
         for epoch in (0, 1, 1, 2, 2):
             log.append(10, leader_epoch=epoch)
@@ -183,7 +183,7 @@ async def test_what_retention_removed_before_it_was_stored_is_declared_but_for_w
         # Kafka keeps the epochs of what is on the tier.
         log.epochs = [(0, 0), (1, 10), (2, 30)]
         log.write_checkpoint()
-        rig.manager.resume = lambda _assignment: ResumePoint(45, ((5, 12), (20, 25)), 2)
+        rig.manager.hooks.resume = lambda _assignment: ResumePoint(45, ((5, 12), (20, 25)), 2)
         rig.assign(0)
         await rig.until(lambda: told(rig) != [] or bool(rig.storage.objects))
         await rig.until(lambda: len(declared(published.published)) == 2)
@@ -203,8 +203,8 @@ async def test_a_first_upload_declares_where_it_begins_and_waits_for_the_publish
     async with running(tmp_path) as rig:
         published = MemoryPublisher()
         published.is_full = True
-        rig.manager.gaps = declarations(rig, published, Tiers())
-        rig.manager.resume = lambda assignment: resume_point(RemoteWalMetadataStore(), ArchiveStore(), assignment)
+        rig.manager.hooks.gaps = declarations(rig, published, Tiers())
+        rig.manager.hooks.resume = lambda assignment: resume_point(RemoteWalMetadataStore(), ArchiveStore(), assignment)
         for number in (0, 1):
             rig.log(number).append(4)
         rig.log(1).roll()
@@ -258,7 +258,7 @@ async def test_many_partitions_are_taken_on_without_holding_up_the_event_loop(tm
             found.append(turns)
             return ResumePoint(0)
 
-        rig.manager.resume = resume
+        rig.manager.hooks.resume = resume
         counting = asyncio.create_task(count_turns())
         rig.assign(*range(200))
         await rig.until(lambda: len(rig.manager.status()) == 200)

@@ -14,7 +14,6 @@ from plugin.segment_metadata import RemoteLogSegmentState
 from rlm.write_path.link_policy import LinkMode
 from rlm.write_path.partition_schedule import ScheduleIntervals
 from rlm.write_path.resume_point import ResumePoint
-from rlm.write_path.segment_queue import MetaQueueItem
 from rlm.write_path.wal_task import RLMWalTask
 from tests.kafka_log.log_writer import LogWriter
 from tests.rlm.manager_rig import LIMITS, Listener, Rig, partition, running
@@ -339,12 +338,14 @@ async def test_a_defect_of_a_listener_holds_up_neither_the_others_nor_uploads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as rig:
-        failing = Listener()
+        failing, after = Listener(), Listener()
         monkeypatch.setattr(failing, "segment_uploaded", lambda _: 1 // 0)
-        rig.manager._listeners._listeners.insert(0, failing)
+        rig.manager.add_listener(failing)
+        rig.manager.add_listener(after)
         rig.log().append()
         rig.assign(0)
         await rig.all_stored()
+        assert after.stored(partition(0)) == [batch.raw for batch in rig.log().batches]
         assert rig.metrics.listener_defects._value.get() == 1
 
 
@@ -375,19 +376,20 @@ async def test_a_graceful_stop_uploads_all_that_was_read(tmp_path: Path) -> None
         rig.storage.hold_copies(0)
         held = rig.storage.copies_held
         assert held is not None
-        rig.log().append(1, payload=b"first")
-        rig.assign(0)
-        assert await asyncio.to_thread(rig.storage.copy_begun[0].wait, 10)
-        held[0].set()
-        await rig.all_stored()
-        rig.manager._queue.put(_items(rig, 5))
-    assert len(rig.storage.objects) == 6
+        for number in range(5):
+            rig.log(number).append(1, payload=b"s" * 900)
+        rig.assign(*range(5))
+        for number in range(5):
+            await _queued(rig, 1, number)
+        assert rig.storage.objects == {}, "one is under way, and the others wait for it"
+        asyncio.get_running_loop().call_later(0.02, held[0].set)
+    assert len(rig.storage.objects) == 5
 
 
 async def test_an_unknown_partition_is_reported_once_and_not_with_every_fetch(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         asked: list[None] = []
-        rig.manager.on_unknown_partition = lambda: asked.append(None)
+        rig.manager.hooks.on_unknown_partition = lambda: asked.append(None)
         for _ in range(50):
             assert rig.manager.mode_of(partition(9), 1) is LinkMode.OFF
         assert len(asked) == 1
@@ -408,16 +410,6 @@ async def test_led_partitions_are_found_by_id_and_number_alone(tmp_path: Path) -
         assert rig.manager.find(known.topic_id, 1) is None
         assert rig.manager.find(b"another topic id", 0) is None
         assert rig.manager.find(None, 0) is None
-
-
-def _items(rig: Rig, count: int) -> list[MetaQueueItem]:
-    made: list[MetaQueueItem] = []
-    for number in range(10, 10 + count):
-        rig.log(number).append(1, payload=b"s" * 900)
-        task = RLMWalTask(partition(number), rig.log(number).path, ResumePoint(0), rig.manager._open_files)
-        made += task.run(10_000, 0.0, 0.0).items
-        task.close()
-    return made
 
 
 async def _queued(rig: Rig, next_offset: int, number: int = 0) -> None:

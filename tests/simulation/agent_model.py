@@ -23,7 +23,7 @@ from rlm.write_path.log_task import LogTask, TaskOutcome
 from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.partition_schedule import ScheduleIntervals
-from rlm.write_path.passed_over import BacklogLimits, PassedOver
+from rlm.write_path.passed_over import BacklogLimits
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
 from rlm.write_path.resume_point import ResumePoint, resume_point
 from rlm.write_path.segment_queue import MetaQueueItem
@@ -115,16 +115,17 @@ class AgentModel:
         self.directory_events: list[SimulatedDirectoryEvents] = []
         machine = Machine(self._loop.time, self._pool, self._directory_events)
         decider = LinkDecider(CostLimits(BREAK_EVEN_BYTES, LIMITS.commit.interval_s))
-        self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, machine)
+        self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, machine=machine)
         self.gaps = GapDeclarations(first_id, self.publication, store.apply, Tiers(), metrics, self._wall_ms)
         self.failover = FailoverPlanner(broker_id, store)
-        self.manager.gaps = self
-        self.manager.resume = lambda assignment: resume_point(store, ArchiveStore(), assignment)
-        self.manager.on_unknown_partition = lambda: world.assigned_anew(self)
+        self.manager.hooks.gaps = self
+        self.manager.hooks.resume = lambda assignment: resume_point(store, ArchiveStore(), assignment)
+        self.manager.hooks.on_unknown_partition = lambda: world.assigned_anew(self)
+        self.manager.hooks.replication_is_pending = self._gathers
         self.manager.add_listener(self)
         self.is_living = True
         self._is_stopping = False
-        self.led: frozenset[TopicIdPartition] = frozenset()
+        self.led: tuple[TopicIdPartition, ...] = ()
         """As it was told last."""
         self.unstored: dict[TopicIdPartition, dict[BatchKey, WrittenBatch]] = {}
         """What neither the topic tells as stored, nor this incarnation has."""
@@ -132,24 +133,16 @@ class AgentModel:
         self.looks: dict[LogTask, tuple[int, float]] = {}
         """How many cuts of the log a task has seen at least, and when that was told."""
         self.cuts_at_start: dict[TopicIdPartition, int] = {}
-        self.passed_over = self.gaps_declared = self.gathered = 0
+        self.gaps_declared = self.gathered = 0
         """How often it met that."""
-        self._count_calls()
+        self.passed_over: set[LogTask] = set()
+        """What was read of them."""
         self.on_object_stored: Callable[[CombinedSegmentId], None] = lambda _segment_id: None
 
-    def _count_calls(self) -> None:
-        backlog, manager = self.manager._backlog, self.manager
-        add, gather = backlog.add, manager._gather
-
-        def counted_add(assignment: Assignment, task: LogTask) -> PassedOver:
-            self.passed_over += 1
-            return add(assignment, task)
-
-        async def counted_gather(delay_s: float, quiet_s: float) -> None:
-            self.gathered += 1
-            await gather(delay_s, quiet_s)
-
-        backlog.add, manager._gather = counted_add, counted_gather  # type: ignore[method-assign]
+    def _gathers(self) -> bool:
+        """Asked whether followers have yet to take something, whenever appends are gathered."""
+        self.gathered += 1
+        return False
 
     def start(self) -> None:
         self.publication.publish(
@@ -194,7 +187,7 @@ class AgentModel:
             )
             for log in led
         ]
-        self.led = frozenset(assignment.topic_id_partition for assignment in wanted)
+        self.led = tuple(assignment.topic_id_partition for assignment in wanted)
         self.manager.assign(wanted)
 
     def declare_dead(self, partition: TopicIdPartition) -> None:
@@ -251,9 +244,13 @@ class AgentModel:
 
     def _pool(self, threads: int, name: str) -> SeededExecutor:
         pool = SeededExecutor(self._loop, threads, self._world.read_delays, self._looked)
-        pool.around = self._look
+        pool.around = self._look if name != "rlm-backlog" else self._look_back
         self.pools.append(pool)
         return pool
+
+    def _look_back(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        self.passed_over.update(task for task, _ in arguments[0])
+        return self._look(function, arguments)
 
     def _look(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Remember how much of what happened to the logs before a task's run it must have seen."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kafka_log.log_lineage import LogLineage
+from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentState,
@@ -15,12 +16,13 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
 from rlm.lifecycle.gap_declarations import GapDeclarations
+from rlm.write_path.actions import Upload
 from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.led_partition import LedPartition
-from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
 from rlm.write_path.resume_point import ResumePoint, resume_point
 from rlm.write_path.resumed_tail import ResumedTail
 from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
+from rlm.write_path.write_path_core import WritePathCore
 from tests.simulation import agent_model
 from tests.simulation.simulation import FailedRunError, simulate
 
@@ -51,7 +53,14 @@ def tell_listeners_before_the_put(patch: pytest.MonkeyPatch) -> None:
 
 
 def lose_truncations(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RemoteWalLogManager, "_truncated", lambda _self, _led, _offset: None)
+    discard = RemoteSegmentQueue.discard
+
+    def only_all(self: RemoteSegmentQueue, partition: TopicIdPartition, from_offset: int = 0) -> None:
+        if not from_offset:
+            discard(self, partition)
+
+    patch.setattr(RemoteSegmentQueue, "discard", only_all)
+    patch.setattr(LedPartition, "truncated", lambda _self, _offset: None)
 
 
 def see_no_rewritten_log(patch: pytest.MonkeyPatch) -> None:
@@ -67,20 +76,18 @@ def drop_what_failed_and_count_it(patch: pytest.MonkeyPatch) -> None:
     def forget(self: RemoteSegmentQueue, items: Iterable[MetaQueueItem]) -> None:
         pass
 
-    def stored(self: RemoteWalLogManager, items: list[MetaQueueItem]) -> None:
-        for item in items:
-            part = self._unstored_part(item)
-            if part is not None:
-                self._partitions[item.topic_id_partition].item_stored(part)
+    failed = WritePathCore.upload_failed
 
-    upload = RemoteWalLogManager._upload
-
-    async def counted(self: RemoteWalLogManager, items: list[MetaQueueItem], started_s: float) -> None:
-        await upload(self, items, started_s)
-        stored(self, items)
+    def counted(self: WritePathCore, upload: Upload, now_s: float) -> None:
+        failed(self, upload, now_s)
+        for item in upload.items:
+            led = self.led.get(item.topic_id_partition)
+            part = led.unstored_part(item) if led is not None else None
+            if led is not None and part is not None:
+                led.item_stored(part)
 
     patch.setattr(RemoteSegmentQueue, "put_back", forget)
-    patch.setattr(RemoteWalLogManager, "_upload", counted)
+    patch.setattr(WritePathCore, "upload_failed", counted)
 
 
 def forget_what_was_passed_over(patch: pytest.MonkeyPatch) -> None:

@@ -150,6 +150,6 @@ class World:
         self.loop.call_later((0.0, 0.05, 0.5, 3.0)[number % 4], start)
 
     def count(self, agent: AgentModel) -> None:
-        self.hits["passed over"] += agent.passed_over
+        self.hits["passed over"] += len(agent.passed_over)
         self.hits["gap declared"] += agent.gaps_declared
         self.hits["bulk gathered"] += agent.gathered

@@ -1,0 +1,139 @@
+"""What the write path's core wants done, as values. `rlm.write_path.effects` does it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka_log.tail_events import Gap
+from kafka_log.topic_partition import TopicIdPartition
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.led_partition import LedPartition
+from rlm.write_path.log_task import TaskOutcome
+from rlm.write_path.segment_queue import MetaQueueItem
+from rlm.write_path.uploaded_segment import UploadedSegment
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Tell of appends in this directory from now on."""
+
+    partition: TopicIdPartition
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Watch and read the log no more, and tell the listeners."""
+
+    led: LedPartition
+
+
+@dataclass(frozen=True, slots=True)
+class AskAnew:
+    """Ask to be assigned anew, after so long."""
+
+    after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TellTruncated:
+    """Tell the listeners that what was uploaded from this offset on is dead."""
+
+    partition: TopicIdPartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellStored:
+    """Tell the listeners of an object, with what of it is still wanted."""
+
+    segment: UploadedSegment
+
+
+@dataclass(frozen=True, slots=True)
+class TellSettled:
+    """Tell that nothing of a hurried log was left to upload."""
+
+    partition: TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareGaps:
+    """Tell what of the log cannot be had any more."""
+
+    assignment: Assignment
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CountQueued:
+    """Count what a task has read: it waits for its upload."""
+
+    outcome: TaskOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class CountStored:
+    """Count an object, and how long its items waited and took."""
+
+    segment: UploadedSegment
+    """With what is not wanted any more, too."""
+    started_s: float | None
+    """None: of what was passed over, whose times tell nothing."""
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CountReadFailure:
+    """Count a log that could not be read."""
+
+    lacks_descriptors: bool
+    """Close segment files that are not being read, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassOver:
+    """Read on where the log's followers are, and hand what lies between to the backlog."""
+
+    led: LedPartition
+
+
+Action = (
+    Watch
+    | Release
+    | AskAnew
+    | TellTruncated
+    | TellStored
+    | TellSettled
+    | DeclareGaps
+    | CountQueued
+    | CountStored
+    | CountReadFailure
+    | PassOver
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Run one task."""
+
+    led: LedPartition
+    seen_s: float
+    """When the oldest append that it is to read was noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Do the actions, then run the tasks, for at most so many bytes altogether, and tell what each found."""
+
+    first: Sequence[PassOver]
+    reads: Sequence[Read]
+    budget_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Make one object of the items, and tell what it came to."""
+
+    items: list[MetaQueueItem]
+    started_s: float

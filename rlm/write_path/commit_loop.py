@@ -1,0 +1,152 @@
+"""Reads and uploads as `Pacing` says, until it is cancelled; then what was read, as far as there is time for it.
+
+Uploads run side by side, each in an asyncio task of its own. A defect of one ends the loop.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from contextlib import suppress
+
+from kafka_log.topic_partition import TopicIdPartition
+from rlm.write_path.actions import Upload
+from rlm.write_path.combine_task import RLMWalCombineTask
+from rlm.write_path.effects import Effects
+from rlm.write_path.group_commit import Gather, UploadNow, Wait
+from rlm.write_path.hooks import WritePathHooks
+from rlm.write_path.write_path_core import WritePathCore
+
+
+class CommitLoop:
+    """Event loop only."""
+
+    def __init__(
+        self,
+        core: WritePathCore,
+        effects: Effects,
+        combine_task: RLMWalCombineTask,
+        hooks: WritePathHooks,
+        clock: Callable[[], float],
+    ) -> None:
+        self._core = core
+        self._effects = effects
+        self._combine_task = combine_task
+        self._hooks = hooks
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._uploads: set[asyncio.Task[None]] = set()
+        self._defect: BaseException | None = None
+
+    def wake(self) -> None:
+        """Something happened: look anew what next."""
+        self._wake.set()
+
+    def fail(self, defect: BaseException) -> None:
+        """End `run` with it."""
+        self._defect = defect
+        self._wake.set()
+
+    def fail_with(self, ended: "asyncio.Task[None]") -> None:
+        """`fail`, if the task ended by a defect."""
+        if not ended.cancelled() and (defect := ended.exception()) is not None:
+            self.fail(defect)
+
+    def append_seen(self, partition: TopicIdPartition) -> None:
+        """The partition's log was appended to."""
+        if self._core.pacing.append_seen(partition, self._clock()):
+            self._wake.set()
+
+    @property
+    def uploads(self) -> int:
+        """How many are under way."""
+        return len(self._uploads)
+
+    async def run(self) -> None:
+        """Until cancelled, or a defect."""
+        pacing = self._core.pacing
+        while True:
+            self._wake.clear()
+            if self._defect is not None:
+                raise self._defect
+            match pacing.next_step(self._clock()):
+                case UploadNow():
+                    await self._read()
+                    self._start(pacing.next_upload(self._clock()))
+                case Gather(delay_s, quiet_s):
+                    await self._gather(delay_s, quiet_s)
+                case Wait(delay_s):
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(delay_s):
+                            await self._wake.wait()
+
+    async def flush(self, deadline_s: float) -> None:
+        """Upload what is queued, and anew what fails, until all is stored or the time is over."""
+        pacing = self._core.pacing
+        while (len(self._core.queue) or self._uploads) and self._defect is None:
+            now_s = self._clock()
+            if now_s >= deadline_s:
+                break
+            for upload in pacing.last_uploads(now_s):
+                self._start(upload)
+            wait_s = min(deadline_s - now_s, pacing.commit.back_off_s(now_s) or math.inf)
+            if self._uploads:
+                await asyncio.wait(self._uploads, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(wait_s)
+
+    async def cancel_uploads(self) -> None:
+        """After `run`: what is under way ends in its thread, and nobody learns of it."""
+        for upload in list(self._uploads):
+            upload.cancel()
+        await asyncio.gather(*self._uploads, return_exceptions=True)
+
+    async def _gather(self, delay_s: float, quiet_s: float) -> None:
+        """Upload early if those who append have all got their round and appended anew."""
+        pacing = self._core.pacing
+        round_is_over = not self._hooks.replication_is_pending() and not self._uploads
+        paused = await self._effects.watcher.pause(delay_s, quiet_s, self._append_gathered, pacing.round_is_gathered)
+        if paused and (round_is_over or pacing.round_is_gathered()):
+            await self._read()
+            now_s = self._clock()
+            if pacing.gathered_pays(now_s):
+                self._start(pacing.next_upload(now_s))
+
+    def _append_gathered(self, partition: TopicIdPartition) -> None:
+        self.append_seen(partition)
+        led = self._core.led.get(partition)
+        if led is not None:
+            self._core.pacing.commit.appended(partition, led.task.unread_bytes())
+
+    async def _read(self) -> None:
+        reads = self._core.pacing.reads(self._clock())
+        if reads is None:
+            return
+        self._effects.carry_out(reads.first)
+        runs = [(read.led.task, read.seen_s) for read in reads.reads]
+        outcomes = await self._effects.reader.run(runs, reads.budget_bytes)
+        for read, outcome in zip(reads.reads, outcomes, strict=True):
+            self._effects.carry_out(self._core.read_done(read, outcome, self._clock()))
+
+    def _start(self, upload: Upload | None) -> None:
+        if upload is not None:
+            running = asyncio.get_running_loop().create_task(self._upload(upload))
+            self._uploads.add(running)
+            running.add_done_callback(self._uploads.discard)
+            running.add_done_callback(self.fail_with)
+
+    async def _upload(self, upload: Upload) -> None:
+        segment = await self._combine_task.combine(upload.items)
+        now_s = self._clock()
+        if segment is None:
+            self._core.upload_failed(upload, now_s)
+        else:
+            # Followers wait for it, so all else comes after.
+            self._effects.carry_out(self._core.upload_stored(upload, segment, now_s))
+            self._effects.watcher.take(self.append_seen)
+            self._core.pacing.commit.appended_meanwhile(self._has_unread())
+        self._wake.set()
+
+    def _has_unread(self) -> bool:
+        """Whether what was told of was not read meanwhile: the kernel's word of an append may come after its bytes."""
+        reader = self._effects.reader
+        return any(reader.is_running(led.task) or led.task.unread_bytes() for led in self._core.pacing.appended())

@@ -1,0 +1,133 @@
+"""Does what the write path's core wants done (`rlm.write_path.actions`): files, watches, listeners, metrics."""
+
+import asyncio
+from collections.abc import Iterable
+
+from kafka_log.open_files import OpenFiles
+from rlm.write_path.actions import (
+    Action,
+    AskAnew,
+    CountQueued,
+    CountReadFailure,
+    CountStored,
+    DeclareGaps,
+    PassOver,
+    Release,
+    TellSettled,
+    TellStored,
+    TellTruncated,
+    Watch,
+)
+from rlm.write_path.append_watcher import AppendWatcher
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.backlog_uploads import BacklogUploads
+from rlm.write_path.combine_task import RLMWalCombineTask
+from rlm.write_path.hooks import WritePathHooks
+from rlm.write_path.led_partition import LedPartition
+from rlm.write_path.log_manager_limits import LogManagerLimits
+from rlm.write_path.log_reader import LogReader
+from rlm.write_path.log_task import LogTask
+from rlm.write_path.machine import Machine
+from rlm.write_path.metrics import StageTimes, WriteMetrics
+from rlm.write_path.resume_point import ResumeUnknownError
+from rlm.write_path.upload_listener import UploadListeners
+from rlm.write_path.wal_task import RLMWalTask
+
+
+class Effects:
+    """Owns what the write path stands on but for the uploads for links. Event loop only."""
+
+    def __init__(
+        self,
+        limits: LogManagerLimits,
+        combine_task: RLMWalCombineTask,
+        stage_times: StageTimes,
+        metrics: WriteMetrics,
+        hooks: WritePathHooks,
+        machine: Machine,
+    ) -> None:
+        self._stage_times = stage_times
+        self._metrics = metrics
+        self._hooks = hooks
+        self.listeners = UploadListeners(metrics.listener_defects)
+        self.open_files = OpenFiles(limits.open_files)
+        self.watcher = AppendWatcher(machine.directory_events())
+        clock = machine.monotonic_s
+        self.reader = LogReader(machine.pool(limits.task_threads, "rlm-wal-task"), self.watcher, clock)
+        backlog_pool = machine.pool(1, "rlm-backlog")
+        self.backlog = BacklogUploads(limits.backlog, combine_task, lambda: hooks.gaps, clock, backlog_pool)
+
+    def log_task(self, assignment: Assignment) -> LogTask:
+        """What reads the log from where its upload goes on. Raises ResumeUnknownError."""
+        try:
+            resume = self._hooks.resume(assignment)
+        except ResumeUnknownError:
+            self._metrics.resumes_put_off.inc()
+            raise
+        self._hooks.gaps.resumed(assignment, resume)
+        return RLMWalTask(assignment.topic_id_partition, assignment.directory, resume, self.open_files)
+
+    def carry_out(self, actions: Iterable[Action]) -> None:
+        """Do all that, in order."""
+        for action in actions:
+            match action:
+                case Watch(partition, directory):
+                    self.watcher.watch(partition, directory)
+                case Release(led):
+                    self._release(led)
+                case PassOver(led):
+                    rest = led.task.pass_over(led.followers_offset)
+                    if rest is not None:
+                        led.passed_over = self.backlog.add(led.assignment, rest)
+                case CountQueued() | CountStored() | CountReadFailure():
+                    self._count(action)
+                case _:
+                    self._tell(action)
+
+    async def close(self, led: Iterable[LedPartition]) -> None:
+        """Give files and threads back, for good; what is being read is waited for."""
+        await self.reader.stop()
+        self.backlog.close()
+        for one in led:
+            one.task.close()
+        self.watcher.close()
+
+    def _release(self, led: LedPartition) -> None:
+        partition = led.assignment.topic_id_partition
+        self.watcher.unwatch(partition)
+        self.reader.release(led.task)
+        self.backlog.release(partition)
+        self.listeners.partition_released(partition)
+
+    def _tell(self, action: TellTruncated | TellStored | TellSettled | DeclareGaps | AskAnew) -> None:
+        match action:
+            case TellStored(segment):
+                self.listeners.segment_uploaded(segment)
+            case TellTruncated(partition, offset):
+                self.listeners.partition_truncated(partition, offset)
+            case TellSettled(partition):
+                self._hooks.on_hurried_settled(partition)
+            case DeclareGaps(assignment, gaps):
+                self._hooks.gaps.found(assignment, gaps)
+            case AskAnew(after_s) if after_s > 0:
+                asyncio.get_running_loop().call_later(after_s, self._hooks.on_unknown_partition)
+            case AskAnew():
+                self._hooks.on_unknown_partition()
+
+    def _count(self, action: CountQueued | CountStored | CountReadFailure) -> None:
+        match action:
+            case CountQueued(outcome):
+                for item in outcome.items:
+                    self._stage_times.observe("queued", item.queued_s - item.seen_s)
+                self._metrics.appended_bytes.inc(outcome.read_bytes)
+            case CountStored(segment, started_s, now_s):
+                if started_s is not None:
+                    for item in segment.items:
+                        self._stage_times.observe("combined", started_s - item.queued_s)
+                    self._stage_times.observe("uploaded", now_s - started_s)
+                self._metrics.uploaded_segments.inc()
+                self._metrics.uploaded_bytes.inc(sum(len(item.records) for item in segment.items))
+            case CountReadFailure(lacks_descriptors):
+                self._metrics.read_failures.inc()
+                if lacks_descriptors:
+                    self.open_files.close_unread()

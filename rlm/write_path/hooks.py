@@ -1,0 +1,25 @@
+"""What the write path asks of the agent around it, and what it tells to it alone. Event loop only."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kafka_log.topic_partition import TopicIdPartition
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.gap_listener import NO_GAPS, GapListener
+from rlm.write_path.resume_point import ResumePoint
+
+
+@dataclass(slots=True)
+class WritePathHooks:
+    """Where none is given, each log is uploaded from its active segment on, and nobody is told."""
+
+    resume: Callable[[Assignment], ResumePoint] = lambda _assignment: ResumePoint(None)
+    """What of a log is to be uploaded. Raises ResumeUnknownError: then it is put off until the next `assign`."""
+    gaps: GapListener = NO_GAPS
+    """Told what cannot be uploaded any more."""
+    on_unknown_partition: Callable[[], None] = lambda: None
+    """Called to be assigned anew: a follower fetches a partition that is not known as led, or one was put off."""
+    on_hurried_settled: Callable[[TopicIdPartition], None] = lambda _partition: None
+    """Called when the log of a hurried partition was read and nothing of it was left to upload."""
+    replication_is_pending: Callable[[], bool] = lambda: False
+    """Whether followers have yet to take something that is stored."""

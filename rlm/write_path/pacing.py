@@ -1,0 +1,179 @@
+"""What the write path does next, and when: which logs are read, and when an upload of what was read starts, sans-IO.
+
+It holds two schedules against each other and the room in remoteSegmentQ: when each log is due (`PartitionSchedule`),
+and when the next object pays (`GroupCommit`), which depends on for whom it is (`LinkDecider`).
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from itertools import chain, islice
+from typing import Final
+
+from kafka_log.topic_partition import TopicIdPartition
+from rlm.write_path.actions import PassOver, Read, Reads, Upload
+from rlm.write_path.group_commit import GroupCommit, Load, Step, Urgency
+from rlm.write_path.led_partition import LedPartition
+from rlm.write_path.link_policy import LinkDecider, LinkMode
+from rlm.write_path.log_manager_limits import LogManagerLimits
+from rlm.write_path.partition_schedule import PartitionSchedule
+from rlm.write_path.segment_queue import RemoteSegmentQueue
+
+_FAR_BEHIND_OBJECTS: Final = 8
+"""A log with more than so many objects' bytes to read goes on where its followers are: links are no use before."""
+_PARTITIONS_PER_RUN: Final = 256
+"""So many due partitions are read at a time."""
+
+
+class Pacing:
+    """Is told of appends, and says what next. All times are monotonic seconds."""
+
+    def __init__(
+        self,
+        limits: LogManagerLimits,
+        decider: LinkDecider,
+        led: Mapping[TopicIdPartition, LedPartition],
+        queue: RemoteSegmentQueue,
+    ) -> None:
+        """Of `led` and `queue` it looks at what others put there."""
+        self._limits = limits
+        self._decider = decider
+        self._led = led
+        self._queue = queue
+        self.commit = GroupCommit(limits.commit)
+        self.schedule = PartitionSchedule(limits.schedule)
+        self._appended: dict[TopicIdPartition, None] = {}
+        """Appends were told of that were not read; in that order, so that a run can be repeated."""
+        self.hurried: set[TopicIdPartition] = set()
+
+    def forget(self, partition: TopicIdPartition) -> None:
+        """The partition is not led here any more."""
+        self._appended.pop(partition, None)
+        self.hurried.discard(partition)
+        self.schedule.remove(partition)
+
+    # What happened.
+
+    def append_seen(self, partition: TopicIdPartition, now_s: float) -> bool:
+        """Something was appended to the log, or is to be taken as if. Whether it is led here."""
+        led = self._led.get(partition)
+        if led is None:
+            return False
+        if led.append_seen_s is None:
+            led.append_seen_s = now_s
+            self._appended[partition] = None
+        self.schedule.wake(partition, now_s)
+        return True
+
+    def links_wanted(self, partitions: Iterable[TopicIdPartition], now_s: float) -> None:
+        """Followers wait for these partitions' links."""
+        for partition in partitions:
+            led = self._led.get(partition)
+            if led is not None and led.is_settled:
+                self.append_seen(partition, now_s)
+
+    def hurry(self, partition: TopicIdPartition, now_s: float, *, hurried: bool) -> None:
+        """Upload what the log holds as soon as can be, however little it is, until told otherwise."""
+        if hurried and self.append_seen(partition, now_s):
+            self.hurried.add(partition)
+        else:
+            self.hurried.discard(partition)
+
+    def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int, now_s: float) -> None:
+        """A follower is about to be sent `size` bytes from this offset on, one way or the other."""
+        led = self._led.get(partition)
+        if led is None:
+            return
+        led.followers_offset = max(led.followers_offset, offset)
+        if offset >= led.uploaded_offset:
+            self._decider.fetched(follower_id, size, now_s)
+
+    # What others ask.
+
+    def mode_of(self, led: LedPartition, size: int, now_s: float) -> LinkMode:
+        """How `size` bytes should travel to a follower that waits for them now."""
+        policy, bound_ms = led.assignment.link_policy, led.assignment.latency_bound_ms
+        return self._decider.mode(policy, bound_ms, size, now_s)
+
+    def upload_expected(self, partition: TopicIdPartition, offset: int, now_s: float) -> bool:
+        """Whether the batch at this offset is about to be stored: not yet stored, not far behind, nothing failing."""
+        led = self._led.get(partition)
+        return (
+            led is not None
+            and not led.is_failing
+            and offset >= led.uploaded_offset
+            and led.backlog_bytes <= 2 * self._limits.commit.upload_bytes
+            and self.commit.is_prompt(self._limits.link_wait_max_s, now_s)
+        )
+
+    def appended(self) -> Iterable[LedPartition]:
+        """The logs that appends were told of which were not read."""
+        return (self._led[partition] for partition in self._appended)
+
+    # What next.
+
+    def next_step(self, now_s: float) -> Step:
+        """What to do now: `reads` and `next_upload`, gather appends, or wait."""
+        due_s = self.schedule.next_time_s()
+        if due_s is None or self._queue.is_full:
+            due_s = math.inf
+        has_work = len(self._queue) or due_s <= now_s  # to ask for the urgency without any would keep links in use
+        urgency = self._urgency(now_s) if has_work else Urgency.ARCHIVE
+        expected_bytes = self._decider.expected_bytes(now_s)
+        load = Load(self._queue.size_bytes, due_s, bool(self._appended), expected_bytes, urgency)
+        return self.commit.next_step(load, now_s)
+
+    def round_is_gathered(self) -> bool:
+        """Whether all who wait for the last object have appended anew."""
+        return self.commit.is_round(self._queue.size_bytes)
+
+    def gathered_pays(self, now_s: float) -> bool:
+        """Whether what was gathered and read is to be uploaded before its time."""
+        return self._urgency(now_s) is Urgency.LINKS or self._decider.pays(self._queue.size_bytes)
+
+    def reads(self, now_s: float) -> Reads | None:
+        """The logs that are due, as far as there is room for what they hold; None: nothing is to be read."""
+        if self._queue.is_full:
+            return None
+        due = self.schedule.take_due(now_s, min(_PARTITIONS_PER_RUN, self._queue.free_items))
+        if not due:
+            return None
+        self.commit.read()
+        reads, passed_over = list[Read](), list[PassOver]()
+        for partition in due:
+            led = self._led[partition]
+            if self._is_far_behind(partition, led):
+                passed_over.append(PassOver(led))
+            reads.append(Read(led, now_s if led.append_seen_s is None else led.append_seen_s))
+            led.append_seen_s = None
+            self._appended.pop(partition, None)
+        return Reads(passed_over, reads, min(self._limits.read_bytes, max(self._queue.free_bytes, 1)))
+
+    def next_upload(self, now_s: float) -> Upload | None:
+        """The upload to start with what is queued; None while the quota holds it back."""
+        if not len(self._queue) or self.commit.held_back_s(now_s):
+            return None
+        return self._upload(now_s)
+
+    def last_uploads(self, now_s: float) -> Iterable[Upload]:
+        """When nothing is read any more: the uploads to start, whatever the quota, unless the last one just failed."""
+        while len(self._queue) and not self.commit.back_off_s(now_s) and not self.commit.is_full:
+            yield self._upload(now_s)
+
+    def _upload(self, now_s: float) -> Upload:
+        items = self._queue.drain(self._limits.commit.upload_bytes)
+        self.commit.started(now_s, sum(len(item.records) for item in items))
+        return Upload(items, now_s)
+
+    def _urgency(self, now_s: float) -> Urgency:
+        """How the upload of what is queued and appended is wanted."""
+        if any(one in self._appended or not self._led[one].is_settled for one in self.hurried):
+            return Urgency.LINKS
+        waiting = chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN))
+        led = (self._led.get(partition) for partition in waiting)
+        return self._decider.urgency((known.assignment for known in led if known is not None), now_s)
+
+    def _is_far_behind(self, partition: TopicIdPartition, led: LedPartition) -> bool:
+        """Whether more than a few objects lie between here and the followers."""
+        far_bytes = _FAR_BEHIND_OBJECTS * self._limits.commit.upload_bytes
+        is_far = led.backlog_bytes > far_bytes and led.followers_offset > led.task.next_offset >= 0
+        return is_far and partition not in self.hurried

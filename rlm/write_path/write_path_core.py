@@ -1,0 +1,220 @@
+"""The write path's core: which logs are led, and what reading and uploading them came to, sans-IO.
+
+It is told what happened, and at what (monotonic) time, and returns what is to be done of it, in that order
+(`rlm.write_path.actions`). What happens next, and when, says its `pacing`. It starts nothing, waits for nothing and
+touches no file, so a plain loop can drive it.
+
+Holds true: a log's batches are queued in its order, and anew after a failed upload; nothing is read while the queue is
+full; `LedPartition.uploaded_offset` never counts a batch that is not stored; what an upload or a read that was begun
+for a former assignment comes to changes nothing.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from kafka_log.errors import LogDirectoryError
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from rlm.write_path.actions import (
+    Action,
+    AskAnew,
+    CountQueued,
+    CountReadFailure,
+    CountStored,
+    DeclareGaps,
+    Read,
+    Release,
+    TellSettled,
+    TellStored,
+    TellTruncated,
+    Upload,
+    Watch,
+)
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.led_partition import LedPartition
+from rlm.write_path.link_policy import LinkDecider
+from rlm.write_path.log_manager_limits import LogManagerLimits
+from rlm.write_path.log_task import LogTask, Outcome, ReadError, TaskOutcome
+from rlm.write_path.pacing import Pacing
+from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
+from rlm.write_path.uploaded_segment import UploadedSegment
+
+log = structlog.get_logger(__name__)
+
+_LOOK_AGAIN_S: Final = 1.0
+"""After so long it is looked anew for where a log's upload goes on."""
+_TAKEN_ON_AT_ONCE: Final = 32
+"""To find where a log goes on takes some tenths of a millisecond."""
+
+
+class WritePathCore:
+    """See the module's theory."""
+
+    def __init__(self, limits: LogManagerLimits, decider: LinkDecider) -> None:
+        self.led: dict[TopicIdPartition, LedPartition] = {}
+        self.queue = RemoteSegmentQueue(limits.queue_items, limits.queue_bytes)
+        self.pacing = Pacing(limits, decider, self.led, self.queue)
+        self.put_off: dict[TopicIdPartition, str] = {}
+        """Partitions that were not taken on, and why."""
+        self._decider = decider
+        self._to_take_on: deque[Assignment] = deque()
+        self._unknown: set[TopicIdPartition] = set()
+
+    # Which partitions.
+
+    def assigned(self, assignments: Iterable[Assignment]) -> Sequence[Action]:
+        """Exactly these are to be taken care of; those that are new, by `to_take_on`."""
+        wanted = {assignment.topic_id_partition: assignment for assignment in assignments}
+        released = [known for known in self.led if known not in wanted]
+        if released or wanted.keys() - self.led.keys():
+            log.info("led_partitions_changed", before=len(self.led), released=len(released), now=len(wanted))
+        actions = [self._release(partition) for partition in released]
+        for partition in self.put_off.keys() - wanted.keys():
+            del self.put_off[partition]
+        self._to_take_on.clear()
+        for partition, assignment in wanted.items():
+            led = self.led.get(partition)
+            if led is not None and led.assignment.directory == assignment.directory:
+                led.assignment = assignment
+                continue
+            if led is not None:
+                actions.append(self._release(partition))
+            self._to_take_on.append(assignment)
+        return actions
+
+    def to_take_on(self) -> list[Assignment]:
+        """The next ones to find out of where their upload goes on: so few that relaying goes on meanwhile."""
+        return [self._to_take_on.popleft() for _ in range(min(len(self._to_take_on), _TAKEN_ON_AT_ONCE))]
+
+    @property
+    def has_to_take_on(self) -> bool:
+        """Whether `to_take_on` has more."""
+        return bool(self._to_take_on)
+
+    def stopping(self) -> None:
+        """Take nothing on any more."""
+        self._to_take_on.clear()
+
+    def taken_on(self, assignment: Assignment, task: LogTask) -> Sequence[Action]:
+        """The task reads from where the upload of the log goes on."""
+        partition = assignment.topic_id_partition
+        self.put_off.pop(partition, None)
+        self._unknown.discard(partition)
+        self.led[partition] = LedPartition(assignment, task)
+        self.pacing.schedule.add(partition)
+        return (Watch(partition, assignment.directory),)
+
+    def resume_unknown(self, assignment: Assignment, reason: str) -> Sequence[Action]:
+        """It cannot be told now where the upload of the log goes on; so it does not."""
+        partition = assignment.topic_id_partition
+        self.put_off[partition] = reason
+        log.warning("resume_offset_unknown", partition=str(partition), error=reason, consequence="inline")
+        return (AskAnew(_LOOK_AGAIN_S),)
+
+    def not_led(self, partition: TopicIdPartition) -> Sequence[Action]:
+        """A follower fetches a partition that is not known as led."""
+        if partition in self._unknown:
+            return ()
+        self._unknown.add(partition)
+        return (AskAnew(),)
+
+    def void(self, partition: TopicIdPartition) -> Sequence[Action]:
+        """What is known of the log here does not hold any more; the metadata topic tells where it goes on."""
+        return self._release(partition), AskAnew()
+
+    def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
+        """The partition, if it is led here."""
+        if topic_id is None:
+            return None
+        wanted = TopicIdPartition(TopicId(topic_id), partition)
+        return wanted if wanted in self.led else None
+
+    def _release(self, partition: TopicIdPartition) -> Release:
+        led = self.led.pop(partition)
+        self.pacing.forget(partition)
+        self.queue.discard(partition)
+        return Release(led)
+
+    # What reads came to.
+
+    def read_done(self, read: Read, outcome: Outcome, now_s: float) -> Sequence[Action]:
+        """A task ran, or the budget did not reach it."""
+        led, schedule = read.led, self.pacing.schedule
+        partition = led.assignment.topic_id_partition
+        if self.led.get(partition) is not led:  # released meanwhile, and perhaps taken on anew
+            schedule.succeeded(partition, now_s, more=True)
+            return ()
+        if not isinstance(outcome, TaskOutcome):
+            led.append_seen_s = read.seen_s
+        if outcome is None:
+            schedule.succeeded(partition, now_s, more=True)
+            return ()
+        led.is_failing = isinstance(outcome, ReadError)
+        if isinstance(outcome, ReadError):
+            log.warning("log_read_failed", partition=str(partition), error=str(outcome))
+            schedule.failed(partition, now_s)
+            return (CountReadFailure(isinstance(outcome, LogDirectoryError) and outcome.lacks_descriptors),)
+        schedule.succeeded(partition, now_s, outcome.more)
+        return self._found(led, outcome, now_s)
+
+    def _found(self, led: LedPartition, outcome: TaskOutcome, now_s: float) -> Sequence[Action]:
+        partition = led.assignment.topic_id_partition
+        actions: list[Action] = []
+        if outcome.truncated_at is not None:
+            actions.append(self._truncated(led, outcome.truncated_at))
+            if led.passed_over is not None and led.passed_over.left:
+                return [*actions, *self.void(partition)]
+        if outcome.gaps:
+            actions.append(DeclareGaps(led.assignment, outcome.gaps))
+        self.queue.put(outcome.items)
+        led.log_read(outcome)
+        actions.append(CountQueued(outcome))
+        self._decider.appended(outcome.read_bytes, led.read_s if led.read_s is not None else now_s, now_s)
+        led.read_s = now_s
+        if partition in self.pacing.hurried and led.is_settled:
+            actions.append(TellSettled(partition))
+        if outcome.deleted:  # should it be there again, it is assigned and taken on anew
+            actions.append(self._release(partition))
+        return actions
+
+    def _truncated(self, led: LedPartition, offset: int) -> Action:
+        partition = led.assignment.topic_id_partition
+        log.info("log_truncated", partition=str(partition), offset=offset)
+        self.queue.discard(partition, offset)
+        led.truncated(offset)
+        return TellTruncated(partition, offset)
+
+    # What uploads came to.
+
+    def upload_stored(self, upload: Upload, segment: UploadedSegment, now_s: float) -> Sequence[Action]:
+        """The object is stored. The log may have been truncated, or its leadership lost, meanwhile."""
+        self.pacing.commit.stored(upload.started_s)
+        self._decider.uploaded(now_s - upload.started_s)
+        live = [
+            (part, entry)
+            for item, entry in zip(segment.items, segment.entries, strict=True)
+            if (part := self._unstored_part(item)) is not None
+        ]
+        for item, _ in live:
+            self.led[item.topic_id_partition].item_stored(item)
+        items, entries = tuple(item for item, _ in live), tuple(entry for _, entry in live)
+        told = TellStored(replace(segment, items=items, entries=entries))
+        return told, CountStored(segment, upload.started_s, now_s)
+
+    def upload_failed(self, upload: Upload, now_s: float) -> None:
+        """Nobody knows whether the object is there: what it was to hold is uploaded anew."""
+        self.pacing.commit.failed(upload.started_s, now_s)
+        self.queue.put_back(part for item in upload.items if (part := self._unstored_part(item)) is not None)
+
+    def backlog_stored(self, segment: UploadedSegment) -> Sequence[Action]:
+        """An object of what was passed over is stored."""
+        stored = dict.fromkeys(item.topic_id_partition for item in segment.items)
+        settled = [TellSettled(partition) for partition in stored if partition in self.pacing.hurried]
+        return CountStored(segment, None, segment.stored_s), *settled
+
+    def _unstored_part(self, item: MetaQueueItem) -> MetaQueueItem | None:
+        led = self.led.get(item.topic_id_partition)
+        return led.unstored_part(item) if led is not None else None
