@@ -3,30 +3,30 @@
 import ipaddress
 
 from doctor.facts import Facts
-from doctor.findings import Finding, Level
+from doctor.findings import Level, Verdict
 
 _KEY = "remote.wal.agent.bypass"
 
 
-def bypass_listener(facts: Facts) -> Finding:
+def bypass_listener(facts: Facts) -> Verdict:
     """Whether others can get past this host's agent to this broker, and nobody else can."""
-    check, broker, settings = "bypass-listener", facts.broker, facts.settings
+    broker, settings = facts.broker, facts.settings
     if not settings.bypass.brokers:
         found = f"{_KEY} is empty: nobody replicates from a broker whose agent is dead"
-        return Finding(check, Level.INFORMATION, found, f"a second listener of each broker, and {_KEY}")
+        return Verdict(Level.INFORMATION, found, f"a second listener of each broker, and {_KEY}")
     own = settings.bypass.brokers.get(broker.node_id)
     if own is None:
         found = f"broker {broker.node_id} is not in {_KEY}: no other host's list, if alike, leads past this agent"
-        return Finding(check, Level.WARNING, found, f"add {broker.node_id}@<host>:<port> to {_KEY} on all hosts")
+        return Verdict(Level.WARNING, found, f"add {broker.node_id}@<host>:<port> to {_KEY} on all hosts")
     names = [name for name, where in broker.listeners.items() if where.port == own.port]
     if not names:
         found = f"{_KEY} has {own} for this broker, which listens at no such port"
-        return Finding(check, Level.ERROR, found, f"listeners: add BYPASS://{own}, or correct {_KEY}")
+        return Verdict(Level.ERROR, found, f"listeners: add BYPASS://{own}, or correct {_KEY}")
     faults = _faults(facts, names[0])
     if faults:
         level, found, change = max(faults, key=lambda fault: list(Level).index(fault[0]))
-        return Finding(check, level, found, change)
-    return Finding(check, Level.OK, f"{names[0]} at {own}")
+        return Verdict(level, found, change)
+    return Verdict(Level.OK, f"{names[0]} at {own}")
 
 
 def _faults(facts: Facts, name: str) -> list[tuple[Level, str, str]]:
@@ -56,14 +56,13 @@ def _faults(facts: Facts, name: str) -> list[tuple[Level, str, str]]:
     return faults
 
 
-def bypass_peers(facts: Facts) -> Finding:
+def bypass_peers(facts: Facts) -> Verdict:
     """Whether this agent would get past the others."""
-    check = "bypass-peers"
     silent = [f"broker {broker_id}: {reason}" for broker_id, reason in sorted(facts.bypass.items()) if reason]
     if silent:
         change = f"correct {_KEY}, the listener, its certificates, or the firewall"
-        return Finding(check, Level.WARNING, "; ".join(silent), change)
-    return Finding(check, Level.OK, f"{len(facts.bypass)} brokers answer past their agents")
+        return Verdict(Level.WARNING, "; ".join(silent), change)
+    return Verdict(Level.OK, f"{len(facts.bypass)} brokers answer past their agents")
 
 
 def _is_loopback(host: str) -> bool:

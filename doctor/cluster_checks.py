@@ -1,8 +1,8 @@
 """Checks of the metadata topic, the topics' tiers, times that must fit each other, and the brokers' clocks."""
 
 from agent.setting_types import milliseconds
-from doctor.facts import ClockReading, Facts, Unknown
-from doctor.findings import Finding, Level
+from doctor.facts import ClockReading, Facts, Unknown, known
+from doctor.findings import Level, Verdict
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_requirements import (
     UNLIMITED,
@@ -19,26 +19,21 @@ _SKEW_MS = 5_000
 _NAMED = 5
 
 
-def system_enable(facts: Facts) -> Finding:
+def system_enable(facts: Facts) -> Verdict:
     """Whether the agent does anything."""
     key = "remote.log.wal.storage.system.enable"
     if facts.settings.storage.system_enable:
-        return Finding("system-enable", Level.OK, f"{key} is true")
-    return Finding(
-        "system-enable", Level.INFORMATION, f"{key} is false: the agent only relays", f"set {key}=true to use storage"
-    )
+        return Verdict(Level.OK, f"{key} is true")
+    return Verdict(Level.INFORMATION, f"{key} is false: the agent only relays", f"set {key}=true to use storage")
 
 
-def topics_visible(facts: Facts) -> Finding:
+def topics_visible(facts: Facts) -> Verdict:
     """Whether the agents may ask for what releases the topics' objects."""
-    check = "topics-visible"
-    if isinstance(facts.topics, Unknown):
-        return Finding(check, Level.UNKNOWN, facts.topics.reason)
-    hidden = sorted(name for name, topic in facts.topics.items() if topic.is_hidden)
+    topics = known(facts.topics)
+    hidden = sorted(name for name, topic in topics.items() if topic.is_hidden)
     if not hidden:
-        return Finding(check, Level.OK, f"{len(facts.topics)} topics, none hidden from the agents' client")
-    return Finding(
-        check,
+        return Verdict(Level.OK, f"{len(topics)} topics, none hidden from the agents' client")
+    return Verdict(
         Level.WARNING,
         f"{_some(hidden)}: hidden from the agents' client, so neither retention nor log start releases objects",
         "kafka-acls.sh --add --allow-principal User:<the agents'> --operation Describe --operation DescribeConfigs "
@@ -46,61 +41,46 @@ def topics_visible(facts: Facts) -> Finding:
     )
 
 
-def metadata_topic_retention(facts: Facts) -> Finding:
+def metadata_topic_retention(facts: Facts) -> Verdict:
     """Whether metadata outlives the objects that it tells of."""
-    check = "metadata-topic-retention"
     config = _metadata_topic_config(facts)
-    if isinstance(config, Unknown):
-        return Finding(check, Level.UNKNOWN, config.reason)
-    if isinstance(facts.topics, Unknown):
-        return Finding(check, Level.UNKNOWN, facts.topics.reason)
+    topics = known(facts.topics)
     grace_ms = milliseconds(facts.settings.lifecycle.expiration_delete_grace_s)
-    known = [topic.local_retention_ms for topic in facts.topics.values() if topic.local_retention_ms is not None]
-    longest_ms = UNLIMITED if any(retention_ms < 0 for retention_ms in known) else max(known, default=0)
+    kept_ms = [topic.local_retention_ms for topic in topics.values() if topic.local_retention_ms is not None]
+    longest_ms = UNLIMITED if any(retention_ms < 0 for retention_ms in kept_ms) else max(kept_ms, default=0)
     problems = retention_problems(METADATA_TOPIC, config, retention_needed_ms(longest_ms, grace_ms), _servers(facts))
     if problems:
-        return _refused(check, problems, "; or shorten the topics' local.retention.ms")
-    silent = sorted(name for name, topic in facts.topics.items() if topic.local_retention_ms is None)
+        return _refused(problems, "; or shorten the topics' local.retention.ms")
+    silent = sorted(name for name, topic in topics.items() if topic.local_retention_ms is None)
     if silent:
-        return Finding(check, Level.UNKNOWN, f"the retention of {_some(silent)} is not known")
-    return Finding(check, Level.OK, f"retention.ms {config.get('retention.ms')} covers {len(facts.topics)} topics")
+        return Verdict(Level.UNKNOWN, f"the retention of {_some(silent)} is not known")
+    return Verdict(Level.OK, f"retention.ms {config.get('retention.ms')} covers {len(topics)} topics")
 
 
-def metadata_topic_cleanup(facts: Facts) -> Finding:
+def metadata_topic_cleanup(facts: Facts) -> Verdict:
     """Whether compaction may take records away."""
-    check = "metadata-topic-cleanup"
     config = _metadata_topic_config(facts)
-    if isinstance(config, Unknown):
-        return Finding(check, Level.UNKNOWN, config.reason)
     policy = config.get("cleanup.policy")
     if policy == "delete":
-        return Finding(check, Level.OK, "cleanup.policy is delete")
+        return Verdict(Level.OK, "cleanup.policy is delete")
     problems = cleanup_problems(METADATA_TOPIC, config, _servers(facts))
     if problems:
-        return _refused(check, problems)
-    return Finding(check, Level.WARNING, f"{METADATA_TOPIC}: cleanup.policy is {policy!r}", "set it to delete")
+        return _refused(problems)
+    return Verdict(Level.WARNING, f"{METADATA_TOPIC}: cleanup.policy is {policy!r}", "set it to delete")
 
 
-def metadata_topic_message_size(facts: Facts) -> Finding:
+def metadata_topic_message_size(facts: Facts) -> Verdict:
     """Whether a batch of metadata may be too large for the topic."""
-    check = "metadata-topic-message-size"
     config = _metadata_topic_config(facts)
-    if isinstance(config, Unknown):
-        return Finding(check, Level.UNKNOWN, config.reason)
     problems = message_problems(METADATA_TOPIC, config, _servers(facts))
     if problems:
-        return _refused(check, problems)
-    return Finding(check, Level.OK, f"max.message.bytes is {config.get('max.message.bytes', 'the default')}")
+        return _refused(problems)
+    return Verdict(Level.OK, f"max.message.bytes is {config.get('max.message.bytes', 'the default')}")
 
 
-def metadata_topic_replication(facts: Facts) -> Finding:
+def metadata_topic_replication(facts: Facts) -> Verdict:
     """Whether metadata survives the loss of a broker."""
-    check = "metadata-topic-replication"
-    if isinstance(facts.cluster, Unknown):
-        return Finding(check, Level.UNKNOWN, facts.cluster.reason)
-    topic = facts.cluster.metadata_topic
-    if isinstance(topic, Unknown):
-        return Finding(check, Level.UNKNOWN, topic.reason)
+    topic = known(known(facts.cluster).metadata_topic)
     in_sync = int(topic.config.get("min.insync.replicas", "1"))
     found = f"replication factor {topic.replicas}, min.insync.replicas {in_sync}"
     if topic.replicas < _WANTED_REPLICAS:
@@ -108,35 +88,32 @@ def metadata_topic_replication(facts: Facts) -> Finding:
         change = (
             f"kafka-reassign-partitions.sh to {_WANTED_REPLICAS} replicas, then min.insync.replicas={_WANTED_IN_SYNC}"
         )
-        return Finding(check, max(level, _in_sync_level(in_sync), key=list(Level).index), found, change)
+        return Verdict(max(level, _in_sync_level(in_sync), key=list(Level).index), found, change)
     if in_sync < _WANTED_IN_SYNC:
         change = (
             f"kafka-configs.sh --bootstrap-server {_servers(facts)} --alter --topic {METADATA_TOPIC} --add-config "
             f"min.insync.replicas={_WANTED_IN_SYNC}"
         )
-        return Finding(check, Level.ERROR, found, change)
-    return Finding(check, Level.OK, found)
+        return Verdict(Level.ERROR, found, change)
+    return Verdict(Level.OK, found)
 
 
-def long_term_tier(facts: Facts) -> Finding:
+def long_term_tier(facts: Facts) -> Verdict:
     """Which topics' records are in object storage for as long as on the brokers' disks only."""
-    check = "long-term-tier"
-    if isinstance(facts.topics, Unknown):
-        return Finding(check, Level.UNKNOWN, facts.topics.reason)
-    without = sorted(name for name, topic in facts.topics.items() if not topic.has_long_term_tier)
+    topics = known(facts.topics)
+    without = sorted(name for name, topic in topics.items() if not topic.has_long_term_tier)
     if not without:
-        return Finding(check, Level.OK, f"{len(facts.topics)} topics, none without tiered storage or archive")
-    return Finding(
-        check,
+        return Verdict(Level.OK, f"{len(topics)} topics, none without tiered storage or archive")
+    return Verdict(
         Level.INFORMATION,
         f"{_some(without)}: neither tiered storage nor archive; their objects live as long as local retention only",
         "remote.storage.enable=true (KIP-405), or remote-wal topics enable --archive, where they are to be kept",
     )
 
 
-def deletion_grace(facts: Facts) -> Finding:
+def deletion_grace(facts: Facts) -> Verdict:
     """Whether an object outlives the links to it that a slow follower still holds."""
-    check, key = "deletion-grace", "remote.wal.expiration.delete.grace.ms"
+    key = "remote.wal.expiration.delete.grace.ms"
     settings, raw = facts.settings, facts.broker.raw
     bounds = {
         "replica.lag.time.max.ms": int(raw.get("replica.lag.time.max.ms", "30000")),
@@ -146,87 +123,81 @@ def deletion_grace(facts: Facts) -> Finding:
     bound, needed_ms = max(bounds.items(), key=lambda item: item[1])
     grace_ms = milliseconds(settings.lifecycle.expiration_delete_grace_s)
     if grace_ms > needed_ms:
-        return Finding(check, Level.OK, f"{key} {grace_ms} is above {bound} {needed_ms}")
-    return Finding(
-        check,
+        return Verdict(Level.OK, f"{key} {grace_ms} is above {bound} {needed_ms}")
+    return Verdict(
         Level.WARNING,
         f"{key} is {grace_ms}, not above {bound} {needed_ms}: a follower that lags finds its objects deleted",
         f"set {key}={2 * needed_ms} or more",
     )
 
 
-def fetch_delay(facts: Facts) -> Finding:
+def fetch_delay(facts: Facts) -> Verdict:
     """Whether a follower may fall out of the ISR while its fetch waits for object storage."""
-    check, key = "fetch-delay", "replica.lag.time.max.ms"
+    key = "replica.lag.time.max.ms"
     settings = facts.settings
     lag_ms = int(facts.broker.raw.get(key, "30000"))
     delay_ms = milliseconds(settings.link.wait_max_s + settings.hydration.timeout_s)
     found = f"a fetch waits {delay_ms} ms at most (link.wait.max and hydration.timeout), {key} is {lag_ms}"
     if delay_ms <= lag_ms // 2:
-        return Finding(check, Level.OK, found)
+        return Verdict(Level.OK, found)
     level = Level.ERROR if delay_ms >= lag_ms else Level.WARNING
-    return Finding(check, level, found, "lower remote.wal.link.wait.max.ms and remote.wal.hydration.timeout.ms")
+    return Verdict(level, found, "lower remote.wal.link.wait.max.ms and remote.wal.hydration.timeout.ms")
 
 
-def uncommitted_ttl(facts: Facts) -> Finding:
+def uncommitted_ttl(facts: Facts) -> Verdict:
     """Whether an upload that is under way may be taken for one that was given up."""
-    check, key = "uncommitted-ttl", "remote.wal.uncommitted.ttl.ms"
+    key = "remote.wal.uncommitted.ttl.ms"
     ttl_ms = milliseconds(facts.settings.lifecycle.uncommitted_ttl_s)
     prefix = facts.settings.storage.manager_impl_prefix
     total_ms = int(facts.broker.raw.get(f"{prefix}total.timeout.ms", "10000"))
     found = f"{key} is {ttl_ms}, {prefix}total.timeout.ms is {total_ms}"
     if ttl_ms >= 10 * total_ms:
-        return Finding(check, Level.OK, found)
+        return Verdict(Level.OK, found)
     level = Level.ERROR if ttl_ms <= total_ms else Level.WARNING
-    return Finding(check, level, f"{found}: an upload may be deleted while it runs", f"set {key}={10 * total_ms}")
+    return Verdict(level, f"{found}: an upload may be deleted while it runs", f"set {key}={10 * total_ms}")
 
 
-def clock_brokers(facts: Facts) -> Finding:
+def clock_brokers(facts: Facts) -> Verdict:
     """Whether this host and the other brokers' hosts agree on the time, by their agents' answers."""
-    check = "clock-brokers"
-    if isinstance(facts.agents, Unknown):
-        return Finding(check, Level.UNKNOWN, facts.agents.reason)
+    agents = known(facts.agents)
     readings: dict[str, ClockReading] = {}
     silent: dict[int, str] = {}
-    for broker_id, answer in facts.agents.items():
+    for broker_id, answer in agents.items():
         clock = answer if isinstance(answer, Unknown) else answer.clock
         if isinstance(clock, Unknown):
             silent[broker_id] = clock.reason
         else:
             readings[f"broker {broker_id}"] = clock
-    worst = judge_clocks(check, readings, milliseconds(facts.settings.lifecycle.uncommitted_ttl_s))
+    worst = judge_clocks(readings, milliseconds(facts.settings.lifecycle.uncommitted_ttl_s))
     if worst.level is Level.OK and (silent or not readings):
         reasons = "; ".join(f"broker {broker_id}: {reason}" for broker_id, reason in silent.items())
-        return Finding(check, Level.UNKNOWN, reasons or "no agent is registered")
+        return Verdict(Level.UNKNOWN, reasons or "no agent is registered")
     return worst
 
 
-def judge_clocks(check: str, readings: "dict[str, ClockReading]", ttl_ms: int) -> Finding:
+def judge_clocks(readings: "dict[str, ClockReading]", ttl_ms: int) -> Verdict:
     """The one that is furthest off decides. Times of hosts and store meet in the life time of what is uncommitted."""
     if not readings:
-        return Finding(check, Level.OK, "no clock was read")
+        return Verdict(Level.OK, "no clock was read")
     name, reading = max(readings.items(), key=lambda item: abs(item[1].skew_ms))
     skew_ms = reading.skew_ms
     found = f"{name} is {abs(skew_ms)} ms {'ahead' if skew_ms > 0 else 'behind'}" if skew_ms else "all agree"
     if abs(skew_ms) <= _SKEW_MS:
-        return Finding(check, Level.OK, found)
+        return Verdict(Level.OK, found)
     change = "let NTP set the clocks"
     if 2 * abs(skew_ms) >= ttl_ms:
         found += f": too near to remote.wal.uncommitted.ttl.ms {ttl_ms}, by which uploads are deleted"
-        return Finding(check, Level.ERROR, found, change)
-    return Finding(check, Level.WARNING, found, change)
+        return Verdict(Level.ERROR, found, change)
+    return Verdict(Level.WARNING, found, change)
 
 
-def _metadata_topic_config(facts: Facts) -> "dict[str, str] | Unknown":
-    if isinstance(facts.cluster, Unknown):
-        return facts.cluster
-    topic = facts.cluster.metadata_topic
-    return topic if isinstance(topic, Unknown) else dict(topic.config)
+def _metadata_topic_config(facts: Facts) -> dict[str, str]:
+    return dict(known(known(facts.cluster).metadata_topic).config)
 
 
-def _refused(check: str, problems: "list[TopicProblem]", or_else: str = "") -> Finding:
+def _refused(problems: "list[TopicProblem]", or_else: str = "") -> Verdict:
     found, changes = ("; ".join(texts) for texts in zip(*((one.found, one.change) for one in problems), strict=True))
-    return Finding(check, Level.ERROR, found, changes + or_else)
+    return Verdict(Level.ERROR, found, changes + or_else)
 
 
 def _servers(facts: Facts) -> str:

@@ -1,49 +1,51 @@
 """All checks, in the order in which they are shown."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from doctor import bypass_checks, cluster_checks, host_checks, store_checks
-from doctor.facts import Facts
-from doctor.findings import Finding, Level
+from doctor.facts import Facts, UnknownFactError
+from doctor.findings import Finding, Level, Verdict
 
-Check = Callable[[Facts], Finding]
+Check = Callable[[Facts], Verdict]
 
-CHECKS: Final[Sequence[Check]] = (
-    cluster_checks.system_enable,
-    host_checks.listeners,
-    host_checks.agent_peers,
-    bypass_checks.bypass_listener,
-    bypass_checks.bypass_peers,
-    host_checks.agents_registered,
-    store_checks.store_settings,
-    store_checks.store_permissions,
-    store_checks.store_conditional_put,
-    store_checks.store_shared,
-    cluster_checks.topics_visible,
-    cluster_checks.metadata_topic_retention,
-    cluster_checks.metadata_topic_cleanup,
-    cluster_checks.metadata_topic_message_size,
-    cluster_checks.metadata_topic_replication,
-    cluster_checks.long_term_tier,
-    cluster_checks.deletion_grace,
-    cluster_checks.fetch_delay,
-    cluster_checks.uncommitted_ttl,
-    store_checks.clock_store,
-    cluster_checks.clock_brokers,
-    host_checks.missing_records,
-    host_checks.inotify_watches,
-    host_checks.open_files,
-)
+CHECKS: Final[Mapping[str, Check]] = {
+    "system-enable": cluster_checks.system_enable,
+    "listeners": host_checks.listeners,
+    "agent-peers": host_checks.agent_peers,
+    "bypass-listener": bypass_checks.bypass_listener,
+    "bypass-peers": bypass_checks.bypass_peers,
+    "agents-registered": host_checks.agents_registered,
+    "store-settings": store_checks.store_settings,
+    "store-permissions": store_checks.store_permissions,
+    "store-conditional-put": store_checks.store_conditional_put,
+    "store-shared": store_checks.store_shared,
+    "topics-visible": cluster_checks.topics_visible,
+    "metadata-topic-retention": cluster_checks.metadata_topic_retention,
+    "metadata-topic-cleanup": cluster_checks.metadata_topic_cleanup,
+    "metadata-topic-message-size": cluster_checks.metadata_topic_message_size,
+    "metadata-topic-replication": cluster_checks.metadata_topic_replication,
+    "long-term-tier": cluster_checks.long_term_tier,
+    "deletion-grace": cluster_checks.deletion_grace,
+    "fetch-delay": cluster_checks.fetch_delay,
+    "uncommitted-ttl": cluster_checks.uncommitted_ttl,
+    "clock-store": store_checks.clock_store,
+    "clock-brokers": cluster_checks.clock_brokers,
+    "missing-records": host_checks.missing_records,
+    "inotify-watches": host_checks.inotify_watches,
+    "open-files": host_checks.open_files,
+}
 
 
-def diagnose(facts: Facts, checks: Sequence[Check] = CHECKS) -> list[Finding]:
+def diagnose(facts: Facts, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
     """One finding for each check. A check that fails, over a value that nobody foresaw, takes no other with it."""
     findings = []
-    for check in checks:
+    for name, check in checks.items():
         try:
-            findings.append(check(facts))
+            verdict = check(facts)
+        except UnknownFactError as error:
+            verdict = Verdict(Level.UNKNOWN, str(error))
         except Exception as error:
-            name = check.__name__.replace("_", "-")
-            findings.append(Finding(name, Level.UNKNOWN, f"the check failed: {type(error).__name__}: {error}"))
+            verdict = Verdict(Level.UNKNOWN, f"the check failed: {type(error).__name__}: {error}")
+        findings.append(Finding(name, *verdict))
     return findings

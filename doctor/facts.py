@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +15,17 @@ class Unknown:
     """Not got, and why."""
 
     reason: str
+
+
+class UnknownFactError(Exception):
+    """A check needs a fact that could not be got; the message is the reason."""
+
+
+def known(fact: T | Unknown) -> T:
+    """The fact. Raises UnknownFactError, which decides the check."""
+    if isinstance(fact, Unknown):
+        raise UnknownFactError(fact.reason)
+    return fact
 
 
 @dataclass(frozen=True, slots=True)

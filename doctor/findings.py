@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Level(StrEnum):
@@ -16,15 +17,23 @@ class Level(StrEnum):
     ERROR = "error"
 
 
+class Verdict(NamedTuple):
+    """What a check says, in words for people."""
+
+    level: Level
+    found: str
+    change: str = ""
+    """What to change; empty when there is nothing to."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check's outcome, in words for people."""
+    """The same, with the check's name."""
 
     check: str
     level: Level
     found: str
     change: str = ""
-    """What to change; empty when there is nothing to."""
 
 
 def exit_code(findings: "list[Finding]") -> int:

@@ -2,8 +2,8 @@
 
 import ipaddress
 
-from doctor.facts import Facts, Unknown
-from doctor.findings import Finding, Level
+from doctor.facts import Facts, Unknown, known
+from doctor.findings import Level, Verdict
 
 _FILES_BESIDE = 256
 """Sockets, libraries and the like, beside segment files."""
@@ -11,9 +11,9 @@ _FILES_PER_PEER = 32
 _NAMED = 5
 
 
-def listeners(facts: Facts) -> Finding:
+def listeners(facts: Facts) -> Verdict:
     """Whether replica fetchers of other hosts dial their own agent, and not this broker past it."""
-    check, broker, settings = "listeners", facts.broker, facts.settings
+    broker, settings = facts.broker, facts.settings
     name = broker.inter_broker_listener_name
     advertised, listening = broker.advertised_listeners[name], broker.listeners.get(name)
     port, host = (
@@ -24,21 +24,21 @@ def listeners(facts: Facts) -> Finding:
     change = f"advertised.listeners: {name}://{host}:{port}, and listeners alike"
     if advertised.port != port or (_is_address(advertised.host) and advertised.host != host) or not advertised.host:
         reason = f"; agents listen for broker {broker.node_id} at {host}:{port}, so followers pass them by"
-        return Finding(check, Level.ERROR, found + reason, change)
+        return Verdict(Level.ERROR, found + reason, change)
     if listening is None or listening.port != port:
-        return Finding(check, Level.ERROR, f"{found}, and the broker does not listen at port {port}", change)
+        return Verdict(Level.ERROR, f"{found}, and the broker does not listen at port {port}", change)
     if not _is_address(advertised.host):
         found += f", a name: it must lead to {host} on every other host, and to this broker here"
-        return Finding(check, Level.WARNING, found, change)
+        return Verdict(Level.WARNING, found, change)
     if listening.host not in (advertised.host, "localhost"):
         found += f", and listens at {listening.host or 'all interfaces'}: others may reach it past the agents"
-        return Finding(check, Level.WARNING, found, change)
-    return Finding(check, Level.OK, found)
+        return Verdict(Level.WARNING, found, change)
+    return Verdict(Level.OK, found)
 
 
-def agent_peers(facts: Facts) -> Finding:
+def agent_peers(facts: Facts) -> Verdict:
     """Whether every other broker's agent is in the list, and answers."""
-    check, key = "agent-peers", "remote.wal.agent.peers"
+    key = "remote.wal.agent.peers"
     silent = {broker_id: reason for broker_id, reason in facts.peers.items() if reason is not None}
     if isinstance(facts.cluster, Unknown):
         missing: list[int] = []
@@ -49,81 +49,68 @@ def agent_peers(facts: Facts) -> Finding:
         problems.append(f"not in {key}: brokers {', '.join(map(str, missing))}, from which this one cannot replicate")
     if problems:
         change = f"add them to {key}" if missing else f"start these agents, or correct {key}"
-        return Finding(check, Level.ERROR, "; ".join(problems), change)
+        return Verdict(Level.ERROR, "; ".join(problems), change)
     if isinstance(facts.cluster, Unknown):
-        return Finding(check, Level.UNKNOWN, f"those in {key} answer; whether all are there: {facts.cluster.reason}")
-    return Finding(check, Level.OK, f"{len(facts.peers)} agents answer")
+        return Verdict(Level.UNKNOWN, f"those in {key} answer; whether all are there: {facts.cluster.reason}")
+    return Verdict(Level.OK, f"{len(facts.peers)} agents answer")
 
 
-def agents_registered(facts: Facts) -> Finding:
+def agents_registered(facts: Facts) -> Verdict:
     """Whether the registered agents are reached over HTTP, and are those that they should be."""
-    check = "agents-registered"
-    if isinstance(facts.agents, Unknown):
-        return Finding(check, Level.UNKNOWN, facts.agents.reason)
+    agents = known(facts.agents)
     problems = []
-    for broker_id, answer in sorted(facts.agents.items()):
+    for broker_id, answer in sorted(agents.items()):
         if isinstance(answer, Unknown):
             problems.append(f"broker {broker_id}: {answer.reason}")
         elif answer.broker_id != broker_id:
             problems.append(f"broker {broker_id}: the agent of broker {answer.broker_id} answers there")
     if problems:
         change = "start these agents; remote.wal.agent.http.listener must be reached from here"
-        return Finding(check, Level.WARNING, "; ".join(problems), change)
-    clusters = {answer.cluster_id for answer in facts.agents.values() if not isinstance(answer, Unknown)}
+        return Verdict(Level.WARNING, "; ".join(problems), change)
+    clusters = {answer.cluster_id for answer in agents.values() if not isinstance(answer, Unknown)}
     if len(clusters) > 1:
-        return Finding(check, Level.ERROR, f"of several clusters: {', '.join(sorted(clusters))}", "separate them")
-    return Finding(check, Level.OK, f"{len(facts.agents)} agents answer")
+        return Verdict(Level.ERROR, f"of several clusters: {', '.join(sorted(clusters))}", "separate them")
+    return Verdict(Level.OK, f"{len(agents)} agents answer")
 
 
-def missing_records(facts: Facts) -> Finding:
+def missing_records(facts: Facts) -> Verdict:
     """Whether object storage lacks records that cannot be had any more, as the agents tell."""
-    check = "missing-records"
-    if isinstance(facts.agents, Unknown):
-        return Finding(check, Level.UNKNOWN, facts.agents.reason)
-    answers = [answer for answer in facts.agents.values() if not isinstance(answer, Unknown)]
+    agents = known(facts.agents)
+    answers = [answer for answer in agents.values() if not isinstance(answer, Unknown)]
     gaps = [gap for answer in answers for gap in answer.gaps]
     if gaps:
         more = f" and {len(gaps) - _NAMED} more" if len(gaps) > _NAMED else ""
-        return Finding(
-            check,
+        return Verdict(
             Level.WARNING,
             f"gone before they could be stored, so a recovered log lacks them: {', '.join(gaps[:_NAMED])}{more}",
             "see why uploads took longer than the topics' retention: remote_wal_oldest_unstored_seconds, upload_gap",
         )
-    if len(answers) < len(facts.agents) or not answers:
-        return Finding(
-            check, Level.UNKNOWN, f"{len(facts.agents) - len(answers)} of {len(facts.agents)} agents are silent"
-        )
-    return Finding(check, Level.OK, "no agent has declared a gap that still matters")
+    if len(answers) < len(agents) or not answers:
+        return Verdict(Level.UNKNOWN, f"{len(agents) - len(answers)} of {len(agents)} agents are silent")
+    return Verdict(Level.OK, "no agent has declared a gap that still matters")
 
 
-def inotify_watches(facts: Facts) -> Finding:
+def inotify_watches(facts: Facts) -> Verdict:
     """Whether every partition can be watched."""
-    check, key = "inotify-watches", "fs.inotify.max_user_watches"
-    watches, partitions = facts.host.max_user_watches, facts.host.partitions
-    if isinstance(watches, Unknown):
-        return Finding(check, Level.UNKNOWN, watches.reason)
-    if isinstance(partitions, Unknown):
-        return Finding(check, Level.UNKNOWN, partitions.reason)
+    key = "fs.inotify.max_user_watches"
+    watches, partitions = known(facts.host.max_user_watches), known(facts.host.partitions)
     found = f"{key} is {watches}, the broker has {partitions} partitions"
     if watches >= partitions:
-        return Finding(check, Level.OK, found)
+        return Verdict(Level.OK, found)
     found += "; appends to those without a watch are seen at remote.wal.log.manager.task.interval.ms only"
-    return Finding(check, Level.WARNING, found, f"sysctl -w {key}={2 * partitions}")
+    return Verdict(Level.WARNING, found, f"sysctl -w {key}={2 * partitions}")
 
 
-def open_files(facts: Facts) -> Finding:
+def open_files(facts: Facts) -> Verdict:
     """Whether the agent may open what it wants to."""
-    check, limit = "open-files", facts.host.open_files
-    if isinstance(limit, Unknown):
-        return Finding(check, Level.UNKNOWN, limit.reason)
+    limit = known(facts.host.open_files)
     wanted = facts.settings.quotas.open_files
     needed = wanted + _FILES_BESIDE + _FILES_PER_PEER * len(facts.peers)
     found = f"{facts.host.open_files_of} may open {limit} files, some {needed} are needed"
     if limit >= needed:
-        return Finding(check, Level.OK, found)
+        return Verdict(Level.OK, found)
     change = f"LimitNOFILE={max(65536, 2 * needed)} in the agent's unit, or lower remote.wal.log.manager.open.files"
-    return Finding(check, Level.ERROR if limit <= wanted else Level.WARNING, found, change)
+    return Verdict(Level.ERROR if limit <= wanted else Level.WARNING, found, change)
 
 
 def _is_address(host: str) -> bool:

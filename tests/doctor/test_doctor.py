@@ -21,7 +21,7 @@ from doctor.facts import (
     Store,
     Unknown,
 )
-from doctor.findings import Finding, Level, exit_code
+from doctor.findings import Finding, Level, Verdict, exit_code
 from kafka_log.server_properties import parse_broker_properties
 from metadata_topic.topic.topic import MetadataTopicSettings
 
@@ -214,10 +214,10 @@ def test_where_nothing_can_be_got_every_check_still_says_something() -> None:
 
 
 def test_a_check_that_breaks_takes_no_other_with_it() -> None:
-    def broken_check(_facts: Facts) -> Finding:
+    def broken_check(_facts: Facts) -> Verdict:
         raise ZeroDivisionError("planted")
 
-    first, second = diagnose(facts_of(), [broken_check, CHECKS[0]])
+    first, second = diagnose(facts_of(), {"broken-check": broken_check, "system-enable": CHECKS["system-enable"]})
     assert (first.check, first.level) == ("broken-check", Level.UNKNOWN)
     assert "planted" in first.found
     assert second.level is Level.OK
