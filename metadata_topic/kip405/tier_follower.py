@@ -13,12 +13,13 @@ from metadata_topic.kip405.tiered_offsets import TieredOffsets
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
+from metadata_topic.topic.topic_reader import TopicReader
 
 TIER_SETTINGS = FollowSettings(absence_check_ms=30_000, retry_pause_ms=10_000)
 """Nothing waits for this topic, and a principal without rights to it is refused each time: no haste."""
 
 
-class TierFollower:
+class TierFollower(TopicReader):
     """Reads `__remote_log_metadata` into `offsets`, on a thread of its own."""
 
     def __init__(
@@ -31,13 +32,9 @@ class TierFollower:
     ) -> None:
         """`rack` is the agent's zone, as for the other topics."""
         self._offsets = offsets
-        self._follower = TopicFollower(
-            client_config, REMOTE_LOG_METADATA_TOPIC, self._take, settings, rack, consumer_factory
+        super().__init__(
+            TopicFollower(client_config, REMOTE_LOG_METADATA_TOPIC, self._take, settings, rack, consumer_factory)
         )
-
-    def start(self) -> None:
-        """Begin looking for the topic."""
-        self._follower.start()
 
     @property
     def is_there(self) -> bool | None:
@@ -54,23 +51,9 @@ class TierFollower:
         return self._follower.wait_until_ready(timeout_s) or self.ready
 
     @property
-    def failure(self) -> BaseException | None:
-        """What ended the reader for good; None while all is well."""
-        return self._follower.failure
-
-    @property
     def positions(self) -> dict[int, int]:
         """The offset to be read next, by partition of the topic; empty while it is absent."""
         return self._follower.positions
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """Of the reading itself; what was read is counted by the store."""
-        return self._follower.counters
-
-    def close(self) -> None:
-        """Stop following. Idempotent."""
-        self._follower.close()
 
     def _take(self, records: Sequence[TopicRecord]) -> None:
         self._offsets.apply_all((decode(record.value), (record.partition, record.offset)) for record in records)

@@ -7,7 +7,7 @@ that mean nothing are counted and leave the view as it is, as one bad record mus
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeGuard, cast
+from typing import cast
 
 import structlog
 
@@ -38,6 +38,7 @@ from metadata_topic.topic.topic import SETTINGS_TOPIC
 from metadata_topic.topic.topic_consumer import ConsumerFactory, confluent_reader
 from metadata_topic.topic.topic_follower import FollowSettings, TopicFollower, TopicRecord
 from metadata_topic.topic.topic_producer import ProducerFactory, confluent_producer
+from metadata_topic.topic.topic_reader import TopicReader
 
 log = structlog.get_logger(__name__)
 
@@ -83,14 +84,14 @@ class SettingsView:
     def _apply_tail(self, record: TopicRecord) -> None:
         where, kind, value = decode_tail(record.key or b"", record.value)
         if kind is TailRequest:
-            requests = {**self.tail_requests, where: value}
-            self.tail_requests = MappingProxyType({key: one for key, one in requests.items() if _is_request(one)})
+            others = {key: one for key, one in self.tail_requests.items() if key != where}
+            self.tail_requests = {**others, where: value} if isinstance(value, TailRequest) else others
         else:
-            stored = {**self.tails_stored, where: value}
-            self.tails_stored = MappingProxyType({key: one for key, one in stored.items() if _is_stored(one)})
+            stored = {key: one for key, one in self.tails_stored.items() if key != where}
+            self.tails_stored = {**stored, where: value} if isinstance(value, TailStored) else stored
 
 
-class SettingsReader:
+class SettingsReader(TopicReader):
     """Follows the settings topic on a thread of its own."""
 
     def __init__(
@@ -106,11 +107,7 @@ class SettingsReader:
         self._on_change = on_change
         self.on_tail_requests: Callable[[TailRequests], object] = lambda _requests: None
         """As `on_change`, with all requests for tails. Set it before `start`."""
-        self._follower = TopicFollower(client_config, SETTINGS_TOPIC, self._take, settings, rack, consumer_factory)
-
-    def start(self) -> None:
-        """Begin reading."""
-        self._follower.start()
+        super().__init__(TopicFollower(client_config, SETTINGS_TOPIC, self._take, settings, rack, consumer_factory))
 
     @property
     def topics(self) -> Mapping[str, TopicSettings]:
@@ -132,38 +129,12 @@ class SettingsReader:
         """Records that were skipped."""
         return self._view.malformed
 
-    @property
-    def ready(self) -> bool:
-        """All that was in the topic when reading began is known, and reading goes on."""
-        return self._follower.ready
-
-    def wait_until_ready(self, timeout_s: float) -> bool:
-        """False when the time ran out first."""
-        return self._follower.wait_until_ready(timeout_s)
-
-    @property
-    def failure(self) -> BaseException | None:
-        """What ended the reader for good; None while all is well."""
-        return self._follower.failure
-
-    def close(self) -> None:
-        """Stop reading. Idempotent."""
-        self._follower.close()
-
     def _take(self, records: Sequence[TopicRecord]) -> None:
         requests = self._view.tail_requests
         if self._view.apply_all(records):
             self._on_change(self._view.topics)
         if self._view.tail_requests is not requests:
             self.on_tail_requests(self._view.tail_requests)
-
-
-def _is_request(value: object) -> TypeGuard[TailRequest]:
-    return isinstance(value, TailRequest)
-
-
-def _is_stored(value: object) -> TypeGuard[TailStored]:
-    return isinstance(value, TailStored)
 
 
 def read_settings(

@@ -32,11 +32,12 @@ from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_consumer import ConsumerFactory
 from metadata_topic.topic.topic_follower import DEFAULT_SETTINGS, FollowSettings, TopicFollower, TopicRecord
+from metadata_topic.topic.topic_reader import TopicReader
 
 log = structlog.get_logger(__name__)
 
 
-class RemoteWalMetadataConsumer:
+class RemoteWalMetadataConsumer(TopicReader):
     """Reads the metadata topic into `store`, on a thread of its own."""
 
     def __init__(
@@ -56,20 +57,11 @@ class RemoteWalMetadataConsumer:
         self._store = store
         self._archive = archive
         self._load_snapshot = load_snapshot
-        self._follower = TopicFollower(client_config, METADATA_TOPIC, self._take, settings, rack, consumer_factory)
+        super().__init__(TopicFollower(client_config, METADATA_TOPIC, self._take, settings, rack, consumer_factory))
 
     def start(self) -> None:
         """Begin rebuilding the store."""
         self._follower.start(self._prepare, self._store.begin_anew, self._store.topic)
-
-    @property
-    def ready(self) -> bool:
-        """The store holds all that was in the topic when reading began, and reading goes on."""
-        return self._follower.ready
-
-    def wait_until_ready(self, timeout_s: float) -> bool:
-        """False when the time ran out first, or the reader died."""
-        return self._follower.wait_until_ready(timeout_s)
 
     def read_to_end(self, timeout_s: float) -> bool:
         """Blocks until the stores hold all that was in the topic when this was called.
@@ -77,20 +69,6 @@ class RemoteWalMetadataConsumer:
         False when time ran out, or the brokers do not tell where the topic ends.
         """
         return self._follower.read_to_end(timeout_s)
-
-    @property
-    def failure(self) -> BaseException | None:
-        """What ended the reader for good; None while all is well."""
-        return self._follower.failure
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """Of the reading itself; what was read is counted by the store."""
-        return self._follower.counters
-
-    def close(self) -> None:
-        """Stop following. Idempotent."""
-        self._follower.close()
 
     def _prepare(self) -> dict[int, int]:
         image = self._load_snapshot()

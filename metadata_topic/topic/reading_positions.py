@@ -1,0 +1,135 @@
+"""Where a reader of a topic stands, held against what the brokers say of the topic. `topic_follower` has the theory."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.store.topic_continuity import TopicContinuity, TopicDoubt
+from metadata_topic.topic.topic_consumer import ConsumerLike
+
+log = structlog.get_logger(__name__)
+
+
+class ReadingPositions:
+    """By partition, the offset to be read next. For the reading thread."""
+
+    def __init__(self, topic: str, timeout_s: float, end_timeout_s: float) -> None:
+        """`end_timeout_s` is for questions while reading goes on."""
+        self._topic = topic
+        self._timeout_s = timeout_s
+        self._end_timeout_s = end_timeout_s
+        self.positions: dict[int, int] = {}
+        self.start_over: Callable[[], None] = lambda: None
+        """Called when the topic turns out to be another one than was read so far."""
+        self.continuity: TopicContinuity | None = None
+        """Told what the brokers say of the topic as a whole."""
+        self.is_caught_up = False
+        """Every partition has reached the end that it had when reading began."""
+        self._goals: dict[int, int] | None = None
+        self.counters: Counter[str] = Counter()
+
+    def take_up(self, consumer: ConsumerLike) -> None:
+        """Assign every partition there is, each from where we stand."""
+        count = consumer.partition_count(self._topic, self._timeout_s)
+        if self._goals is None:
+            self._goals = self._end_offsets(consumer, self._timeout_s)
+        for partition in range(count):
+            self.positions.setdefault(partition, 0)
+        if self._goes_on(consumer):
+            self._check_positions(consumer, count)
+        else:
+            self._begin_anew(consumer, count, "its id is another one")
+        consumer.assign(self._topic, self.positions)
+        self._look_whether_caught_up()
+
+    def _goes_on(self, consumer: ConsumerLike) -> bool:
+        """False when it is another topic than the one that was read so far."""
+        if self.continuity is None:
+            return True
+        ends = self._end_offsets(consumer, self._timeout_s)
+        goes_on = self.continuity.reads(consumer.topic_id(self._topic), ends)
+        if doubts := self.continuity.doubts:
+            log.error("metadata_topic_in_doubt", topic=self._topic, doubts=doubts, hint="remote-wal metadata rebuild")
+        return goes_on
+
+    def _begin_anew(self, consumer: ConsumerLike, count: int, found: str) -> None:
+        log.error("metadata_topic_is_another_one", topic=self._topic, found=found, positions=self.positions)
+        self.counters["started_over"] += 1
+        self.start_over()
+        self.positions = dict.fromkeys(range(count), 0)
+        if not self.is_caught_up:
+            self._goals = self._end_offsets(consumer, self._timeout_s)
+
+    def _check_positions(self, consumer: ConsumerLike, count: int) -> None:
+        """Whether the topic still has, or ever had, the offsets where reading is to go on."""
+        read = [partition for partition, position in self.positions.items() if position]
+        still_there = [partition for partition in read if partition < count]
+        ends = consumer.end_offsets(self._topic, still_there, self._timeout_s)
+        for partition in read:
+            position, end = self.positions[partition], ends.get(partition, 0)
+            if position > end:
+                found = f"partition {partition} ends at offset {end}, it was read up to {position}"
+                if self.continuity is not None:
+                    self.continuity.doubted(TopicDoubt.SHORTER, found)
+                self._begin_anew(consumer, count, found)
+                return
+        for partition, begin in consumer.begin_offsets(self._topic, read, self._timeout_s).items():
+            position = self.positions[partition]
+            if begin > position:
+                log.error(
+                    "metadata_topic_gap", topic=self._topic, partition=partition, position=position, begin_offset=begin,
+                    hint="the topic's retention is shorter than the time for which nobody read it",
+                )  # fmt: skip
+                if self.continuity is not None:
+                    found = f"partition {partition} begins at offset {begin}, it was read up to {position}"
+                    self.continuity.doubted(TopicDoubt.GAP, found)
+                self.counters["gaps"] += 1
+                self.counters["gap_records"] += begin - position
+                self.positions[partition] = begin
+
+    def ends_of_the_same(self, consumer: ConsumerLike) -> dict[int, int] | None:
+        """The end offsets; None when they are not told. Raises MetadataTopicError, so that the topic is taken up anew,
+        unless it is the one that is read.
+        """
+        ends = self.ends_if_told(consumer)
+        if ends is None or self.continuity is None:
+            return ends
+        try:
+            topic_id = consumer.topic_id(self._topic)
+        except MetadataTopicError as error:
+            log.info("metadata_topic_id_not_told", topic=self._topic, error=str(error))
+            return None
+        is_shorter = any(end < self.positions.get(partition, 0) for partition, end in ends.items())
+        if is_shorter or topic_id not in (None, self.continuity.topic_id):
+            raise MetadataTopicError("follow", self._topic, "it is another topic than was read so far, or lost its end")
+        return ends
+
+    def ends_if_told(self, consumer: ConsumerLike) -> dict[int, int] | None:
+        from confluent_kafka import KafkaException
+
+        try:
+            return self._end_offsets(consumer, self._end_timeout_s)
+        except (KafkaException, MetadataTopicError) as error:
+            log.info("metadata_topic_end_not_told", topic=self._topic, error=str(error))
+            return None
+
+    def _end_offsets(self, consumer: ConsumerLike, timeout_s: float) -> dict[int, int]:
+        """Of every partition there is now, by what the brokers say now."""
+        count = consumer.partition_count(self._topic, timeout_s)
+        if count == 0:
+            raise MetadataTopicError("follow", self._topic, "the topic is gone", "an agent makes it when it starts")
+        return consumer.end_offsets(self._topic, range(count), timeout_s)
+
+    def moved(self, ends: Mapping[int, int]) -> None:
+        """All below these offsets was taken, by partition."""
+        self.positions.update(ends)
+        if ends:
+            self._look_whether_caught_up()
+
+    def _look_whether_caught_up(self) -> None:
+        goals = self._goals
+        # A topic that is just being made may have got more partitions between two questions; they are taken up later.
+        if goals is not None and all(self.positions.get(partition, 0) >= goal for partition, goal in goals.items()):
+            self.is_caught_up = True
