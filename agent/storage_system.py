@@ -35,8 +35,9 @@ from kafka_log.log_directory import LogDirectory
 from kafka_log.server_properties import BrokerProperties
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.publication_queue import PublisherSettings
 from metadata_topic.topic.publication_watch import PublicationWatch
-from metadata_topic.topic.publisher import PublisherSettings, RemoteWalMetadataPublisher
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.archive_storage import ObjectArchiveStorage
 from plugin.prices import Prices
 from plugin.remote_wal_storage_manager import StorageContext

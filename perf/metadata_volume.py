@@ -13,7 +13,7 @@ import numpy as np
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import serde
 from metadata_topic.records.records import PublishedSegment
-from metadata_topic.topic.publisher import DEFAULT_SETTINGS
+from metadata_topic.topic.publication_queue import DEFAULT_SETTINGS
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,

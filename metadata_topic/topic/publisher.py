@@ -27,39 +27,18 @@ objects are orphans, which reconciliation finds.
 
 import logging
 import threading
-from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
-from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.records.partitioner import metadata_partition
-from metadata_topic.records.publishable import Publishable, broker_of, encoded, name_of
-from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
-from metadata_topic.topic.topic import METADATA_TOPIC
+from metadata_topic.topic.publication_queue import DEFAULT_SETTINGS, PendingRecord, PublicationQueue, PublisherSettings
 from metadata_topic.topic.topic_producer import ProducerConfig, ProducerFactory, ProducerLike, confluent_producer
 from metadata_topic.topic.topic_requirements import MAX_BATCH_BYTES
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PublisherSettings:
-    """How much may wait, for how long, and for how long records are gathered into one group."""
-
-    topic: str = METADATA_TOPIC
-    linger_ms: int = 250
-    """Nobody waits for the metadata to replicate, and 25 objects' entries compress better together than one's."""
-    max_pending_records: int = 100_000
-    max_pending_bytes: int = 64 * 1024 * 1024
-    unpublished_max_ms: int = 60_000
-    """`remote.wal.log.metadata.unpublished.max.ms`"""
-    max_record_bytes: int = 900_000
-    """Below the broker's message.max.bytes (1,048,588), so that no record is ever refused for good."""
-    retry_pause_ms: int = 1000
 
 
 _POLL_S = 0.05
@@ -69,21 +48,8 @@ _ASK_AGAIN_S = 60.0
 _BATCHING_MS = 5
 """For librdkafka to take all records of a group into one batch."""
 
-DEFAULT_SETTINGS = PublisherSettings()
 
-
-class _Pending:
-    __slots__ = ("acknowledged", "broker_id", "key", "since_s", "value")
-
-    def __init__(self, broker_id: int, key: bytes, value: bytes, since_s: float) -> None:
-        self.broker_id = broker_id
-        self.key = key
-        self.value = value
-        self.since_s = since_s
-        self.acknowledged = False
-
-
-class RemoteWalMetadataPublisher:
+class RemoteWalMetadataPublisher(PublicationQueue):
     """Publishes one agent's records, in order per partition. See the module's theory."""
 
     def __init__(
@@ -95,24 +61,14 @@ class RemoteWalMetadataPublisher:
         producer_factory: ProducerFactory = confluent_producer,
     ) -> None:
         """`clock` is monotonic, in seconds. The thread starts with `start`."""
+        super().__init__(clock, settings)
         self._client_config = client_config
         self._partition_count = 0
         """0: to be asked for."""
         self._ask_again_s = float("-inf")
         self._client_id = f"remote-wal-agent-{broker_id}-metadata"
-        self._clock = clock
-        self._settings = settings
         self._producer_factory = producer_factory
-
-        self._changed = threading.Condition()
-        self._waiting: deque[_Pending] = deque()
-        self._sent: deque[_Pending] = deque()
-        self._bytes = 0
         self._failure: object | None = None
-        self._waits_for = ""
-        self._held: str | None = None
-        self._closing = False
-        self._counters: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
 
     def start(self, on_defect: Callable[[Exception], object] = lambda _defect: None) -> None:
@@ -122,97 +78,6 @@ class RemoteWalMetadataPublisher:
         """
         self._thread = threading.Thread(target=self._run, args=(on_defect,), name="metadata-publisher", daemon=True)
         self._thread.start()
-
-    def publish(self, record: Publishable) -> None:
-        """Queue a record for the partition of the broker that it, or whose object it, is about; returns at once.
-
-        Raises PublicationBacklogFullError when too much waits already, MetadataRecordTooLargeError when the
-        record is above the cap, ValueError when it cannot be encoded. In each case nothing was queued.
-        """
-        key, value = encoded(record)
-        name = name_of(record)
-        if len(value) > self._settings.max_record_bytes:
-            raise MetadataRecordTooLargeError(
-                "publish metadata",
-                name,
-                f"{len(value)} bytes, at most {self._settings.max_record_bytes} are taken",
-                "combine fewer partitions' records into one object",
-            )
-        with self._changed:
-            refused = self._refuses(record, len(value))
-            if refused is not None:
-                self._counters["refused"] += 1
-                raise PublicationBacklogFullError(
-                    "publish metadata",
-                    name,
-                    refused,
-                    "stop uploading until it can be published",
-                )
-            self._waiting.append(_Pending(broker_of(record), key, value, self._clock()))
-            self._bytes += len(value)
-            self._counters["queued"] += 1
-            self._changed.notify_all()
-
-    def _refuses(self, record: Publishable, size: int) -> str | None:
-        """Why the record is not taken now."""
-        if self._closing:
-            return "the publisher is closing"
-        records = len(self._waiting) + len(self._sent)
-        if records >= self._settings.max_pending_records or self._bytes + size > self._settings.max_pending_bytes:
-            return f"{records} records with {self._bytes} bytes wait for {self._settings.topic}"
-        # An agent that begins anew must be able to say so: nothing is uploaded by that.
-        return None if isinstance(record, RemoteWalNodeRegistration) else self.stall_reason()
-
-    def hold(self, reason: str | None) -> None:
-        """Publish nothing, as what is written now would be lost; None: publish again."""
-        with self._changed:
-            self._held = reason
-            self._changed.notify_all()
-
-    def stall_reason(self) -> str | None:
-        """Why no metadata is published, if it has been so for too long, or must be so; None while all is well."""
-        with self._changed:
-            if self._held is not None:
-                return self._held
-            age_s = self.oldest_pending_age_s(self._clock())
-            if age_s * 1000 <= self._settings.unpublished_max_ms:
-                return None
-            records = len(self._waiting) + len(self._sent)
-            return (
-                f"{records} records wait for {self._settings.topic}, the oldest for {age_s:.0f} s: "
-                f"{self._waits_for or 'no broker acknowledges them'}"
-            )
-
-    @property
-    def pending(self) -> int:
-        """Records that are not acknowledged."""
-        with self._changed:
-            return len(self._waiting) + len(self._sent)
-
-    @property
-    def pending_bytes(self) -> int:
-        """Their values' bytes."""
-        with self._changed:
-            return self._bytes
-
-    def oldest_pending_age_s(self, now: float) -> float:
-        """How long the oldest record has waited, by the clock that was handed in; 0 when none waits."""
-        with self._changed:
-            oldest = self._sent[0] if self._sent else self._waiting[0] if self._waiting else None
-            return 0.0 if oldest is None else max(0.0, now - oldest.since_s)
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """`queued`, `refused`, `sent`, `acknowledged`, `delivery_failures`, `producer_restarts`,
-        `queue_full`.
-        """
-        with self._changed:
-            return dict(self._counters)
-
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing is pending. False when the time ran out first."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._sent, timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> int:
         """Publish what can be published in that time, then stop; returns how many records are left.
@@ -313,7 +178,7 @@ class RemoteWalMetadataPublisher:
                 self._sent.append(self._waiting.popleft())
                 self._counters["sent"] += 1
 
-    def _delivered(self, record: _Pending, error: object | None, _message: object) -> None:
+    def _delivered(self, record: PendingRecord, error: object | None, _message: object) -> None:
         """librdkafka's report; comes inside `poll` or `flush`, on the publishing thread."""
         if error is not None:
             self._counters["delivery_failures"] += 1

@@ -216,7 +216,9 @@ class TopicFollower:
         if stalled is not None:
             self._reading.counters["stalls"] += 1
             raise MetadataTopicError(
-                "follow", f"{self._topic}-{stalled}", f"nothing was read beyond offset {self._reading.positions[stalled]}"
+                "follow",
+                f"{self._topic}-{stalled}",
+                f"nothing was read beyond offset {self._reading.positions[stalled]}",
             )
 
     def _find_topic(self, consumer: ConsumerLike) -> bool:

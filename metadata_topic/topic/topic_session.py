@@ -10,7 +10,8 @@ from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.topic.publisher import PublisherSettings, RemoteWalMetadataPublisher
+from metadata_topic.topic.publication_queue import PublisherSettings
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from metadata_topic.topic.topic import METADATA_TOPIC, confluent_admin
 
 READ_TIMEOUT_S = 300.0

@@ -15,7 +15,8 @@ from metadata_topic.settings.topic_settings import AgentRegistration, LinkPolicy
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.topic.publisher import PublisherSettings, RemoteWalMetadataPublisher
+from metadata_topic.topic.publication_queue import PublisherSettings
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, MetadataTopicSettings, ensure_topics
 from plugin.segment_metadata import (
     CombinedSegmentId,

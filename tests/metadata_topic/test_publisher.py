@@ -12,7 +12,8 @@ from metadata_topic.records import archive_records, serde
 from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.records.records import PublishedSegment, RemoteWalNodeRegistration
 from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.publisher import DEFAULT_SETTINGS, PublisherSettings, RemoteWalMetadataPublisher
+from metadata_topic.topic.publication_queue import DEFAULT_SETTINGS, PublisherSettings
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from tests.metadata_topic.archive_strategies import committed, object_id
 from tests.metadata_topic.metadata_strategies import DELETING, FINISHED, STARTED, dead, entry, segment
 

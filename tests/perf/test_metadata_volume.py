@@ -2,7 +2,7 @@
 
 import pytest
 
-from metadata_topic.topic.publisher import DEFAULT_SETTINGS
+from metadata_topic.topic.publication_queue import DEFAULT_SETTINGS
 from perf.metadata import Shape, measure_loading
 from perf.metadata_volume import Load, Volume, measure_volume, zstd
 

@@ -1,0 +1,151 @@
+"""The records that wait to be published, and those that are not acknowledged yet: bounded by number, bytes and time.
+
+`metadata_topic.topic.publisher` has the theory. Any thread may call any method.
+"""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
+from metadata_topic.records.publishable import Publishable, broker_of, encoded, name_of
+from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.topic.topic import METADATA_TOPIC
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherSettings:
+    """How much may wait, for how long, and for how long records are gathered into one group."""
+
+    topic: str = METADATA_TOPIC
+    linger_ms: int = 250
+    """Nobody waits for the metadata to replicate, and 25 objects' entries compress better together than one's."""
+    max_pending_records: int = 100_000
+    max_pending_bytes: int = 64 * 1024 * 1024
+    unpublished_max_ms: int = 60_000
+    """`remote.wal.log.metadata.unpublished.max.ms`"""
+    max_record_bytes: int = 900_000
+    """Below the broker's message.max.bytes (1,048,588), so that no record is ever refused for good."""
+    retry_pause_ms: int = 1000
+
+
+DEFAULT_SETTINGS = PublisherSettings()
+
+
+class PendingRecord:
+    __slots__ = ("acknowledged", "broker_id", "key", "since_s", "value")
+
+    def __init__(self, broker_id: int, key: bytes, value: bytes, since_s: float) -> None:
+        self.broker_id = broker_id
+        self.key = key
+        self.value = value
+        self.since_s = since_s
+        self.acknowledged = False
+
+
+class PublicationQueue:
+    """What a publisher takes in; sending it is the subclass's."""
+
+    def __init__(self, clock: Callable[[], float], settings: PublisherSettings) -> None:
+        self._clock = clock
+        self._settings = settings
+        self._changed = threading.Condition()
+        self._waiting: deque[PendingRecord] = deque()
+        self._sent: deque[PendingRecord] = deque()
+        self._bytes = 0
+        self._waits_for = ""
+        self._held: str | None = None
+        self._closing = False
+        self._counters: Counter[str] = Counter()
+
+    def publish(self, record: Publishable) -> None:
+        """Queue a record for the partition of the broker that it, or whose object it, is about; returns at once.
+
+        Raises PublicationBacklogFullError when too much waits already, MetadataRecordTooLargeError when the
+        record is above the cap, ValueError when it cannot be encoded. In each case nothing was queued.
+        """
+        key, value = encoded(record)
+        name = name_of(record)
+        if len(value) > self._settings.max_record_bytes:
+            raise MetadataRecordTooLargeError(
+                "publish metadata",
+                name,
+                f"{len(value)} bytes, at most {self._settings.max_record_bytes} are taken",
+                "combine fewer partitions' records into one object",
+            )
+        with self._changed:
+            refused = self._refuses(record, len(value))
+            if refused is not None:
+                self._counters["refused"] += 1
+                raise PublicationBacklogFullError(
+                    "publish metadata",
+                    name,
+                    refused,
+                    "stop uploading until it can be published",
+                )
+            self._waiting.append(PendingRecord(broker_of(record), key, value, self._clock()))
+            self._bytes += len(value)
+            self._counters["queued"] += 1
+            self._changed.notify_all()
+
+    def _refuses(self, record: Publishable, size: int) -> str | None:
+        """Why the record is not taken now."""
+        if self._closing:
+            return "the publisher is closing"
+        records = len(self._waiting) + len(self._sent)
+        if records >= self._settings.max_pending_records or self._bytes + size > self._settings.max_pending_bytes:
+            return f"{records} records with {self._bytes} bytes wait for {self._settings.topic}"
+        # An agent that begins anew must be able to say so: nothing is uploaded by that.
+        return None if isinstance(record, RemoteWalNodeRegistration) else self.stall_reason()
+
+    def hold(self, reason: str | None) -> None:
+        """Publish nothing, as what is written now would be lost; None: publish again."""
+        with self._changed:
+            self._held = reason
+            self._changed.notify_all()
+
+    def stall_reason(self) -> str | None:
+        """Why no metadata is published, if it has been so for too long, or must be so; None while all is well."""
+        with self._changed:
+            if self._held is not None:
+                return self._held
+            age_s = self.oldest_pending_age_s(self._clock())
+            if age_s * 1000 <= self._settings.unpublished_max_ms:
+                return None
+            records = len(self._waiting) + len(self._sent)
+            return (
+                f"{records} records wait for {self._settings.topic}, the oldest for {age_s:.0f} s: "
+                f"{self._waits_for or 'no broker acknowledges them'}"
+            )
+
+    @property
+    def pending(self) -> int:
+        """Records that are not acknowledged."""
+        with self._changed:
+            return len(self._waiting) + len(self._sent)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Their values' bytes."""
+        with self._changed:
+            return self._bytes
+
+    def oldest_pending_age_s(self, now: float) -> float:
+        """How long the oldest record has waited, by the clock that was handed in; 0 when none waits."""
+        with self._changed:
+            oldest = self._sent[0] if self._sent else self._waiting[0] if self._waiting else None
+            return 0.0 if oldest is None else max(0.0, now - oldest.since_s)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """`queued`, `refused`, `sent`, `acknowledged`, `delivery_failures`, `producer_restarts`,
+        `queue_full`.
+        """
+        with self._changed:
+            return dict(self._counters)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until nothing is pending. False when the time ran out first."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting and not self._sent, timeout_s)
