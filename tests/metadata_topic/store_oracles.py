@@ -3,8 +3,9 @@
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.partition_lookups import UNKNOWN_OFFSET
 from metadata_topic.store.snapshot import read_image, snapshot_chunks
-from metadata_topic.store.store import UNKNOWN_OFFSET, RemoteWalMetadataStore
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 
 

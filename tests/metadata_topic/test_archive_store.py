@@ -11,7 +11,8 @@ from metadata_topic.records.archive_records import ArchiveRecord, UnknownArchive
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.archive_store import ArchiveStore, LogBounds
-from metadata_topic.store.store import UNKNOWN_OFFSET, StateTotals
+from metadata_topic.store.partition_lookups import UNKNOWN_OFFSET
+from metadata_topic.store.store import StateTotals
 from plugin.archive_object_id import ArchiveObjectId
 from tests.metadata_topic.archive_strategies import T0, committed, deleted, deleting, object_id, prepared
 from tests.metadata_topic.metadata_strategies import ORDERS, PAYMENTS

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
-from metadata_topic.store.store import UNKNOWN_OFFSET, RemoteWalMetadataStore
+from metadata_topic.store.partition_lookups import UNKNOWN_OFFSET
+from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,

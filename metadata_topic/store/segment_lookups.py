@@ -1,0 +1,76 @@
+"""What is known of single combined segments, and of all of them one after the other."""
+
+import threading
+from collections.abc import Iterator, Mapping
+
+from metadata_topic.records.records import PublishedSegment
+from metadata_topic.records.states import DELETED
+from metadata_topic.store.store_state import PartitionAndEpoch, StoreState
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+
+
+class SegmentLookups:
+    """What is asked of a store by segment."""
+
+    _lock: threading.RLock
+    _state: StoreState
+
+    def state_of(self, combined_segment_id: CombinedSegmentId) -> RemoteLogSegmentState | None:
+        """None when nothing is known of it."""
+        with self._lock:
+            writer = self._state.table.find_writer(combined_segment_id)
+            if writer is None:
+                return None
+            if combined_segment_id.sequence in writer.deleted:
+                return DELETED
+            segment = writer.segments.get(combined_segment_id.sequence)
+            return segment.state if segment else None
+
+    def segment(self, combined_segment_id: CombinedSegmentId) -> RemoteWalCombinedLogSegmentMetadata | None:
+        """None when nothing is known of it, or it is deleted."""
+        known = self.published_segment(combined_segment_id)
+        return known.metadata if known else None
+
+    def published_segment(self, combined_segment_id: CombinedSegmentId) -> PublishedSegment | None:
+        """The same, with the entries left as bytes."""
+        with self._lock:
+            known = self._state.table.find(combined_segment_id)
+            return known.published() if known else None
+
+    def segments(
+        self, state: RemoteLogSegmentState | None = None, broker_id: int | None = None
+    ) -> Iterator[RemoteWalCombinedLogSegmentMetadata]:
+        """The segments that are not deleted, by writer and sequence; each as it is when it is reached."""
+        return (known.metadata for known in self.published_segments(state, broker_id))
+
+    def published_segments(
+        self, state: RemoteLogSegmentState | None = None, broker_id: int | None = None
+    ) -> Iterator[PublishedSegment]:
+        """The same, with the entries left as bytes: for whoever looks at all of them."""
+        with self._lock:
+            writers = self._state.table.writers(broker_id)
+        for writer in writers:
+            with self._lock:
+                sequences = sorted(writer.segments)
+            for sequence in sequences:
+                with self._lock:
+                    known = writer.segments.get(sequence)
+                    if known is None or state not in (None, known.state):
+                        continue
+                    found = known.published()
+                yield found
+
+    def dead_tails(self, combined_segment_id: CombinedSegmentId) -> Mapping[PartitionAndEpoch, int]:
+        """By partition and leader epoch, the offset from which on the segment's entries are dead."""
+        with self._lock:
+            return dict(self._state.dead_from.get(combined_segment_id, {}))
+
+    def is_fenced(self, combined_segment_id: CombinedSegmentId) -> bool:
+        """Whether the segment was refused because its writer was fenced; its object, if any, is an orphan.
+
+        False once it is deleted, and for segments that were known before their writer was fenced.
+        """
+        with self._lock:
+            writer = self._state.table.find_writer(combined_segment_id)
+            sequence = combined_segment_id.sequence
+            return writer is not None and sequence in writer.fenced and sequence not in writer.deleted
