@@ -2,7 +2,7 @@
 
 import pytest
 
-from metadata_topic.records import serde
+from metadata_topic.records import record_fields, serde
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.store.retained_records import RetainedRecord, RetainedRecords
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -52,7 +52,7 @@ def test_an_upgraded_agent_decodes_what_was_kept_at_its_place(monkeypatch: pytes
     old.apply(RemoteWalNodeRegistration(1, 9, 1, 0), (0, 5))
     old.apply(serde.decode_or_keep_out(*later), (0, 6))
     assert old.state_of(segment_id(1)) is None
-    monkeypatch.setattr(serde, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(record_fields, "FORMAT_VERSION", 2)
     upgraded = RemoteWalMetadataStore()
     upgraded.restore(old.image())
     assert upgraded.state_of(segment_id(1)) is FINISHED
