@@ -71,6 +71,21 @@ class _Object:
         """When a record of it was published last."""
         self.committed: ArchiveObjectCommitted | None = None
 
+    def merge(self, record: ArchiveRecord, what: Step) -> None:
+        """Join the record into what is known; `what` it means for the state."""
+        state = furthest(self.state, record.state)
+        if what in (Step.FIRST, Step.REPEATED):
+            self.event_timestamp_ms = min(self.event_timestamp_ms, record.event_timestamp_ms)
+        elif state is not self.state:
+            self.event_timestamp_ms = record.event_timestamp_ms
+        self.state = state
+        self.refreshed_ms = max(self.refreshed_ms, record.event_timestamp_ms)
+        if isinstance(record, ArchiveObjectPrepared):
+            expires_ms = record.event_timestamp_ms + record.ttl_ms
+            self.expires_ms = expires_ms if self.expires_ms is None else max(self.expires_ms, expires_ms)
+        elif isinstance(record, ArchiveObjectCommitted):
+            self.committed = record if self.committed is None else max(self.committed, record, key=_order)
+
 
 class ArchiveStore:
     """Answers what is archived, and where. See the module's theory."""
@@ -220,7 +235,10 @@ class ArchiveStore:
             object_id
             for object_id, _ in self.objects(FINISHED, broker_id)
             if object_id.topic_id_partition.topic_id in deleted_topics
-            or ((log := logs.get(object_id.topic_id_partition)) is not None and not self._is_needed(object_id, log))
+            or (
+                (log := logs.get(object_id.topic_id_partition)) is not None
+                and not _is_needed(self.committed(object_id), log)
+            )
         ]
 
     def to_publish_again(self, before_ms: int, broker_id: int | None = None) -> Iterator[ArchiveObjectCommitted]:
@@ -292,23 +310,9 @@ class ArchiveStore:
             known = self._objects[object_id] = _Object(record)
         if was_indexed:
             self._index.remove(self._committed(object_id))
-        self._merge(known, record, what)
+        known.merge(record, what)
         if known.state is FINISHED:
             self._index.add(self._committed(object_id))
-
-    def _merge(self, known: _Object, record: ArchiveRecord, what: Step) -> None:
-        state = furthest(known.state, record.state)
-        if what in (Step.FIRST, Step.REPEATED):
-            known.event_timestamp_ms = min(known.event_timestamp_ms, record.event_timestamp_ms)
-        elif state is not known.state:
-            known.event_timestamp_ms = record.event_timestamp_ms
-        known.state = state
-        known.refreshed_ms = max(known.refreshed_ms, record.event_timestamp_ms)
-        if isinstance(record, ArchiveObjectPrepared):
-            expires_ms = record.event_timestamp_ms + record.ttl_ms
-            known.expires_ms = expires_ms if known.expires_ms is None else max(known.expires_ms, expires_ms)
-        elif isinstance(record, ArchiveObjectCommitted):
-            known.committed = record if known.committed is None else max(known.committed, record, key=_order)
 
     def _committed(self, object_id: ArchiveObjectId) -> ArchiveObjectCommitted:
         record = self._objects[object_id].committed
@@ -320,20 +324,20 @@ class ArchiveStore:
         writer = object_id.writer_id
         return max(writer.incarnation, *self._registered.get(writer.broker_id, {None: 0}).values())
 
-    def _is_needed(self, object_id: ArchiveObjectId, log: LogBounds) -> bool:
-        committed = self.committed(object_id)
-        if committed is None or object_id.last_offset < log.start_offset:
-            return False
-        newest = log.leader_epochs.newest_epoch
-        for epoch, first, last in spans_of(committed):
-            if newest is None or epoch > newest:
-                return True  # it is the chain that is stale
-            end = log.leader_epochs.end_of(epoch)
-            if last >= log.start_offset and (end is None or first < end):
-                return True
-        return False
-
 
 def _order(record: ArchiveObjectCommitted) -> tuple[int, int, str]:
     """An order in which any two records that differ in what they say differ."""
     return record.event_timestamp_ms, record.incarnation, repr((record.runs, record.size_bytes, record.sources))
+
+
+def _is_needed(committed: ArchiveObjectCommitted | None, log: LogBounds) -> bool:
+    if committed is None or committed.object_id.last_offset < log.start_offset:
+        return False
+    newest = log.leader_epochs.newest_epoch
+    for epoch, first, last in spans_of(committed):
+        if newest is None or epoch > newest:
+            return True  # it is the chain that is stale
+        end = log.leader_epochs.end_of(epoch)
+        if last >= log.start_offset and (end is None or first < end):
+            return True
+    return False

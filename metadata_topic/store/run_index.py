@@ -46,7 +46,6 @@ class RunIndex:
         self._waiting: dict[int, Segment] = {}
         self._waiting_rows = 0
         self._chunks: list[Chunk] = []
-        self._rows = 0
         self._dead_rows = 0
         self._segments: list[Segment | None] = []
         self._alive = np.zeros(1024, dtype=np.bool_)
@@ -88,9 +87,10 @@ class RunIndex:
             return
         self._dead_slots.append(slot)
         self._dead_rows += rows
+        all_rows = sum(map(len, self._chunks))
         if (
-            self._dead_rows == self._rows
-            or self._dead_rows > max(_SWEEP_FROM_ROWS, self._rows // 4)
+            self._dead_rows == all_rows
+            or self._dead_rows > max(_SWEEP_FROM_ROWS, all_rows // 4)
             or len(self._dead_slots) > max(_SWEEP_FROM_ROWS, len(self._segments) // 2)
         ):
             self._sweep()
@@ -215,7 +215,6 @@ class RunIndex:
         numbers = self._numbers_of(topics[runs.topic] << 31 | runs.partition, list(numbered))
         keys = numbers << np.uint64(32) | (runs.leader_epoch + 1).astype(np.uint64)
         self._chunks.append(Chunk.build(keys, runs.first_offset, runs.last_offset, slots[runs.block]))
-        self._rows += len(keys)
         self._merge_chunks()
 
     def _numbers_of(self, partitions: Int64s, topic_ids: list[bytes]) -> Keys:
@@ -242,9 +241,7 @@ class RunIndex:
             merged = Chunk.merge(before, self._alive)
             if merged is not None:
                 self._chunks.append(merged)
-            dropped = sum(map(len, before)) - (len(merged) if merged is not None else 0)
-            self._rows -= dropped
-            self._dead_rows -= dropped
+            self._dead_rows -= sum(map(len, before)) - (len(merged) if merged is not None else 0)
 
     def _chunks_to_merge(self) -> int:
         """How many of the last chunks are no larger than the last one's size class."""
@@ -261,7 +258,7 @@ class RunIndex:
         self._chunks = [chunk for chunk in swept if chunk is not None]
         self._free_slots += self._dead_slots
         self._dead_slots = []
-        self._rows, self._dead_rows = sum(map(len, self._chunks)), 0
+        self._dead_rows = 0
         used = {int(key) >> 32 for chunk in self._chunks for key in chunk.keys}
         self._partitions = {number: self._partitions[number] for number in sorted(used)}
         self._partition_numbers = {partition: number for number, partition in self._partitions.items()}
