@@ -108,12 +108,17 @@ NOTHING_HIDDEN = HiddenTopics()
 
 
 class TopicWatch:
-    """Tells topics that were deleted from those that are out of sight, for a moment or by access rights. Sans-IO."""
+    """Tells topics that were deleted from those that are out of sight, for a moment or by access rights. Sans-IO.
+
+    The grace time begins with the first answer that lacks a topic: while there is no answer at all, as the whole cluster
+    is down, nobody has seen it missing, and what a broker knows that comes back first may not be all.
+    """
 
     def __init__(self, grace_ms: int) -> None:
         self._grace_ms = grace_ms
         self._since_ms: int | None = None
-        self._seen_ms: dict[TopicId, int] = {}
+        self._missing_since_ms: dict[TopicId, int | None] = {}
+        """Of topics that were there once, or were asked for by id; None: it is there, as far as is known."""
         self._gone: set[TopicId] = set()
 
     def seen_by_id(self, living: frozenset[TopicId], absent: frozenset[TopicId], now_ms: int) -> ClusterView:
@@ -122,28 +127,30 @@ class TopicWatch:
         `absent` was asked for by id. What was not asked for is not concluded upon: nobody is gone as a stranger.
         """
         for topic_id in absent - self._gone:
-            self._seen_ms.setdefault(topic_id, now_ms)
+            self._missing_since_ms.setdefault(topic_id, now_ms)
         return replace(self.seen(living, now_ms), strangers_are_gone=False)
 
     def seen(self, living: frozenset[TopicId], now_ms: int, hidden: HiddenTopics = NOTHING_HIDDEN) -> ClusterView:
         """All topics of the cluster, in an answer that is complete; the view knows of topics alone.
 
-        What is hidden counts as seen a moment ago, so its grace time begins once the cluster tells of it.
+        What is hidden counts as seen, so its grace time begins once the cluster tells of it.
         """
         if self._since_ms is None or hidden.others:
             self._since_ms = now_ms
-        for topic_id in (*living, *(hidden.known - self._gone)):
-            self._seen_ms[topic_id] = now_ms
+        there = living | (hidden.known - self._gone)
+        self._missing_since_ms |= dict.fromkeys(there)
         self._gone -= living
-        for topic_id in [known for known, seen_ms in self._seen_ms.items() if now_ms - seen_ms >= self._grace_ms]:
-            if topic_id not in living and topic_id not in hidden.known:
-                del self._seen_ms[topic_id]
+        for topic_id in self._missing_since_ms.keys() - there:
+            known_ms = self._missing_since_ms[topic_id]
+            since_ms = self._missing_since_ms[topic_id] = now_ms if known_ms is None else known_ms
+            if now_ms - since_ms >= self._grace_ms:
+                del self._missing_since_ms[topic_id]
                 self._gone.add(topic_id)
         return ClusterView(
             living,
             frozenset(self._gone),
             not hidden.others and now_ms - self._since_ms >= self._grace_ms,
-            frozenset(self._seen_ms) - living,
+            frozenset(self._missing_since_ms) - living,
         )
 
 

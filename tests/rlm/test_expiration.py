@@ -156,7 +156,9 @@ def test_a_deleted_topic_releases_its_records_after_the_grace_time_and_not_befor
     rig.finished(0, (ORDERS, 0, 9))
     rig.planner.cluster_seen(watch.seen(frozenset({ORDERS}), 0))
     rig.planner.cluster_seen(watch.seen(frozenset({CLICKS}), 1000))
-    rig.planner.cluster_seen(watch.seen(frozenset({CLICKS}), 1200))
+    rig.planner.cluster_seen(watch.seen(frozenset({CLICKS}), 1299))
+    assert not rig.reasons()
+    rig.planner.cluster_seen(watch.seen(frozenset({CLICKS}), 1300))
     assert rig.reasons() == [Release.TOPIC_DELETED]
 
 
@@ -165,9 +167,18 @@ def test_a_topic_that_is_out_of_sight_for_a_moment_is_not_gone() -> None:
     watch.seen(frozenset({ORDERS}), 0)
     assert not watch.seen(frozenset(), 299).is_gone(ORDERS)
     assert not watch.seen(frozenset({ORDERS}), 5000).is_gone(ORDERS)
-    assert not watch.seen(frozenset(), 5299).is_gone(ORDERS)
-    assert watch.seen(frozenset(), 5300).is_gone(ORDERS)
+    assert not watch.seen(frozenset(), 5001).is_gone(ORDERS)
+    assert not watch.seen(frozenset(), 5300).is_gone(ORDERS)
+    assert watch.seen(frozenset(), 5301).is_gone(ORDERS)
     assert not watch.seen(frozenset({ORDERS}), 5400).is_gone(ORDERS)
+
+
+def test_the_first_answer_after_a_long_silence_that_lacks_a_topic_does_not_make_it_gone() -> None:
+    watch = TopicWatch(grace_ms=300)
+    watch.seen(frozenset({ORDERS}), 0)
+    assert not watch.seen_by_id(frozenset(), frozenset({ORDERS}), 60_000).is_gone(ORDERS)
+    assert not watch.seen(frozenset(), 60_299).is_gone(ORDERS)
+    assert watch.seen(frozenset(), 60_300).is_gone(ORDERS)
 
 
 def test_a_topic_that_this_agent_never_saw_is_gone_only_after_it_has_watched_for_the_grace_time() -> None:
@@ -183,14 +194,16 @@ def test_a_hidden_topic_is_not_gone_however_long_it_is_hidden_and_has_its_grace_
     hidden = HiddenTopics(frozenset({ORDERS}), others=True)
     for now_ms in (100, 1000, 9000):
         assert not watch.seen(frozenset(), now_ms, hidden).is_gone(ORDERS)
-    assert not watch.seen(frozenset(), 9299).is_gone(ORDERS)
-    assert watch.seen(frozenset(), 9300).is_gone(ORDERS)
+    assert not watch.seen(frozenset(), 9100).is_gone(ORDERS)
+    assert not watch.seen(frozenset(), 9399).is_gone(ORDERS)
+    assert watch.seen(frozenset(), 9400).is_gone(ORDERS)
 
 
 def test_while_any_topic_is_hidden_no_topic_that_this_agent_never_saw_is_gone_but_one_that_it_saw_go_is() -> None:
     watch = TopicWatch(grace_ms=300)
     hidden = HiddenTopics(others=True)
     watch.seen(frozenset({CLICKS}), 0, hidden)
+    watch.seen(frozenset(), 8000, hidden)
     view = watch.seen(frozenset(), 9000, hidden)
     assert view.is_gone(CLICKS)
     assert not view.is_gone(ORDERS)
@@ -201,7 +214,8 @@ def test_while_any_topic_is_hidden_no_topic_that_this_agent_never_saw_is_gone_bu
 def test_a_topic_that_went_and_whose_name_is_hidden_later_stays_gone() -> None:
     watch = TopicWatch(grace_ms=300)
     watch.seen(frozenset({ORDERS}), 0)
-    watch.seen(frozenset(), 300)
+    watch.seen(frozenset(), 10)
+    watch.seen(frozenset(), 310)
     assert watch.seen(frozenset(), 400, HiddenTopics(frozenset({ORDERS}), others=True)).is_gone(ORDERS)
 
 
