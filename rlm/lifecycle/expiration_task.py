@@ -10,7 +10,7 @@ topic is read to where it ends.
 
 import asyncio
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, Re
 from rlm.lifecycle.expiration import DeletionQuota, ExpirationPlanner, Planned, Verdict
 from rlm.lifecycle.release import Release
 from rlm.write_path.combine_task import Clocks
+from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import LifecycleMetrics
 
 T = TypeVar("T")
@@ -61,7 +62,9 @@ class RLMWalExpirationTask:
         responsibility: Responsibility,
         clocks: Clocks,
         policy: "DeletionPolicy",
+        pool: Callable[[int, str], Executor] = thread_pool,
     ) -> None:
+        """`pool` makes one of so many threads, of that name."""
         self._storage = storage
         self._publisher = publisher
         self._planner = planner
@@ -69,8 +72,8 @@ class RLMWalExpirationTask:
         self._clocks = clocks
         self._policy = policy
         self._quota = DeletionQuota(policy.per_second, clocks.monotonic_s())
-        self._planning = ThreadPoolExecutor(1, thread_name_prefix="rlm-wal-expiration")
-        self._deleting = ThreadPoolExecutor(policy.threads, thread_name_prefix="rlm-wal-delete")
+        self._planning = pool(1, "rlm-wal-expiration")
+        self._deleting = pool(policy.threads, "rlm-wal-delete")
 
     async def run_once(self) -> None:
         """Start what can be started, delete what is due, as far as the quota goes."""

@@ -110,8 +110,8 @@ NOTHING_HIDDEN = HiddenTopics()
 class TopicWatch:
     """Tells topics that were deleted from those that are out of sight, for a moment or by access rights. Sans-IO.
 
-    The grace time begins with the first answer that lacks a topic: while there is no answer at all, as the whole cluster
-    is down, nobody has seen it missing, and what a broker knows that comes back first may not be all.
+    The grace time begins with the first answer that lacks a topic: while there is none at all, as the whole cluster is
+    down, nobody has seen it missing, and what a broker knows that comes back first may not be all.
     """
 
     def __init__(self, grace_ms: int) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from tests.metadata_topic.store_oracles import write_snapshot
-from tests.simulation.broker_events import append
+from tests.simulation.broker_events import append, elect_leader
 from tests.simulation.world import BROKERS, World
 
 
@@ -21,6 +21,7 @@ async def crash(world: World, number: int) -> None:
         return
     waiting = len(agent.publication)
     lost = agent.publication.die((number >> 4) % (waiting + 1))
+    await world.end_care(agent.broker_id)
     world.hits["publication lost with a crash"] += lost
     world.hits["publication survives a crash"] += waiting - lost
     world.invariants.agents.remove(agent)
@@ -38,12 +39,33 @@ async def stop(world: World, number: int) -> None:
     agent = world.agents.pop(BROKERS[number % 2], None)
     if agent is None:
         return
+    await world.end_care(agent.broker_id)
     await agent.stop((0.1, 2.0, 20.0)[(number >> 4) % 3])
     world.invariants.check(agent)
     world.invariants.agents.remove(agent)
     agent.publication.die((number >> 8) % (len(agent.publication) + 1))
     world.count(agent)
     world.start_later(agent.broker_id, number >> 12)
+
+
+async def leave(world: World, number: int) -> None:
+    """A broker is gone, for a time or for good, and the other one leads."""
+    broker = BROKERS[number % 2]
+    if world.cluster.living != set(BROKERS):
+        return
+    world.cluster.living.discard(broker)
+    await crash(world, number % 2 | number >> 4 << 4)
+    for log in world.living_logs():
+        if log.leader == broker:
+            elect_leader(world, log, BROKERS[(number + 1) % 2])
+    if number >> 1 & 7:
+        world.loop.call_later((2.0, 30.0)[number >> 4 & 1], come_back, world, broker)
+
+
+def come_back(world: World, broker: int) -> None:
+    if not world.ends:
+        world.cluster.living.add(broker)
+        world.start_later(broker, 0)
 
 
 def follow(world: World, number: int) -> None:
@@ -93,6 +115,7 @@ DO: dict[str, Callable[[World, int], Awaitable[None] | None]] = {
     "assign": assign,
     "crash": crash,
     "stop": stop,
+    "leave": leave,
     "follow": follow,
     "jump": jump,
     "hurry": hurry,

@@ -57,6 +57,11 @@ BREAK_EVEN_BYTES = 300
 WALL_MS = 1_700_000_000_000
 
 
+def wall_ms_at(loop_s: float) -> int:
+    """What wall clocks say then."""
+    return WALL_MS + int(loop_s * 1000)
+
+
 class Surroundings(Protocol):
     """What an agent finds."""
 
@@ -104,7 +109,7 @@ class AgentModel:
         self.consumption = Consumption(world.topic, store)
         self.store = store
         metrics = world.metrics
-        clocks = Clocks(self._loop.time, self._wall_ms)
+        clocks = Clocks(self._loop.time, self.wall_ms)
         first_id = CombinedSegmentId(broker_id, incarnation, 0)
         self.uploading = SeededExecutor(self._loop, UPLOADS_MAX, world.storage.delays)
         self.combine = ObservedCombineTask(
@@ -116,7 +121,7 @@ class AgentModel:
         machine = Machine(self._loop.time, self._pool, self._directory_events)
         decider = LinkDecider(CostLimits(BREAK_EVEN_BYTES, LIMITS.commit.interval_s))
         self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, machine=machine)
-        self.gaps = GapDeclarations(first_id, self.publication, store.apply, Tiers(), metrics, self._wall_ms)
+        self.gaps = GapDeclarations(first_id, self.publication, store.apply, Tiers(), metrics, self.wall_ms)
         self.failover = FailoverPlanner(broker_id, store)
         self.manager.hooks.gaps = self
         self.manager.hooks.resume = lambda assignment: resume_point(store, ArchiveStore(), assignment)
@@ -146,7 +151,7 @@ class AgentModel:
 
     def start(self) -> None:
         self.publication.publish(
-            RemoteWalNodeRegistration(self.broker_id, self.incarnation, self.broker_id, self._wall_ms())
+            RemoteWalNodeRegistration(self.broker_id, self.incarnation, self.broker_id, self.wall_ms())
         )
         self.main = self.manager.start()
 
@@ -196,7 +201,7 @@ class AgentModel:
         from metadata_topic.records.errors import PublicationBacklogFullError
 
         epochs = read_leader_epochs(self._world.logs[partition].path)
-        for update in self.failover.plan(partition, epochs, self._wall_ms()):
+        for update in self.failover.plan(partition, epochs, self.wall_ms()):
             try:
                 self.publication.publish(update)
             except PublicationBacklogFullError:
@@ -229,8 +234,8 @@ class AgentModel:
 
     # The machine.
 
-    def _wall_ms(self) -> int:
-        return WALL_MS + int(self._loop.time() * 1000)
+    def wall_ms(self) -> int:
+        return wall_ms_at(self._loop.time())
 
     def _object_stored(self, segment_id: CombinedSegmentId) -> None:
         if self.is_living:

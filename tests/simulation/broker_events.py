@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from tests.simulation.world import BROKERS, World
+from tests.simulation.led_log import LedLog
+from tests.simulation.world import World
 
 
 def append(world: World, number: int) -> None:
@@ -40,16 +41,22 @@ def elect(world: World, number: int) -> None:
     """Clean, or unclean; of the same broker, or the other one. Agents learn of it later."""
     log = world.log(number)
     cut_off = (number >> 4) % 8 if number >> 8 & 1 else 0
-    leader = BROKERS[(number >> 9) % 2]
+    living = sorted(world.cluster.living)
+    leader = living[(number >> 9) % len(living)]
     if cut_off:
         world.hit("truncated")
-    log.elect(leader, cut_off, writes_its_epoch=bool(number >> 10 & 1))
+    elect_leader(world, log, leader, cut_off, writes_its_epoch=bool(number >> 10 & 1))
+    if number >> 11 & 1:
+        world.append(log, 1 + (number >> 12) % 3, 40)
+
+
+def elect_leader(world: World, log: LedLog, leader: int, cut_off: int = 0, *, writes_its_epoch: bool = False) -> None:
+    """Agents learn of it later."""
+    log.elect(leader, cut_off, writes_its_epoch=writes_its_epoch)
     world.invariants.rewritten(log)
     world.changed(log)
     for agent in list(world.agents.values()):
         world.tell_later(agent, world.random("leadership").choice((0.0, 0.01, 0.3, 2.0)))
-    if number >> 11 & 1:
-        world.append(log, 1 + (number >> 12) % 3, 40)
 
 
 DO: dict[str, Callable[[World, int], None]] = {

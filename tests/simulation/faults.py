@@ -1,9 +1,18 @@
-"""What a large number of runs must have met; `World.hit` counts it."""
+"""What a large number of runs must have met; `World.hit` counts it.
+
+Each of the store's effects fails before it and after it, hangs before and after, and is under way when its agent dies.
+"""
 
 FAULTS = (
     "upload fails before effect", "upload fails after effect", "upload hangs before effect",
     "upload hangs after effect", "crash before an upload's effect", "crash after an upload's effect",
     "publication lost with a crash", "publication survives a crash", "publication refused",
     "events overflow", "watch refused", "passed over", "truncated", "gap declared", "resumed with a hole",
-    "bulk gathered",
+    "bulk gathered", "deletion fails before effect", "deletion fails after effect", "deletion hangs before effect",
+    "deletion hangs after effect", "listing fails before effect", "listing fails after effect",
+    "crash before a deletion's effect", "crash after a deletion's effect", "taken over", "topic deleted",
+    "unknown orphan", "deleted orphan", "orphan confirmed",
 )  # fmt: skip
+
+SELDOM = frozenset({"deleted orphan"})
+"""What some ten runs may not meet."""

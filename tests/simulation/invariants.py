@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.publishable import Publishable
-from metadata_topic.records.records import MetadataRecord, PublishedSegment
+from metadata_topic.records.records import PublishedSegment
+from metadata_topic.records.states import FINISHED
 from plugin.segment_metadata import (
     CombinedSegmentId,
-    RemoteLogSegmentState,
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.write_path.uploaded_segment import UploadedSegment
@@ -17,7 +17,6 @@ from tests.simulation.agent_model import LIMITS, QUEUE_BYTES, UPLOAD_BYTES, UPLO
 from tests.simulation.led_log import BatchKey, LedLog, key_of
 from tests.simulation.seeded_storage import SeededStorage
 
-FINISHED, RELEASED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED, RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 LONGEST_BATCH = 1400
 
 
@@ -81,16 +80,39 @@ class Invariants:
                     covers = gap.from_offset <= batch.base_offset < gap.to_offset
                     assert not (is_said and covers), f"{gap} is not lost: the log has {key_of(batch)}"
 
-    def acknowledged(self, record: MetadataRecord) -> None:
-        """The topic has it."""
-        if not isinstance(record, PublishedSegment):
-            return
-        if record.state is FINISHED:
-            for partition, key in self.batches_in[record.combined_segment_id]:
-                self._told[partition].add(key)
-                self._logs[partition].gone.pop(key, None)
-                for agent in self.agents:
-                    agent.unstored[partition].pop(key, None)
+    def acknowledged(self, record: PublishedSegment) -> None:
+        """The topic tells of a finished object, that nobody has told to be deleted before."""
+        for partition, key in self.batches_in[record.combined_segment_id]:
+            self._told[partition].add(key)
+            self._logs[partition].gone.pop(key, None)
+            for agent in self.agents:
+                agent.unstored[partition].pop(key, None)
+
+    def released(self, partition: TopicIdPartition, key: BatchKey) -> None:
+        """The last object that held the batch is about to go, as it is time for it."""
+        self._told[partition].discard(key)
+        self._logs[partition].not_wanted.add(key)
+
+    def not_stored_any_more(
+        self, segment_id: CombinedSegmentId, batches: Sequence[tuple[TopicIdPartition, BatchKey]]
+    ) -> None:
+        """An object is about to go that the topic never told to be finished, and whoever stored it may count on it."""
+        for agent in self.agents:
+            if segment_id in agent.stored_ids:
+                for partition, key in batches:
+                    log = self._logs[partition]
+                    if (found := log.present().get(key) or log.gone.get(key)) is not None:
+                        agent.unstored[partition][key] = found
+
+    def log(self, partition: TopicIdPartition) -> LedLog:
+        """Living, or deleted."""
+        return self._logs[partition]
+
+    def made(self, log: LedLog) -> None:
+        """A topic is made anew."""
+        self._told[log.partition] = set()
+        for agent in self.agents:
+            agent.unstored[log.partition] = {}
 
     # The agents.
 
@@ -150,8 +172,10 @@ class Invariants:
     def left_out(self, agent: AgentModel, log: LedLog, below: int) -> list[BatchKey]:
         """What is wanted, and neither stored nor declared."""
         unstored = agent.unstored[log.partition]
+        if log.is_deleted or not unstored:
+            return []
         wanted_from = max(log.begin or 0, log.released_to())
-        left = [key for key in unstored if wanted_from <= key.base_offset < below]
+        left = [key for key in unstored if wanted_from <= key.base_offset < below and key not in log.not_wanted]
         lost = [key for key in left if key in log.gone and _is_declared(agent, log, key)]
         for key in lost:
             del unstored[key]

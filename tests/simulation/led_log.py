@@ -4,6 +4,7 @@ All replicas are taken to be equal at all times, so there is one directory for a
 """
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +38,12 @@ class LedLog:
     """Where the log was truncated, the oldest first."""
     begin: int | None = None
     """Where its upload began; what lies below is not wanted."""
+    _old_epochs: dict[int, int] = field(default_factory=dict)
+    """Where epochs began that began before the log's start."""
+    is_deleted = False
+    """Its topic is not there any more."""
+    not_wanted: set[BatchKey] = field(default_factory=set)
+    """What went with its object, as it was time for it."""
     released: dict[int, int] = field(default_factory=dict)
     """By leader epoch, up to where (exclusive) records went with their objects."""
 
@@ -76,12 +83,17 @@ class LedLog:
         """The broker's own retention, which does not ask what is stored."""
         if len(self.log.segments) > 1:
             self.gone |= {key_of(batch): batch for batch in self.log.segments[0].batches}
+            before = self.log.epochs
             self.log.remove_oldest(unlink=unlink)
+            self._old_epochs |= {epoch: start for epoch, start in before if start < self.log.log_start_offset}
 
     def released_to(self) -> int:
         """What lies below went with its objects, as this log's epochs have it."""
-        ends = {epoch: start for (epoch, _), (_, start) in zip(self.log.epochs, self.log.epochs[1:], strict=False)}
-        known = {epoch for epoch, _ in self.log.epochs}
+        if not self.released:
+            return 0
+        epochs = sorted((dict(self.log.epochs) | self._old_epochs).items())
+        ends = {epoch: start for (epoch, _), (_, start) in pairwise(epochs)}
+        known = {epoch for epoch, _ in epochs}
         return max(
             (min(up_to, ends.get(epoch, up_to)) for epoch, up_to in self.released.items() if epoch in known), default=0
         )

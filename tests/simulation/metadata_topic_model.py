@@ -60,8 +60,13 @@ class Publication:
         self._topic = topic
         self._published = published
         self._waiting: deque[tuple[bytes, bytes]] = deque()
+        self._since_s: deque[float] = deque()
         self._is_dead = False
         self._is_sending = False
+
+    def oldest_pending_age_s(self) -> float:
+        """How long the oldest record that is not acknowledged has waited; 0 when there is none."""
+        return self._topic.loop.time() - self._since_s[0] if self._since_s else 0.0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -74,6 +79,7 @@ class Publication:
             raise PublicationBacklogFullError("publish metadata", "-", "planted")
         self._published(record)
         self._waiting.append(encoded(record))
+        self._since_s.append(self._topic.loop.time())
         self._send_later()
 
     def _send_later(self) -> None:
@@ -88,6 +94,7 @@ class Publication:
         self._is_sending = False
         if not self._is_dead:
             for _ in range(self._topic.rng.randint(1, len(self._waiting))):
+                self._since_s.popleft()
                 self._topic.append(self._waiting.popleft())
         self._send_later()
 
@@ -114,6 +121,12 @@ class Consumption:
         places: Iterator[Source] = ((0, offset) for offset in range(self._read_to, end))
         self.store.apply_all(zip(self._topic.records[self._read_to : end], places, strict=True))
         self._read_to = max(self._read_to, end)
+
+    def read_to_end(self) -> bool:
+        """False when nobody can tell where the end is."""
+        if not self._is_dead and not self._topic.is_away:
+            self._read(len(self._topic.records))
+        return not self._is_dead and not self._topic.is_away
 
     def _look(self) -> None:
         if not self._is_dead:

@@ -2,11 +2,7 @@
 
 from collections.abc import Callable
 
-from metadata_topic.records.publishable import encoded
-from metadata_topic.records.records import PublishedSegment
-from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
-from tests.simulation.agent_model import WALL_MS
-from tests.simulation.invariants import FINISHED, RELEASED
+from tests.simulation.life_of_objects import RETENTIONS_MS
 from tests.simulation.seeded_storage import AWAY, FLAKY, HANGING, HEALTHY, SLOW
 from tests.simulation.world import World
 
@@ -20,25 +16,31 @@ def set_topic(world: World, number: int) -> None:
     world.topic.delay_max_s = (0.02, 0.5)[(number >> 4) % 2]
 
 
-def release(world: World, number: int) -> None:
-    """The oldest object that is known goes, as the retention is over."""
-    living = [
-        record
-        for record in world.topic.records
-        if isinstance(record, PublishedSegment)
-        and record.state is FINISHED
-        and record.combined_segment_id not in world.released
-    ]
-    if not living or not world.agents:
-        return
-    record = living[0]
-    world.released.add(record.combined_segment_id)
-    for entry in record.metadata.entries:
-        released = world.logs[entry.topic_id_partition].released
-        released[entry.leader_epoch] = max(released.get(entry.leader_epoch, 0), entry.last_offset + 1)
-    deletion = RemoteWalCombinedLogSegmentMetadata(record.combined_segment_id, (), RELEASED, WALL_MS, record.size_bytes)
-    world.topic.append(encoded(deletion))
-    world.storage.objects.pop(record.combined_segment_id)
+def retention(world: World, number: int) -> None:
+    """The topic keeps its records for a longer or a shorter time."""
+    for topic in world.cluster.retention_ms:
+        world.cluster.retention_ms[topic] = RETENTIONS_MS[number % len(RETENTIONS_MS)]
 
 
-DO: dict[str, Callable[[World, int], None]] = {"store": store, "topic": set_topic, "release": release}
+def mute(world: World, number: int) -> None:
+    """Nobody is told of the cluster any more, or all are again."""
+    world.cluster.is_mute = number % 3 == 0
+
+
+def delete_topic(world: World, number: int) -> None:
+    """And make it anew, under the same name."""
+    world.hit("topic deleted")
+    world.delete_topic()
+    living = sorted(world.cluster.living)
+    world.make_topic(living[number % len(living)])
+    for agent in list(world.agents.values()):
+        world.tell_later(agent, world.random("leadership").choice((0.0, 0.3, 2.0)))
+
+
+DO: dict[str, Callable[[World, int], None]] = {
+    "store": store,
+    "topic": set_topic,
+    "retention": retention,
+    "mute": mute,
+    "delete topic": delete_topic,
+}

@@ -1,9 +1,12 @@
-"""The object store: writes fail before their effect or after it, or end long after who asked has given up."""
+"""The object store: calls fail before their effect or after it, or end long after who asked has given up."""
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
+from plugin.errors import RemoteStorageTimeoutError
+from plugin.remote_wal_storage_manager import StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteWalCombinedLogSegmentMetadata,
@@ -17,13 +20,18 @@ MODES = (HEALTHY, FLAKY, AWAY, HANGING, SLOW)
 _FAILS = {HEALTHY: 0.02, FLAKY: 0.4, AWAY: 1.0, HANGING: 0.1, SLOW: 0.05}
 TIMEOUT_S = 5.0
 """An upload is given up after so long."""
+LONGEST_CALL_S = 3 * TIMEOUT_S
 
 
 class SeededStorage(MemoryStorage):
     """Shared by all agents."""
 
-    def __init__(self, rng: random.Random, hit: Callable[[str], None]) -> None:
+    def __init__(self, rng: random.Random, hit: Callable[[str], None], wall_ms: Callable[[], int]) -> None:
         super().__init__()
+        self._wall_ms = wall_ms
+        self.created_ms: dict[CombinedSegmentId, int] = {}
+        """When a writer began with its object, by the object itself."""
+        self._written_ms: dict[CombinedSegmentId, int] = {}
         self._rng = rng
         self._hit = hit
         self.mode = HEALTHY
@@ -31,30 +39,62 @@ class SeededStorage(MemoryStorage):
         self.puts: Counter[CombinedSegmentId] = Counter()
         self.on_put: Callable[[RemoteWalCombinedLogSegmentMetadata, Sequence[bytes | memoryview]], None]
         """Told of each write that takes effect."""
+        self.on_delete: Callable[[CombinedSegmentId], None]
+        """Told of each object before it is deleted."""
+        self.caller: object = None
+        """Whose call it is, where that counts."""
 
-    def delays(self) -> Delays:
-        """Of the next write."""
+    def delays(self, what: str = "upload") -> Delays:
+        """Of the next call."""
         rng = self._rng
         if self.mode == HANGING and rng.random() < 0.7:
             if rng.random() < 0.5:
-                self._hit("upload hangs before effect")
-                return rng.uniform(1, 3) * TIMEOUT_S, rng.uniform(0, 0.1)
-            self._hit("upload hangs after effect")
-            return rng.uniform(0, 0.1), rng.uniform(1, 3) * TIMEOUT_S
+                self._hit(f"{what} hangs before effect")
+                return rng.uniform(TIMEOUT_S, LONGEST_CALL_S), rng.uniform(0, 0.1)
+            self._hit(f"{what} hangs after effect")
+            return rng.uniform(0, 0.1), rng.uniform(TIMEOUT_S, LONGEST_CALL_S)
         longest_s = 1.0 if self.mode == SLOW else 0.06
         return rng.uniform(0.001, longest_s), rng.choice((0.0, rng.uniform(0, longest_s)))
 
     def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        fault: str | None = None
-        if not self.never_fails and self._rng.random() < _FAILS[self.mode]:
-            fault = self._rng.choice((FAIL_BEFORE, FAIL_AFTER))
-            self._hit(f"upload fails {fault} effect")
-        self.copy_faults = [fault]
+        self.copy_faults = [self._fault("upload")]
         try:
             return super().copy_log_segment_data(metadata, records_list)
         finally:
             if metadata.combined_segment_id in self.objects:
                 self.puts[metadata.combined_segment_id] += 1
+                self.created_ms[metadata.combined_segment_id] = metadata.event_timestamp_ms
+                self._written_ms[metadata.combined_segment_id] = self._wall_ms()
                 self.on_put(metadata, records_list)
+
+    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+        fault = self._fault("deletion")
+        self.delete_faults = [fault]
+        if fault != FAIL_BEFORE and combined_segment_id in self.objects:
+            self.on_delete(combined_segment_id)
+        super().delete_log_segment_data(combined_segment_id, custom_metadata)
+
+    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
+        """By the store's clock; it may break off half-way."""
+        fault = self._fault("listing")
+        if fault == FAIL_BEFORE:
+            raise RemoteStorageTimeoutError("list", "-", "planted")
+        found = [
+            StoredSegment(segment_id, str(segment_id), len(stored), self._written_ms[segment_id])
+            for segment_id, stored in self.objects.items()
+            if broker_id in (None, segment_id.broker_id)
+        ]
+        yield from islice(found, len(found) // 2)
+        if fault == FAIL_AFTER:
+            raise RemoteStorageTimeoutError("list", "-", "planted, half-way")
+        yield from islice(found, len(found) // 2, None)
+
+    def _fault(self, what: str) -> str | None:
+        """Of the next call."""
+        if self.never_fails or self._rng.random() >= _FAILS[self.mode]:
+            return None
+        fault = self._rng.choice((FAIL_BEFORE, FAIL_AFTER))
+        self._hit(f"{what} fails {fault} effect")
+        return fault

@@ -1,8 +1,9 @@
 """Seeded runs of the real write path: two agents, one after the other leading, on one loop in virtual time.
 
-The product's own are the log manager with all that it is made of, resuming, gap declarations, the metadata store and
-what is written to the topic. Models are the brokers' files (which are real files), the topic, the object store, the
-followers, and the machine: time, threads, and the kernel's word of appends. `Invariants` looks on.
+The product's own are the log manager with all that it is made of, resuming, gap declarations, the metadata store, what
+is written to the topic, and what cares for objects after their upload. Models are the brokers' files (which are real
+files), the topic, the object store, the followers, and the machine: time, threads, and the kernel's word of appends.
+`Invariants` and `ObjectInvariants` look on.
 
 A run is the seed's events, and random streams for all that is not an event: how long a call takes, and how it fails.
 """
@@ -18,14 +19,18 @@ from unittest.mock import patch
 
 import structlog
 
+from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path import group_commit
 from tests.simulation import agent_events, broker_events, outside_events
+from tests.simulation.life_of_objects import RETENTIONS_MS
 from tests.simulation.plan import Event, plan
 from tests.simulation.seeded_storage import HEALTHY
 from tests.simulation.virtual_time import run
 from tests.simulation.world import BROKERS, World
 
 SETTLED_WITHIN_S = 120.0
+GONE_WITHIN_S = 120.0
+CONFIRMED_AFTER_S = 60.0
 DO: dict[str, Callable[[World, int], Awaitable[None] | None]] = {
     **broker_events.DO,
     **agent_events.DO,
@@ -52,7 +57,7 @@ class Simulation(World):
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
 
     async def _run(self, events: Sequence[Event]) -> None:
-        for log in self.logs.values():
+        for log in self.living_logs():
             self.append(log, 1, 20)
         for broker in BROKERS:
             self.start(broker)
@@ -72,6 +77,9 @@ class Simulation(World):
         for agent in self.agents.values():
             if agent.main.done() and not agent.main.cancelled():
                 raise AssertionError("the write path has ended") from agent.main.exception()
+        for life in self.lives.values():
+            if (defect := life.defect()) is not None:
+                raise AssertionError(f"the care of objects has ended: {defect!r}") from defect
         self.invariants.check_all()
 
     # The end.
@@ -83,30 +91,59 @@ class Simulation(World):
         self.storage.mode = HEALTHY
         self.topic.is_away, self.topic.delay_max_s = False, 0.02
         self.withdrawn.clear()
-        for log in self.logs.values():
+        self.cluster.is_mute = False
+        for log in self.living_logs():
             log.write_epoch()
             self.changed(log)
         await self._all_stored()
-        for broker in BROKERS:
+        for broker in sorted(self.cluster.living):
             self.count(self.agents[broker])
             self.agents.pop(broker)
         for agent in list(self.invariants.agents):
             self.invariants.agents.remove(agent)
+            await self.end_care(agent.broker_id)
             await agent.crash(self.random("crash"))
             agent.publication.die(0)
         known = dict(self.incarnations)
         await self._all_stored()
         await asyncio.sleep(10)
         self.look()
-        again = [put for put in self.storage.puts if put.incarnation > known[put.broker_id]]
+        again = [put for put in self.storage.puts if put.incarnation > known[put.broker_id] and self._is_wanted(put)]
         assert not again, f"{len(again)} objects are uploaded once more"
-        for broker in BROKERS:
+        await self._all_gone()
+        for broker in sorted(self.cluster.living):
+            await self.end_care(broker)
             await self.agents[broker].stop(1.0)
+
+    def _is_wanted(self, segment_id: CombinedSegmentId) -> bool:
+        """Not all of it went before. It may have, unknown to the topic, with an object that held dead records, too."""
+        held = self.invariants.batches_in[segment_id]
+        return any(key not in self.logs[partition].not_wanted for partition, key in held)
+
+    async def _all_gone(self) -> None:
+        """What is to go is gone in bounded time: objects of nobody's, of brokers and topics that are not there any
+        more, dead ones, and in the end those whose time is over."""
+        for topic in self.cluster.retention_ms:
+            self.cluster.retention_ms[topic] = min(RETENTIONS_MS[:-1])
+        until_s = self.loop.time() + GONE_WITHIN_S
+        confirmed_s = self.loop.time() + CONFIRMED_AFTER_S
+        while self.storage.objects:
+            if self.loop.time() > confirmed_s:
+                confirmed_s = until_s
+                for life in self.lives.values():
+                    await life.confirm_orphans()
+            assert self.loop.time() < until_s, f"objects are left that are to go: {self._told_of_objects()}"
+            await asyncio.sleep(2.5)
+            self.look()
+
+    def _told_of_objects(self) -> list[str]:
+        left = [(segment_id, self.objects.states.get(segment_id)) for segment_id in self.storage.objects]
+        return [f"{segment_id} {state.name if state is not None else '-'}" for segment_id, state in left[:5]]
 
     async def _all_stored(self) -> None:
         until_s = self.loop.time() + SETTLED_WITHIN_S
         while True:
-            for broker in BROKERS:
+            for broker in sorted(self.cluster.living):
                 if broker not in self.agents:
                     self.start(broker)
                 self.tell(self.agents[broker])
@@ -118,12 +155,13 @@ class Simulation(World):
 
     def _unsettled(self) -> list[str]:
         left = []
-        for log in self.logs.values():
+        for log in self.living_logs():
             agent = self.agents[log.leader]
             uploaded = agent.manager.uploaded_offset(log.partition)
             if uploaded != log.end or self.invariants.left_out(agent, log, log.end):
                 left.append(f"{log.partition.partition}: {uploaded} of {log.end}")
-        return left + [f"{len(agent.publication)} unpublished" for agent in self.agents.values() if agent.publication]
+        waiting = (len(agent.publication) + agent.combine.unpublished for agent in self.agents.values())
+        return left + [f"{count} unpublished" for count in waiting if count]
 
 
 @contextmanager

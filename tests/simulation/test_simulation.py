@@ -5,7 +5,7 @@ Some seeds are always the same, so that what they once found is found again; the
 
 import pytest
 
-from tests.simulation.faults import FAULTS
+from tests.simulation.faults import FAULTS, SELDOM
 from tests.simulation.many_runs import run_seeds, seeds_of, today
 from tests.simulation.simulation import simulate
 
@@ -18,9 +18,8 @@ SEEDS_OF_A_PART = 46
 def test_what_counts_as_uploaded_is_stored_whatever_fails() -> None:
     outcome = run_seeds(range(FIXED_SEEDS))
     assert not outcome.failed, "\n".join(outcome.failed.values())
-    assert not [fault for fault in FAULTS if not outcome.hits[fault]], (
-        "a simulation in which nothing fails proves nothing"
-    )
+    missed = [fault for fault in FAULTS if not outcome.hits[fault] and fault not in SELDOM]
+    assert not missed, "a simulation in which nothing fails proves nothing"
 
 
 @pytest.mark.timeout(600)

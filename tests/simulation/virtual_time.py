@@ -144,7 +144,7 @@ class _Call:
     ) -> None:
         self.future = future
         self._pool = pool
-        self._function = function
+        self.function = function
         self._arguments = arguments
         self._result: Any = None
         self._error: Exception | None = None
@@ -171,13 +171,13 @@ class _Call:
             return
         self._is_made = True
         try:
-            self._result = self._pool.around(self._function, self._arguments)
+            self._result = self._pool.around(self.function, self._arguments)
         except Exception as error:
             self._error = error
 
     def tell(self) -> None:
         """Its caller learns of it."""
-        self._pool.told(self, self._function, self._arguments, self._result)
+        self._pool.told(self, self.function, self._arguments, self._result)
         if self.future.cancelled():  # nobody waits any more
             return
         if self._error is not None:
@@ -257,6 +257,11 @@ class SeededExecutor(Executor):
             call.stop()
             call.make()
             call.tell()
+
+    @property
+    def running(self) -> list[Callable[..., Any]]:
+        """What has begun and did not end."""
+        return [call.function for call in self._running]
 
     def crash(self, takes_effect: Callable[[], bool]) -> None:
         """The process is gone. What runs may take effect all the same, and nobody learns of it."""

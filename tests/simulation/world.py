@@ -10,18 +10,18 @@ from prometheus_client import CollectorRegistry
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.segment_metadata import CombinedSegmentId
-from rlm.write_path.metrics import StageTimes, WriteMetrics
+from rlm.write_path.metrics import LifecycleMetrics, StageTimes, WriteMetrics
 from rlm.write_path.uploaded_segment import UploadedSegment
 from tests.metadata_topic.store_oracles import read_snapshot
-from tests.simulation.agent_model import AgentModel
+from tests.simulation.agent_model import AgentModel, wall_ms_at
 from tests.simulation.invariants import Invariants
 from tests.simulation.led_log import LedLog
+from tests.simulation.life_of_objects import NO_TIER, RETENTIONS_MS, Cluster, LifeOfObjects
 from tests.simulation.metadata_topic_model import TopicModel
+from tests.simulation.object_invariants import ObjectInvariants
 from tests.simulation.seeded_storage import SeededStorage
 from tests.simulation.virtual_time import Delays, SeededExecutor, VirtualTimeLoop
 
-TOPIC = TopicId(b"simulated topic.")
 BROKERS = (1, 2)
 
 
@@ -35,24 +35,30 @@ class World:
         self._streams: dict[str, random.Random] = {}
         self.hits: Counter[str] = Counter()
         self._trace: list[tuple[float, tuple[object, ...]]] = []
-        partitions = [TopicIdPartition(TOPIC, number) for number in range(2 + seed % 2)]
-        self.logs = {one: LedLog(one, directory / f"t-{one.partition}", BROKERS[0]) for one in partitions}
+        self._directory = directory
+        self.cluster = Cluster(set(BROKERS))
+        self.logs: dict[TopicIdPartition, LedLog] = {}
+        """Those of deleted topics, too."""
         self.topic = TopicModel(self.loop, self.random("topic"))
-        self.storage = SeededStorage(self.random("store"), self.hit)
+        self.storage = SeededStorage(self.random("store"), self.hit, self.wall_ms)
         self.invariants = Invariants(self.logs, self.storage)
-        self.topic.on_acknowledged = self.invariants.acknowledged
+        self.objects = ObjectInvariants(self.invariants, self.storage, self.cluster, self.wall_ms)
+        self.topic.on_acknowledged = self.objects.acknowledged
         self.topic.on_refused = lambda: self.hit("publication refused")
         registry = CollectorRegistry()
         self.metrics, self.stage_times = WriteMetrics(registry), StageTimes(registry)
+        self.lifecycle_metrics = LifecycleMetrics(registry)
         """Of all agents: nothing here depends on them, and it takes long to make them."""
         self.agents: dict[int, AgentModel] = {}
+        self.lives: dict[int, LifeOfObjects] = {}
+        """What the agents do for the life of objects."""
         self.incarnations = Counter[int]()
-        self.released: set[CombinedSegmentId] = set()
         self.withdrawn: set[TopicIdPartition] = set()
         """Partitions that nobody is to take care of, for now."""
         self.snapshot: bytes | None = None
         self.ends = False
         self.defects: list[BaseException] = []
+        self.make_topic(BROKERS[0])
 
     # What agents find.
 
@@ -94,6 +100,8 @@ class World:
     def published(self, agent: AgentModel, record: Publishable) -> None:
         self.note("published", type(record).__name__, getattr(record, "combined_segment_id", ""))
         self._checked(lambda: self.invariants.published(agent, record))
+        if agent.broker_id in self.lives:
+            self._checked(lambda: self.objects.published(self.lives[agent.broker_id], record))
 
     def _checked(self, check: Callable[[], None]) -> None:
         """The product must not take our judgement for a listener's defect."""
@@ -104,8 +112,33 @@ class World:
 
     # The brokers.
 
+    def wall_ms(self) -> int:
+        return wall_ms_at(self.loop.time())
+
+    def make_topic(self, leader: int) -> None:
+        """The one topic there is; one that was there before is deleted."""
+        topic = TopicId(b"%15d." % len(self.cluster.gone))
+        self.cluster.retention_ms[topic] = RETENTIONS_MS[self.seed % len(RETENTIONS_MS)]
+        for number in range(2 + self.seed % 2):
+            log = LedLog(TopicIdPartition(topic, number), self._directory / f"t-{number}", leader)
+            self.logs[log.partition] = log
+            self.invariants.made(log)
+
+    def delete_topic(self) -> None:
+        for log in self.living_logs():
+            log.is_deleted = True
+            log.path.rename(log.path.with_name(f"{log.path.name}.{len(self.cluster.gone)}-delete"))
+            self.changed(log)
+        for topic in list(self.cluster.retention_ms):
+            del self.cluster.retention_ms[topic]
+            self.cluster.gone[topic] = self.loop.time()
+
+    def living_logs(self) -> list[LedLog]:
+        return [log for log in self.logs.values() if not log.is_deleted]
+
     def log(self, number: int) -> LedLog:
-        return list(self.logs.values())[number % len(self.logs)]
+        logs = self.living_logs()
+        return logs[number % len(logs)]
 
     def changed(self, log: LedLog) -> None:
         for agent in self.agents.values():
@@ -124,13 +157,20 @@ class World:
         agent = self.agents[broker] = AgentModel(self, broker, self.incarnations[broker], store)
         self.invariants.began(agent)
         agent.start()
+        self.lives[broker] = LifeOfObjects(self, agent, self.incarnations, NO_TIER)
+        self.lives[broker].start()
         self.tell(agent)
+
+    async def end_care(self, broker: int) -> None:
+        """With its agent."""
+        rng = self.random("crash")
+        await self.lives.pop(broker).crash(lambda: rng.random() < 0.5)
 
     def tell(self, agent: AgentModel) -> None:
         if agent.is_living:
             led = [
                 log
-                for log in self.logs.values()
+                for log in self.living_logs()
                 if log.leader == agent.broker_id and log.partition not in self.withdrawn
             ]
             agent.assign(led)
@@ -144,7 +184,7 @@ class World:
 
     def start_later(self, broker: int, number: int) -> None:
         def start() -> None:
-            if broker not in self.agents:
+            if broker not in self.agents and broker in self.cluster.living:
                 self.start(broker)
 
         self.loop.call_later((0.0, 0.05, 0.5, 3.0)[number % 4], start)
