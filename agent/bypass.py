@@ -9,7 +9,8 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.settings import AgentSettings, AgentSettingsError
+from agent.setting_types import AgentSettingsError
+from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.topic.client_config import KafkaClientConfig
 from replication.follower.leader_bypass import Bypass

@@ -31,7 +31,7 @@ class BackOff:
     """A part that ran for so long was well: its next failure is a first one."""
 
 
-class Parts:
+class Supervisor:
     """Runs parts side by side. See the module's theory."""
 
     def __init__(
@@ -59,9 +59,10 @@ class Parts:
         """The parts that failed and have not begun anew yet, with what ended them."""
         return dict(self._down)
 
-    def start(self, part: str, run: Run) -> None:
+    def start(self, part: str, run: Run) -> asyncio.Task[None]:
         """Run this part from now on, until `stop`. One that returns is done."""
-        self._tasks[part] = asyncio.get_running_loop().create_task(self._keep(part, run), name=part)
+        task = self._tasks[part] = asyncio.get_running_loop().create_task(self._keep(part, run), name=part)
+        return task
 
     async def stop(self, part: str) -> None:
         """End it in order; nothing happens when it is not there. Returns when it has let go of what it had."""

@@ -174,6 +174,12 @@ class HttpEndpoint:
         self._degraded = degraded
         self._server: WSGIServer | None = None
 
+    @property
+    def address(self) -> Address | None:
+        """Where it serves; None while it does not."""
+        server = self._server
+        return None if server is None else Address(server.server_name, server.server_port)
+
     async def run(self, listener: Listener) -> None:
         """Serve until cancelled. Raises OSError when the address is taken, and what ended serving."""
         loop = asyncio.get_running_loop()

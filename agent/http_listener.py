@@ -2,7 +2,8 @@
 
 import ipaddress
 
-from agent.settings import AgentSettings, AgentSettingsError
+from agent.process_settings import HttpSettings
+from agent.setting_types import AgentSettingsError
 from replication.wire.peer_connection import Address, Listener
 
 _KEY = "remote.wal.agent.http"
@@ -16,10 +17,10 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_http_listener(listener: Listener, settings: AgentSettings, source: object) -> None:
+def check_http_listener(listener: Listener, settings: HttpSettings, source: object) -> None:
     """Raises AgentSettingsError, naming the key, and `source`, which says to listen there."""
     address = listener if isinstance(listener, Address) else Address(*listener.getsockname()[:2])
-    if not settings.http.plaintext_accepted and not is_loopback(address.host):
+    if not settings.plaintext_accepted and not is_loopback(address.host):
         raise AgentSettingsError(
             f"{source}: {_KEY}.listener: {address} is open to other hosts, and what it tells (topics, brokers, store) "
             "goes there unencrypted and to whoever asks; take a loopback address or, in a network that you trust, set "

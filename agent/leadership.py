@@ -1,15 +1,24 @@
 """Which partitions this broker leads: leaders from the cluster's metadata, ids and paths from the log directories."""
 
+import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
 
-from kafka_log.log_directory import PartitionDirectory
+import structlog
+
+from agent.partition_directories import partition_directories
+from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from rlm.write_path.assignment import Assignment
 
+log = structlog.get_logger(__name__)
+
 LedByTopic = Mapping[str, frozenset[int]]
+MIN_INTERVAL_S = 0.2
 
 
 class LeadershipReader:
@@ -60,3 +69,62 @@ def assignments(
             )
         )
     return found
+
+
+class LeadershipWatch:
+    """Tells which partitions are to be taken care of, whenever that may have changed. Use it in the event loop."""
+
+    def __init__(
+        self,
+        topics: Callable[[], Mapping[str, TopicSettings]],
+        log_directories: Sequence[LogDirectory],
+        default_latency_bound_ms: int,
+        is_fenced: Callable[[], bool],
+        on_assignments: Callable[[list[Assignment]], None],
+        threads: Executor,
+    ) -> None:
+        """`topics` are the settings as they were read; while this agent `is_fenced`, it leads nothing."""
+        self._topics = topics
+        self._log_directories = log_directories
+        self._default_latency_bound_ms = default_latency_bound_ms
+        self._is_fenced = is_fenced
+        self._on_assignments = on_assignments
+        self._threads = threads
+        self._paths: dict[TopicIdPartition, Path] = {}
+        self._changed = asyncio.Event()
+        self.is_known = False
+
+    def look_again(self) -> None:
+        """Leadership may have changed. May be called often."""
+        self._changed.set()
+
+    def directory_of(self, partition: TopicIdPartition) -> Path | None:
+        """Where its replica is, as of the last look; None when there is none here. Any thread may ask."""
+        return self._paths.get(partition)
+
+    async def run(self, reader: LeadershipReader, interval_s: float) -> None:
+        """For ever, at that interval when nothing tells of a change."""
+        from confluent_kafka import KafkaException
+
+        loop = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            try:
+                led = await loop.run_in_executor(self._threads, reader.led_partitions)
+                if self._is_fenced():
+                    led = {}  # what was uploaded would be refused by every reader
+                self._on_assignments(await loop.run_in_executor(self._threads, self._assignments, led))
+                self.is_known = True
+            except KafkaException as error:
+                log.warning("leadership_unknown", error=str(error))
+            await asyncio.sleep(MIN_INTERVAL_S)
+            try:
+                async with asyncio.timeout(interval_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _assignments(self, led: LedByTopic) -> list[Assignment]:
+        found = partition_directories(self._log_directories)
+        self._paths = {directory.topic_id_partition: directory.path for directory in found}
+        return assignments(led, self._topics(), found, self._default_latency_bound_ms)

@@ -52,7 +52,7 @@ class StateCollector(Collector):
         metadata_counters: Callable[[], Mapping[str, int]],
         missing_offsets: Callable[[], int],
     ) -> None:
-        """`metadata_counters` of `KafkaSide`, what is missing in it is 0; `missing_offsets` of `LedGaps`."""
+        """`metadata_counters` of `KafkaFollowing`, what is missing in it is 0; `missing_offsets` of `LedGaps`."""
         self._storage = storage
         self._write_path = write_path
         self._publisher = publisher

@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from agent.configuration_doc import table
-from agent.defects import Parts
+from agent.defects import Supervisor
 from agent.descriptors import DescriptorWatch
 from agent.http_endpoint import HttpMetrics
 from agent.metrics import StateCollector
@@ -79,7 +79,7 @@ def _collectors() -> list[Collector]:
     ArchiveMetrics(registry)
     LifecycleMetrics(registry)
     ReplicationMetrics(registry)
-    Parts(registry)
+    Supervisor(registry)
     DescriptorWatch(registry)
     HttpMetrics(registry)
     publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic)

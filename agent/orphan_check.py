@@ -5,9 +5,9 @@ from types import TracebackType
 from typing import Self
 
 from agent.kafka_client import client_config
+from agent.lifecycle import healing_limits
 from agent.setting_types import milliseconds
 from agent.settings import AgentSettings
-from agent.transfer_limits import healing_limits
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.records.errors import MetadataTopicError
@@ -33,7 +33,7 @@ class OrphanCheck:
         if (remembered := TopicMemory(settings.process.state_directory).load()) is not None:
             store.topic.remember(remembered)
         self._session = TopicSession(
-            client_config(broker, settings), broker.node_id, time.monotonic, broker.rack, store
+            client_config(broker, settings.client), broker.node_id, time.monotonic, broker.rack, store
         )
         self._storage = load_storage_manager(
             settings.storage.manager_class_name,
@@ -48,7 +48,7 @@ class OrphanCheck:
             self._session.read_to_end,
             milliseconds(settings.lifecycle.uncommitted_ttl_s),
             wall_ms,
-            limits=healing_limits(settings),
+            limits=healing_limits(settings.lifecycle),
             topic_doubt=lambda: "; ".join(store.topic.doubts.values()),
         )
 

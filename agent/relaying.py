@@ -10,24 +10,24 @@ from dataclasses import dataclass, replace
 from prometheus_client import CollectorRegistry
 
 from agent.bypass import bypass
+from agent.configuration import Configuration
 from agent.identity import AgentIdentity
-from agent.memory_shares import frame_bytes
+from agent.memory_shares import FrameBytes, frame_bytes
 from agent.peering import broker_listener, own_hello, peer_addresses, peer_tls, replica_listeners
-from agent.relay_limits import catch_up_read_limits, leader_limits
+from agent.replication_settings import CatchUpSettings, HydrationSettings
 from agent.service_manager import ListeningSockets
-from agent.settings import AgentSettings
-from kafka_log.server_properties import BrokerProperties
-from metadata_topic.topic.client_config import KafkaClientConfig
+from agent.setting_types import milliseconds
+from agent.upload_settings import AlarmSettings
 from plugin.guarded_storage import GuardedStorageManager
-from plugin.prices import Prices
 from plugin.request_ceiling import RequestCeiling
 from replication.follower.catch_up_reads import CatchUpReads
 from replication.follower.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
+from replication.follower.read_quota import CatchUpReadLimits
 from replication.follower.tier_reader import ArchiveReads
 from replication.leader.catch_up import CatchUp
 from replication.leader.guarded_write_path import GuardedWritePath
-from replication.leader.leader_context import LeaderContext
+from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.read_ahead import CatchUpLimits
 from replication.wire.memory_budget import MemoryBudget
@@ -40,8 +40,6 @@ from rlm.write_path.metrics import StageTimes
 class Relaying:
     """What was made. Use it in the event loop."""
 
-    broker: BrokerProperties
-    settings: AgentSettings
     leader: LeaderProxy
     follower: FollowerProxy
     hydration: HydrationCache
@@ -51,15 +49,16 @@ class Relaying:
     stage_times: StageTimes
     metrics: ReplicationMetrics
 
-    async def start(self, handed: ListeningSockets) -> None:
+    async def start(self, configuration: Configuration, handed: ListeningSockets) -> None:
         """Listen for the local broker and for other agents, at sockets that were handed over where there are such.
 
         Raises OSError naming the address.
         """
-        tls = peer_tls(self.settings)
-        peer_listener = handed.take("peer", self.settings.peers.peer_listener)
+        broker, settings = configuration.broker, configuration.settings
+        tls = peer_tls(settings.tls)
+        peer_listener = handed.take("peer", settings.peers.peer_listener)
         await self.leader.start(peer_listener, tls.server_context() if tls else None)
-        replicas = replica_listeners(self.broker, self.settings).items()
+        replicas = replica_listeners(broker, settings.peers).items()
         await self.follower.start({one: handed.take(f"replica-{one}", address) for one, address in replicas})
 
     async def stop(self) -> None:
@@ -71,24 +70,22 @@ class Relaying:
         self.storage.close()
 
 
-def make_relaying(
-    broker: BrokerProperties,
-    settings: AgentSettings,
+def build_relaying(
+    configuration: Configuration,
     identity: AgentIdentity,
-    client: KafkaClientConfig,
-    prices: Prices,
     registry: CollectorRegistry,
     archive: Callable[[], ArchiveReads | None],
 ) -> Relaying:
     """`archive` gives the archive's store, as soon as it is there."""
-    storage, write_path = GuardedStorageManager(*_ceilings(settings)), GuardedWritePath()
+    settings, broker = configuration.settings, configuration.broker
+    storage, write_path = GuardedStorageManager(*_ceilings(settings.alarms)), GuardedWritePath()
     stage_times, metrics = StageTimes(registry), ReplicationMetrics(registry)
-    hello = own_hello(identity, settings)
+    hello, frames = own_hello(identity, archives=settings.archive.enable), frame_bytes(settings)
     limits = HydrationLimits(settings.hydration.thread_pool_size, settings.hydration.cache_bytes)
     hydration = HydrationCache(storage, limits, stage_times, metrics, archive=archive)
-    catch_up_reads = CatchUpReads(hydration, catch_up_read_limits(settings), metrics)
-    leader = LeaderProxy(_leader_context(broker, settings, hello, prices, write_path, stage_times, metrics))
-    tls = peer_tls(settings)
+    catch_up_reads = CatchUpReads(hydration, catch_up_read_limits(settings.catch_up, settings.hydration), metrics)
+    leader = LeaderProxy(_leader_context(configuration, hello, frames, write_path, stage_times, metrics))
+    tls = peer_tls(settings.tls)
     follower_context = FollowerContext(
         hello,
         FollowerLimits(settings.hydration.timeout_s),
@@ -97,22 +94,18 @@ def make_relaying(
         metrics,
         catch_up_reads,
         tls.client_context if tls else lambda: None,
-        budget=_frame_budget("from_leaders", frame_bytes(settings).from_leaders, metrics),
+        budget=_frame_budget("from_leaders", frames.from_leaders, metrics),
     )
-    follower = FollowerProxy(follower_context, peer_addresses(broker, settings), bypass(broker, settings, client))
-    return Relaying(
-        broker, settings, leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics
-    )
+    past = bypass(broker, settings, configuration.client)
+    follower = FollowerProxy(follower_context, peer_addresses(broker, settings.peers), past)
+    return Relaying(leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics)
 
 
-def _ceilings(settings: AgentSettings) -> tuple[RequestCeiling, RequestCeiling]:
+def _ceilings(settings: AlarmSettings) -> tuple[RequestCeiling, RequestCeiling]:
+    clock = time.monotonic
     return (
-        RequestCeiling(
-            "PUT", settings.alarms.store_puts_per_minute, "remote.wal.store.puts.per.minute", time.monotonic
-        ),
-        RequestCeiling(
-            "GET", settings.alarms.store_gets_per_minute, "remote.wal.store.gets.per.minute", time.monotonic
-        ),
+        RequestCeiling("PUT", settings.store_puts_per_minute, "remote.wal.store.puts.per.minute", clock),
+        RequestCeiling("GET", settings.store_gets_per_minute, "remote.wal.store.gets.per.minute", clock),
     )
 
 
@@ -122,24 +115,45 @@ def _frame_budget(way: str, max_bytes: int, metrics: ReplicationMetrics) -> Memo
     return budget
 
 
+def catch_up_read_limits(settings: CatchUpSettings, hydration: HydrationSettings) -> CatchUpReadLimits:
+    """A quarter of the cache at most, and half of the time that a response has."""
+    return CatchUpReadLimits(
+        settings.thread_pool_size,
+        settings.fetch_max_bytes_per_second,
+        hydration.cache_bytes // 4,
+        hydration.timeout_s / 2,
+    )
+
+
+def _leader_limits(configuration: Configuration) -> LeaderLimits:
+    """Gaps are read along where that is cheaper than another request; stale is what followers gave up waiting for."""
+    settings, store = configuration.settings, configuration.store_prices
+    return LeaderLimits(
+        settings.link.wait_max_s,
+        configuration.break_even_bytes,
+        gather_max_ms=milliseconds(settings.link.gather_max_s),
+        range_gap_bytes=round(store.get_per_1000 / 1000 / max(store.retrieval_gb, 1e-9) * 1e9),
+        stale_after_s=int(configuration.broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
+        allow_plain_connections=settings.access.plain_connections_enable,
+    )
+
+
 def _leader_context(
-    broker: BrokerProperties,
-    settings: AgentSettings,
+    configuration: Configuration,
     hello: Hello,
-    prices: Prices,
+    frames: FrameBytes,
     write_path: GuardedWritePath,
     stage_times: StageTimes,
     metrics: ReplicationMetrics,
 ) -> LeaderContext:
-    store = prices.of_storage_manager(settings.storage.manager_class_name)
-    break_even_bytes = prices.break_even_bytes(settings.link.remote_followers, store)
-    limits = leader_limits(broker, settings, break_even_bytes, store)
+    broker, settings = configuration.broker, configuration.settings
+    limits = _leader_limits(configuration)
     context = LeaderContext(hello, limits, broker_listener(broker), write_path, stage_times, metrics)
     ahead = CatchUpLimits(settings.catch_up.read_ahead_bytes)
     return replace(
         context,
-        budget=_frame_budget("to_followers", frame_bytes(settings).to_followers, metrics),
-        request_budget=_frame_budget("requests", frame_bytes(settings).requests, metrics),
-        followers=frozenset(peer_addresses(broker, settings)),
+        budget=_frame_budget("to_followers", frames.to_followers, metrics),
+        request_budget=_frame_budget("requests", frames.requests, metrics),
+        followers=frozenset(peer_addresses(broker, settings.peers)),
         catch_up=CatchUp(context.index, write_path, ahead, metrics),
     )

@@ -14,6 +14,10 @@ from replication.wire.peer_connection import Address
 MAX_PORT = 65535
 
 
+class AgentSettingsError(Exception):
+    """A key of server.properties is missing or wrong; the message names file and key."""
+
+
 def parse_address(value: object) -> object:
     """`host:port`, with IPv6 addresses in brackets."""
     if not isinstance(value, str):

@@ -27,10 +27,6 @@ OUR_PREFIXES = ("remote.wal.", "remote.log.wal.")
 MAX_ARCHIVE_RUNS = 4096
 
 
-class AgentSettingsError(Exception):
-    """A key of server.properties is missing or wrong; the message names file and key."""
-
-
 class AgentSettings(BaseModel):
     """All that the file says, in sections."""
 

@@ -8,8 +8,8 @@ from pydantic_core import ErrorDetails
 from agent.bypass import check_bypass
 from agent.http_listener import check_http_listener, is_loopback
 from agent.memory_shares import MIN_FRAME_BYTES, other_bytes
-from agent.setting_types import MAX_PORT
-from agent.settings import MAX_ARCHIVE_RUNS, OUR_PREFIXES, AgentSettings, AgentSettingsError
+from agent.setting_types import MAX_PORT, AgentSettingsError
+from agent.settings import MAX_ARCHIVE_RUNS, OUR_PREFIXES, AgentSettings
 from kafka_log.server_properties import BrokerProperties
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX
 
@@ -70,7 +70,7 @@ def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Pat
             "the brokers through this agent; take a loopback address or, in a network that you trust, set "
             "remote.wal.agent.plaintext.enable=true"
         )
-    check_http_listener(settings.http.listener, settings, file)
+    check_http_listener(settings.http.listener, settings.http, file)
     highest_port = settings.peers.replica_port_base + max(settings.peers.peers, default=0)
     if highest_port > MAX_PORT:
         raise AgentSettingsError(

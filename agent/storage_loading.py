@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from agent.settings import AgentSettings
+from agent.upload_settings import StorageSettings
 from plugin.errors import RemoteStorageConfigError, RemoteStorageError
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.loading import load_storage_manager, settings_under_prefix
@@ -13,7 +13,7 @@ from plugin.remote_wal_storage_manager import StorageContext
 
 log = structlog.get_logger(__name__)
 
-_RETRY_S = 2.0
+RETRY_S = 2.0
 _REFUSED_RETRY_S = 30.0
 """A setting, or what the store lacks, changes by a person's hand."""
 
@@ -23,7 +23,7 @@ class StorageLoading:
 
     def __init__(
         self,
-        settings: AgentSettings,
+        settings: StorageSettings,
         raw_properties: Mapping[str, str],
         context: StorageContext,
         storage: GuardedStorageManager,
@@ -43,17 +43,17 @@ class StorageLoading:
                 break
             await asyncio.sleep(pause_s)
         self.missing = None
-        log.info("storage_ready", manager=self._settings.storage.manager_class_name)
+        log.info("storage_ready", manager=self._settings.manager_class_name)
 
     async def _try_once(self) -> float | None:
         """Seconds until the next try; None when the storage is there."""
         settings = self._settings
-        prefix = settings.storage.manager_impl_prefix
+        prefix = settings.manager_impl_prefix
         try:
             manager = await asyncio.to_thread(
                 load_storage_manager,
-                settings.storage.manager_class_name,
-                settings.storage.manager_class_path,
+                settings.manager_class_name,
+                settings.manager_class_path,
                 settings_under_prefix(self._raw, prefix),
                 self._context,
                 prefix,
@@ -64,6 +64,6 @@ class StorageLoading:
                 log.error("storage_refused", error=str(error), consequence="inline")
                 return _REFUSED_RETRY_S
             log.warning("storage_not_there", error=str(error), consequence="inline")
-            return _RETRY_S
+            return RETRY_S
         self._storage.arrived(manager)
         return None

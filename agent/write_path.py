@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import structlog
 
+from agent.descriptors import bounded_open_files
 from agent.settings import AgentSettings
-from agent.transfer_limits import log_manager_limits
+from agent.surroundings import Kept, Surroundings
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.publishable import Publishable
@@ -26,12 +27,16 @@ from replication.leader.leader_proxy import LeaderProxy
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
 from rlm.write_path.gap_listener import GapListener
+from rlm.write_path.group_commit import CommitLimits
 from rlm.write_path.hooks import WritePathHooks
 from rlm.write_path.led_partition import PartitionStatus
 from rlm.write_path.led_views import StoredLog
 from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.write_path.log_manager_limits import LogManagerLimits
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import StageTimes, WriteMetrics
+from rlm.write_path.partition_schedule import ScheduleIntervals
+from rlm.write_path.passed_over import BacklogLimits
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
 from rlm.write_path.resume_point import ResumePoint
 from rlm.write_path.tail_uploads import Answer, TailUploads
@@ -40,8 +45,31 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class WritePathParts:
-    """What the rest of the agent has made."""
+class WritePathContext:
+    """What the write path asks of those who follow Kafka, and tells them."""
+
+    resume: Callable[[Assignment], ResumePoint]
+    gaps: GapListener
+    on_unknown_partition: Callable[[], None]
+    answer: Answer
+    """Takes answers to requests for tails."""
+    logs: Callable[[Callable[[TopicIdPartition], StoredLog | None]], StoredLogs]
+    """Makes the led logs beside what metadata tells, from how far they are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class WritePathLimits:
+    """From the settings."""
+
+    manager: LogManagerLimits
+    cost: CostLimits
+    upload_timeout_s: float
+    shutdown_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WritePathTargets:
+    """Where it stores, publishes and announces."""
 
     storage: RemoteWalStorageManager
     publisher: MetadataPublisher[Publishable]
@@ -50,25 +78,75 @@ class WritePathParts:
     leader: LeaderProxy
     """Where links are made."""
     relayed: GuardedWritePath
-    resume: Callable[[Assignment], ResumePoint]
-    gaps: GapListener
-    on_unknown_partition: Callable[[], None]
-    answer: Answer
-    """Takes answers to requests for tails."""
-    logs: Callable[[Callable[[TopicIdPartition], StoredLog | None]], StoredLogs]
-    """Makes the led logs beside what metadata tells, from how far they are stored."""
-    break_even_bytes: int
     stage_times: StageTimes
     metrics: WriteMetrics
     clocks: Clocks
 
 
+def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
+    """How much the write path takes on at once."""
+    limits, quotas = settings.log_manager, settings.quotas
+    retry_s, retry_max_s = limits.task_retry_interval_s, limits.task_retry_interval_max_s
+    upload_bytes = limits.combiner_task_upload_bytes
+    return LogManagerLimits(
+        ScheduleIntervals(limits.task_interval_s, retry_s, retry_max_s),
+        CommitLimits(
+            limits.combiner_task_interval_s,
+            quotas.archive_interval_s,
+            upload_bytes,
+            limits.combiner_thread_pool_size,
+            retry_s,
+            retry_max_s,
+            quotas.copy_max_bytes_per_second,
+        ),
+        limits.thread_pool_size,
+        limits.combiner_queue_size,
+        limits.combiner_queue_bytes,
+        upload_bytes,
+        settings.link.wait_max_s,
+        bounded_open_files(quotas.open_files),
+        BacklogLimits(upload_bytes, quotas.backlog_max_bytes_per_second, retry_s, retry_max_s),
+    )
+
+
+def build_write_path(around: Surroundings, kept: Kept, context: WritePathContext) -> "WritePath":
+    """It begins with `WritePath.run`."""
+    settings, relaying = around.settings, around.relaying
+    limits = WritePathLimits(
+        log_manager_limits(settings),
+        CostLimits(
+            around.configuration.break_even_bytes,
+            settings.log_manager.combiner_task_interval_s,
+        ),
+        settings.log_manager.upload_timeout_s,
+        settings.process.shutdown_timeout_s,
+    )
+    targets = WritePathTargets(
+        relaying.storage,
+        kept.publisher,
+        lambda: kept.publication.is_stalled,
+        relaying.leader,
+        relaying.write_path,
+        relaying.stage_times,
+        kept.metrics.write,
+        around.clocks,
+    )
+    return WritePath(limits, kept.next_segment_id, targets, context)
+
+
 class WritePath:
     """See the module's theory."""
 
-    def __init__(self, settings: AgentSettings, first_segment_id: CombinedSegmentId, parts: WritePathParts) -> None:
-        self._settings = settings
-        self._parts = parts
+    def __init__(
+        self,
+        limits: WritePathLimits,
+        first_segment_id: CombinedSegmentId,
+        targets: WritePathTargets,
+        context: WritePathContext,
+    ) -> None:
+        self._limits = limits
+        self._targets = targets
+        self._context = context
         self.next_segment_id = first_segment_id
         """For the next run."""
         self._loop = asyncio.get_running_loop()
@@ -76,8 +154,8 @@ class WritePath:
         self._manager: RemoteWalLogManager | None = None
         self._combine: RLMWalCombineTask | None = None
         self._failure: asyncio.Future[None] = self._loop.create_future()
-        self.logs = parts.logs(self._stored_log)
-        self.tails = TailUploads(first_segment_id.broker_id, self, parts.answer, parts.clocks.wall_ms)
+        self.logs = context.logs(self._stored_log)
+        self.tails = TailUploads(first_segment_id.broker_id, self, context.answer, targets.clocks.wall_ms)
 
     async def run(self) -> None:
         """Upload until cancelled, and then what was read before, as far as the shutdown's time allows.
@@ -90,12 +168,12 @@ class WritePath:
         flush_timeout_s = None
         try:
             running = manager.start()
-            self._parts.relayed.arrived(self)
+            self._targets.relayed.arrived(self)
             manager.assign(self._assignments)
             await asyncio.wait((running, self._failure), return_when=asyncio.FIRST_COMPLETED)
             await (self._failure if self._failure.done() else running)
         except asyncio.CancelledError:
-            flush_timeout_s = self._settings.process.shutdown_timeout_s
+            flush_timeout_s = self._limits.shutdown_timeout_s
             raise
         finally:
             if not self._failure.cancel() and not self._failure.cancelled():
@@ -106,11 +184,11 @@ class WritePath:
                 self._leave(combine)
 
     def _leave(self, combine: RLMWalCombineTask) -> None:
-        self._parts.relayed.left()
+        self._targets.relayed.left()
         self._manager = self._combine = None
         self.next_segment_id = combine.next_segment_id
         for assignment in self._assignments:
-            self._parts.leader.partition_released(assignment.topic_id_partition)
+            self._targets.leader.partition_released(assignment.topic_id_partition)
 
     def failed(self, defect: Exception) -> None:
         """A call met a defect: begin anew."""
@@ -183,27 +261,29 @@ class WritePath:
             self._fail(defect)
 
     def _make_combine_task(self) -> RLMWalCombineTask:
-        parts = self._parts
-        pool = thread_pool(self._settings.log_manager.combiner_thread_pool_size, "rlm-wal-combine")
-        timeout_s = self._settings.log_manager.upload_timeout_s
+        targets, limits = self._targets, self._limits
         return RLMWalCombineTask(
-            parts.storage, parts.publisher, self.next_segment_id, pool, parts.metrics, parts.clocks, timeout_s
+            targets.storage,
+            targets.publisher,
+            self.next_segment_id,
+            thread_pool(limits.manager.commit.max_in_flight, "rlm-wal-combine"),
+            targets.metrics,
+            targets.clocks,
+            limits.upload_timeout_s,
         )
 
     def _make_manager(self, combine: RLMWalCombineTask) -> RemoteWalLogManager:
-        parts, settings = self._parts, self._settings
-        interval_s = settings.log_manager.combiner_task_interval_s
-        decider = LinkDecider(CostLimits(parts.break_even_bytes, interval_s))
-        decider.is_off = parts.links_are_off
+        targets, limits, context = self._targets, self._limits, self._context
+        decider = LinkDecider(limits.cost)
+        decider.is_off = targets.links_are_off
         hooks = WritePathHooks(
-            parts.resume,
-            parts.gaps,
-            parts.on_unknown_partition,
+            context.resume,
+            context.gaps,
+            context.on_unknown_partition,
             self.tails.settled,
-            lambda: parts.leader.replication_is_pending,
+            lambda: targets.leader.replication_is_pending,
         )
-        limits = log_manager_limits(settings)
-        manager = RemoteWalLogManager(limits, combine, decider, parts.stage_times, parts.metrics, hooks)
-        manager.add_listener(parts.leader)
+        manager = RemoteWalLogManager(limits.manager, combine, decider, targets.stage_times, targets.metrics, hooks)
+        manager.add_listener(targets.leader)
         manager.add_listener(self.tails)
         return manager

@@ -25,8 +25,8 @@ def decommission(
     from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.wall_clock import wall_ms
+    from rlm.lifecycle.caretaking import StoreRegistrations, publish_registration
     from rlm.lifecycle.decommission import inheritance
-    from rlm.lifecycle.node_registrations import StoreRegistrations, publish_registration
 
     client = connection.client_config()
     living = [one.broker_id for one in ClusterDescriptions(client, "remote-wal-decommission", 30.0).brokers()]

@@ -212,7 +212,7 @@ def client_of(broker: "BrokerProperties", settings: "AgentSettings", where: Brok
     from metadata_topic.topic.client_config import read_command_config
 
     if where.bootstrap_server is None:
-        return client_config(broker, settings)
+        return client_config(broker, settings.client)
     return read_command_config(where.bootstrap_server, where.command_config or settings.client.client_config)
 
 

@@ -36,7 +36,7 @@ _PEERS_AT_ONCE = 8
 
 def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[[], int]) -> Facts:
     """Blocks; some tens of seconds when nothing answers."""
-    client = _known(lambda: client_config(broker, settings))
+    client = _known(lambda: client_config(broker, settings.client))
     cluster: Cluster | Unknown = _if_known(client, lambda known: ask_cluster(known, _KAFKA_TIMEOUT_S))
     topics, agents = _settings_topic(client, cluster, wall_ms)
     with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:

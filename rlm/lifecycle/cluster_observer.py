@@ -24,12 +24,14 @@ from typing import Any, TypeVar
 import structlog
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     ClusterDescriptions,
+    DescriptionError,
 )
 from metadata_topic.topic.topic import METADATA_TOPIC
 from rlm.lifecycle.release import NEVER, ClusterView, HiddenTopics, TopicWatch
@@ -38,6 +40,7 @@ log = structlog.get_logger(__name__)
 
 K = TypeVar("K")
 
+_SETTINGS_TIMEOUT_S = 30.0
 _LOCAL_RETENTION = "local.retention.ms"
 _RETENTION = "retention.ms"
 _AS_RETENTION = "-2"
@@ -235,3 +238,24 @@ class ClusterObserver:
 def topics_of(partitions: Iterable[TopicIdPartition]) -> set[TopicId]:
     """Their topics."""
     return {partition.topic_id for partition in partitions}
+
+
+def longest_enabled_retention_ms(client: KafkaClientConfig, broker_id: int, rack: str | None) -> int | None:
+    """The longest local retention of the topics that are on, asked now; None when it is not known. Blocks.
+
+    Raises MetadataTopicError.
+    """
+    from confluent_kafka import KafkaException
+
+    reader = SettingsReader(client, rack=rack)
+    reader.start()
+    try:
+        reader.wait_until_ready(_SETTINGS_TIMEOUT_S)
+        enabled = [name for name, topic in reader.topics.items() if topic.enable]
+        observer = ClusterObserver(client, broker_id, TopicWatch(0))
+        return longest_retention_ms(observer.local_retentions_ms(enabled).values())
+    except (KafkaException, ClusterUnknownError, DescriptionError) as error:
+        log.warning("local_retention_unknown", error=str(error), consequence="the configured retention is taken")
+        return None
+    finally:
+        reader.close()

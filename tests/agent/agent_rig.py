@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-import agent.metadata_topics as metadata_topics
-import agent.process as agent_process
-from agent.defects import BackOff, Parts
+import metadata_topic.topic.metadata_topics as metadata_topics
+from agent.defects import BackOff
 from agent.identity import AgentLock
 from agent.process import Agent
 from agent.settings_file import agent_settings
-from agent.storage_system import Rooms
+from agent.storage_run import StorageRun
 from kafka_log.server_properties import load_broker_properties
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import MetadataTopicError
@@ -80,8 +79,8 @@ class AgentRig:
 
     async def expect_relaying(self) -> None:
         """A follower without an agent connects, asks, and is answered by the local broker."""
-        assert self.agent._begun is not None
-        (where,) = self.agent._begun[1].leader.addresses
+        assert self.agent.state.relaying is not None
+        (where,) = self.agent.state.relaying.leader.addresses
         self.correlation_id += 1
         assert await is_relayed((where.host, where.port), self.correlation_id)
 
@@ -94,17 +93,17 @@ class AgentRig:
         return self.registry.get_sample_value("remote_wal_part_failures_total", {"part": part}) or 0.0
 
     @property
-    def rooms(self) -> Rooms | None:
-        return self.agent._system.rooms if self.agent._system is not None else None
+    def storage_run(self) -> StorageRun | None:
+        return self.agent.state.storage_run
 
     @property
     def uploaded_offset(self) -> int | None:
-        return self.rooms.write_path.uploaded_offset(PARTITION) if self.rooms is not None else None
+        return self.storage_run.write_path.uploaded_offset(PARTITION) if self.storage_run is not None else None
 
     def lead(self, log: LogWriter) -> None:
         """As if Kafka had said so."""
-        assert self.rooms is not None
-        self.rooms._assigned([Assignment(PARTITION, "t", log.path, LinkPolicy.ALWAYS, 20)])
+        assert self.storage_run is not None
+        self.storage_run.assigned([Assignment(PARTITION, "t", log.path, LinkPolicy.ALWAYS, 20)])
 
 
 class _AcknowledgingProducer:
@@ -157,19 +156,17 @@ async def running_agent(
     """An agent that has begun to relay."""
     monkeypatch.setattr(metadata_topics, "confluent_admin", _brokers_are_away)
     monkeypatch.setattr(RemoteWalMetadataPublisher, "_new_producer", lambda _self: _AcknowledgingProducer())
-    quickly = back_off or BackOff(0.05, 0.05)
-    monkeypatch.setattr(agent_process, "Parts", lambda registry: Parts(registry, quickly))
     scripted = ScriptedBroker()
     path = write_properties(directory, await scripted.start())
     broker = load_broker_properties(path)
     settings = agent_settings(broker, path)
     lock = AgentLock(settings.process.state_directory)
-    agent = Agent(broker, settings, lock)
+    agent = Agent(broker, settings, lock, back_off=back_off or BackOff(0.05, 0.05))
     stop = asyncio.Event()
     running = asyncio.create_task(agent.run(stop))
-    rig = AgentRig(agent, scripted, directory, agent._registry)
+    rig = AgentRig(agent, scripted, directory, agent.registry)
     try:
-        await rig.until(lambda: agent._begun is not None or running.done())
+        await rig.until(lambda: agent.state.relaying is not None or running.done())
         yield rig
     finally:
         stop.set()

@@ -111,12 +111,12 @@ async def test_a_service_manager_is_told_when_it_relays_that_it_lives_and_when_i
 
 BLOCKED = """
 import asyncio, ctypes, time
-from agent.process import Agent
-begin = Agent._begin_storage_system
-async def block(self, *around):
-    await begin(self, *around)
+from agent.storage_system import StorageSystem
+begin = StorageSystem.start
+def block(self):
+    begin(self)
     {how}
-Agent._begin_storage_system = block
+StorageSystem.start = block
 """
 
 
@@ -125,7 +125,7 @@ Agent._begin_storage_system = block
     [
         ("asyncio.get_running_loop().call_soon(time.sleep, 3600)", "cli/start.py"),
         (
-            "await asyncio.to_thread(ctypes.PyDLL(None).sleep, 3600)",
+            "asyncio.get_running_loop().run_in_executor(None, ctypes.PyDLL(None).sleep, 3600)",
             "concurrent/futures/thread.py",
         ),  # PyDLL keeps the interpreter for itself
     ],
@@ -216,7 +216,7 @@ async def hang(self):
     agent.process.log.info("hangs")
     await agent.process.asyncio.Event().wait()
 StorageSystem.stop = hang
-agent.process._CLOSING_S = 2.0
+agent.process.CLOSING_S = 2.0
 """
     async with agent_process(properties, before=hangs) as agent:
         await agent.until_logged("storage_ready")

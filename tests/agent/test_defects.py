@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.defects import BackOff, Parts
+from agent.defects import BackOff, Supervisor
 
 
 class Pauses:
@@ -36,7 +36,7 @@ async def settled(condition: Callable[[], bool]) -> None:
 
 async def test_a_part_that_fails_is_counted_by_its_name_and_begun_anew_after_pauses_that_grow() -> None:
     registry, pauses, runs = CollectorRegistry(), Pauses(), list[int]()
-    parts = Parts(registry, BackOff(1, 4, 60), pauses.clock, pauses.sleep)
+    supervisor = Supervisor(registry, BackOff(1, 4, 60), pauses.clock, pauses.sleep)
 
     async def part() -> None:
         runs.append(1)
@@ -49,17 +49,17 @@ async def test_a_part_that_fails_is_counted_by_its_name_and_begun_anew_after_pau
     async def failing() -> None:
         raise KeyError("a defect")
 
-    parts.start("part", part)
+    supervisor.start("part", part)
     await settled(lambda: len(runs) == 5)
     assert pauses.taken == [1, 2, 4, 4]
     assert failures(registry, "part") == 4
     assert failures(registry, "other") == 0
-    await parts.stop("part")
+    await supervisor.stop("part")
 
 
 async def test_a_failure_after_a_long_good_run_is_a_first_one_again() -> None:
     pauses, runs = Pauses(), list[int]()
-    parts = Parts(CollectorRegistry(), BackOff(1, 60, 60), pauses.clock, pauses.sleep)
+    supervisor = Supervisor(CollectorRegistry(), BackOff(1, 60, 60), pauses.clock, pauses.sleep)
 
     async def part() -> None:
         runs.append(1)
@@ -69,15 +69,15 @@ async def test_a_failure_after_a_long_good_run_is_a_first_one_again() -> None:
             await asyncio.Event().wait()
         raise ValueError("a defect")
 
-    parts.start("part", part)
+    supervisor.start("part", part)
     await settled(lambda: len(runs) == 4)
     assert pauses.taken == [1, 2, 1]
-    await parts.stop("part")
+    await supervisor.stop("part")
 
 
 async def test_a_part_is_told_as_down_until_it_begins_anew_and_the_others_run_on() -> None:
     again, well = asyncio.Event(), asyncio.Event()
-    parts = Parts(CollectorRegistry(), sleep=lambda _seconds: again.wait())  # type: ignore[arg-type, return-value]
+    supervisor = Supervisor(CollectorRegistry(), sleep=lambda _seconds: again.wait())  # type: ignore[arg-type, return-value]
 
     async def failing() -> None:
         if not again.is_set():
@@ -93,20 +93,20 @@ async def test_a_part_is_told_as_down_until_it_begins_anew_and_the_others_run_on
         well.set()
         await asyncio.Event().wait()
 
-    parts.start("failing", failing)
-    parts.start("other", other)
-    await settled(lambda: bool(parts.down))
-    assert parts.down == {"failing": "ValueError: a defect"}
+    supervisor.start("failing", failing)
+    supervisor.start("other", other)
+    await settled(lambda: bool(supervisor.down))
+    assert supervisor.down == {"failing": "ValueError: a defect"}
     again.set()
-    await settled(lambda: not parts.down)
+    await settled(lambda: not supervisor.down)
     await asyncio.wait_for(well.wait(), 10)
-    await parts.stop("failing")
-    await parts.stop("other")
+    await supervisor.stop("failing")
+    await supervisor.stop("other")
 
 
 async def test_a_part_that_is_ended_lets_go_first_and_a_defect_on_its_way_out_is_told() -> None:
     registry, let_go = CollectorRegistry(), list[str]()
-    parts = Parts(registry)
+    supervisor = Supervisor(registry)
     begun = asyncio.Event()
 
     async def part() -> None:
@@ -118,22 +118,21 @@ async def test_a_part_that_is_ended_lets_go_first_and_a_defect_on_its_way_out_is
             let_go.append("all")
             raise OSError("a defect while closing")
 
-    parts.start("part", part)
+    supervisor.start("part", part)
     await begun.wait()
-    await parts.stop("part")
+    await supervisor.stop("part")
     assert let_go == ["all"]
     assert failures(registry, "part") == 1
-    assert parts.down == {}
-    await parts.stop("part")  # nothing happens
+    assert supervisor.down == {}
+    await supervisor.stop("part")  # nothing happens
 
 
 async def test_what_is_no_exception_is_nobodys_defect() -> None:
-    parts = Parts(CollectorRegistry())
+    supervisor = Supervisor(CollectorRegistry())
 
     async def part() -> None:
         raise asyncio.CancelledError
 
-    parts.start("part", part)
-    task = parts._tasks["part"]
+    task = supervisor.start("part", part)
     with pytest.raises(asyncio.CancelledError):
         await task

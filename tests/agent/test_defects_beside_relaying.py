@@ -3,17 +3,17 @@ anew.
 """
 
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any
 
 import pytest
 
-import agent.http_endpoint as http_endpoint
+import agent.archive as archive
 import agent.storage_loading as storage_loading
-from agent.archive_side import ArchiveSide
-from agent.lifecycle import Lifecycle
-from agent.metadata_topics import MetadataTopics
 from agent.usage import UsageReport
+from metadata_topic.topic.metadata_topics import MetadataTopics
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
+from rlm.lifecycle.lifecycle import Lifecycle
 from rlm.write_path.group_commit import GroupCommit
 from tests.agent.agent_rig import AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
@@ -43,12 +43,12 @@ class Defect:
 PLACES = {
     "kafka side": (MetadataTopics, "make"),
     "write path": (GroupCommit, "next_step"),
-    "lifecycle": (Lifecycle, "_run"),
-    "archive": (ArchiveSide, "_load"),
+    "lifecycle": (Lifecycle, "run_tasks"),
+    "archive": (archive, "load_archive_storage"),
     "usage": (UsageReport, "record"),
     "metadata publication": (RemoteWalMetadataPublisher, "_send_waiting"),
     "object storage": (storage_loading, "load_storage_manager"),
-    "http endpoint": (http_endpoint, "_Server"),
+    "http endpoint": (TCPServer, "__init__"),
 }
 
 
@@ -68,18 +68,18 @@ async def test_a_defect_of_a_part_does_not_end_relaying_and_the_part_begins_anew
         await rig.expect_relaying()
         log = append(rig)
         if part != "kafka side":
-            await rig.until(lambda: rig.rooms is not None)
+            await rig.until(lambda: rig.storage_run is not None)
             rig.lead(log)
         await rig.until(lambda: rig.failures(part) >= 2)
         assert defect.strikes >= 2
         await rig.expect_relaying()
-        await rig.until(lambda: any(told.startswith(f"{part} failed") for told in rig.agent.not_ready()))
+        await rig.until(lambda: any(told.startswith(f"{part} failed") for told in rig.agent.state.not_ready()))
         others = [other for other in PLACES if other != part and rig.failures(other)]
         assert others == []
         defect.mended = True
-        await rig.until(lambda: not rig.agent._parts.down)
+        await rig.until(lambda: not rig.agent.state.supervisor.down)
         failures = rig.failures(part)
-        await rig.until(lambda: rig.rooms is not None)
+        await rig.until(lambda: rig.storage_run is not None)
         append(rig, log)
         rig.lead(log)  # whoever was made anew is told of it by Kafka's side, too
         await rig.until(lambda: rig.uploaded_offset == log.log_end_offset)

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from socketserver import TCPServer
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -17,18 +18,23 @@ from tests.descriptors import none_left
 
 
 class Rig:
-    def __init__(self, limits: HttpLimits | None = None) -> None:
+    def __init__(self, limits: HttpLimits | None = None, objects: dict[str, object] | None = None) -> None:
         self.reasons: list[str] = []
         self.degraded: list[str] = []
         self.described: dict[str, object] = {"broker_id": 1, "partitions": []}
-        registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
         Counter("remote_wal_planted", "For this test", registry=registry).inc(3)
         self.endpoint = HttpEndpoint(
-            registry, lambda: self.described, lambda: self.reasons, None, lambda: self.degraded, limits
+            registry,
+            lambda: self.described,
+            lambda: self.reasons,
+            None if objects is None else lambda: objects,
+            lambda: self.degraded,
+            limits,
         )
         self.endpoint.start(Address("127.0.0.1", 0))
-        assert self.endpoint._server is not None
-        self.port = self.endpoint._server.server_address[1]
+        assert self.endpoint.address is not None
+        self.port = self.endpoint.address.port
 
     def connect(self, data: bytes) -> socket.socket:
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=10)
@@ -36,7 +42,7 @@ class Rig:
         return connection
 
     def closed(self, reason: str) -> float:
-        return float(self.endpoint._metrics.closed.labels(reason)._value.get())
+        return self.registry.get_sample_value("remote_wal_http_closed_total", {"reason": reason}) or 0.0
 
     def is_answered(self) -> bool:
         with suppress(ConnectionError):
@@ -93,8 +99,9 @@ def test_other_paths_are_not_found(rig: Rig) -> None:
 
 def test_objects_are_shown_where_the_agent_offers_them(rig: Rig) -> None:
     assert rig.ask("/objects")[0] == 404
-    endpoint = HttpEndpoint(CollectorRegistry(), dict, list, lambda: {"objects": [], "totals": []})
-    status, content_type, body = endpoint._respond("GET", "/objects")
+    with_objects = Rig(objects={"objects": [], "totals": []})
+    status, content_type, body = with_objects.ask("/objects")
+    with_objects.endpoint.close()
     assert (status, content_type, json.loads(body)) == (200, "application/json", {"objects": [], "totals": []})
 
 
@@ -106,16 +113,14 @@ def test_nothing_but_get_is_taken(rig: Rig) -> None:
 def test_without_file_descriptors_it_waits_between_its_tries_and_answers_later(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = rig.endpoint._server
-    assert server is not None
     tries: list[int] = []
-    get_request = server.get_request
+    take = TCPServer.get_request
 
-    def counted() -> tuple[socket.socket, object]:
+    def counted(server: TCPServer) -> object:
         tries.append(1)
-        return get_request()
+        return take(server)
 
-    monkeypatch.setattr(server, "get_request", counted)
+    monkeypatch.setattr(TCPServer, "get_request", counted)
     with none_left(but=1), socket.create_connection(("127.0.0.1", rig.port)):
         threading.Event().wait(0.5)  # a span to count in, not a wait for anything
         assert 0 < len(tries) < 20

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.identity import AgentLock
-from agent.metadata_topics import MetadataTopics
+from metadata_topic.topic.metadata_topics import MetadataTopics
 from rlm.lifecycle.incarnation_watch import IncarnationTakenError
 from tests.agent.agent_rig import AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
@@ -15,7 +15,7 @@ AN_HOUR_MS = 3_600_000
 
 
 def incarnation_of(rig: AgentRig) -> int:
-    told = rig.agent.describe()["incarnation"]
+    told = rig.agent.state.describe()["incarnation"]
     assert isinstance(told, int)
     return told
 
@@ -35,12 +35,12 @@ async def test_all_but_relaying_is_made_anew_under_the_number_that_was_taken(
 
     monkeypatch.setattr(MetadataTopics, "make", once_fenced)
     async with running_agent(tmp_path, monkeypatch) as rig:
-        await rig.until(lambda: len(made) == 2 and rig.rooms is not None)
+        await rig.until(lambda: len(made) == 2 and rig.storage_run is not None)
         await rig.expect_relaying()
         assert incarnation_of(rig) == ahead + 1
         assert rig.failures("kafka side") == 0
-        assert rig.agent._begun is not None
-        storage = rig.agent._begun[1].storage
+        assert rig.agent.state.relaying is not None
+        storage = rig.agent.state.relaying.storage
         await rig.until(lambda: storage.is_there)
         log = LogWriter(tmp_path / "data" / "t-0")
         log.append(records=3)

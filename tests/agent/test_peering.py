@@ -22,7 +22,7 @@ def hello(archive: str) -> Hello:
         "listeners": "PLAINTEXT://:9092",
         "remote.wal.archive.enable": archive,
     }
-    return own_hello(IDENTITY, agent_settings(parse_broker_properties(raw, FILE), FILE))
+    return own_hello(IDENTITY, agent_settings(parse_broker_properties(raw, FILE), FILE).archive.enable)
 
 
 def test_an_agent_with_an_archive_has_all_capabilities() -> None:

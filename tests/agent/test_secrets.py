@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import agent.metadata_topics as metadata_topics
 import agent.storage_loading as storage_loading
+import metadata_topic.topic.metadata_topics as metadata_topics
 from agent.identity import AgentLock
 from agent.process import Agent
-from agent.settings import AgentSettingsError
+from agent.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
 from kafka_log.server_properties import load_broker_properties
 from metadata_topic.records.errors import MetadataTopicError
@@ -68,6 +68,10 @@ def _brokers_are_away(client: KafkaClientConfig, settings: object) -> object:
     raise MetadataTopicError("make topics", client.bootstrap_servers, "no broker answers")
 
 
+def fields_of(made: object) -> list[str]:
+    return [*getattr(made, "__slots__", ()), *getattr(made, "__dict__", ())]
+
+
 def ask(port: int, path: str) -> bytes:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
@@ -84,7 +88,7 @@ async def test_a_whole_run_tells_no_secret(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither Kafka nor object storage answers, so there is much to complain about."""
-    monkeypatch.setattr(storage_loading, "_RETRY_S", 0.01)
+    monkeypatch.setattr(storage_loading, "RETRY_S", 0.01)
     monkeypatch.setattr(metadata_topics, "confluent_admin", _brokers_are_away)
     caplog.set_level(logging.INFO)  # botocore, told to debug, writes down whole requests
     broker = load_broker_properties(properties)
@@ -100,9 +104,9 @@ async def test_a_whole_run_tells_no_secret(
                 await asyncio.sleep(0.02)
                 told += capfd.readouterr()
                 assert not run.done()
-        assert running._http._server is not None
-        rooms = running._system.rooms if running._system is not None else None
-        port = running._http._server.server_address[1]
+        assert running.http.address is not None
+        run_made = running.state.storage_run
+        port = running.http.address.port
         for path in ("/metrics", "/describe", "/readyz", "/healthz"):
             told.append((await asyncio.to_thread(ask, port, path)).decode())
     finally:
@@ -111,12 +115,22 @@ async def test_a_whole_run_tells_no_secret(
         lock.release()
     told += capfd.readouterr()
     told += [record.getMessage() for record in caplog.records]
-    told += [repr(part) for part in (broker, found, running, *vars(running).values())]
-    system = running._system
+    told += [
+        repr(part)
+        for part in (
+            broker,
+            found,
+            running,
+            *vars(running).values(),
+            *(getattr(running.state, name) for name in fields_of(running.state)),
+        )
+    ]
+    system = running.state.system
     assert system is not None
-    assert rooms is not None
-    told += [str(vars(each)) for each in (running, system, rooms, rooms.kafka, rooms.write_path)]
-    told += [repr(vars(each)) for each in (running, system, rooms, rooms.kafka, rooms.write_path)]
+    assert run_made is not None
+    shown = (running, running.state, system, run_made, run_made.kafka, run_made.write_path)
+    fields = [[getattr(each, name) for name in fields_of(each)] for each in shown]
+    told += [str(fields), repr(fields)]
     everything = "\n".join(told)
     assert "remote_wal_led_partitions" in everything
     assert "agent_started" in everything

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.configuration_doc import describe_settings
-from agent.relay_limits import catch_up_read_limits
-from agent.setting_types import parse_address, parse_peers
-from agent.settings import AgentSettings, AgentSettingsError
+from agent.relaying import catch_up_read_limits
+from agent.setting_types import AgentSettingsError, parse_address, parse_peers
+from agent.settings import AgentSettings
 from agent.settings_file import agent_settings
-from agent.transfer_limits import log_manager_limits
+from agent.write_path import log_manager_limits
 from kafka_log.server_properties import parse_broker_properties
 from plugin.loading import DEFAULT_IMPL_PREFIX
 from replication.wire.peer_connection import Address
@@ -97,7 +97,7 @@ def test_quotas_reach_what_they_bound() -> None:
         remote_wal_hydration_cache_bytes="40000000",
     )
     assert log_manager_limits(found).commit.bytes_per_s == 5_000_000
-    reads = catch_up_read_limits(found)
+    reads = catch_up_read_limits(found.catch_up, found.hydration)
     assert (reads.bytes_per_s, reads.wait_max_s, reads.under_way_bytes) == (7_000_000, 0.4, 10_000_000)
     assert log_manager_limits(AgentSettings()).commit.bytes_per_s is None
 

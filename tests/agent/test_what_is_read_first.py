@@ -10,14 +10,14 @@ from types import MappingProxyType
 import pytest
 from confluent_kafka import KafkaException
 
-import agent.kafka_side as kafka_side
-import rlm.write_path.remote_wal_log_manager as log_manager
-from agent.lifecycle import Lifecycle
-from agent.metadata_topics import MetadataTopics
+import agent.kafka_following as kafka_following
+import agent.leadership as leadership
 from metadata_topic.kip405.tier_follower import TierFollower
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
+from metadata_topic.topic.metadata_topics import MetadataTopics
+from rlm.lifecycle.lifecycle import Lifecycle
 from rlm.write_path.link_policy import LinkMode
 from tests.agent.agent_rig import PARTITION, AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
@@ -43,6 +43,16 @@ class Answer:
         return self._given.wait(0.01)
 
 
+class Registrations:
+    """In the place of what writes them to the settings topic."""
+
+    def __init__(self, _client: object) -> None: ...
+
+    def register_agent(self, _registration: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Kafka:
     """In the place of brokers that answer one question after the other."""
 
@@ -64,14 +74,13 @@ class Kafka:
         monkeypatch.setattr(RemoteWalMetadataConsumer, "read_to_end", lambda *_: metadata.is_given)
         monkeypatch.setattr(SettingsReader, "topics", property(lambda _: topics if settings.is_given else {}))
         monkeypatch.setattr(TierFollower, "start", lambda _follower: None)
-        monkeypatch.setattr(kafka_side.KafkaSide, "_register", made)
-        monkeypatch.setattr(kafka_side, "LeadershipReader", lambda *_: self)
+        monkeypatch.setattr(kafka_following, "SettingsWriter", Registrations)
+        monkeypatch.setattr(kafka_following, "LeadershipReader", lambda *_: self)
         monkeypatch.setattr(MetadataTopics, "make", made)
         monkeypatch.setattr(MetadataTopics, "watch", endless)
         monkeypatch.setattr(Lifecycle, "run", endless)
-        for module, pause in ((kafka_side, "_RETRY_S"), (kafka_side, "_MIN_LEADERSHIP_INTERVAL_S")):
+        for module, pause in ((kafka_following, "RETRY_S"), (leadership, "MIN_INTERVAL_S")):
             monkeypatch.setattr(module, pause, 0.01)
-        monkeypatch.setattr(log_manager, "_LOOK_AGAIN_S", 0.01)
 
     def led_partitions(self) -> Mapping[str, frozenset[int]]:
         """As LeadershipReader."""
@@ -92,8 +101,8 @@ async def until_asked_in_vain(rig: AgentRig, answer: Answer) -> None:
     """So often that it would have gone on without by now, if it ever did."""
 
     def asked() -> bool:
-        if rig.rooms is not None:
-            rig.rooms.kafka.look_again()  # followers fetch
+        if rig.storage_run is not None:
+            rig.storage_run.kafka.leadership.look_again()  # followers fetch
         return answer.asked > 3
 
     await rig.until(asked)
@@ -101,10 +110,10 @@ async def until_asked_in_vain(rig: AgentRig, answer: Answer) -> None:
 
 async def expect_inline(rig: AgentRig, reason: str) -> None:
     """Nothing is led, and readyz says why."""
-    await rig.until(lambda: any(reason in told for told in rig.agent.not_ready()))
-    assert rig.rooms is not None
-    assert rig.rooms.write_path.mode_of(PARTITION, 100_000) is LinkMode.OFF
-    assert rig.rooms.write_path.status() == {}
+    await rig.until(lambda: any(reason in told for told in rig.agent.state.not_ready()))
+    assert rig.storage_run is not None
+    assert rig.storage_run.write_path.mode_of(PARTITION, 100_000) is LinkMode.OFF
+    assert rig.storage_run.write_path.status() == {}
 
 
 async def test_a_partition_is_taken_on_once_settings_metadata_leadership_and_its_leader_epochs_are_known(
@@ -120,4 +129,4 @@ async def test_a_partition_is_taken_on_once_settings_metadata_leadership_and_its
         await expect_inline(rig, "not known from where to upload")
         log.append(records=3)
         await rig.until(lambda: rig.uploaded_offset == 3)
-        await rig.until(lambda: not rig.agent.not_ready())
+        await rig.until(lambda: not rig.agent.state.not_ready())

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import PublicationBacklogFullError
 from plugin.errors import RemoteStorageError
+from rlm.lifecycle.caretaking import StoreRegistrations, publish_registration
 from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner
 from rlm.lifecycle.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
 from rlm.lifecycle.node_care import NodeCare
-from rlm.lifecycle.node_registrations import StoreRegistrations, publish_registration
 from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
 from rlm.lifecycle.orphans import Kind, MetadataBehindError
 from rlm.lifecycle.release import NEVER, ClusterView, LongTermTier, Tiers, TopicWatch

@@ -8,18 +8,17 @@ incarnation's was, as what an older one published may stand before it, unread.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from agent.archive_side import CareDuties
-from agent.identity import AgentIdentity
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.leader_epochs import LeaderEpochChain
-from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.store.archive_store import ArchiveStore, LogBounds
 from metadata_topic.store.store import RemoteWalMetadataStore
 from rlm.archive.archive_care import KnownLogs
 from rlm.lifecycle.cluster_observer import Observation
+from rlm.lifecycle.cluster_watch import KnownSettings
+from rlm.lifecycle.node_care import NodeRegistration
 from rlm.lifecycle.release import ClusterView
 from rlm.lifecycle.tiered_storage import LogEpochs
 from rlm.write_path.assignment import Assignment
@@ -27,30 +26,32 @@ from rlm.write_path.assignment import Assignment
 _NO_EPOCHS = LeaderEpochChain()
 
 
-class KnownSettings(Protocol):
-    """What is asked of `metadata_topic.settings.settings_topic.SettingsReader`."""
+@dataclass(frozen=True, slots=True)
+class CareDuties:
+    """What this agent takes care of now, and what it knows of the logs."""
 
-    @property
-    def topics(self) -> Mapping[str, TopicSettings]: ...
+    incarnations: Mapping[int, int]
+    """Broker id to the incarnation that is registered for its objects, where this agent is the caretaker; empty as
+    long as the metadata topic was not read beyond that registration."""
+    logs: KnownLogs
 
-    @property
-    def agents(self) -> Mapping[int, AgentRegistration]: ...
 
-
-class ArchiveKnowledge:
+class ArchivedTopics:
     """Told of the cluster in the event loop; asked on any thread."""
 
     def __init__(
         self,
-        identity: AgentIdentity,
+        own: NodeRegistration,
         store: RemoteWalMetadataStore,
         archive: ArchiveStore,
         settings: KnownSettings,
         archives_here: bool,
         clock: Callable[[], float],
     ) -> None:
-        """`archives_here` is whether this agent's own archive is on; `clock` is monotonic, in seconds."""
-        self._identity = identity
+        """`own` is this incarnation's registration; `archives_here` is whether this agent's own archive is on; `clock`
+        is monotonic, in seconds.
+        """
+        self._own = own
         self._store = store
         self._archive = archive
         self._settings = settings
@@ -84,8 +85,8 @@ class ArchiveKnowledge:
         return self._epochs.of(partition)
 
     def duties(self, brokers: Collection[int]) -> CareDuties:
-        """Those of the brokers that `Lifecycle.brokers_to_care_for` names, as far as their registrations were read."""
-        own = self._identity
+        """Those of the brokers that `Caretaking` names, as far as their registrations were read."""
+        own = self._own
         known = self._store.registration_of(own.broker_id)
         incarnations = {}
         if known is not None and known.incarnation == own.incarnation:

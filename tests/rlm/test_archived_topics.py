@@ -6,8 +6,6 @@ from typing import cast
 
 import pytest
 
-from agent.archive_knowledge import ArchiveKnowledge, KnownSettings
-from agent.identity import AgentIdentity
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.records.records import RemoteWalNodeRegistration
@@ -17,7 +15,10 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.archive.archive_tier import ArchiveTier
+from rlm.archive.archived_topics import ArchivedTopics
 from rlm.lifecycle.cluster_observer import Observation
+from rlm.lifecycle.cluster_watch import KnownSettings
+from rlm.lifecycle.node_care import NodeRegistration
 from rlm.lifecycle.release import ClusterView, Release, Tiers, release_of
 from rlm.write_path.assignment import Assignment
 
@@ -35,8 +36,8 @@ class Cluster:
     def __init__(self, archives_here: bool = True) -> None:
         self.store, self.archive = RemoteWalMetadataStore(), ArchiveStore()
         self.settings = SimpleNamespace(topics={"orders": TopicSettings(enable=True, archive=True)}, agents={})
-        self.knowledge = ArchiveKnowledge(
-            AgentIdentity("c", 1, 7, None, 0),
+        self.knowledge = ArchivedTopics(
+            NodeRegistration(1, 7, 1),
             self.store,
             self.archive,
             cast(KnownSettings, self.settings),

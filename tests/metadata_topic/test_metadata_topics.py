@@ -5,11 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from agent.metadata_topics import MetadataTopics, Place
-from agent.settings import AgentSettings
 from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, Broker
+from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
+from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC, Broker, MetadataTopicSettings
 from metadata_topic.topic.topic_requirements import TopicLayout
+
+GRACE_MS = 60_000
 
 
 class Cluster:
@@ -44,13 +45,14 @@ class Rig:
         self.cluster = Cluster()
         self.now_s = 100.0
         self.held: list[str | None] = []
+        self.longest_retention_ms: int | None = None
         self.agents = {number: self._agent(number) for number in (1, 2, 3)}
 
     def _agent(self, broker_id: int) -> MetadataTopics:
         pool = ThreadPoolExecutor(1)  # never used: looks are called by the test
         client = KafkaClientConfig("b:9092")
-        place = Place(broker_id, None)
-        made = MetadataTopics(client, AgentSettings(), place, pool, lambda: self.cluster, lambda: self.now_s)
+        plan = TopicPlan(MetadataTopicSettings(), GRACE_MS, lambda: self.longest_retention_ms)
+        made = MetadataTopics(client, plan, broker_id, pool, lambda: self.cluster, lambda: self.now_s)
         made.hold_publication = self.held.append
         return made
 
@@ -121,3 +123,13 @@ def test_another_number_of_partitions_is_no_problem() -> None:
     rig.cluster.topics[METADATA_TOPIC] = rig.cluster.topics[METADATA_TOPIC][:5]
     assert agent.look()
     assert agent.problems == ()
+
+
+def test_where_the_metadata_topic_alone_was_lost_it_is_made_with_the_retention_that_enabled_topics_need() -> None:
+    rig = Rig()
+    assert rig.agents[1].look()
+    first_ms = int(rig.cluster.configs[METADATA_TOPIC]["retention.ms"])
+    rig.longest_retention_ms = first_ms + 3_600_000
+    del rig.cluster.topics[METADATA_TOPIC], rig.cluster.configs[METADATA_TOPIC]
+    assert rig.agents[1].look()
+    assert int(rig.cluster.configs[METADATA_TOPIC]["retention.ms"]) >= first_ms + 3_600_000 + GRACE_MS

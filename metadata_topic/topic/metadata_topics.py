@@ -11,18 +11,15 @@ first look after it was mended.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cache
 
 import structlog
 
-from agent.setting_types import milliseconds
-from agent.settings import AgentSettings
 from metadata_topic.records.errors import MetadataTopicError, TopicNotKnownError
-from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.cluster_descriptions import DescriptionError
 from metadata_topic.topic.topic import (
     METADATA_TOPIC,
     SETTINGS_TOPIC,
@@ -32,8 +29,6 @@ from metadata_topic.topic.topic import (
     ensure_topics,
 )
 from metadata_topic.topic.topic_requirements import TopicNeeds, TopicProblem, retention_needed_ms, topic_problems
-from rlm.lifecycle.cluster_observer import ClusterObserver, ClusterUnknownError, longest_retention_ms
-from rlm.lifecycle.release import TopicWatch
 
 log = structlog.get_logger(__name__)
 
@@ -41,15 +36,19 @@ _RETRY_S = 0.5
 _LOOK_S = 5.0
 _TURN_S = 3.0
 _ADMIN_TIMEOUT_S = 10.0
-_SETTINGS_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the agent is."""
+class TopicPlan:
+    """How the topics are to be."""
 
-    broker_id: int
-    rack: str | None
+    made: MetadataTopicSettings
+    """How they are made."""
+    grace_ms: int
+    """Their records outlive an object's by so much."""
+    longest_retention_ms: Callable[[], int | None]
+    """The longest local retention of the topics that are on, asked anew where only the metadata topic was lost; None
+    when it is not known. Blocks. Raises MetadataTopicError."""
 
 
 class MetadataTopics:
@@ -58,26 +57,18 @@ class MetadataTopics:
     def __init__(
         self,
         client: KafkaClientConfig,
-        settings: AgentSettings,
-        place: Place,
+        plan: TopicPlan,
+        broker_id: int,
         threads: Executor,
         make_admin: Callable[[], AdminLike] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._client = client
-        self._place = place
+        self._plan = plan
+        self._broker_id = broker_id
         self._threads = threads
-        self._make_admin = make_admin or (lambda: confluent_admin(client, _ADMIN_TIMEOUT_S))
-        self._admin: AdminLike | None = None
+        self._admin = cache(make_admin or (lambda: confluent_admin(client, _ADMIN_TIMEOUT_S)))
         self._clock = clock
-        self._sleep = sleep
-        self._configured = MetadataTopicSettings(
-            settings.metadata.topic_num_partitions,
-            settings.metadata.topic_replication_factor,
-            milliseconds(settings.metadata.topic_retention_s),
-        )
-        self._grace_ms = milliseconds(settings.lifecycle.expiration_delete_grace_s)
         self._longest_local_retention_ms: int | None = None
         self._missing_since_s: float | None = None
         self.problems: tuple[TopicProblem, ...] = ()
@@ -87,13 +78,15 @@ class MetadataTopics:
 
     async def make(self) -> None:
         """Until both topics are there."""
-        while not await self._look():
-            await self._sleep(_RETRY_S)
+        while True:
+            if await self._look():
+                return
+            await asyncio.sleep(_RETRY_S)
 
     async def watch(self) -> None:
         """For as long as the agent runs."""
         while True:
-            await self._sleep(_RETRY_S if self._missing_since_s is not None else _LOOK_S)
+            await asyncio.sleep(_RETRY_S if self._missing_since_s is not None else _LOOK_S)
             await self._look()
 
     def local_retention_seen(self, longest_ms: int | None) -> None:
@@ -113,7 +106,7 @@ class MetadataTopics:
 
         Blocks. Raises MetadataTopicError.
         """
-        admin = self._admin = self._admin or self._make_admin()
+        admin = self._admin()
         missing = [topic for topic in (METADATA_TOPIC, SETTINGS_TOPIC) if admin.layout(topic) is None]
         if missing:
             if self._missing_since_s is None:
@@ -128,7 +121,7 @@ class MetadataTopics:
 
     def _is_my_turn(self, admin: AdminLike) -> bool:
         living = sorted(broker.broker_id for broker in admin.brokers())
-        before = sum(broker_id < self._place.broker_id for broker_id in living)
+        before = sum(broker_id < self._broker_id for broker_id in living)
         since_s = self._clock() if self._missing_since_s is None else self._missing_since_s
         return self._clock() - since_s >= before * _TURN_S
 
@@ -138,9 +131,9 @@ class MetadataTopics:
             raise TopicNotKnownError("describe topic", METADATA_TOPIC, "the broker does not know it")
         longest_ms = self._longest_local_retention_ms
         needs = TopicNeeds(
-            self._configured.replication_factor,
-            self._configured.min_insync_replicas,
-            None if longest_ms is None else retention_needed_ms(longest_ms, self._grace_ms),
+            self._plan.made.replication_factor,
+            self._plan.made.min_insync_replicas,
+            None if longest_ms is None else retention_needed_ms(longest_ms, self._plan.grace_ms),
         )
         config = admin.topic_config(METADATA_TOPIC)
         found = topic_problems(METADATA_TOPIC, config, layout.replicas, needs, self._client.bootstrap_servers)
@@ -163,20 +156,7 @@ class MetadataTopics:
         """With the retention that the topics which have the feature on need; they are known when only the metadata
         topic was lost. Where both topics are new, none has it on yet. Raises MetadataTopicError.
         """
-        from confluent_kafka import KafkaException
-
         if METADATA_TOPIC not in missing or SETTINGS_TOPIC in missing:
-            return self._configured
-        reader = SettingsReader(self._client, rack=self._place.rack)
-        reader.start()
-        try:
-            reader.wait_until_ready(_SETTINGS_TIMEOUT_S)
-            enabled = [name for name, topic in reader.topics.items() if topic.enable]
-            observer = ClusterObserver(self._client, self._place.broker_id, TopicWatch(0))
-            longest_ms = longest_retention_ms(observer.local_retentions_ms(enabled).values())
-        except (KafkaException, ClusterUnknownError, DescriptionError) as error:
-            log.warning("local_retention_unknown", error=str(error), consequence="the configured retention is taken")
-            return self._configured
-        finally:
-            reader.close()
-        return self._configured if longest_ms is None else self._configured.covering(longest_ms, self._grace_ms)
+            return self._plan.made
+        longest_ms = self._plan.longest_retention_ms()
+        return self._plan.made if longest_ms is None else self._plan.made.covering(longest_ms, self._plan.grace_ms)

@@ -1,14 +1,15 @@
-"""The archive put together as the agent does it: directories for both stores, a log directory on disk."""
+"""The archive with the limits that the agent gives it: directories for both stores, a log directory on disk."""
 
 import asyncio
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.archive_side import ArchiveParts, ArchiveSide, CareDuties, archive_links
+from agent.archive import archive_links, archiving_limits
 from agent.settings import AgentSettings
 from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import log_file_name
@@ -21,7 +22,7 @@ from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_object import OpenArchiveObject
 from plugin.archive_object_id import ArchiveObjectId
-from plugin.archive_storage import load_archive_storage
+from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.local_directory import LocalWalStorageManager
 from plugin.prices import Prices
 from plugin.remote_wal_storage_manager import StorageContext
@@ -30,7 +31,9 @@ from plugin.segment_metadata import (
     RemoteLogSegmentMetadataEntry,
     RemoteWalCombinedLogSegmentMetadata,
 )
-from rlm.archive.archive_care import ArchiveCare, KnownLogs
+from rlm.archive.archive_care import KnownLogs
+from rlm.archive.archived_topics import CareDuties
+from rlm.archive.archiving import ArchiveSources, Archiving
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.combine_task import Clocks
 from rlm.write_path.metrics import ArchiveMetrics
@@ -64,6 +67,11 @@ def _settings(**changes: object) -> AgentSettings:
     )
 
 
+def _load(tmp_path: Path) -> ObjectArchiveStorage:
+    where = {"directory": str(tmp_path / "archive")}
+    return load_archive_storage("plugin.local_directory.LocalWalStorageManager", None, where, CONTEXT)
+
+
 def _uploaded(tmp_path: Path) -> tuple[LocalWalStorageManager, RemoteWalMetadataStore, bytes]:
     storage = LocalWalStorageManager()
     storage.configure({"directory": str(tmp_path / "wal")}, CONTEXT)
@@ -83,33 +91,31 @@ async def test_a_led_partition_with_the_archive_on_is_archived(tmp_path: Path) -
     (directory / log_file_name(0)).write_bytes(raw)
     (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     topic = TopicInMemory()
-    side = ArchiveSide(
-        _settings(),
-        {"rsm.wal.archive.config.directory": str(tmp_path / "archive")},
-        CONTEXT,
+    archiving = Archiving(
+        partial(_load, tmp_path),
         CombinedSegmentId(1, 8, 0),
-        ArchiveParts(
-            storage, store, topic.archive, topic, ArchiveMetrics(CollectorRegistry()),
-            Clocks(time.monotonic, lambda: WALL_MS + 1), lambda: True,
-        ),
+        ArchiveSources("cluster", storage, store, topic.archive, topic, lambda: True),
+        archiving_limits(_settings()),
         lambda: CareDuties({1: 8}, KnownLogs({}, ())),
-    )  # fmt: skip
+        ArchiveMetrics(CollectorRegistry()),
+        Clocks(time.monotonic, lambda: WALL_MS + 1),
+    )
     assignment = Assignment(ORDERS, "orders", directory, LinkPolicy.COST, 20, archive=True)
-    side.assign([replace(assignment, archive=False)])
-    running = asyncio.create_task(side.run())
-    side.assign([assignment])
+    archiving.assign([replace(assignment, archive=False)])
+    running = asyncio.create_task(archiving.run())
+    archiving.assign([assignment])
     async with asyncio.timeout(10):
         await topic.committed.wait()
     ((object_id, _),) = topic.archive.objects(FINISHED)
-    assert side.storage is not None
-    assert side.missing is None
-    (stored,) = side.storage.list()
-    (run,) = side.storage.fetch_runs(stored)
-    assert object_id.writer_id < side.next_writer_id
-    assert side.storage.fetch(object_id, run.start_file_position, run.end_file_position) == raw
+    assert archiving.storage is not None
+    assert archiving.missing is None
+    (stored,) = archiving.storage.list()
+    (run,) = archiving.storage.fetch_runs(stored)
+    assert object_id.writer_id < archiving.next_writer_id
+    assert archiving.storage.fetch(object_id, run.start_file_position, run.end_file_position) == raw
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    side.close()
+    archiving.close()
     storage.close()
 
 
@@ -118,34 +124,29 @@ async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_pa
     storage, store, _ = _uploaded(tmp_path)
     topic = TopicInMemory()
     told = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    side = ArchiveSide(
-        _settings(**{"remote.wal.archive.storage.manager.class.name": name}),
-        {},
-        CONTEXT,
+
+    async def sleep(_seconds: float) -> None:
+        told.set()
+        await asyncio.Event().wait()
+
+    archiving = Archiving(
+        partial(load_archive_storage, name, None, {}, CONTEXT),
         CombinedSegmentId(1, 8, 0),
-        ArchiveParts(
-            storage, store, topic.archive, topic, ArchiveMetrics(CollectorRegistry()),
-            Clocks(time.monotonic, lambda: WALL_MS), lambda: True,
-        ),
+        ArchiveSources("cluster", storage, store, topic.archive, topic, lambda: True),
+        archiving_limits(_settings()),
         lambda: CareDuties({}, KnownLogs({}, ())),
-    )  # fmt: skip
-    load = side._load
-
-    def load_and_tell() -> None:
-        assert load() is None
-        loop.call_soon_threadsafe(told.set)
-
-    side._load = load_and_tell  # type: ignore[method-assign]
-    running = asyncio.create_task(side.run())
+        ArchiveMetrics(CollectorRegistry()),
+        Clocks(time.monotonic, lambda: WALL_MS),
+    )
+    running = asyncio.create_task(archiving.run(sleep))
     async with asyncio.timeout(10):
         await told.wait()
     assert not running.done()
-    assert side.missing is not None
-    assert "configure" in side.missing or "load" in side.missing
+    assert archiving.missing is not None
+    assert "configure" in archiving.missing or "load" in archiving.missing
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    side.close()
+    archiving.close()
     storage.close()
 
 
@@ -157,9 +158,7 @@ async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_pa
 async def test_orphans_are_healed_unless_it_is_the_metadata_that_seems_lost(
     tmp_path: Path, objects: int, doubt: str, writer_is_known: bool, healed: bool
 ) -> None:
-    archive_storage = load_archive_storage(
-        "plugin.local_directory.LocalWalStorageManager", None, {"directory": str(tmp_path / "archive")}, CONTEXT
-    )
+    archive_storage = _load(tmp_path)
     raw = batches(6, records=2)
     for sequence in range(objects):
         named = ArchiveObjectId(ORDERS, 0, 11, CombinedSegmentId(1, 7, sequence))
@@ -170,25 +169,22 @@ async def test_orphans_are_healed_unless_it_is_the_metadata_that_seems_lost(
     topic = TopicInMemory()
     duties = [CareDuties({}, KnownLogs({}, ()))]
     later_ms = time.time_ns() // 1_000_000 + 2 * 3_600_000
-    side = ArchiveSide(
-        _settings(),
-        {"rsm.wal.archive.config.directory": str(tmp_path / "archive")},
-        CONTEXT,
+    archiving = Archiving(
+        partial(_load, tmp_path),
         CombinedSegmentId(1, 8, 0),
-        ArchiveParts(
-            wal_storage, store, topic.archive, topic, ArchiveMetrics(CollectorRegistry()),
-            Clocks(time.monotonic, lambda: later_ms), lambda: True, lambda: doubt,
-        ),
+        ArchiveSources("cluster", wal_storage, store, topic.archive, topic, lambda: True, lambda: doubt),
+        archiving_limits(_settings()),
         lambda: duties[0],
-    )  # fmt: skip
-    metrics = ArchiveMetrics(CollectorRegistry())
+        ArchiveMetrics(CollectorRegistry()),
+        Clocks(time.monotonic, lambda: later_ms),
+    )
     if writer_is_known:
         store.apply(RemoteWalNodeRegistration(1, 7, 1, 0))
-    care = ArchiveCare(topic.archive, archive_storage, topic, side._care_limits(), metrics, store.knows_incarnation)
-    assert not side._search_orphans(care)
+    rounds = archiving.orphan_rounds(archiving.care_of(archive_storage))
+    assert not rounds.run_once()
     assert topic.archive.objects(DELETING) == []
     duties[0] = CareDuties({1: 8}, KnownLogs({}, ()))
-    assert side._search_orphans(care)
+    assert rounds.run_once()
     assert len(topic.archive.objects(DELETING)) == (objects if healed else 0)
     archive_storage.close()
     wal_storage.close()
@@ -202,10 +198,10 @@ def test_where_reading_from_the_archive_never_pays_only_topics_with_links_always
         }
     )
     prices = Prices.load()
-    usual = archive_links(settings, ArchiveStore(), prices)
+    usual = archive_links(settings.archive, ArchiveStore(), prices)
     dear = replace(prices, s3_standard=replace(prices.s3_standard, retrieval_gb=0.03))
-    never = archive_links(settings, ArchiveStore(), dear)
+    never = archive_links(settings.archive, ArchiveStore(), dear)
     assert usual is not None
     assert never is not None
     assert usual.min_run_bytes < 1 << 20 < 1 << 40 < never.min_run_bytes
-    assert archive_links(_settings(), ArchiveStore(), dear) is None
+    assert archive_links(_settings().archive, ArchiveStore(), dear) is None

@@ -1,0 +1,94 @@
+"""What the agent tells of itself. Called on the HTTP endpoint's threads, so it only reads snapshots."""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from agent.defects import Supervisor
+from agent.descriptors import DescriptorWatch
+from agent.identity import AgentIdentity
+from agent.relaying import Relaying
+
+if TYPE_CHECKING:
+    from agent.storage_run import StorageRun
+    from agent.storage_system import StorageSystem
+
+NOT_FORMATTED = "log directories are not formatted yet"
+
+
+@dataclass(slots=True)
+class AgentState:
+    """How far the agent has come. Changed in the event loop."""
+
+    broker_id: int
+    is_storage_enabled: bool
+    supervisor: Supervisor
+    descriptors: DescriptorWatch
+    identity: AgentIdentity | None = None
+    relaying: Relaying | None = None
+    """None before it begins."""
+    system: "StorageSystem | None" = None
+    """None while that is not begun, or off."""
+    is_stopping: bool = False
+
+    @property
+    def storage_run(self) -> "StorageRun | None":
+        """None too while it is made anew."""
+        return self.system.current if self.system is not None else None
+
+    def describe(self) -> dict[str, Any]:
+        """The state as JSON; little of it before relaying begins."""
+        identity, relaying, system, run = self.identity, self.relaying, self.system, self.storage_run
+        if identity is None or relaying is None:
+            return {"broker_id": self.broker_id, "partitions": []}
+        traffic = dict(relaying.metrics.traffic)
+        partitions = []
+        for partition, status in run.write_path.status().items() if run is not None else ():
+            moved = traffic.get(partition)
+            partitions.append(
+                asdict(status)
+                | {
+                    "linked_bytes": moved.linked_bytes if moved else 0,
+                    "inline_bytes": moved.inline_bytes if moved else 0,
+                }
+            )
+        return {
+            "broker_id": identity.broker_id,
+            "incarnation": (system or identity).incarnation,
+            "cluster_id": identity.cluster_id,
+            "storage_ready": relaying.storage.is_there,
+            "hydration_paused": relaying.hydration.segments.breaker.is_open,
+            "archive_reads_paused": relaying.hydration.archive.breaker.is_open,
+            "bypassed_agents": relaying.follower.bypassed,
+            "requests": asdict(relaying.storage.request_counts),
+            "metadata_pending": system.publisher.pending if system is not None else 0,
+            "metadata_stalled": system.publication.stalled_because if system is not None else None,
+            "enabled_topics": run.kafka.enabled_topics if run is not None else [],
+            "partitions": partitions,
+            "gaps": run.led_gaps.describe() if run is not None else [],
+        }
+
+    def objects(self) -> dict[str, Any]:
+        """What `remote-wal describe --objects` shows."""
+        run = self.storage_run
+        return run.objects() if run is not None else {"objects": [], "totals": []}
+
+    def not_ready(self) -> list[str]:
+        """What is missing for the agent to do all of its work."""
+        reasons = [f"{part} failed and begins anew: {defect}" for part, defect in sorted(self.supervisor.down.items())]
+        if self.is_stopping:
+            reasons.append("stopping")
+        if self.relaying is None:
+            reasons.append(NOT_FORMATTED)
+        elif self.is_storage_enabled:
+            reasons += self.system.missing if self.system is not None else ["starting"]
+        return reasons
+
+    def degraded(self) -> list[str]:
+        """What is not well, here or with others, or waits for a person, while the agent is ready itself."""
+        run = self.storage_run
+        bypassed = self.relaying.follower.bypassed if self.relaying is not None else []
+        told = [*(run.degraded if run is not None else ()), self.descriptors.shortage]
+        return [
+            *(f"the agent of broker {one} is dead, and bypassed inline" for one in bypassed),
+            *(reason for reason in told if reason),
+        ]

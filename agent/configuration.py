@@ -1,0 +1,36 @@
+"""What the agent is told by files, read once."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from agent.kafka_client import client_config
+from agent.settings import AgentSettings
+from kafka_log.server_properties import BrokerProperties
+from metadata_topic.topic.client_config import KafkaClientConfig
+from plugin.prices import DEFAULT_PRICES_FILE, Prices, StorePrices
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Of one broker and its agent."""
+
+    broker: BrokerProperties
+    settings: AgentSettings
+    client: KafkaClientConfig
+    prices: Prices
+
+    @classmethod
+    def load(cls, broker: BrokerProperties, settings: AgentSettings) -> Self:
+        """Raises AgentSettingsError, PriceError, OSError."""
+        prices = Prices.load(settings.link.prices_file or DEFAULT_PRICES_FILE)
+        return cls(broker, settings, client_config(broker, settings.client), prices)
+
+    @property
+    def store_prices(self) -> StorePrices:
+        """Of the store that combined segments are in."""
+        return self.prices.of_storage_manager(self.settings.storage.manager_class_name)
+
+    @property
+    def break_even_bytes(self) -> int:
+        """From which size on an object is cheaper than its bytes at the border."""
+        return self.prices.break_even_bytes(self.settings.link.remote_followers, self.store_prices)

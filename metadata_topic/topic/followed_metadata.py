@@ -1,0 +1,81 @@
+"""All that the metadata topic tells, kept up to date: the stores, the reading, the snapshots."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.snapshot_keeper import SnapshotKeeper
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.store.store_snapshots import StoreSnapshots
+from metadata_topic.store.topic_memory import TopicMemory
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
+from plugin.guarded_storage import GuardedStorageManager
+
+_READ_TO_END_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who reads."""
+
+    cluster_id: str
+    broker_id: int
+    incarnation: int
+    rack: str | None
+
+
+class FollowedMetadata:
+    """Reads on a thread of its own, from `start` to `close`. Any thread may ask."""
+
+    def __init__(
+        self,
+        client: KafkaClientConfig,
+        reader: Reader,
+        storage: GuardedStorageManager,
+        state_directory: Path,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """Snapshots lie in `storage`."""
+        self.store = RemoteWalMetadataStore()
+        self.archive = ArchiveStore()
+        keeper = SnapshotKeeper(storage, reader.cluster_id, reader.broker_id, reader.incarnation)
+        memory = TopicMemory(state_directory)
+        self._snapshots = StoreSnapshots(self.store, self.archive, keeper, storage, wall_ms, memory)
+        self.consumer = RemoteWalMetadataConsumer(
+            client, self.store, rack=reader.rack, load_snapshot=self._snapshots.load, archive=self.archive
+        )
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the stores hold all that was in the topic at the start."""
+        return self.consumer.ready
+
+    def was_read(self, timeout_s: float) -> bool:
+        """Blocks until that is so; False when time ran out."""
+        return self.consumer.wait_until_ready(timeout_s)
+
+    def read_to_end(self) -> bool:
+        """Blocks until the stores hold all that is in the topic now; False when that could not be had."""
+        return self.consumer.read_to_end(_READ_TO_END_TIMEOUT_S)
+
+    def is_whole(self) -> bool:
+        """The same; False too while the topic is in doubt, so that what it does not tell may have been told once."""
+        return self.read_to_end() and not self.store.topic.doubts
+
+    def doubt(self) -> str:
+        """What speaks against the topic, for people; empty when nothing does."""
+        return "; ".join(f"metadata topic {doubt}: {found}" for doubt, found in self.store.topic.doubts.items())
+
+    async def save_snapshots(self, interval_s: float) -> None:
+        """For ever. A store that is not read to its end yet would take the place of a better snapshot."""
+        await self._snapshots.run(interval_s, lambda: self.is_read)
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """The reading's counters, the store's, the snapshots' as `snapshots_x`, and `doubt_x` for each doubt."""
+        snapshots = {f"snapshots_{name}": count for name, count in self._snapshots.counters.items()}
+        doubts = {f"doubt_{doubt}": 1 for doubt in self.store.topic.doubts}
+        return Counter({**self.consumer.counters, **self.store.counters, **snapshots, **doubts})

@@ -1,0 +1,188 @@
+"""The archive of one agent: its store, its task and the care of its objects.
+
+Off the data path: when the archive's store is away, or refuses its settings, nothing is archived, and everything else
+goes on.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from metadata_topic.records.archive_records import ArchiveRecord
+from metadata_topic.records.metadata_publisher import MetadataPublisher
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
+from plugin.archive_storage import ObjectArchiveStorage
+from plugin.errors import RemoteStorageError
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.segment_metadata import CombinedSegmentId
+from rlm.archive.archive_care import ArchiveCare, CareLimits
+from rlm.archive.archive_orphans import ArchiveOrphanRounds
+from rlm.archive.archive_plan import StoreEntries
+from rlm.archive.archive_task import ArchiveAccess, ArchiveTaskLimits, RLMArchiveTask, log_view
+from rlm.archive.archived_topics import CareDuties
+from rlm.lifecycle.orphans import HealingLimits
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.combine_task import Clocks
+from rlm.write_path.metrics import ArchiveMetrics
+
+log = structlog.get_logger(__name__)
+
+_STORAGE_RETRY_S = 30.0
+_ORPHANS_RETRY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSources:
+    """What is archived from, and told to."""
+
+    cluster_id: str
+    wal_storage: RemoteWalStorageManager
+    wal: RemoteWalMetadataStore
+    archive: ArchiveStore
+    publisher: MetadataPublisher[ArchiveRecord]
+    read_to_end: Callable[[], bool]
+    """Blocks until the stores know all that is in the metadata topic now; False when that could not be had."""
+    topic_doubt: Callable[[], str] = str
+    """What speaks against concluding from what the metadata topic does not tell; empty when nothing does."""
+
+    def metadata_is_whole(self) -> bool:
+        """Whether the stores know all that was ever told."""
+        return self.read_to_end() and not self.topic_doubt()
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivingLimits:
+    """How much is done at once, and how often."""
+
+    task: ArchiveTaskLimits
+    care: CareLimits
+    care_interval_s: float
+    orphans_interval_s: float
+    healing: HealingLimits
+    heals: bool = True
+    """Whether orphans are healed, or only told."""
+
+
+class Archiving:
+    """Use it in the event loop."""
+
+    def __init__(
+        self,
+        load: Callable[[], ObjectArchiveStorage],
+        first_writer_id: CombinedSegmentId,
+        sources: ArchiveSources,
+        limits: ArchivingLimits,
+        duties: Callable[[], CareDuties],
+        metrics: ArchiveMetrics,
+        clocks: Clocks,
+    ) -> None:
+        """`load` blocks, and raises RemoteStorageError; `duties` is called on a thread, before each round of care."""
+        self._load = load
+        self._first_writer_id = first_writer_id
+        self._sources = sources
+        self._limits = limits
+        self._duties = duties
+        self._metrics = metrics
+        self._clocks = clocks
+        self._assignments: list[Assignment] = []
+        self._task: RLMArchiveTask | None = None
+        self.storage: ObjectArchiveStorage | None = None
+        """None until the archive's store has answered."""
+        self.missing: str | None = "no answer yet"
+        """Why there is no storage; None when there is."""
+
+    @property
+    def next_writer_id(self) -> CombinedSegmentId:
+        """For the next object, in the place of this one."""
+        return self._first_writer_id if self._task is None else self._task.next_writer_id
+
+    def assign(self, assignments: Iterable[Assignment]) -> None:
+        """The partitions that are led here now; those with the archive on are archived."""
+        self._assignments = [assignment for assignment in assignments if assignment.archive]
+        if self._task is not None:
+            self._task.assign(
+                (found.topic_id_partition, partial(log_view, found.directory)) for found in self._assignments
+            )
+
+    async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Archive until cancelled, whether or not the store is there.
+
+        Leaves what is under way as it is: a prepared object runs out of time. The store may be read from until `close`.
+        """
+        while (storage := await self._storage()) is None:
+            await sleep(_STORAGE_RETRY_S)
+        self.storage = storage
+        self._task = task = self._make_task(storage)
+        self.assign(self._assignments)
+        care = self.care_of(storage)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(task.run())
+            group.create_task(self._take_care(care, task, sleep))
+            group.create_task(self._look_for_orphans(self.orphan_rounds(care), sleep))
+
+    def close(self) -> None:
+        """Let go of the store."""
+        if self._task is not None:
+            self._task.close()
+        storage, self.storage = self.storage, None  # nobody begins to read from what is being closed
+        if storage is not None:
+            storage.close()
+
+    async def _storage(self) -> ObjectArchiveStorage | None:
+        try:
+            storage = await asyncio.to_thread(self._load)
+        except RemoteStorageError as error:
+            self.missing = str(error)
+            log.warning("archive_storage_not_there", error=str(error), consequence="nothing is archived")
+            return None
+        self.missing = None
+        return storage
+
+    async def _take_care(
+        self, care: ArchiveCare, task: RLMArchiveTask, sleep: Callable[[float], Awaitable[None]]
+    ) -> None:
+        while True:
+            await asyncio.to_thread(self._care_once, care, task)
+            await sleep(self._limits.care_interval_s)
+
+    def _care_once(self, care: ArchiveCare, task: RLMArchiveTask) -> None:
+        unsettled = task.unsettled
+        duties, now_ms = self._duties(), self._clocks.wall_ms()
+        care.run_once(now_ms, duties.incarnations, duties.logs, unsettled, self._sources.metadata_is_whole)
+
+    async def _look_for_orphans(self, rounds: ArchiveOrphanRounds, sleep: Callable[[float], Awaitable[None]]) -> None:
+        interval_s = self._limits.orphans_interval_s
+        while True:
+            searched = await asyncio.to_thread(rounds.run_once)
+            await sleep(interval_s if searched else min(interval_s, _ORPHANS_RETRY_S))
+
+    def care_of(self, storage: ObjectArchiveStorage) -> ArchiveCare:
+        """The care of the objects there."""
+        sources = self._sources
+        return ArchiveCare(
+            sources.archive, storage, sources.publisher, self._limits.care, self._metrics, sources.wal.knows_incarnation
+        )
+
+    def orphan_rounds(self, care: ArchiveCare) -> ArchiveOrphanRounds:
+        """The search for what is amiss among them."""
+        return ArchiveOrphanRounds(
+            care,
+            lambda: self._duties().incarnations,
+            self._sources.read_to_end,
+            self._sources.topic_doubt,
+            self._limits.healing,
+            self._limits.heals,
+            self._metrics,
+            self._clocks.wall_ms,
+        )
+
+    def _make_task(self, storage: ObjectArchiveStorage) -> RLMArchiveTask:
+        known = self._sources
+        access = ArchiveAccess(
+            known.cluster_id, known.wal_storage, storage, StoreEntries(known.wal), known.archive, known.publisher
+        )
+        return RLMArchiveTask(access, self._first_writer_id, self._limits.task, self._metrics, self._clocks)

@@ -1,0 +1,70 @@
+"""Asks the cluster from time to time, and hands on what it told. While it does not answer, the last word stays."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Executor
+from functools import cache
+from typing import Protocol
+
+import structlog
+
+from kafka_log.topic_partition import TopicId
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+from metadata_topic.topic.cluster_descriptions import DescriptionError
+from rlm.lifecycle.cluster_observer import ClusterObserver, ClusterUnknownError, Observation
+
+log = structlog.get_logger(__name__)
+
+
+class KnownSettings(Protocol):
+    """What is asked of `metadata_topic.settings.settings_topic.SettingsReader`."""
+
+    @property
+    def topics(self) -> Mapping[str, TopicSettings]: ...
+
+    @property
+    def agents(self) -> Mapping[int, AgentRegistration]: ...
+
+
+class ClusterWatch:
+    """Use it in the event loop; questions block, on `threads`."""
+
+    def __init__(
+        self,
+        make_observer: Callable[[], ClusterObserver],
+        wanted: Callable[[], set[TopicId]],
+        settings: KnownSettings,
+        on_observation: Callable[[Observation, int], None],
+        wall_ms: Callable[[], int],
+        threads: Executor,
+    ) -> None:
+        """`make_observer` is called with the first question; `wanted` are the topics that have objects.
+        `on_observation` is called in the event loop, with the time in milliseconds at which the cluster was asked.
+        """
+        self._observer = cache(make_observer)
+        self._wanted = wanted
+        self._settings = settings
+        self._on_observation = on_observation
+        self._wall_ms = wall_ms
+        self._threads = threads
+        self._names: Mapping[TopicId, str] = {}
+
+    async def run_once(self) -> None:
+        """One question, to all of the cluster."""
+        from confluent_kafka import KafkaException
+
+        wanted, now_ms = self._wanted(), self._wall_ms()
+        known = self._settings.topics
+        # Enabled ones that have no objects yet: how long they are kept counts for the metadata topic, too.
+        wanted |= {topic_id for topic_id, name in self._names.items() if name in known and known[name].enable}
+        try:
+            observation = await self._observe(wanted, tuple(known), now_ms)
+        except (KafkaException, ClusterUnknownError, DescriptionError) as error:
+            log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
+            return
+        self._names = observation.names
+        self._on_observation(observation, now_ms)
+
+    async def _observe(self, wanted: Collection[TopicId], heard_of: Collection[str], now_ms: int) -> Observation:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._observer().observe, wanted, heard_of, now_ms)

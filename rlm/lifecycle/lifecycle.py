@@ -1,0 +1,107 @@
+"""The life of combined segments after their upload: failover, care of nodes, expiration, orphans.
+
+None of it is on the path of replication, and all of it waits until the metadata topic was read to its end. While the
+cluster or the store does not answer, everything stays as it is.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import structlog
+
+from rlm.lifecycle.caretaking import Caretaking
+from rlm.lifecycle.cluster_watch import ClusterWatch
+from rlm.lifecycle.expiration_task import RLMWalExpirationTask
+from rlm.lifecycle.failover_task import FailoverTask
+from rlm.lifecycle.orphan_rounds import OrphanRounds
+from rlm.write_path.assignment import Assignment
+
+log = structlog.get_logger(__name__)
+
+_METADATA_WAIT_S = 5.0
+_ORPHANS_RETRY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleIntervals:
+    """In seconds."""
+
+    failover_s: float
+    cluster_s: float
+    expiration_s: float
+    orphans_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleTasks:
+    """What is run."""
+
+    failover: FailoverTask
+    cluster: ClusterWatch
+    caretaking: Caretaking
+    expiration: RLMWalExpirationTask
+    orphans: OrphanRounds
+
+
+class Lifecycle:
+    """Runs the tasks. Use it in the event loop."""
+
+    def __init__(
+        self,
+        tasks: LifecycleTasks,
+        intervals: LifecycleIntervals,
+        metadata_was_read: Callable[[float], bool],
+        threads: Executor,
+    ) -> None:
+        """`metadata_was_read` blocks for so many seconds at most; `threads` are shut down at the end of `run`."""
+        self._tasks = tasks
+        self._intervals = intervals
+        self._metadata_was_read = metadata_was_read
+        self._threads = threads
+        self.brokers_to_care_for = tasks.caretaking.brokers
+        """Whose objects may be deleted from here now; any thread may ask."""
+
+    def led(self, assignments: Sequence[Assignment]) -> None:
+        """These partitions are led here from now on."""
+        self._tasks.failover.led(assignments)
+
+    async def run(self) -> None:
+        """Run the tasks until cancelled; what is half done goes on at the next run, which is another object's."""
+        try:
+            await self.run_tasks()
+        finally:
+            self._tasks.expiration.close()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def run_tasks(self) -> None:
+        """The same, and lets go of nothing."""
+        loop = asyncio.get_running_loop()
+        while not await loop.run_in_executor(self._threads, self._metadata_was_read, _METADATA_WAIT_S):
+            log.info("lifecycle_waits", reason="the metadata topic is not read yet")
+        tasks, intervals = self._tasks, self._intervals
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_repeat(tasks.failover.run_once, intervals.failover_s, tasks.failover.led_changed))
+            group.create_task(_repeat(tasks.cluster.run_once, intervals.cluster_s))
+            group.create_task(_repeat(tasks.expiration.run_once, intervals.expiration_s))
+            group.create_task(self._look_for_orphans())
+
+    async def _look_for_orphans(self) -> None:
+        interval_s = self._intervals.orphans_s
+        await self._tasks.caretaking.cluster_seen.wait()
+        while True:
+            searched = await self._tasks.orphans.run_once()
+            await asyncio.sleep(interval_s if searched else min(interval_s, _ORPHANS_RETRY_S))
+
+
+async def _repeat(step: Callable[[], Awaitable[None]], interval_s: float, sooner: asyncio.Event | None = None) -> None:
+    sooner = sooner or asyncio.Event()
+    while True:
+        sooner.clear()
+        await step()
+        try:
+            async with asyncio.timeout(interval_s):
+                await sooner.wait()
+        except TimeoutError:
+            continue
