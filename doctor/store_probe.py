@@ -5,12 +5,10 @@ from itertools import islice
 
 from doctor.facts import ClockReading, StepFailure, Store, Unknown
 from kafka_log.server_properties import BrokerProperties
-from plugin.combined_segment import SealedCombinedSegment, SegmentHeader
 from plugin.errors import RemoteSegmentConflictError, RemoteStorageConfigError, RemoteStorageError
 from plugin.loading import load_storage_manager, settings_under_prefix
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
-from plugin.segment_metadata import CombinedSegmentId
 
 _KEYS_LOOKED_AT = 2000
 _RESOLUTION_MS = 1000
@@ -61,7 +59,7 @@ class _Probe:
     def __init__(
         self, manager: ObjectWalStorageManager, context: StorageContext, probe_id: str, wall_ms: Callable[[], int]
     ) -> None:
-        self._manager = manager
+        self._keys, self._requests = manager.keys, manager.requests
         self._context = context
         self._prefix, self._key = manager.keys.listable_probe(context.broker_id, probe_id)
         self._wall_ms = wall_ms
@@ -75,11 +73,11 @@ class _Probe:
             if self._step("put", lambda: self._write(_BODY)):
                 after_ms = self._wall_ms()
                 self._step("list", lambda: self._read_clock(before_ms, after_ms))
-                self._step("get", lambda: self._manager.read_object(self._key, 0, len(_BODY)))
+                self._step("get", lambda: self._requests.get(self._key, 0, len(_BODY)))
                 self._refuses_overwriting = self._overwrite()
         finally:
             # Also after a PUT of unknown outcome. What is not there is deleted without an error.
-            self._step("delete", lambda: self._manager.delete_object(self._key))
+            self._step("delete", lambda: self._requests.delete(self._key))
         return self._store()
 
     def _step(self, name: str, request: Callable[[], object]) -> bool:
@@ -91,11 +89,10 @@ class _Probe:
         return True
 
     def _write(self, body: bytes) -> None:
-        header = SegmentHeader(self._context.cluster_id, CombinedSegmentId(self._context.broker_id, 0, 0), 0)
-        self._manager.write_object(self._key, SealedCombinedSegment(header, (), (body,), len(body)))
+        self._requests.put(self._key, (body,), len(body))
 
     def _read_clock(self, before_ms: int, after_ms: int) -> None:
-        for listed in self._manager.list_objects(self._prefix):
+        for listed in self._requests.list(self._prefix):
             if listed.key == self._key:
                 self._clock = ClockReading(before_ms, after_ms, listed.last_modified_ms, _RESOLUTION_MS)
 
@@ -109,9 +106,9 @@ class _Probe:
         return False
 
     def _store(self) -> Store:
-        keys = self._manager.keys
+        keys = self._keys
         try:
-            listed = [item.key for item in islice(self._manager.list_objects(keys.prefix), _KEYS_LOOKED_AT + 1)]
+            listed = [item.key for item in islice(self._requests.list(keys.prefix), _KEYS_LOOKED_AT + 1)]
         except RemoteStorageError as error:
             return Store(self._failures, self._refuses_overwriting, self._clock, Unknown(str(error)))
         looked_at = listed[:_KEYS_LOOKED_AT]

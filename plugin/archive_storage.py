@@ -70,18 +70,19 @@ class ObjectArchiveStorage:
     def write(self, object_id: ArchiveObjectId, sealed: SealedCombinedSegment) -> None:
         """As `ArchiveStorage` says."""
         with defects_as_storage_errors("write", object_id):
-            self._manager.write_object(self._manager.keys.archive_key_of(object_id), sealed)
+            key = self._manager.keys.archive_key_of(object_id)
+            self._manager.requests.put(key, sealed.chunks, sealed.size_bytes)
 
     def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes:
         """As `ArchiveStorage` says."""
         with defects_as_storage_errors("fetch", object_id):
             key = self._manager.keys.archive_key_of(object_id)
-            return self._manager.read_object(key, start_position, end_position)
+            return self._manager.requests.get(key, start_position, end_position)
 
     def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
         """As `ArchiveStorage` says."""
         with defects_as_storage_errors("fetch metadata", stored.key):
-            header, runs = self._manager.read_footer(stored.key, stored.size_bytes)
+            header, runs = self._manager.requests.read_footer(stored.key, stored.size_bytes, self._manager.cluster_id)
         if header.combined_segment_id != stored.object_id.writer_id:
             raise RemoteSegmentCorruptError(
                 "fetch metadata", stored.key, f"was written as {header.combined_segment_id}"
@@ -95,12 +96,12 @@ class ObjectArchiveStorage:
     def delete(self, object_id: ArchiveObjectId) -> None:
         """As `ArchiveStorage` says."""
         with defects_as_storage_errors("delete", object_id):
-            self._manager.delete_object(self._manager.keys.archive_key_of(object_id))
+            self._manager.requests.delete(self._manager.keys.archive_key_of(object_id))
 
     def list(self, topic_id_partition: TopicIdPartition | None = None) -> Iterator[StoredArchiveObject]:
         """As `ArchiveStorage` says."""
         with defects_as_storage_errors("list", topic_id_partition or ""):
-            for item in self._manager.list_objects(self._manager.keys.archive_prefix(topic_id_partition)):
+            for item in self._manager.requests.list(self._manager.keys.archive_prefix(topic_id_partition)):
                 object_id = self._manager.keys.parse_archive(item.key)
                 if object_id is not None:
                     yield StoredArchiveObject(object_id, item.key, item.size_bytes, item.last_modified_ms)

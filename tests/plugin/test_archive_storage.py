@@ -126,8 +126,8 @@ def test_whatever_a_backend_raises_fails_the_one_call(backend: Backend, monkeypa
     def broken(*_: object) -> None:
         raise KeyError("a record's bytes")
 
-    for name in ("write_object", "read_object", "read_footer", "delete_object", "list_objects"):
-        monkeypatch.setattr(manager, name, broken)
+    for name in ("put", "get", "read_footer", "delete", "list"):
+        monkeypatch.setattr(manager.requests, name, broken)
     calls: list[Callable[[], object]] = [
         lambda: archive.write(object_id, sealed),
         lambda: archive.fetch(object_id, 0, 1),
