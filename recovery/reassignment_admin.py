@@ -74,7 +74,7 @@ class ReassignmentAdmin:
 
     def cluster(self) -> ClusterReplicas:
         """All brokers that live, and all partitions. Raises ReassignmentError."""
-        brokers = self._call("describe cluster", "", self._client.describe_cluster)["brokers"]
+        brokers = _call("describe cluster", "", self._client.describe_cluster)["brokers"]
         racks = {int(one["broker_id"]): one["rack"] for one in brokers if not one.get("is_fenced", False)}
         return ClusterReplicas(racks, tuple(self._partitions(None)))
 
@@ -87,7 +87,7 @@ class ReassignmentAdmin:
 
     def ongoing(self) -> list[OngoingMove]:
         """What the controller is reassigning, whoever asked for it. Raises ReassignmentError."""
-        listed = self._call("list reassignments", "", self._client.list_partition_reassignments)
+        listed = _call("list reassignments", "", self._client.list_partition_reassignments)
         return [
             OngoingMove(
                 TopicPartition(where.topic, where.partition),
@@ -99,7 +99,7 @@ class ReassignmentAdmin:
         ]
 
     def _partitions(self, topics: list[str] | None) -> Iterable[PartitionReplicas]:
-        for topic in self._call("describe topics", "", lambda: self._client.describe_topics(topics)):
+        for topic in _call("describe topics", "", lambda: self._client.describe_topics(topics)):
             if topic["error_code"]:
                 continue
             for one in topic["partitions"]:
@@ -117,7 +117,8 @@ class ReassignmentAdmin:
     def without_local_data(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Those whose log is on KIP-405's tier to its very end. Raises ReassignmentError."""
         wanted = list(partitions)
-        tiered = self._tiered_topics({where.topic for where in wanted})
+        topics = self._configs("topic", {where.topic for where in wanted}, _TIERED_TOPIC)
+        tiered = {name for name, entry in topics.items() if entry is not None and entry["value"] == "true"}
         asked = [where for where in wanted if where.topic in tiered]
         if not asked:
             return frozenset()
@@ -125,17 +126,13 @@ class ReassignmentAdmin:
         ends = self._offsets(asked, _LATEST)
         return frozenset(where for where in asked if ends[where] > 0 and last_tiered[where] + 1 == ends[where])
 
-    def _tiered_topics(self, topics: Collection[str]) -> set[str]:
-        found = self._configs("topic", topics, _TIERED_TOPIC)
-        return {name for name, entry in found.items() if entry is not None and entry["value"] == "true"}
-
     def _offsets(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
         from kafka import TopicPartition as Named
 
         names = {Named(where.topic, where.partition): where for where in partitions}
         if not names:
             return {}
-        found = self._call(
+        found = _call(
             "list offsets",
             f"of {len(names)} partitions",
             lambda: self._client.list_partition_offsets(dict.fromkeys(names, timestamp)),
@@ -149,7 +146,7 @@ class ReassignmentAdmin:
             numbers[where.topic].append(where.partition)
         if not numbers:
             return {}
-        answer = self._call("describe log directories", "", lambda: self._client.describe_log_dirs(dict(numbers)))
+        answer = _call("describe log directories", "", lambda: self._client.describe_log_dirs(dict(numbers)))
         return {
             (TopicPartition(topic["name"], one["partition_index"]), broker["broker"]): int(one["partition_size"])
             for broker in answer
@@ -174,7 +171,7 @@ class ReassignmentAdmin:
         from kafka.errors import NoReassignmentInProgressError
 
         names = {Named(where.topic, where.partition): replicas for where, replicas in wanted.items()}
-        answer = self._call(
+        answer = _call(
             "alter reassignments",
             f"of {len(names)} partitions",
             lambda: self._client.alter_partition_reassignments(names),
@@ -191,7 +188,7 @@ class ReassignmentAdmin:
         numbers: defaultdict[str, list[int]] = defaultdict(list)
         for where in partitions:
             numbers[where.topic].append(where.partition)
-        self._call(
+        _call(
             "elect leaders",
             ", ".join(sorted(numbers)),
             lambda: self._client.elect_leaders(0, dict(numbers), raise_errors=False),
@@ -222,7 +219,7 @@ class ReassignmentAdmin:
         resource = ConfigResource("broker", str(broker), {BEGIN_AT_TIER: change})
         key = f"{BEGIN_AT_TIER} of broker {broker}"
         try:
-            answer = self._call("set", key, lambda: self._client.alter_configs([resource], False, False))
+            answer = _call("set", key, lambda: self._client.alter_configs([resource], False, False))
         except ReassignmentError as error:
             raise ReassignmentSettingError("set", key, error.reason) from error
         result = answer["broker"][str(broker)]
@@ -235,25 +232,24 @@ class ReassignmentAdmin:
         resources = [ConfigResource(kind, name, [key]) for name in names]
         if not resources:
             return {}
-        answer = self._call(
-            "describe configs", key, lambda: self._client.describe_configs(resources, config_filter="all")
-        )
+        answer = _call("describe configs", key, lambda: self._client.describe_configs(resources, config_filter="all"))
         return {name: entries.get(key) for name, entries in answer[kind].items()}
 
-    def _call(self, operation: str, key: str, function: Callable[[], T]) -> T:
-        from kafka.errors import KafkaError
-        from tenacity import retry, retry_if_exception, stop_after_attempt, wait_exponential
 
-        patient = retry(
-            retry=retry_if_exception(lambda error: isinstance(error, KafkaError) and error.retriable),
-            stop=stop_after_attempt(_ATTEMPTS),
-            wait=wait_exponential(0.1, max=2.0),
-            reraise=True,
-        )
-        try:
-            return patient(function)()
-        except KafkaError as error:
-            raise ReassignmentError(operation, key, _text(error)) from error
+def _call(operation: str, key: str, function: Callable[[], T]) -> T:
+    from kafka.errors import KafkaError
+    from tenacity import retry, retry_if_exception, stop_after_attempt, wait_exponential
+
+    patient = retry(
+        retry=retry_if_exception(lambda error: isinstance(error, KafkaError) and error.retriable),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_exponential(0.1, max=2.0),
+        reraise=True,
+    )
+    try:
+        return patient(function)()
+    except KafkaError as error:
+        raise ReassignmentError(operation, key, _text(error)) from error
 
 
 def _text(error: BaseException) -> str:

@@ -100,8 +100,7 @@ class _Log:
     def __init__(self, job: RestoreJob, to_timestamp_ms: int | None) -> None:
         self._to_timestamp_ms = to_timestamp_ms
         self._planned_start = job.plan.start_offset
-        self.unusable: set[StoredRun] = set()
-        self.gone: set[StoredRun] = set()
+        self.unusable: dict[StoredRun, UnusableRunError] = {}
         self.gone_head: GoneHead | None = None
         self.failed: list[str] = []
         self._begin(job)
@@ -123,9 +122,11 @@ class _Log:
     def cannot_use(self, extent: Extent, error: UnusableRunError) -> None:
         log.warning("recovery_copy_unusable", log=self.job.name, error=str(error))
         self.failed.append(str(error))
-        self.unusable.add(extent.run)
-        if isinstance(error, GoneRunError):
-            self.gone.add(extent.run)
+        self.unusable[extent.run] = error
+
+    @property
+    def gone(self) -> set[StoredRun]:
+        return {run for run, error in self.unusable.items() if isinstance(error, GoneRunError)}
 
     def end_before(self, gap: Gap, *, is_gone: bool) -> None:
         """No copy is left of what comes next."""
