@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -96,16 +96,27 @@ class Acknowledgement:
 
 
 class Heartbeat:
-    """Writes a small record every 20 ms with acks=all, and times each acknowledgement."""
+    """Writes a record at each interval to partition 0, and times each acknowledgement."""
 
-    def __init__(self, bootstrap_servers: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str = PROBE_TOPIC.name,
+        *,
+        config: Mapping[str, object] | None = None,
+        interval_s: float = _HEARTBEAT_INTERVAL_S,
+        value: bytes = b"heartbeat",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`config` are librdkafka's keys, laid over those for acks=all and an idempotent producer."""
+        self._config = config or {}
         self._bootstrap_servers = bootstrap_servers
+        self._topic, self._value = topic, value
+        self._interval_s = interval_s
         self._clock = clock
         self._answers: list[Acknowledgement] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-        self.sent = 0
-        self.failed = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -120,8 +131,9 @@ class Heartbeat:
         self._thread.join(_DELIVERY_TIMEOUT_S + 5)
 
     @property
-    def acknowledged(self) -> int:
-        return len(self._answers)
+    def acknowledged_s(self) -> list[float]:
+        """When each was, that was."""
+        return [answer.acknowledged_s for answer in list(self._answers)]
 
     def longest_wait_s(self, from_s: float, to_s: float) -> float | None:
         """The longest wait of a heartbeat sent in that time; None when there was none."""
@@ -146,11 +158,12 @@ class Heartbeat:
                 "enable.idempotence": True,
                 "linger.ms": 0,
                 "delivery.timeout.ms": int(_DELIVERY_TIMEOUT_S * 1000),
+                **self._config,
             }
         )
         while not self._stop.is_set():
             self._beat(producer)
-            due = self._clock() + _HEARTBEAT_INTERVAL_S
+            due = self._clock() + self._interval_s
             while (left := due - self._clock()) > 0:
                 producer.poll(left)
         producer.flush(_DELIVERY_TIMEOUT_S)
@@ -161,11 +174,8 @@ class Heartbeat:
         def answered(error: "KafkaError | None", _message: "Message") -> None:
             if error is None:
                 self._answers.append(Acknowledgement(sent_s, self._clock()))
-            else:
-                self.failed += 1
 
-        self.sent += 1
-        producer.produce(PROBE_TOPIC.name, b"heartbeat", partition=0, on_delivery=answered)
+        producer.produce(self._topic, self._value, partition=0, on_delivery=answered)
 
 
 def performance_records(runs: Sequence[PerformanceRun]) -> dict[str, int]:

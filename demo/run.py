@@ -275,7 +275,7 @@ def _start_load(
     load = _Load(
         PerformanceLoad(cluster.tools),
         LedgerWorkload(cluster.bootstrap_servers, LEDGER_TOPIC.name, plan.ledger_producers()),
-        Heartbeat(cluster.bootstrap_servers, clock),
+        Heartbeat(cluster.bootstrap_servers, clock=clock),
         Sampler(cluster, progress.figures, clock),
     )
     undo.callback(load.performance.close)

@@ -5,7 +5,7 @@ change they differ for some milliseconds: to act on a change, wait for it by the
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,10 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fi
 
 from local_cluster.broker_config import KAFKAS_IN_SYNC
 from local_cluster.polling import WaitTimeoutError, wait_until
+from metadata_topic.topic.client_config import KafkaClientConfig
+from recovery.errors import ReassignmentError
+from recovery.reassignment_admin import ReassignmentAdmin
+from recovery.reassignment_plan import Move, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, NewTopic
@@ -216,28 +220,6 @@ class ClusterAdmin:
             timeout_s,
         )
 
-    def elect_preferred_leaders(self, topic: str) -> None:
-        """Make each partition's first replica its leader again. Raises ClusterAdminError."""
-        from confluent_kafka import ElectionType, KafkaError, TopicPartition
-
-        partitions = [TopicPartition(topic, state.partition) for state in self.partitions(topic)]
-        done = self.client.elect_leaders(ElectionType.PREFERRED, partitions).result(REQUEST_TIMEOUT_S)
-        for partition, error in done.items():
-            if error is not None and error.code() != KafkaError.ELECTION_NOT_NEEDED:
-                raise ClusterAdminError(f"elect the leader of {topic}-{partition.partition}: {error}")
-
-    def elect_uncleanly(self, topic: str, partition: int, broker_id: int, timeout_s: float = 60.0) -> None:
-        """Wait until this replica leads, which is not in sync, and the only one that lives. Raises WaitTimeoutError."""
-        from confluent_kafka import ElectionType, KafkaException, TopicPartition
-
-        def leads() -> bool:
-            with contextlib.suppress(KafkaException):
-                wanted = [TopicPartition(topic, partition)]
-                self.client.elect_leaders(ElectionType.UNCLEAN, wanted).result(REQUEST_TIMEOUT_S)
-            return self.leader_of(topic, partition) == broker_id
-
-        wait_until(leads, f"broker {broker_id} leads {topic}-{partition}", timeout_s, interval_s=0.5)
-
     def reassign(self, topic: str, replicas: Mapping[int, Sequence[int]], timeout_s: float = 120.0) -> None:
         """Give partitions other replicas (partition to broker ids), and wait until they are the only ones.
 
@@ -257,19 +239,11 @@ class ClusterAdmin:
 
     def begin_reassignment(self, topic: str, replicas: Mapping[int, Sequence[int]]) -> None:
         """The same without waiting. Raises ClusterAdminError."""
-        from kafka import TopicPartition
-        from kafka.admin import KafkaAdminClient
-        from kafka.errors import KafkaError
-
-        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))
-        try:
-            admin.alter_partition_reassignments(
-                {TopicPartition(topic, number): list(brokers) for number, brokers in replicas.items()}
-            )
-        except KafkaError as error:
-            raise ClusterAdminError(f"reassign {topic}: {error}") from error
-        finally:
-            admin.close()
+        with self._reassignments() as admin:
+            moves = [Move(TopicPartition(topic, number), (), tuple(brokers)) for number, brokers in replicas.items()]
+            refused = {where: why for where, why in admin.submit(moves).items() if why is not None}
+        if refused:
+            raise ClusterAdminError(f"reassign {topic}: {refused}")
 
     def move_leader(self, topic: str, partition: int, broker_id: int, timeout_s: float = 60.0) -> None:
         """Make an in-sync replica the preferred leader, and the leader.
@@ -285,8 +259,17 @@ class ClusterAdmin:
         wait_until(is_known, f"{topic}-{partition} is known", timeout_s)
         replicas = known[partition]
         self.reassign(topic, {partition: [broker_id, *(other for other in replicas if other != broker_id)]}, timeout_s)
-        self.elect_preferred_leaders(topic)
+        with self._reassignments() as admin:
+            admin.elect_preferred([TopicPartition(topic, number) for number in known])
         self.wait_for_leader(topic, partition, expected=broker_id, timeout_s=timeout_s)
+
+    @contextlib.contextmanager
+    def _reassignments(self) -> Iterator[ReassignmentAdmin]:
+        try:
+            with ReassignmentAdmin(KafkaClientConfig(self.bootstrap_servers), REQUEST_TIMEOUT_S) as admin:
+                yield admin
+        except ReassignmentError as error:
+            raise ClusterAdminError(str(error)) from error
 
     def _settle(self, futures: Mapping[str, object], order: str) -> None:
         from confluent_kafka import KafkaError, KafkaException

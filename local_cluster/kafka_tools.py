@@ -96,18 +96,7 @@ class KafkaTools:
         warmup_records: int = 0,
     ) -> ProducerPerformance:
         """Write records as fast as told (-1: as fast as possible). Raises KafkaToolError."""
-        arguments = [
-            "--bootstrap-server",
-            self._bootstrap_servers,
-            "--topic",
-            topic,
-            "--num-records",
-            str(records),
-            "--record-size",
-            str(record_bytes),
-            "--throughput",
-            str(records_per_s),
-        ]
+        arguments = self._arguments(topic, num_records=records, record_size=record_bytes, throughput=records_per_s)
         if warmup_records:
             arguments += ["--warmup-records", str(warmup_records)]
         if config:
@@ -118,16 +107,7 @@ class KafkaTools:
         self, topic: str, *, records: int, config: Mapping[str, str] | None = None, idle_timeout_s: float = 30
     ) -> ConsumerPerformance:
         """Read that many records from the start. Raises KafkaToolError."""
-        arguments = [
-            "--bootstrap-server",
-            self._bootstrap_servers,
-            "--topic",
-            topic,
-            "--num-records",
-            str(records),
-            "--timeout",
-            str(int(idle_timeout_s * 1000)),
-        ]
+        arguments = self._arguments(topic, num_records=records, timeout=int(idle_timeout_s * 1000))
         for key, value in (config or {}).items():
             arguments += ["--command-property", f"{key}={value}"]
         return parse_consumer_performance(self.run("org.apache.kafka.tools.ConsumerPerformance", arguments))
@@ -167,6 +147,10 @@ class KafkaTools:
         if process.returncode:
             raise KafkaToolError(f"{name} failed: {_end_of(complaints or output)}")
         return output
+
+    def _arguments(self, topic: str, **options: int) -> list[str]:
+        words = {"bootstrap-server": self._bootstrap_servers, "topic": topic, **options}
+        return [word for key, value in words.items() for word in (f"--{key.replace('_', '-')}", str(value))]
 
     def kill_running(self) -> None:
         """Kill the tools that other threads run here; their calls raise KafkaToolError."""

@@ -62,8 +62,8 @@ class PartitionComparison:
     """By broker."""
     compared_bytes: int
     """Of one replica."""
-    sha256: Mapping[int, str]
-    """Of the compared bytes, by broker."""
+    sha256: str
+    """Of the compared bytes of the first replica."""
     difference: ReplicaDifference | None
 
     @property
@@ -143,7 +143,6 @@ def compare_partition(topic: str, partition: int, directories: Mapping[int, Path
     start = max(log.start_offset() for log in logs.values())
     end = min(ends.values())
     streams = {broker: log.stream(start, end) for broker, log in logs.items()}
-    difference = _first_difference(streams)
     return PartitionComparison(
         topic,
         partition,
@@ -151,8 +150,8 @@ def compare_partition(topic: str, partition: int, directories: Mapping[int, Path
         end,
         ends,
         min(stream.size for stream in streams.values()),
-        {broker: stream.sha256() for broker, stream in streams.items()},
-        difference,
+        next(iter(streams.values())).sha256(),
+        _first_difference(streams),
     )
 
 

@@ -21,17 +21,25 @@ from typing import Annotated
 import typer
 
 from cli.tables import show, table
+from demo.load import Heartbeat
 from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
 from local_cluster.topic_switch import LINKED, set_topics
 from perf.agent_start import start_seconds
 from perf.clusters import started_cluster
+from perf.pauses import longest_pause
 from perf.replica_growth import ReplicaGrowth
-from perf.steady_load import SteadyLoad
 
 _AGENT, _OTHER = 3, 1
 """The broker whose agent is restarted, and one that it exchanges records with."""
 _PATIENCE_S = 60.0
+_RECORD_BYTES = 1000
+_PRODUCER = {
+    "enable.idempotence": False,
+    # Else librdkafka's own back-off after a retriable error would be measured.
+    "retry.backoff.ms": 10,
+    "retry.backoff.max.ms": 100,
+}
 _STEADY_S = 1.5
 """So long all flows before the agent is ended, and after it has come back."""
 _SUPERVISOR_S = 0.1
@@ -97,13 +105,19 @@ def restart(
 
 
 @contextmanager
-def _loaded(directory: Path, records_per_s: int) -> Iterator[tuple[LocalCluster, list[SteadyLoad]]]:
+def _loaded(directory: Path, records_per_s: int) -> Iterator[tuple[LocalCluster, list[Heartbeat]]]:
     with started_cluster(directory, AgentsMode()) as cluster:
         cluster.admin.create_topic(_IN, assignment=[[_OTHER, 2, _AGENT]])
         cluster.admin.create_topic(_OUT, assignment=[[_AGENT, _OTHER, 2]])
         set_topics(cluster.bootstrap_servers, (_IN, _OUT), LINKED)
         loads = [
-            SteadyLoad(cluster.bootstrap_servers, topic, records_per_s / 2, acks)
+            Heartbeat(
+                cluster.bootstrap_servers,
+                topic,
+                config={"acks": acks, **_PRODUCER},
+                interval_s=2 / records_per_s,
+                value=bytes(_RECORD_BYTES),
+            )
             for topic in (_IN, _OUT)
             for acks in ("1", "all")
         ]
@@ -113,10 +127,10 @@ def _loaded(directory: Path, records_per_s: int) -> Iterator[tuple[LocalCluster,
             yield cluster, loads
         finally:
             for load in loads:
-                load.stop()
+                load.abandon()
 
 
-def _restart(cluster: LocalCluster, loads: list[SteadyLoad], how: str) -> Restart:
+def _restart(cluster: LocalCluster, loads: list[Heartbeat], how: str) -> Restart:
     pause = threading.Event().wait
     cluster.wait_for_agent(_AGENT)
     for topic in (_IN, _OUT):
@@ -139,7 +153,8 @@ def _restart(cluster: LocalCluster, loads: list[SteadyLoad], how: str) -> Restar
             growth.wait_until_grown_since(time.monotonic(), _PATIENCE_S)
         pause(_STEADY_S)
         ended_s = time.monotonic()
-    acks_all = [load.longest_pause(begun_s, ended_s).length_s for load in loads if load.acks == "all"]
+    # Of each topic, the second.
+    acks_all = [longest_pause(load.acknowledged_s, begun_s, ended_s).length_s for load in loads[1::2]]
     return Restart(
         how,
         drained_s,

@@ -9,6 +9,7 @@ from tests.cluster.kernel_views import is_stopped
 from tests.cluster.recovery_commands import drilled_recovery, planned_recovery
 from tests.cluster.script import PATIENCE_S, Script
 from tests.cluster.stored_log import StoredLog, stored_log
+from tests.cluster.unclean_election import elect_uncleanly
 
 OLD, FOLLOWER, OTHERS = 1, 2, (2, 3)
 UPLOADED = "remote_wal_uploaded_segments_total"
@@ -66,7 +67,7 @@ def test_what_an_unclean_election_threw_away_is_told_and_does_not_come_back(
         wait_until(lambda: told_as_stored(script) == [2 * RECORDS], "all of it is stored", PATIENCE_S)
         cluster.broker(OLD).kill()
         cluster.start_agent(FOLLOWER, wait=False)
-        cluster.admin.elect_uncleanly(script.topic, 0, FOLLOWER)
+        elect_uncleanly(cluster.admin, script.topic, 0, FOLLOWER)
 
         removed = [(RECORDS, 2 * RECORDS)]
         wait_until(lambda: log.declared_dead() == removed, "what the election removed is told", PATIENCE_S)

@@ -31,6 +31,7 @@ from metadata_topic.topic.topic_follower import FollowSettings
 from plugin.segment_metadata import RemoteLogSegmentState
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.script import PATIENCE_S, Script
+from tests.cluster.unclean_election import elect_uncleanly
 
 EAGER = FollowSettings(fetch_min_bytes=1, fetch_wait_ms=100, batch_wait_ms=100, absence_check_ms=500)
 RECORD = b"\xa5" * 10_000
@@ -240,7 +241,7 @@ def test_what_an_unclean_election_threw_away_is_on_the_tier_and_is_never_counted
         # Broker 2 goes on from what it has.
         cluster.broker(1).kill()
         cluster.start_broker(2)
-        cluster.admin.elect_uncleanly(topic, 0, 2)
+        elect_uncleanly(cluster.admin, topic, 0, 2)
         old_epoch, _ = partition.leader_epochs().entries[0]
         wait_until(lambda: partition.leader_epochs().latest_epoch > old_epoch, "the epoch is begun", PATIENCE_S)
         log = partition.leader_epochs()
