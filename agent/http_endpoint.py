@@ -190,8 +190,11 @@ class HttpEndpoint:
         finally:
             await asyncio.to_thread(self.close)
 
-    def start(self, listener: Listener, on_defect: Callable[[Exception], object] = lambda _defect: None) -> None:
-        """Raises OSError when the address is taken. `on_defect` is called on the server's thread, if that ends."""
+    def start(self, listener: Listener, on_defect: Callable[[Exception], object] = lambda _defect: None) -> Address:
+        """Where it serves; for port 0, the port that was free.
+
+        `on_defect` is called on the server's thread, if that ends. Raises OSError when the address is taken.
+        """
         server = self._server = _Server(listener, self._answer, self._limits, self._metrics)
 
         def serve() -> None:
@@ -201,6 +204,7 @@ class HttpEndpoint:
                 on_defect(defect)
 
         threading.Thread(target=serve, name="http-endpoint", daemon=True).start()
+        return Address(server.server_name, server.server_port)
 
     def close(self) -> None:
         """Stop serving. Idempotent."""
