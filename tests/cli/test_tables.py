@@ -1,17 +1,41 @@
 """Tables for people are whole on a terminal of 80 columns."""
 
-import pytest
+import io
+import json
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
 
-from cli import describe, doctor
+import pytest
+from typer.testing import CliRunner
+
+import doctor.diagnosis
+import doctor.gathering
+from agent import settings_file
+from cli.main import build_app
 from doctor.findings import Finding, Level
+from metadata_topic.settings import settings_topic
 
 WIDTHS = ["80", "100"]
 
 
+def described(monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, object], *options: str) -> str:
+    """What `describe` shows where these are the agents' answers, by URL, and who is not among them is silent."""
+
+    def answer(url: str, timeout: float) -> io.BytesIO:
+        if url not in answers:
+            raise OSError("refused")
+        return io.BytesIO(json.dumps(answers[url]).encode())
+
+    agents = {broker_id: SimpleNamespace(http_endpoint=f"host-{broker_id}:19095") for broker_id in (101, 102)}
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({}, agents))
+    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    return CliRunner().invoke(build_app(), ["describe", "--bootstrap-server", "nowhere:1", *options]).stdout
+
+
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_partitions_and_agents_lose_no_figure(
-    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_partitions_and_agents_lose_no_figure(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     partition = {
         "topic": "a-topic-with-a-long-name-of-its-own", "partition": 128, "log_end_offset": 123456789,
@@ -19,13 +43,13 @@ def test_partitions_and_agents_lose_no_figure(
         "inline_bytes": 98_700_000,
     }  # fmt: skip
     agent = {
+        "broker_id": 101,
         "partitions": [partition], "storage_ready": True, "hydration_paused": False, "archive_reads_paused": True,
         "requests": {"put": 12345678, "get": 23456789}, "metadata_pending": 1234,
         "bypassed_agents": [102, 103],
         "gaps": [{"topic": "orders", "partition": 1, "from_offset": 50, "to_offset": 61, "reason": "retention"}],
     }  # fmt: skip
-    describe._print({101: agent}, {102: "host-102:19095: refused"})
-    shown = capsys.readouterr().out
+    shown = described(monkeypatch, {"http://host-101:19095/describe": agent})
     for figure in ("128", "101", "123456789", "123456700", "12.3 MB", "123 s", "987.6 GB", "98.7 MB", "12,345,678"):
         assert figure in shown
     assert "WAL only" in shown
@@ -37,34 +61,33 @@ def test_partitions_and_agents_lose_no_figure(
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_objects_lose_no_figure(
-    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_objects_lose_no_figure(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     row = {
         "broker_id": 101, "caretaker_broker_id": 102, "state": "DELETE_SEGMENT_FINISHED", "segments": 1_234_567,
         "bytes": 987_600_000_000, "oldest_age_ms": 604_800_000, "newest_age_ms": 1000,
     }  # fmt: skip
-    describe._print_objects({"objects": [row], "totals": []})
-    shown = capsys.readouterr().out
+    answer = {"objects": [row], "totals": []}
+    shown = described(monkeypatch, {"http://host-102:19095/objects": answer}, "--objects")
     for figure in ("101", "102", "DELETE_SEGMENT_FINISHED", "1,234,567", "987.6 GB", "604,800 s"):
         assert figure in shown
     assert "…" not in shown
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_findings_are_told_whole(
-    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_findings_are_told_whole(columns: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     key = "remote.wal.expiration.delete.grace.ms"
-    doctor._print(
-        [
-            Finding("metadata-topic-replication", Level.INFORMATION, "two replicas [of three]", ""),
-            Finding("deletion-grace", Level.WARNING, f"{key} is 1000", f"set {key} above replica.lag.time.max.ms"),
-        ]
-    )
-    shown = capsys.readouterr().out
+    findings = [
+        Finding("metadata-topic-replication", Level.INFORMATION, "two replicas [of three]", ""),
+        Finding("deletion-grace", Level.WARNING, f"{key} is 1000", f"set {key} above replica.lag.time.max.ms"),
+    ]
+    monkeypatch.setattr(settings_file, "agent_settings", lambda *_: None)
+    monkeypatch.setattr(doctor.gathering, "gather", lambda *_: None)
+    monkeypatch.setattr(doctor.diagnosis, "diagnose", lambda _facts: findings)
+    monkeypatch.chdir(tmp_path)
+    Path("server.properties").write_text("node.id=1\n")
+    shown = CliRunner().invoke(build_app(), ["doctor", "--broker-config", "server.properties"]).stdout
     assert "metadata-topic-replication" in shown
     assert "information" in shown
     assert "[of three]" in shown

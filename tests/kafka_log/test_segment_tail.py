@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kafka_log.errors import MalformedFileError
+from kafka_log.open_files import LogFile, OpenFiles
 from kafka_log.segment_tail import (
     UNKNOWN_OFFSET,
     Gap,
@@ -99,20 +100,29 @@ def test_a_roll_is_followed(log: LogWriter) -> None:
     assert result.records == raw_of(log, 2)
 
 
-def test_what_was_appended_just_before_a_roll_is_not_skipped(log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+class RolledWhileRead(OpenFiles):
+    """A broker appends, rolls and appends again right behind the next read."""
+
+    def __init__(self, log: LogWriter) -> None:
+        super().__init__()
+        self.log = log
+        self.is_next = False
+
+    def unpin(self, file: LogFile) -> None:
+        super().unpin(file)
+        if self.is_next:
+            self.is_next = False
+            self.log.append(1)
+            self.log.roll()
+            self.log.append(1)
+
+
+def test_what_was_appended_just_before_a_roll_is_not_skipped(log: LogWriter) -> None:
     log.append(1)
-    tail = SegmentTail(log.path, 0)
+    files = RolledWhileRead(log)
+    tail = SegmentTail(log.path, 0, files)
     tail.read(MANY)
-    at_end = tail._nothing_whole
-
-    def append_and_roll_first(*arguments: Any) -> Any:
-        monkeypatch.undo()
-        log.append(1)
-        log.roll()
-        log.append(1)
-        return at_end(*arguments)
-
-    monkeypatch.setattr(tail, "_nothing_whole", append_and_roll_first)
+    files.is_next = True
     assert tail.read(MANY).records == log.batches[1].raw
     assert tail.read(MANY) == (log.batches[2].raw, [(2, 2, 0, *tail_span(log, 2))], (Rolled(2),))
 

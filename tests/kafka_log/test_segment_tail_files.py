@@ -98,22 +98,27 @@ def test_a_directory_that_never_was_is_reported(tmp_path: Path) -> None:
     assert SegmentTail(tmp_path / "none-0", 5).read(MANY) == (b"", [], (LogDeleted(),))
 
 
-def test_a_disk_error_names_the_directory_and_loses_no_event(log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+class FailingDisk(OpenFiles):
+    """A tail finds its position by one look into the file, and reads by the next, which fails."""
+
+    looks = 0
+
+    def pin(self, file: LogFile) -> int:
+        self.looks += 1
+        if self.looks == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        return super().pin(file)
+
+
+def test_a_disk_error_names_the_directory_and_loses_no_event(log: LogWriter) -> None:
     log.append(3)
     log.roll()
     log.append(1)
     log.remove_oldest()
-    tail = SegmentTail(log.path, 0)
-    aligned = tail._align
-
-    def fail_after_aligning(target: int) -> bool:
-        aligned(target)
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(tail, "_align", fail_after_aligning)
+    tail = SegmentTail(log.path, 0, FailingDisk())
     with pytest.raises(LogDirectoryError, match=r"topic-0.*Input/output error"):
         tail.read(MANY)
-    monkeypatch.undo()
+    assert tail.has_untold
     assert tail.read(MANY).events == (Gap(0, 3),)
 
 

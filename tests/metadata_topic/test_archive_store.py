@@ -1,6 +1,7 @@
 """What is archived: any order of records gives the same answers, and the answers are a plain search's."""
 
 import random
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from hypothesis import given, settings
@@ -44,9 +45,16 @@ def test_only_a_committed_object_is_found() -> None:
 
 
 def test_the_state_of_a_known_object_is_told_while_another_thread_looks_over_all_of_them() -> None:
-    store = store_of(committed(object_id(1, 0, 9)))
-    with store._lock, ThreadPoolExecutor(1) as pool:
-        assert pool.submit(store.state_of, object_id(1, 0, 9)).result(10.0) is FINISHED
+    named = object_id(1, 0, 9)
+    store, told = ArchiveStore(), []
+    with ThreadPoolExecutor(1) as pool:
+
+        def records() -> Iterator[ArchiveRecord]:
+            yield committed(named)
+            told.append(pool.submit(store.state_of, named).result(10.0))
+
+        store.restore({}, records())  # which holds all of it meanwhile
+    assert told == [FINISHED]
 
 
 def test_a_late_commit_never_revives_what_is_being_deleted() -> None:

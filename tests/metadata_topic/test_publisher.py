@@ -11,6 +11,7 @@ from local_cluster.polling import wait_until
 from metadata_topic.records import archive_records, serde
 from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.records.records import PublishedSegment, RemoteWalNodeRegistration
+from metadata_topic.records.usage_record import UsageRecord, encode_usage, encode_usage_key
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.publication_queue import DEFAULT_SETTINGS, PublisherSettings
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
@@ -115,8 +116,10 @@ def test_whatever_is_about_a_brokers_objects_goes_to_that_brokers_partition() ->
         publisher.publish(segment(1, state=DELETING, broker_id=4))
         publisher.publish(dead(1, entry(0, 9), broker_id=4))
         publisher.publish(archived := committed(object_id(1, 0, 9, broker_id=4)))
+        publisher.publish(usage := UsageRecord(4, 7, 2, 2, 1, None, (), (), ()))
         assert publisher.flush(10.0)
-        assert [partition for partition, *_ in kafka.log] == [4, 4, 4, 4]
+        assert [partition for partition, *_ in kafka.log] == [4, 4, 4, 4, 4]
+        assert kafka.log[4][1:] == (encode_usage_key(usage), encode_usage(usage))
         _, key, value = kafka.log[0]
         assert serde.decode(key, value) == registration
         _, key, value = kafka.log[3]

@@ -81,10 +81,11 @@ def test_only_a_store_that_has_read_on_is_saved() -> None:
     assert not snapshots.save_if_changed()
     store.apply(RemoteWalCombinedLogSegmentMetadata(SEGMENT._replace(sequence=9), (), FINISHED, 5, 10), (0, 9))
     assert snapshots.save_if_changed()
-    restarted = _snapshots(RemoteWalMetadataStore(), storage)
+    store_of_the_next = RemoteWalMetadataStore()
+    restarted = _snapshots(store_of_the_next, storage)
     image = restarted.load()
     assert image is not None
-    restarted._store.restore(image)
+    store_of_the_next.restore(image)
     assert not restarted.save_if_changed()
 
 

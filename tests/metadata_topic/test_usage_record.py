@@ -1,7 +1,5 @@
 """Usage records: what is written is read, and nothing else is taken for one."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +19,7 @@ from metadata_topic.records.usage_record import (
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
-from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
-from metadata_topic.topic.topic_follower import TopicRecord
+from tests.metadata_topic.fake_topic import FakeTopic
 
 counts = st.integers(0, 2**64 - 1)
 brokers = st.integers(-1, 2**31 - 1)
@@ -100,15 +97,11 @@ def test_an_agent_that_knows_no_usage_keeps_it_for_newer_ones() -> None:
 
 
 def test_agents_pass_usage_over() -> None:
-    store = RemoteWalMetadataStore()
-    consumer = RemoteWalMetadataConsumer(KafkaClientConfig(""), store)
-    consumer._take([TopicRecord(0, 5, encode_usage_key(RECORD), encode_usage(RECORD))])
-    assert store.progress == {0: 6}
+    store, topic = RemoteWalMetadataStore(), FakeTopic()
+    topic.append(encode_usage_key(RECORD), encode_usage(RECORD))
+    consumer = RemoteWalMetadataConsumer(KafkaClientConfig(""), store, consumer_factory=topic.consumer)
+    consumer.start()
+    assert consumer.wait_until_ready(10.0)
+    consumer.close()
+    assert store.progress == {0: 1}
     assert not [name for name in store.counters if name.startswith("unknown")]
-
-
-def test_usage_goes_to_the_partition_of_its_broker() -> None:
-    publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 3, time.monotonic)
-    publisher.publish(RECORD)
-    [waiting] = publisher._waiting
-    assert (waiting.broker_id, waiting.key, waiting.value) == (3, encode_usage_key(RECORD), encode_usage(RECORD))

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -229,10 +228,15 @@ def test_an_election_that_never_happens_is_told_again_and_then_fails() -> None:
 
 
 def test_the_table_knows_no_way_out_of_an_end() -> None:
-    reassignment = Reassignment([request(0)], LIMITS)
-    reassignment.cancel(0.0)
-    with pytest.raises(ValueError, match="does not go from cancelled"):
-        reassignment._go(reassignment.progress[where(0)], MoveState.DONE, 1.0)
+    play = Play([request(0, tail=True)])
+    play.reassignment.cancel(0.0)
+    play.controller.finish(where(0))
+    play.reassignment.tail_uploaded(where(0), 1.0)
+    play.reassignment.submitted(where(0), None, 1.0)
+    play.reassignment.submitted(where(0), "too late", 1.0)
+    play.step(1000.0)
+    assert not play.asked
+    assert play.reassignment.progress[where(0)].state is MoveState.CANCELLED
 
 
 @settings(max_examples=100, deadline=None)
