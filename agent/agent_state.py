@@ -40,7 +40,7 @@ class AgentState:
         identity, relaying, system, run = self.identity, self.relaying, self.system, self.storage_run
         if identity is None or relaying is None:
             return {"broker_id": self.broker_id, "partitions": []}
-        traffic = dict(relaying.metrics.traffic)
+        traffic = dict(relaying.metrics.traffic.by_partition)
         partitions = []
         for partition, status in run.write_path.status().items() if run is not None else ():
             moved = traffic.get(partition)

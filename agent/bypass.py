@@ -6,6 +6,7 @@ SASL_PLAINTEXT, the local broker itself logs in there, so the listener must want
 """
 
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,14 +72,19 @@ def _check_files(settings: AgentSettings, protocol: str, file: Path) -> None:
         )
 
 
-def bypass(broker: BrokerProperties, settings: AgentSettings, client: KafkaClientConfig) -> Bypass | None:
-    """None where dead agents are not bypassed. Raises AgentSettingsError when there is no login for a listener."""
+def bypass(
+    broker: BrokerProperties, settings: AgentSettings, client: KafkaClientConfig, clock: Callable[[], float]
+) -> Bypass | None:
+    """None where dead agents are not bypassed. Raises AgentSettingsError when there is no login for a listener.
+
+    `clock` gives monotonic seconds.
+    """
     brokers = {one: where for one, where in settings.bypass.brokers.items() if one != broker.node_id}
     if not brokers:
         return None
     limits = RouteLimits(settings.bypass.after_s, settings.bypass.return_after_s)
     wants_login = settings.bypass.security_protocol.startswith("SASL") and not _broker_logs_in(broker)
-    return Bypass(brokers, limits, lambda: tls_context(settings), _login(client).on if wants_login else None)
+    return Bypass(brokers, limits, lambda: tls_context(settings), clock, _login(client).on if wants_login else None)
 
 
 def _broker_logs_in(broker: BrokerProperties) -> bool:

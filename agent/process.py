@@ -124,7 +124,7 @@ class Agent:
         broker, manager, state = self._configuration.broker, self._handover.manager, self.state
         incarnation = self._lock.next_incarnation(wall_ms)
         identity = AgentIdentity(formatted.cluster_id, broker.node_id, incarnation, broker.rack, wall_ms())
-        relaying = build_relaying(self._configuration, identity, self.registry, self._archive_storage)
+        relaying = build_relaying(self._configuration, identity, self.registry, self._archive_storage, time.monotonic)
         await relaying.start(self._configuration, self._handover.sockets)
         state.identity, state.relaying = identity, relaying
         self._handover.sockets.close_rest()

@@ -3,7 +3,6 @@
 It stands on nothing that may fail beside it: the write path and object storage come late, and may go again.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -75,16 +74,19 @@ def build_relaying(
     identity: AgentIdentity,
     registry: CollectorRegistry,
     archive: Callable[[], ArchiveReads | None],
+    clock: Callable[[], float],
 ) -> Relaying:
-    """`archive` gives the archive's store, as soon as it is there."""
+    """`archive` gives the archive's store, as soon as it is there; `clock` gives monotonic seconds."""
     settings, broker = configuration.settings, configuration.broker
-    storage, write_path = GuardedStorageManager(*_ceilings(settings.alarms)), GuardedWritePath()
+    storage, write_path = GuardedStorageManager(*_ceilings(settings.alarms, clock)), GuardedWritePath()
     stage_times, metrics = StageTimes(registry), ReplicationMetrics(registry)
     hello, frames = own_hello(identity, archives=settings.archive.enable), frame_bytes(settings)
     limits = HydrationLimits(settings.hydration.thread_pool_size, settings.hydration.cache_bytes)
-    hydration = HydrationCache(storage, limits, stage_times, metrics, archive=archive)
-    catch_up_reads = CatchUpReads(hydration, catch_up_read_limits(settings.catch_up, settings.hydration), metrics)
-    leader = LeaderProxy(_leader_context(configuration, hello, frames, write_path, stage_times, metrics))
+    hydration = HydrationCache(storage, limits, stage_times, metrics, clock, archive)
+    catch_up_reads = CatchUpReads(
+        hydration, catch_up_read_limits(settings.catch_up, settings.hydration), metrics, clock
+    )
+    leader = LeaderProxy(_leader_context(configuration, hello, frames, write_path, stage_times, metrics, clock))
     tls = peer_tls(settings.tls)
     follower_context = FollowerContext(
         hello,
@@ -94,15 +96,15 @@ def build_relaying(
         metrics,
         catch_up_reads,
         tls.client_context if tls else lambda: None,
+        clock,
         budget=_frame_budget("from_leaders", frames.from_leaders, metrics),
     )
-    past = bypass(broker, settings, configuration.client)
+    past = bypass(broker, settings, configuration.client, clock)
     follower = FollowerProxy(follower_context, peer_addresses(broker, settings.peers), past)
     return Relaying(leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics)
 
 
-def _ceilings(settings: AlarmSettings) -> tuple[RequestCeiling, RequestCeiling]:
-    clock = time.monotonic
+def _ceilings(settings: AlarmSettings, clock: Callable[[], float]) -> tuple[RequestCeiling, RequestCeiling]:
     return (
         RequestCeiling("PUT", settings.store_puts_per_minute, "remote.wal.store.puts.per.minute", clock),
         RequestCeiling("GET", settings.store_gets_per_minute, "remote.wal.store.gets.per.minute", clock),
@@ -145,15 +147,16 @@ def _leader_context(
     write_path: GuardedWritePath,
     stage_times: StageTimes,
     metrics: ReplicationMetrics,
+    clock: Callable[[], float],
 ) -> LeaderContext:
     broker, settings = configuration.broker, configuration.settings
     limits = _leader_limits(configuration)
-    context = LeaderContext(hello, limits, broker_listener(broker), write_path, stage_times, metrics)
+    context = LeaderContext(hello, limits, broker_listener(broker), write_path, stage_times, metrics, clock)
     ahead = CatchUpLimits(settings.catch_up.read_ahead_bytes)
     return replace(
         context,
         budget=_frame_budget("to_followers", frames.to_followers, metrics),
         request_budget=_frame_budget("requests", frames.requests, metrics),
         followers=frozenset(peer_addresses(broker, settings.peers)),
-        catch_up=CatchUp(context.index, write_path, ahead, metrics),
+        catch_up=CatchUp(context.index, write_path, ahead, metrics, clock),
     )

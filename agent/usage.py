@@ -104,10 +104,10 @@ class UsageReport:
             ),
             tuple(
                 FollowerUsage(follower, moved.peer_bytes, moved.stock_bytes)
-                for follower, moved in metrics.by_follower.items()
+                for follower, moved in metrics.traffic.by_follower.items()
             ),
             tuple(
                 TopicUsage(topic_id, follower, moved.linked_bytes, moved.inline_bytes)
-                for (topic_id, follower), moved in metrics.by_topic.items()
+                for (topic_id, follower), moved in metrics.traffic.by_topic.items()
             ),
         )  # fmt: skip

@@ -59,7 +59,7 @@ class BypassRelay:
                 self._first_fetch = _fetch_header(frame)
             self._asked = True
             self._leader.write_frame(frame)
-            self._metrics.bypass_bytes.labels("sent").inc(SIZE_PREFIX.size + len(frame))
+            self._metrics.bypass.bytes.labels("sent").inc(SIZE_PREFIX.size + len(frame))
             await self._leader.drain()
 
     async def _relay_responses(self) -> None:
@@ -68,7 +68,7 @@ class BypassRelay:
             if self._first_fetch is not None:
                 self._look(frame, self._first_fetch)
             self._broker.write_frame(frame)
-            self._metrics.bypass_bytes.labels("received").inc(SIZE_PREFIX.size + len(frame))
+            self._metrics.bypass.bytes.labels("received").inc(SIZE_PREFIX.size + len(frame))
             await self._broker.drain()
 
     def _look(self, frame: Buffer, request: RequestHeader) -> None:

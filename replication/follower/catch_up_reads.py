@@ -10,7 +10,6 @@ is missing there is planned, so nothing is read twice. Used from the event loop 
 
 import asyncio
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -34,7 +33,7 @@ class CatchUpReads:
         cache: HydrationCache,
         limits: CatchUpReadLimits,
         metrics: ReplicationMetrics,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
         pool: Callable[[int, str], Executor] = thread_pool,
     ) -> None:
         """`pool` makes so many threads of that name."""
@@ -85,8 +84,8 @@ class CatchUpReads:
         if not self._cache.may_read(object_id, now_s):
             return "breaker_open"
         wait_s = self._quota.plan(size, now_s)
-        self._metrics.catch_up_read_bytes.inc(size)
-        self._metrics.catch_up_wait_seconds.inc(wait_s)
+        self._metrics.catch_up.read_bytes.inc(size)
+        self._metrics.catch_up.wait_seconds.inc(wait_s)
         wanted = self._cache.ranges.reading(object_id, start, end)
         if wait_s > 0:
             asyncio.get_running_loop().call_later(wait_s, self._begin, wanted)

@@ -12,7 +12,6 @@ One `_FollowerRelay` serves one connection of the broker. Either side's end ends
 import asyncio
 import contextlib
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -73,7 +72,8 @@ class FollowerContext:
     metrics: ReplicationMetrics
     catch_up: CatchUpReads
     tls: Callable[[], ssl.SSLContext | None]
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float]
+    """Monotonic seconds."""
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     """For the leaders' agents' messages, and for the bytes that responses are put together from."""
 

@@ -10,7 +10,6 @@ the caller names (`replication.follower.catch_up_reads`).
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -54,7 +53,7 @@ class HydrationCache:
         limits: HydrationLimits,
         stage_times: StageTimes,
         metrics: ReplicationMetrics,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
         archive: Callable[[], ArchiveReads | None] = lambda: None,
         pool: Callable[[int, str], Executor] = thread_pool,
     ) -> None:

@@ -11,7 +11,6 @@ back is found by probes; no connection of the broker is risked for it.
 
 import asyncio
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -40,9 +39,10 @@ class Bypass:
     limits: RouteLimits
     tls: Callable[[], ssl.SSLContext | None]
     """Made anew for each connection, so that rotated files take effect."""
+    clock: Callable[[], float]
+    """Monotonic seconds."""
     login: Callable[[FramedConnection], Awaitable[None]] | None = None
     """The agent's own, on each connection; None: the local broker's frames begin at once. Raises as AgentWay.reach."""
-    clock: Callable[[], float] = time.monotonic
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +193,8 @@ class LeaderBypass:
             )
         else:
             log.warning("agent_back", leader=self.leader_id)
-        self._metrics.bypass_switches.labels("agent" if error is None else "broker").inc()
-        self._metrics.bypassed_peers.inc(-1 if error is None else 1)
+        self._metrics.bypass.switches.labels("agent" if error is None else "broker").inc()
+        self._metrics.bypass.peers.inc(-1 if error is None else 1)
         for broker in self._brokers:
             broker.close()
 

@@ -10,7 +10,6 @@ Used from the event loop alone.
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -44,7 +43,7 @@ class CatchUp:
         logs: StoredLogs,
         limits: CatchUpLimits,
         metrics: ReplicationMetrics,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
         pool: Callable[[int, str], Executor] = thread_pool,
     ) -> None:
         """`index` is the agent's link index; `pool` makes so many threads of that name."""

@@ -1,6 +1,5 @@
 """What all connections of a leader's agent share."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -50,7 +49,8 @@ class LeaderContext:
     led: LedPartitions
     stage_times: StageTimes
     metrics: ReplicationMetrics
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float]
+    """Monotonic seconds."""
     index: LinkIndex = field(default_factory=LinkIndex)
     uploads: UploadSignal = field(default_factory=UploadSignal)
     followers: frozenset[int] = frozenset()

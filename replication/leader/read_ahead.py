@@ -187,5 +187,5 @@ class ReadAhead:
                 ranges.setdefault(run.object_id, []).append((start, end))
                 free_bytes -= end - start
             window.took(run, end - start, end - start if is_announced else 0)
-            self._metrics.catch_up_found_bytes.inc(end - start)
+            self._metrics.catch_up.found_bytes.inc(end - start)
         return ranges

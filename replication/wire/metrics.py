@@ -31,116 +31,111 @@ class FollowerTraffic:
 
 
 @dataclass(slots=True)
+class Traffic:
+    """What is told apart further than in metrics."""
+
+    by_partition: defaultdict[TopicIdPartition, PartitionTraffic] = field(
+        default_factory=lambda: defaultdict(PartitionTraffic)
+    )
+    by_topic: defaultdict[tuple[TopicId, int], PartitionTraffic] = field(
+        default_factory=lambda: defaultdict(PartitionTraffic)
+    )
+    """By topic id and follower's broker id, of partitions with the feature on."""
+    by_follower: defaultdict[int, FollowerTraffic] = field(default_factory=lambda: defaultdict(FollowerTraffic))
+    """By the follower's broker id; -1 for connections without a replica's fetches."""
+
+
+class CatchUpMetrics:
+    """Of followers that are far behind."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.found_bytes = Counter(
+            "remote_wal_catch_up_found_bytes",
+            "Record bytes found in objects for followers that are far behind",
+            registry=registry,
+        )
+        """Also where they were not announced."""
+        self.read_bytes = Counter(
+            "remote_wal_catch_up_read_bytes",
+            "Bytes of objects read for the local broker while it is far behind",
+            registry=registry,
+        )
+        """The quota is for these."""
+        self.wait_seconds = Counter(
+            "remote_wal_catch_up_wait_seconds", "Time for which the quota held such reads back", registry=registry
+        )
+
+
+class BypassMetrics:
+    """Of the way past dead agents."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.bytes = Counter(
+            "remote_wal_bypass_bytes",
+            "Bytes to and from leaders' brokers past their dead agents",
+            ["direction"],
+            registry=registry,
+        )
+        """These cross the zone border."""
+        self.switches = Counter(
+            "remote_wal_bypass_switches",
+            "Changes of the way to a leader: past its agent to the broker, or back to the agent",
+            ["to"],
+            registry=registry,
+        )
+        """To `broker` past its agent, or back to `agent`."""
+        self.peers = Gauge("remote_wal_bypassed_peers", "Other agents that are bypassed now", registry=registry)
+
+
 class ReplicationMetrics:
     """Counters of both proxies. Bytes between agents are counted at both ends, size prefixes included."""
 
-    registry: CollectorRegistry
-    peer_bytes: Counter = field(init=False)
-    """{direction, role}: bytes on connections between agents; these cross the zone border."""
-    stock_bytes: Counter = field(init=False)
-    """{direction}: what the same frames have without links; stock Kafka would have sent these."""
-    record_bytes: Counter = field(init=False)
-    """{path}: record bytes that followers were given, linked or inline."""
-    responses: Counter = field(init=False)
-    """{path}: Fetch responses with records to followers."""
-    announcements: Counter = field(init=False)
-    catch_up_found_bytes: Counter = field(init=False)
-    """Record bytes that were found again in objects for followers far behind, and announced to them."""
-    catch_up_read_bytes: Counter = field(init=False)
-    """Bytes that were read for the local broker while it is far behind; the quota is for these."""
-    catch_up_wait_seconds: Counter = field(init=False)
-    """How long these reads were held back by the quota."""
-    bypass_bytes: Counter = field(init=False)
-    """{direction}: bytes of frames that went past a dead agent, to its broker and back; these cross the zone border."""
-    bypass_switches: Counter = field(init=False)
-    """{to}: changes of the way to a leader, to `broker` past its agent or back to `agent`."""
-    bypassed_peers: Gauge = field(init=False)
-    frame_bytes: Gauge = field(init=False)
-    """{way}: what the frames of all connections hold now."""
-    faults: Counter = field(init=False)
-    """{reason}: all that was answered by falling back or closing a connection."""
-    traffic: defaultdict[TopicIdPartition, PartitionTraffic] = field(init=False)
-    by_topic: defaultdict[tuple[TopicId, int], PartitionTraffic] = field(init=False)
-    """By topic id and follower's broker id, of partitions with the feature on."""
-    by_follower: defaultdict[int, FollowerTraffic] = field(init=False)
-    """By the follower's broker id; -1 for connections without a replica's fetches."""
-
-    def __post_init__(self) -> None:
-        registry = self.registry
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
         self.peer_bytes = Counter(
             "remote_wal_peer_bytes", "Bytes between agents", ["role", "direction"], registry=registry
         )
+        """These cross the zone border."""
         self.stock_bytes = Counter(
             "remote_wal_stock_bytes",
             "Bytes that the relayed frames have without links",
             ["direction"],
             registry=registry,
         )
+        """Stock Kafka would have sent these."""
         self.record_bytes = Counter(
-            "remote_wal_replicated_record_bytes",
-            "Record bytes given to followers",
-            ["path"],
-            registry=registry,
+            "remote_wal_replicated_record_bytes", "Record bytes given to followers", ["path"], registry=registry
         )
         self.responses = Counter(
             "remote_wal_fetch_responses", "Fetch responses with records", ["path"], registry=registry
         )
         self.announcements = Counter("remote_wal_announcements", "Announcements sent", registry=registry)
-        self.catch_up_found_bytes = Counter(
-            "remote_wal_catch_up_found_bytes",
-            "Record bytes found in objects for followers that are far behind",
-            registry=registry,
-        )
-        self.catch_up_read_bytes = Counter(
-            "remote_wal_catch_up_read_bytes",
-            "Bytes of objects read for the local broker while it is far behind",
-            registry=registry,
-        )
-        self.catch_up_wait_seconds = Counter(
-            "remote_wal_catch_up_wait_seconds",
-            "Time for which the quota held such reads back",
-            registry=registry,
-        )
-        self.bypass_bytes = Counter(
-            "remote_wal_bypass_bytes",
-            "Bytes to and from leaders' brokers past their dead agents",
-            ["direction"],
-            registry=registry,
-        )
-        self.bypass_switches = Counter(
-            "remote_wal_bypass_switches",
-            "Changes of the way to a leader: past its agent to the broker, or back to the agent",
-            ["to"],
-            registry=registry,
-        )
-        self.bypassed_peers = Gauge(
-            "remote_wal_bypassed_peers", "Other agents that are bypassed now", registry=registry
-        )
+        self.catch_up = CatchUpMetrics(registry)
+        self.bypass = BypassMetrics(registry)
         self.frame_bytes = Gauge(
             "remote_wal_frame_bytes", "Memory that frames hold, for all connections", ["way"], registry=registry
         )
         self.faults = Counter("remote_wal_faults", "Faults that replication survived", ["reason"], registry=registry)
-        self.traffic = defaultdict(PartitionTraffic)
-        self.by_topic = defaultdict(PartitionTraffic)
-        self.by_follower = defaultdict(FollowerTraffic)
+        """All that was answered by falling back or closing a connection."""
+        self.traffic = Traffic()
 
     def linked(self, partition: TopicIdPartition, size: int, follower_id: int) -> None:
         """So many record bytes were linked for a follower."""
-        self.traffic[partition].linked_bytes += size
-        self.by_topic[partition.topic_id, follower_id].linked_bytes += size
+        self.traffic.by_partition[partition].linked_bytes += size
+        self.traffic.by_topic[partition.topic_id, follower_id].linked_bytes += size
         self.record_bytes.labels("linked").inc(size)
 
     def inline(self, partition: TopicIdPartition | None, size: int, follower_id: int) -> None:
         """So many record bytes were sent as they are; None for topics without the feature."""
         if partition is not None:
-            self.traffic[partition].inline_bytes += size
-            self.by_topic[partition.topic_id, follower_id].inline_bytes += size
+            self.traffic.by_partition[partition].inline_bytes += size
+            self.traffic.by_topic[partition.topic_id, follower_id].inline_bytes += size
         self.record_bytes.labels("inline").inc(size)
 
     def relayed(self, direction: str, size: int, follower_id: int) -> None:
         """A frame that has so many bytes without links, as `request` or `response`."""
         self.stock_bytes.labels(direction).inc(size)
-        self.by_follower[follower_id].stock_bytes += size
+        self.traffic.by_follower[follower_id].stock_bytes += size
 
     def fault(self, reason: str) -> None:
         """One fault."""
@@ -175,7 +170,7 @@ class PeerByteCount:
         sent, received = self._connection.bytes_sent, self._connection.bytes_received
         if follower_id is not None:
             added = sent - self._counted_sent + received - self._counted_received
-            self._metrics.by_follower[follower_id].peer_bytes += added
+            self._metrics.traffic.by_follower[follower_id].peer_bytes += added
         self._sent.inc(sent - self._counted_sent)
         self._received.inc(received - self._counted_received)
         self._counted_sent, self._counted_received = sent, received

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import time
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def parsed(**keys: str) -> tuple[BrokerProperties, AgentSettings]:
 
 def made(broker: BrokerProperties, settings: AgentSettings, **client: str) -> Bypass | None:
     properties = {key.replace("_", "."): value for key, value in client.items()}
-    return bypass(broker, settings, KafkaClientConfig("", properties))
+    return bypass(broker, settings, KafkaClientConfig("", properties), time.monotonic)
 
 
 def refused(**keys: str) -> str:

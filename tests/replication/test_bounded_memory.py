@@ -18,8 +18,8 @@ async def test_replicas_that_are_no_brokers_of_the_cluster_leave_nothing_behind(
         follower = await agents.connect(agents.leader_address)
         for replica_id in range(10_000, 10_200):
             assert await follower.fetch({0: 0}, replica_id=replica_id) == follower.expected({0: raw})
-        assert set(agents.leader_metrics.by_follower) == {-1}
-        assert {follower_id for _, follower_id in agents.leader_metrics.by_topic} <= {-1}
+        assert set(agents.leader_metrics.traffic.by_follower) == {-1}
+        assert {follower_id for _, follower_id in agents.leader_metrics.traffic.by_topic} <= {-1}
         assert agents.led.fetches == []
         (watermarks,) = agents.leader._watermarks._partitions.values()
         assert watermarks.fetch_offsets == {}

@@ -26,11 +26,11 @@ OTHER_REQUEST = b"\x00\x03\x00\x07\x00\x00\x00\x09\x00\x00"
 
 
 def switches(agents: Agents, to: str) -> float:
-    return float(agents.follower_metrics.bypass_switches.labels(to)._value.get())
+    return float(agents.follower_metrics.bypass.switches.labels(to)._value.get())
 
 
 def bypassed_peers(agents: Agents) -> float:
-    return float(agents.follower_metrics.bypassed_peers._value.get())
+    return float(agents.follower_metrics.bypass.peers._value.get())
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def test_where_the_leaders_agent_is_dead_its_broker_is_asked_and_its_bytes
         assert (agents.linked_responses, agents.storage.fetches) == (0, [])
         assert agents.follower.bypassed == [1]
         assert (switches(agents, "broker"), bypassed_peers(agents)) == (1, 1)
-        received = agents.follower_metrics.bypass_bytes.labels("received")
+        received = agents.follower_metrics.bypass.bytes.labels("received")
         assert received._value.get() == 2 * (4 + len(follower.expected({0: raw})))
         assert agents.follower_faults("peer_unreachable") == 1
 

@@ -31,7 +31,7 @@ async def test_what_an_earlier_agent_uploaded_is_linked_byte_for_byte(rig: Rig) 
     sent = await rig.links(first + second)
     assert rig.linked_bytes(sent) == b"".join(written.raw for written in first + second)
     assert sent.linked == ((partition(0), 16, len(rig.linked_bytes(sent))),)
-    assert rig.metrics.catch_up_found_bytes._value.get() == len(rig.linked_bytes(sent))
+    assert rig.metrics.catch_up.found_bytes._value.get() == len(rig.linked_bytes(sent))
 
 
 async def test_a_response_may_begin_and_end_inside_of_an_entry(rig: Rig) -> None:

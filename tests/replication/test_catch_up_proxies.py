@@ -92,7 +92,7 @@ async def test_all_of_it_comes_from_objects_each_read_once(tmp_path: Path) -> No
         assert linked == len(missed.agents.broker.logs[0])
         assert leader.record_bytes.labels("inline")._value.get() == 0
         assert len(missed.agents.storage.fetches) == OBJECTS
-        assert missed.agents.follower_metrics.catch_up_read_bytes._value.get() == linked
+        assert missed.agents.follower_metrics.catch_up.read_bytes._value.get() == linked
 
 
 async def test_an_agent_that_cannot_be_told_of_catch_up_gets_the_links_without_a_word_of_what_it_does_not_know(
@@ -101,7 +101,7 @@ async def test_an_agent_that_cannot_be_told_of_catch_up_gets_the_links_without_a
     async with missed_much(tmp_path, PeerCapabilities.LINKS) as missed:
         assert await caught_up(missed) == missed.agents.broker.logs[0]
         assert missed.agents.linked_responses > 0
-        assert missed.agents.follower_metrics.catch_up_read_bytes._value.get() == 0
+        assert missed.agents.follower_metrics.catch_up.read_bytes._value.get() == 0
 
 
 async def test_when_the_objects_are_gone_after_all_the_bytes_come_inline(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_all_of_it_comes_from_archive_objects_within_the_quota_for_such_re
         linked = leader.record_bytes.labels("linked")._value.get()
         assert linked == len(missed.agents.broker.logs[0])
         assert leader.record_bytes.labels("inline")._value.get() == 0
-        assert missed.agents.follower_metrics.catch_up_read_bytes._value.get() == linked  # each byte once
+        assert missed.agents.follower_metrics.catch_up.read_bytes._value.get() == linked  # each byte once
         assert missed.agents.storage.fetches == []
 
 
@@ -158,13 +158,13 @@ async def test_gaps_are_read_along_by_the_combined_segments_prices_and_never_in_
         follower = await missed.agents.connect()
         await follower.fetch({1: 0})
         (relay,) = missed.agents.leader.relays
-        counted = missed.agents.leader_metrics.by_follower[2].peer_bytes
+        counted = missed.agents.leader_metrics.traffic.by_follower[2].peer_bytes
         ranges = [(0, 10), (20, 30), (30, 40), (2000, 2010)]
         relay.announce_ahead(OWN, ranges)
         relay.announce_ahead(archived, ranges)
         await missed.agents.until(lambda: len(told) == 2)
         assert told == [(OWN, ((0, 40), (2000, 2010))), (archived, ((0, 10), (20, 40), (2000, 2010)))]
-        assert missed.agents.leader_metrics.by_follower[2].peer_bytes > counted
+        assert missed.agents.leader_metrics.traffic.by_follower[2].peer_bytes > counted
 
 
 async def test_an_agent_without_archive_links_gets_inline_what_is_in_archive_objects_alone(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import ssl
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -208,7 +209,7 @@ class Agents:
     async def start_follower(self, leader: Address) -> None:
         limits, bypass = self.bypass_limits, None
         if limits is not None:
-            bypass = Bypass({1: self.broker_address}, limits, lambda: None, self.bypass_login)
+            bypass = Bypass({1: self.broker_address}, limits, lambda: None, time.monotonic, self.bypass_login)
         self.follower = FollowerProxy(
             FollowerContext(
                 self.follower_hello,
