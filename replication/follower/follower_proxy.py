@@ -88,7 +88,7 @@ class FollowerProxy:
         self._defects = {
             broker_id: LinkDefects(context.metrics, context.clock, leader=broker_id) for broker_id in peers
         }
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[int, asyncio.Server] = {}
         self._relays: set[asyncio.Task[None]] = set()
         self._watches: list[asyncio.Task[None]] = []
         self._bypasses = {one: self._bypass_of(one, bypass) for one in peers if bypass and one in bypass.brokers}
@@ -108,7 +108,12 @@ class FollowerProxy:
         for bypass in self._bypasses.values():
             self._watches.append(loop.create_task(bypass.watch()))
         for broker_id, listener in listeners.items():
-            self._servers.append(await listen(self._factory(broker_id), listener))
+            self._servers[broker_id] = await listen(self._factory(broker_id), listener)
+
+    @property
+    def addresses(self) -> dict[int, Address]:
+        """Where it listens, by the brokers on whose behalf."""
+        return {one: Address(*server.sockets[0].getsockname()[:2]) for one, server in self._servers.items()}
 
     def _factory(self, broker_id: int) -> Callable[[], FramedConnection]:
         limits = self._context.limits
@@ -177,7 +182,7 @@ class FollowerProxy:
 
     async def stop(self) -> None:
         """Close all listeners and connections; the brokers connect again when an agent is back."""
-        for server in self._servers:
+        for server in self._servers.values():
             server.close()
         tasks = [*self._watches, *self._relays]
         for task in tasks:

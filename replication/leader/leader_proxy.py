@@ -45,6 +45,7 @@ class LeaderProxy:
         self.relays: set[LeaderRelay] = set()
         """One for each connection whose peer was taken."""
         self._watermarks = WatermarkTimes(context.stage_times)
+        self._found = context.catch_up.found if context.catch_up is not None else None
 
     async def start(self, listener: Listener, tls: ssl.SSLContext | None) -> None:
         """Listen for other agents. Raises OSError naming the address."""
@@ -55,6 +56,11 @@ class LeaderProxy:
     def addresses(self) -> list[Address]:
         """Where it listens."""
         return [Address(*one.getsockname()[:2]) for one in self._listener.sockets]
+
+    @property
+    def connections(self) -> int:
+        """How many are held, whatever they have said yet."""
+        return len(self._tasks)
 
     def _accepted(self, accepted: socket.socket, address: str) -> None:
         try:
@@ -132,8 +138,8 @@ class LeaderProxy:
     def segment_deletion_started(self, segment_id: CombinedSegmentId) -> None:
         """Give no link to this object any more."""
         self._context.index.drop_object(segment_id)
-        if self._context.catch_up is not None:
-            self._context.catch_up.found.drop_object(segment_id)
+        if self._found is not None:
+            self._found.drop_object(segment_id)
 
     @property
     def replication_is_pending(self) -> bool:
@@ -150,8 +156,8 @@ class LeaderProxy:
                 stored_batches(segment.combined_segment_id, entry.start_file_position, item.records, item.batches),
             )
             self._watermarks.stored(item.topic_id_partition, item.last_offset + 1, item.seen_s)
-        if self._context.catch_up is not None:
-            self._context.catch_up.found.uploaded(segment.combined_segment_id)
+        if self._found is not None:
+            self._found.uploaded(segment.combined_segment_id)
         for relay in self.relays:
             relay.announce(segment)
         self._context.uploads.notify()
@@ -160,17 +166,17 @@ class LeaderProxy:
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
         """Forget what is dead."""
         self._context.index.drop_from(partition, offset)
-        if self._context.catch_up is not None:
-            self._context.catch_up.found.drop_from(partition, offset)
+        if self._found is not None:
+            self._found.drop_from(partition, offset)
         for relay in self.relays:
-            relay.truncated(partition)
+            relay.core.truncated(partition)
 
     def partition_released(self, partition: TopicIdPartition) -> None:
         """Forget the partition; whoever waits for its links looks again."""
         self._context.index.drop(partition)
-        if self._context.catch_up is not None:
-            self._context.catch_up.found.drop(partition)
+        if self._found is not None:
+            self._found.drop(partition)
         self._watermarks.drop(partition)
         for relay in self.relays:
-            relay.forget(partition)
+            relay.core.forget(partition)
         self._context.uploads.notify()

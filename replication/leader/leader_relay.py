@@ -3,7 +3,6 @@
 import asyncio
 
 from kafka_log.crc32c import Buffer
-from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_object_id import StoredObjectId
 from replication.leader.catch_up import FollowerCatchUp
 from replication.leader.leader_context import LeaderContext
@@ -77,14 +76,6 @@ class LeaderRelay:
         if announcement is not None:
             self.send(announcement)
             self._peer_bytes.update(self.core.follower_id)
-
-    def forget(self, partition: TopicIdPartition) -> None:
-        """The partition is not led here any more."""
-        self.core.forget(partition)
-
-    def truncated(self, partition: TopicIdPartition) -> None:
-        """The partition's log was cut."""
-        self.core.truncated(partition)
 
     async def _relay_requests(self) -> None:
         while (message := await self._next_message()) is not None:

@@ -60,16 +60,6 @@ class OlderBatches(Protocol):
         """Whether the batch at this offset may be found soon."""
 
 
-class NoOlderBatches:
-    """The index is all there is."""
-
-    def find(self, partition: TopicIdPartition, base_offset: int) -> StoredBatch | None:
-        return None
-
-    def expected(self, partition: TopicIdPartition, offset: int) -> bool:
-        return False
-
-
 class LinkPlanner:
     """Plans the responses of one connection, one at a time; remembers since when partitions wait."""
 
@@ -77,7 +67,7 @@ class LinkPlanner:
         self, index: LinkIndex, led: LedPartitions, limits: PlannerLimits, older: OlderBatches | None = None
     ) -> None:
         self._index = index
-        self._older: OlderBatches = older or NoOlderBatches()
+        self._older = older
         self._led = led
         self._limits = limits
         self._waiting_since: dict[TopicIdPartition, float] = {}
@@ -144,7 +134,7 @@ class LinkPlanner:
             header_prefix = frame[batch.start : batch.start + HEADER_PREFIX_BYTES]
             stored = find(planned.partition, batch.base_offset)
             if stored is None or stored.header_prefix != header_prefix:
-                stored = self._older.find(planned.partition, batch.base_offset)
+                stored = self._older.find(planned.partition, batch.base_offset) if self._older is not None else None
                 if stored is None or stored.header_prefix != header_prefix:
                     return
             planned.stored.append(stored)
@@ -169,7 +159,9 @@ class LinkPlanner:
         if planned.mode is not LinkMode.LINK:
             return False
         partition, offset = planned.partition, planned.batches[0].base_offset
-        return self._led.upload_expected(partition, offset) or self._older.expected(partition, offset)
+        if self._led.upload_expected(partition, offset):
+            return True
+        return self._older is not None and self._older.expected(partition, offset)
 
     def _links_pay(self) -> bool:
         if any(planned.stored and planned.mode is LinkMode.LINK for planned in self._fields):

@@ -17,17 +17,23 @@ from replication.wire.peer_protocol import PeerRefusedError
 log = structlog.get_logger(__name__)
 
 _BACKLOG = 128
-_ACCEPT_PAUSE_S = 1.0
+ACCEPT_PAUSE_S = 1.0
 """Where no connection can be taken, as without file descriptors, the next try would fail at once, too."""
 
 
 class PeerListener:
     """Listens from `start` until `close`."""
 
-    def __init__(self, accepted: Callable[[socket.socket, str], object], failed: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        accepted: Callable[[socket.socket, str], object],
+        failed: Callable[[], object],
+        pause_s: float = ACCEPT_PAUSE_S,
+    ) -> None:
         """`accepted` is given each connection and the address it comes from, `failed` is called when none is taken."""
         self._accepted = accepted
         self._failed = failed
+        self._pause_s = pause_s
         self._tasks: list[asyncio.Task[None]] = []
         self.sockets: list[socket.socket] = []
 
@@ -49,7 +55,7 @@ class PeerListener:
             except OSError as error:
                 self._failed()
                 log.warning("accept_failed", error=str(error))
-                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                await asyncio.sleep(self._pause_s)
                 continue
             self._accepted(connection, str(address[0]))
 

@@ -36,11 +36,6 @@ class PeerChannel:
         self._packer = zlib.compressobj(_FASTEST, zlib.DEFLATED, _RAW_DEFLATE)
         self._unpacker = zlib.decompressobj(_RAW_DEFLATE)
 
-    @property
-    def connection(self) -> FramedConnection:
-        """The connection below."""
-        return self._connection
-
     def send(self, kind: MessageKind, *body: Buffer) -> None:
         """Send one message. Large buffers must not change until they are sent. Raises ConnectionError."""
         size = sum(map(len, body))

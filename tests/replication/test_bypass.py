@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from kafka.protocol.sasl import SaslHandshakeResponse
 
-from replication.follower.leader_route import RouteLimits
+from replication.follower.leader_route import LeaderRoute, RouteLimits
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import Hello
@@ -20,6 +20,8 @@ from tests.replication.two_agents import PATIENCE_S, Agents, framed, two_agents
 QUICK = RouteLimits(after_s=0.1, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
 STEADY = RouteLimits(after_s=1.0, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
 """An agent that lives answers in time, also on a busy machine."""
+GREETED = RouteLimits(after_s=0.5, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
+"""One whose first hello must come, and none after it."""
 PATIENT = RouteLimits(after_s=PATIENCE_S, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
 OTHER_REQUEST = b"\x00\x03\x00\x07\x00\x00\x00\x09\x00\x00"
 """For metadata."""
@@ -108,7 +110,10 @@ async def test_an_agent_that_answers_again_gets_its_links_back_on_new_connection
         agents.append({0: raw})
         await agents.leader.stop()
         follower = await agents.connect()
-        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        follower.send({0: 0})
+        await agents.until(lambda: agents.follower_faults("peer_unreachable") == 1)
+        agents.bypass_ahead_s += STEADY.after_s
+        assert await follower.receive() == follower.expected({0: raw})
         await agents.leader.start(agents.leader_address, None)
         assert await follower.receive() is None, "its fetcher is to begin anew"
         again = await agents.connect()
@@ -129,7 +134,7 @@ async def test_an_agent_that_takes_connections_and_says_no_hello_is_dead() -> No
 
 
 async def test_an_agent_that_stands_still_under_a_connection_is_found_out_and_the_connection_closed() -> None:
-    async with two_agents(bypass_limits=QUICK) as agents, standing_still(greetings=1) as hung:
+    async with two_agents(bypass_limits=GREETED) as agents, standing_still(greetings=1) as hung:
         raw = batches(1, 0)
         agents.append({0: raw})
         await agents.follower.stop()
@@ -142,13 +147,15 @@ async def test_an_agent_that_stands_still_under_a_connection_is_found_out_and_th
 
 
 async def test_a_connection_that_nobody_uses_is_no_reason_to_bypass_an_agent_that_answers() -> None:
-    async with two_agents(bypass_limits=STEADY) as agents:
+    dialled: list[None] = []
+    async with two_agents(bypass_limits=STEADY, follower_tls=lambda: dialled.append(None)) as agents:
         raw = batches(1, 0)
         agents.append({0: raw})
         follower = await agents.connect()
         await follower.fetch({0: 0})
-        (silence,) = agents.follower._bypasses[1]._silences.values()
-        await agents.until(lambda: silence.patience_s > STEADY.after_s)  # so the agent is asked
+        dialled.clear()
+        agents.bypass_ahead_s += STEADY.after_s
+        await agents.until(lambda: len(dialled) == 1)  # the agent is asked
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         assert agents.follower.bypassed == []
 
@@ -206,14 +213,13 @@ async def test_a_defect_in_watching_an_agent_does_not_end_the_watch(monkeypatch:
         await agents.leader.stop()
         with contextlib.closing((await agents.connect()).writer):
             await agents.until(lambda: agents.follower.bypassed == [1])
-        bypass = agents.follower._bypasses[1]
-        probe = bypass._probe
+        whole = LeaderRoute.probe_answered
 
-        async def broken() -> None:
-            monkeypatch.setattr(bypass, "_probe", probe)
+        def broken(*_: object) -> bool:
+            monkeypatch.setattr(LeaderRoute, "probe_answered", whole)
             raise ZeroDivisionError("planted")
 
-        monkeypatch.setattr(bypass, "_probe", broken)
+        monkeypatch.setattr(LeaderRoute, "probe_answered", broken)
         await agents.leader.start(agents.leader_address, None)
         await agents.until(lambda: agents.follower.bypassed == [])
         assert agents.follower_faults("bypass_defect") == 1

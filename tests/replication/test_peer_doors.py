@@ -82,7 +82,7 @@ async def test_tls_handshakes_that_do_not_begin_count_against_the_limit(authorit
 async def test_handshakes_that_do_not_begin_or_go_on_end_in_time_and_leave_nothing_open(authority: Authority) -> None:
     async with agents_under_tls(authority, hello_timeout_s=0.3) as agents:
         await expect_links_to_flow(agents)
-        await agents.until(lambda: not agents.leader._tasks)
+        await agents.until(lambda: not agents.leader.connections)
         before = descriptors()
         dialled = await dial(agents, 20)
         for one in dialled[10:]:  # the beginning of a ClientHello
@@ -90,14 +90,14 @@ async def test_handshakes_that_do_not_begin_or_go_on_end_in_time_and_leave_nothi
         await expect_to_be_closed(dialled)
         await agents.until(lambda: agents.leader_faults("peer_silent") == 20)
         await agents.until(lambda: descriptors() <= before)
-        await agents.until(lambda: not agents.leader._tasks)
+        await agents.until(lambda: not agents.leader.connections)
 
 
 @on_both_event_loops
 async def test_what_is_no_tls_is_refused_at_once_and_leaves_nothing_open(authority: Authority) -> None:
     async with agents_under_tls(authority) as agents:
         await expect_links_to_flow(agents)
-        await agents.until(lambda: not agents.leader._tasks)
+        await agents.until(lambda: not agents.leader.connections)
         before = descriptors()
         dialled = await dial(agents, 5)
         for one in dialled:
@@ -130,7 +130,7 @@ async def test_a_peer_that_holds_all_its_connections_takes_none_from_another(aut
         others = [await hold(agents, authority, 2) for _ in range(3)]
         assert agents.leader_faults("too_many_connections") == 1
         held.pop().close()
-        await agents.until(lambda: len(agents.leader._tasks) == 5)
+        await agents.until(lambda: agents.leader.connections == 5)
         (await hold(agents, authority, 3)).close()
         for one in held + others:
             one.close()
@@ -168,7 +168,7 @@ async def test_a_share_is_free_again_in_whichever_state_its_connection_ended() -
 async def test_without_file_descriptors_a_connection_waits_until_there_are_some_again() -> None:
     accepted: list[socket.socket] = []
     failed = asyncio.Event()
-    listener = PeerListener(lambda connection, _address: accepted.append(connection), failed.set)
+    listener = PeerListener(lambda connection, _address: accepted.append(connection), failed.set, pause_s=0.02)
     await listener.start(LOOPBACK)
     with socket.socket() as waiting:
         waiting.setblocking(False)

@@ -10,7 +10,7 @@ from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import connect_framed, exchange_hellos
 from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities, PeerRefusedError, encode_inline_request
 from tests.kafka_log.batches import batches
-from tests.replication.two_agents import Agents, two_agents
+from tests.replication.two_agents import Agents, framed, two_agents
 
 
 async def test_a_peer_without_a_hello_gets_everything_inline() -> None:
@@ -100,10 +100,11 @@ async def test_messages_that_no_honest_follower_sends_close_its_connection_alone
 
 async def test_a_frame_of_an_impossible_size_is_counted_with_its_reason() -> None:
     async with two_agents() as agents:
-        connection, _ = await agent_connection(agents)
-        assert connection._transport is not None
-        connection._transport.write(struct.pack(">i", -5))
-        assert await asyncio.wait_for(connection.read_frame(), 10) is None
+        peer = await agents.connect(agents.leader_address)
+        peer.writer.write(framed(agents.follower_hello.encode()))
+        assert await peer.receive() is not None  # the leader's hello
+        peer.writer.write(struct.pack(">i", -5))
+        assert await peer.receive() is None
         await agents.until(lambda: agents.leader_faults("peer_frame_negative") == 1)
 
 

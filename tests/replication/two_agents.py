@@ -166,6 +166,8 @@ class Agents:
         self.leader_address = self.follower_address = LOOPBACK
         self.bypass_limits: RouteLimits | None = None
         """Where the follower's agent may bypass the leader's."""
+        self.bypass_ahead_s = 0.0
+        """How much further the clock of the bypass is than the machine's."""
         self.bypass_login: Callable[[FramedConnection], Awaitable[None]] | None = None
         self.leader_tls: Callable[[], ssl.SSLContext] | None = None
         self.follower_tls: Callable[[], ssl.SSLContext] | None = None
@@ -209,7 +211,7 @@ class Agents:
     async def start_follower(self, leader: Address) -> None:
         limits, bypass = self.bypass_limits, None
         if limits is not None:
-            bypass = Bypass({1: self.broker_address}, limits, lambda: None, time.monotonic, self.bypass_login)
+            bypass = Bypass({1: self.broker_address}, limits, lambda: None, self.bypass_clock, self.bypass_login)
         self.follower = FollowerProxy(
             FollowerContext(
                 self.follower_hello,
@@ -226,7 +228,10 @@ class Agents:
             bypass,
         )
         await self.follower.start({1: LOOPBACK})
-        self.follower_address = Address(*self.follower._servers[0].sockets[0].getsockname()[:2])
+        self.follower_address = self.follower.addresses[1]
+
+    def bypass_clock(self) -> float:
+        return time.monotonic() + self.bypass_ahead_s
 
     async def connect(self, address: Address | None = None) -> Follower:
         where = address or self.follower_address
