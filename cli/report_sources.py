@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from agent.settings import AgentSettings
+    from kafka_log.server_properties import BrokerProperties
     from metadata_topic.topic.client_config import KafkaClientConfig
     from retention_job.cost.cost_tables import StoreSections
-    from retention_job.settings import InventoryFile, KafkaSource, Sources
+    from retention_job.settings import InventoryFile, KafkaSource, Sources, StoreListing
 
 _TIMEOUT_S = 30.0
 
@@ -38,7 +40,7 @@ def report_sources(
     from plugin.loading import settings_under_prefix
     from plugin.prices import section_of
     from retention_job.cost.cost_tables import StoreSections
-    from retention_job.settings import InventoryFile, LifeTimes, Sources, StoreListing
+    from retention_job.settings import LifeTimes, Sources, StoreListing
 
     given, given_archive = inventories
     if broker_config is None:
@@ -63,14 +65,23 @@ def report_sources(
     )
     archive: StoreListing | InventoryFile | None = given_archive
     if archive is None and settings.archive.enable:
-        archive = StoreListing(
-            settings_under_prefix(broker.raw, settings.archive.storage_manager_impl_prefix),
-            cluster_id,
-            settings.archive.storage_manager_class_name,
-            settings.archive.storage_manager_class_path,
-            sections.archive,
-        )
+        archive = _archive_listing(broker, settings, cluster_id, sections)
     return Sources(kafka, listing, state_path, is_incremental, life_times, archive), sections
+
+
+def _archive_listing(
+    broker: "BrokerProperties", settings: "AgentSettings", cluster_id: str, sections: "StoreSections"
+) -> "StoreListing":
+    from plugin.loading import settings_under_prefix
+    from retention_job.settings import StoreListing
+
+    return StoreListing(
+        settings_under_prefix(broker.raw, settings.archive.storage_manager_impl_prefix),
+        cluster_id,
+        settings.archive.storage_manager_class_name,
+        settings.archive.storage_manager_class_path,
+        sections.archive,
+    )
 
 
 def kafka_source(bootstrap_server: str, command_config: Path | None) -> "KafkaSource":

@@ -61,39 +61,45 @@ def verify(
     Writes nothing into object storage. Exits with 0 if all is well; with 3 if records are missing or wrong; with 5 if
     those alone are missing that were declared as gaps; with 1 if it could not be checked.
     """
-    from rich.console import Console
-
-    from plugin.wall_clock import wall_ms
-    from recovery.broker_recovery import Selection, plan_broker
     from recovery.errors import TargetRefusedError
-    from recovery.verification import ObjectVerifier, check_inventory
 
-    with Console(stderr=True).status("reading settings") as status, open_sources(logs, status.update) as sources:
-        selection = Selection(frozenset(logs.topic or ()), frozenset(logs.partition or ()))
-        planned = plan_broker(_whole_broker(sources), sources.view, sources.inventory, selection, wall_ms())
-        reader = sources.reader
-        findings = list(check_inventory(sources.inventory, planned))
-        verified = ObjectVerifier(planned, sources.inventory, replica or ()).verify(
-            reader,
-            sample,
-            random.Random(),  # noqa: S311 - it chooses a sample
-            threads,
-            sources.look_again,
-            lambda done, total: status.update(f"reading objects: {done:,} of {total:,}"),
-        )
-        try:
-            drilled = _drill(drill, planned, reader, threads, status) if drill is not None else []
-        except TargetRefusedError as error:
-            typer.echo(f"remote-wal: {error}", err=True)
-            raise typer.Exit(REFUSED) from None
-    findings += verified.findings
-    document = _document(sources, planned, findings, verified, drilled)
+    try:
+        document = _verified(logs, sample, replica or [], drill, threads)
+    except TargetRefusedError as error:
+        typer.echo(f"remote-wal: {error}", err=True)
+        raise typer.Exit(REFUSED) from None
     if json:
         tell_json(document)
     else:
         _print(document)
     is_declared = any(finding["kind"] == "declared_gap" for finding in document["findings"])
     raise typer.Exit((DECLARED if is_declared else 0) if document["sound"] else UNSOUND)
+
+
+def _verified(
+    logs: StoredLogs, sample: float, replicas: list[Path], drill: Path | None, threads: int
+) -> dict[str, Any]:
+    """Raises TargetRefusedError, where the drill has no empty directory."""
+    from rich.console import Console
+
+    from plugin.wall_clock import wall_ms
+    from recovery.broker_recovery import Selection, plan_broker
+    from recovery.verification import ObjectVerifier, check_inventory
+
+    with Console(stderr=True).status("reading settings") as status, open_sources(logs, status.update) as sources:
+        selection = Selection(frozenset(logs.topic or ()), frozenset(logs.partition or ()))
+        planned = plan_broker(_whole_broker(sources), sources.view, sources.inventory, selection, wall_ms())
+        findings = list(check_inventory(sources.inventory, planned))
+        verified = ObjectVerifier(planned, sources.inventory, replicas).verify(
+            sources.reader,
+            sample,
+            random.Random(),  # noqa: S311 - it chooses a sample
+            threads,
+            sources.look_again,
+            lambda done, total: status.update(f"reading objects: {done:,} of {total:,}"),
+        )
+        drilled = _drill(drill, planned, sources.reader, threads, status) if drill is not None else []
+    return _document(sources, planned, [*findings, *verified.findings], verified, drilled)
 
 
 def _whole_broker(sources: Sources) -> "LostBroker":
