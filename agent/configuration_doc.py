@@ -63,37 +63,6 @@ kept in the compacted topic `__remote_wal_topic_settings`; running agents take a
 """
 
 
-def describe_settings() -> list[Mapping[str, Any]]:
-    """Every key with its type, default and meaning, for the documentation."""
-    return [
-        {
-            "key": key,
-            "type": _type_name(field.annotation),
-            "default": _default_text(field.get_default(call_default_factory=True, validated_data={})),
-            "description": field.description or "",
-        }
-        for key, field in AgentSettings.documented().items()
-    ]
-
-
-def _type_name(annotation: object) -> str:
-    if get_origin(annotation) is Literal:
-        return ", ".join(get_args(annotation))
-    names = {Address: "host:port", Path: "path", dict[int, Address]: "list"}
-    for kind, name in names.items():
-        if annotation == kind or annotation == (kind | None if isinstance(kind, type) else kind):
-            return name
-    return getattr(annotation, "__name__", str(annotation)).removesuffix(" | None")
-
-
-def _default_text(default: object) -> str:
-    if default is None or default == {}:
-        return ""
-    if isinstance(default, bool):
-        return str(default).lower()
-    return str(default)
-
-
 def configuration_document() -> str:
     """The whole file."""
     shared = tuple(ObjectBackendSettings.model_fields)
@@ -105,7 +74,7 @@ def configuration_document() -> str:
             _model_rows(S3Settings, shared),
         ),
     )
-    parts = [_INTRODUCTION, "## Agent\n", table(_HEADER, _agent_rows()), _BACKENDS]
+    parts = [_INTRODUCTION, "## Agent\n", table(_HEADER, _rows(AgentSettings.documented())), _BACKENDS]
     for title, rows in backends:
         parts += [f"### {title}\n", table(_HEADER, rows)]
     return "\n".join([*parts, _TOPICS, table(_HEADER, _topic_rows())])
@@ -122,20 +91,16 @@ def _prose(text: str) -> str:
     return re.sub(r"([|*_<])", r"\\\1", text)
 
 
-def _agent_rows() -> Iterator[Row]:
-    fields = AgentSettings.documented().values()
-    for setting, field in zip(describe_settings(), fields, strict=True):
-        kind = f"{setting['type']}{_bounds(field)}"
-        yield f"`{setting['key']}`", kind, _code(setting["default"]), setting["description"]
+def _rows(fields: Mapping[str, FieldInfo]) -> Iterator[Row]:
+    for key, field in fields.items():
+        default = field.get_default(call_default_factory=True, validated_data={})
+        shown = "(needed)" if field.is_required() else _code(_text(default))
+        yield f"`{key}`", f"{_type_text(field.annotation)}{_bounds(field)}", shown, field.description or ""
 
 
 def _model_rows(model: type[BaseModel], without: Iterable[str] = ()) -> Iterator[Row]:
-    for name, field in model.model_fields.items():
-        if name in without:
-            continue
-        default = "(needed)" if field.is_required() else _code(_text(field.default))
-        kind = f"{_type_text(field.annotation)}{_bounds(field)}"
-        yield f"`{name.replace('_', '.')}`", kind, default, field.description or ""
+    fields = model.model_fields.items()
+    return _rows({name.replace("_", "."): field for name, field in fields if name not in without})
 
 
 def _topic_rows() -> Iterator[Row]:
@@ -178,11 +143,12 @@ def _type_text(annotation: Any) -> str:
         return ", ".join(get_args(annotation))
     if get_origin(annotation) in (Union, types.UnionType):
         return _type_text(next(kind for kind in get_args(annotation) if kind is not type(None)))
-    return "path" if annotation is Path else str(annotation.__name__)
+    named = {Address: "host:port", Path: "path", dict: "list"}
+    return named.get(get_origin(annotation) or annotation, str(annotation.__name__))
 
 
 def _text(default: object) -> str:
-    if default is None:
+    if default is None or default == {}:
         return ""
     return str(default).lower() if isinstance(default, bool) else str(default)
 

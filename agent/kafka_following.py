@@ -63,9 +63,8 @@ class KafkaFollowing:
         incarnation's registration to the metadata topic.
         """
         self._settings = settings
-        self._client = client
-        self._broker_id = identity.broker_id
-        self._registration = partial(_registration, settings, identity, log_directories)
+        self._leaders = partial(LeadershipReader, client, identity.broker_id)
+        self._register = partial(_register, client, settings, identity, log_directories)
         loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
         self.topics = MetadataTopics(client, _topic_plan(settings, identity, client), identity.broker_id, self._pool)
@@ -142,10 +141,9 @@ class KafkaFollowing:
         # What is in no object is known only then: taken on before, a log would be uploaded anew, or left out in part.
         await self._until_read("metadata", self.metadata.was_read)
         if self.incarnation.look():
-            await self._register()
-        leaders = LeadershipReader(self._client, self._broker_id)
+            await self._in_thread(self._register)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.leadership.run(leaders, self._settings.process.leadership_interval_s))
+            tasks.create_task(self.leadership.run(self._leaders(), self._settings.process.leadership_interval_s))
             tasks.create_task(self.incarnation.run())
             tasks.create_task(self.topics.watch())
             tasks.create_task(self.metadata.save_snapshots(self._settings.metadata.snapshot_interval_s))
@@ -156,15 +154,6 @@ class KafkaFollowing:
             log.warning("metadata_not_read", topic=what, consequence="no partition is taken on: all goes inline")
             await asyncio.sleep(RETRY_S)
         self._missing.discard(what)
-
-    async def _register(self) -> None:
-        writer = SettingsWriter(self._client)
-        try:
-            await self._in_thread(writer.register_agent, self._registration())
-        except MetadataTopicError as error:
-            log.warning("registration_failed", reason=str(error), consequence="describe does not find this agent")
-        finally:
-            await self._in_thread(writer.close)
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
@@ -179,10 +168,14 @@ async def _watch_readers(readers: Sequence[Any]) -> None:
         await asyncio.sleep(RETRY_S)
 
 
-def _registration(
-    settings: AgentSettings, identity: AgentIdentity, log_directories: Sequence[LogDirectory]
-) -> AgentRegistration:
-    return AgentRegistration(
+def _register(
+    client: KafkaClientConfig,
+    settings: AgentSettings,
+    identity: AgentIdentity,
+    log_directories: Sequence[LogDirectory],
+) -> None:
+    """Blocks. By it `describe` finds this agent."""
+    registration = AgentRegistration(
         identity.broker_id,
         identity.incarnation,
         str(settings.http.listener),
@@ -192,6 +185,13 @@ def _registration(
         settings.archive.enable,
         directory_ids({directory.path for directory in log_directories}),
     )
+    writer = SettingsWriter(client)
+    try:
+        writer.register_agent(registration)
+    except MetadataTopicError as error:
+        log.warning("registration_failed", reason=str(error), consequence="describe does not find this agent")
+    finally:
+        writer.close()
 
 
 def _topic_plan(settings: AgentSettings, identity: AgentIdentity, client: KafkaClientConfig) -> TopicPlan:

@@ -45,30 +45,10 @@ def build_lifecycle(
 ) -> Lifecycle:
     """`is_under_way` tells of uploads; `on_observation` is called before anything is concluded from it."""
     settings, metadata, metrics = around.settings.lifecycle, kafka.metadata, kept.metrics.lifecycle
-    store, storage, publisher, clocks = metadata.store, around.relaying.storage, kept.publisher, around.clocks
+    store, wall_ms, broker_id = metadata.store, around.clocks.wall_ms, around.identity.broker_id
     threads = ThreadPoolExecutor(3, thread_name_prefix="lifecycle")
     caretaking = _build_caretaking(around, kept, kafka)
     planner = _build_planner(settings, kafka, tier)
-    expiration = RLMWalExpirationTask(
-        storage,
-        publisher,
-        planner,
-        Responsibility(
-            caretaking.brokers, is_under_way, around.relaying.leader.segment_deletion_started, metadata.is_whole
-        ),
-        clocks,
-        DeletionPolicy(settings.expiration_deletes_per_second, _DELETE_THREADS, store.published_segment, metrics),
-    )
-    orphans = OrphanTask(
-        storage,
-        store,
-        metadata.read_to_end,
-        milliseconds(settings.uncommitted_ttl_s),
-        clocks.wall_ms,
-        OwnWork(planner.is_being_deleted, is_under_way),
-        healing_limits(settings),
-        metadata.doubt,
-    )
 
     def observed(observation: Observation, now_ms: int) -> None:
         metrics.hidden_topics.set(len(observation.hidden))
@@ -83,31 +63,51 @@ def build_lifecycle(
 
     metrics.metadata_topic_problems.set_function(lambda: len(kafka.topics.problems))
     watch = TopicWatch(milliseconds(settings.expiration_topic_gone_s))
-    broker_id = around.identity.broker_id
-    make_observer = partial(ClusterObserver, around.configuration.client, broker_id, watch)
-    return Lifecycle(
-        LifecycleTasks(
-            FailoverTask(broker_id, store, publisher, clocks.wall_ms, metrics, threads),
-            ClusterWatch(
-                make_observer,
-                wanted,
-                kafka.topic_settings,
-                observed,
-                clocks.wall_ms,
-                threads,
-            ),
-            caretaking,
-            expiration,
-            OrphanRounds(orphans, publisher, caretaking.brokers, settings.orphans_heal_enable, metrics, threads),
-        ),
-        LifecycleIntervals(
-            settings.failover_check_interval_s,
-            settings.expiration_cluster_interval_s,
-            settings.expiration_task_interval_s,
-            settings.orphans_interval_s,
-        ),
-        metadata.was_read,
-        threads,
+    observer = partial(ClusterObserver, around.configuration.client, broker_id, watch)
+    orphans = _build_orphan_task(around, kafka, OwnWork(planner.is_being_deleted, is_under_way))
+    tasks = LifecycleTasks(
+        FailoverTask(broker_id, store, kept.publisher, wall_ms, metrics, threads),
+        ClusterWatch(observer, wanted, kafka.topic_settings, observed, wall_ms, threads),
+        caretaking,
+        _build_expiration(around, kept, kafka, planner, caretaking, is_under_way),
+        OrphanRounds(orphans, kept.publisher, caretaking.brokers, settings.orphans_heal_enable, metrics, threads),
+    )
+    intervals = LifecycleIntervals(
+        settings.failover_check_interval_s,
+        settings.expiration_cluster_interval_s,
+        settings.expiration_task_interval_s,
+        settings.orphans_interval_s,
+    )
+    return Lifecycle(tasks, intervals, metadata.was_read, threads)
+
+
+def _build_expiration(
+    around: Surroundings,
+    kept: Kept,
+    kafka: KafkaFollowing,
+    planner: ExpirationPlanner,
+    caretaking: Caretaking,
+    is_under_way: Callable[[CombinedSegmentId], bool],
+) -> RLMWalExpirationTask:
+    metadata, relaying = kafka.metadata, around.relaying
+    on_started = relaying.leader.segment_deletion_started
+    responsibility = Responsibility(caretaking.brokers, is_under_way, on_started, metadata.is_whole)
+    per_second = around.settings.lifecycle.expiration_deletes_per_second
+    policy = DeletionPolicy(per_second, _DELETE_THREADS, metadata.store.published_segment, kept.metrics.lifecycle)
+    return RLMWalExpirationTask(relaying.storage, kept.publisher, planner, responsibility, around.clocks, policy)
+
+
+def _build_orphan_task(around: Surroundings, kafka: KafkaFollowing, own: OwnWork) -> OrphanTask:
+    settings, metadata = around.settings.lifecycle, kafka.metadata
+    return OrphanTask(
+        around.relaying.storage,
+        metadata.store,
+        metadata.read_to_end,
+        milliseconds(settings.uncommitted_ttl_s),
+        around.clocks.wall_ms,
+        own,
+        healing_limits(settings),
+        metadata.doubt,
     )
 
 

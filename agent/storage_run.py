@@ -10,7 +10,7 @@ from agent.kafka_following import KafkaFollowing
 from agent.lifecycle import build_lifecycle
 from agent.object_summary import object_summary
 from agent.surroundings import Kept, Surroundings
-from agent.write_path import WritePathContext, build_write_path
+from agent.write_path import WritePath, WritePathContext
 from kafka_log.log_directory import LogDirectory
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_storage import ObjectArchiveStorage
@@ -46,14 +46,14 @@ class StorageRun:
             around.clocks.wall_ms,
         )
         log_directories = [LogDirectory(path) for path in around.configuration.broker.log_dirs]
-        self._own = NodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id)
+        own = NodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id)
         self.kafka = KafkaFollowing(
             settings, identity, client, log_directories, self.assigned, around.relaying.storage, self._register
         )
         self.kafka.topics.hold_publication = kept.publisher.hold
         metadata, topic_settings = self.kafka.metadata, self.kafka.topic_settings
         self._archived = ArchivedTopics(
-            self._own,
+            own,
             metadata.store,
             metadata.archive,
             topic_settings,
@@ -69,7 +69,7 @@ class StorageRun:
         context = WritePathContext(
             self.kafka.resume_point, self._gaps, self.kafka.leadership.look_again, self._tail_answers, self._led_logs
         )
-        self.write_path = build_write_path(around, kept, context)
+        self.write_path = WritePath(around, kept, context)
         self.led_gaps = LedGaps(metadata.store, self.write_path.status, self._archived.chain_of)
         self._lifecycle: Lifecycle | None = None
         self._archiving: Archiving | None = None
@@ -85,7 +85,9 @@ class StorageRun:
             self._around.supervisor.start(part, run)
 
     def _register(self) -> None:
-        publish_registration(self._kept.publisher, self._own, self._around.clocks.wall_ms())
+        identity, now_ms = self._around.identity, self._around.clocks.wall_ms()
+        own = NodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id)
+        publish_registration(self._kept.publisher, own, now_ms)
 
     async def stop(self) -> None:
         """End them in an order in which what is left is uploaded, and published last."""

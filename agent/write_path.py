@@ -17,15 +17,10 @@ from agent.descriptors import bounded_open_files
 from agent.settings import AgentSettings
 from agent.surroundings import Kept, Surroundings
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.metadata_publisher import MetadataPublisher
-from metadata_topic.records.publishable import Publishable
-from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.found_batches import StoredLogs
-from replication.leader.guarded_write_path import GuardedWritePath
-from replication.leader.leader_proxy import LeaderProxy
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
+from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.gap_listener import GapListener
 from rlm.write_path.group_commit import CommitLimits
 from rlm.write_path.hooks import WritePathHooks
@@ -34,7 +29,6 @@ from rlm.write_path.led_views import StoredLog
 from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
 from rlm.write_path.log_manager_limits import LogManagerLimits
 from rlm.write_path.machine import thread_pool
-from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.partition_schedule import ScheduleIntervals
 from rlm.write_path.passed_over import BacklogLimits
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
@@ -55,32 +49,6 @@ class WritePathContext:
     """Takes answers to requests for tails."""
     logs: Callable[[Callable[[TopicIdPartition], StoredLog | None]], StoredLogs]
     """Makes the led logs beside what metadata tells, from how far they are stored."""
-
-
-@dataclass(frozen=True, slots=True)
-class WritePathLimits:
-    """From the settings."""
-
-    manager: LogManagerLimits
-    cost: CostLimits
-    upload_timeout_s: float
-    shutdown_timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class WritePathTargets:
-    """Where it stores, publishes and announces."""
-
-    storage: RemoteWalStorageManager
-    publisher: MetadataPublisher[Publishable]
-    links_are_off: Callable[[], bool]
-    """Whether nothing may be linked now, whatever the policies say."""
-    leader: LeaderProxy
-    """Where links are made."""
-    relayed: GuardedWritePath
-    stage_times: StageTimes
-    metrics: WriteMetrics
-    clocks: Clocks
 
 
 def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
@@ -109,45 +77,14 @@ def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
     )
 
 
-def build_write_path(around: Surroundings, kept: Kept, context: WritePathContext) -> "WritePath":
-    """It begins with `WritePath.run`."""
-    settings, relaying = around.settings, around.relaying
-    limits = WritePathLimits(
-        log_manager_limits(settings),
-        CostLimits(
-            around.configuration.break_even_bytes,
-            settings.log_manager.combiner_task_interval_s,
-        ),
-        settings.log_manager.upload_timeout_s,
-        settings.process.shutdown_timeout_s,
-    )
-    targets = WritePathTargets(
-        relaying.storage,
-        kept.publisher,
-        lambda: kept.publication.is_stalled,
-        relaying.leader,
-        relaying.write_path,
-        relaying.stage_times,
-        kept.metrics.write,
-        around.clocks,
-    )
-    return WritePath(limits, kept.next_segment_id, targets, context)
-
-
 class WritePath:
     """See the module's theory."""
 
-    def __init__(
-        self,
-        limits: WritePathLimits,
-        first_segment_id: CombinedSegmentId,
-        targets: WritePathTargets,
-        context: WritePathContext,
-    ) -> None:
-        self._limits = limits
-        self._targets = targets
+    def __init__(self, around: Surroundings, kept: Kept, context: WritePathContext) -> None:
+        self._around = around
+        self._kept = kept
         self._context = context
-        self.next_segment_id = first_segment_id
+        self.next_segment_id = kept.next_segment_id
         """For the next run."""
         self._loop = asyncio.get_running_loop()
         self._assignments: Sequence[Assignment] = ()
@@ -155,7 +92,7 @@ class WritePath:
         self._combine: RLMWalCombineTask | None = None
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self.logs = context.logs(self._stored_log)
-        self.tails = TailUploads(first_segment_id.broker_id, self, context.answer, targets.clocks.wall_ms)
+        self.tails = TailUploads(around.identity.broker_id, self, context.answer, around.clocks.wall_ms)
 
     async def run(self) -> None:
         """Upload until cancelled, and then what was read before, as far as the shutdown's time allows.
@@ -168,12 +105,12 @@ class WritePath:
         flush_timeout_s = None
         try:
             running = manager.start()
-            self._targets.relayed.arrived(self)
+            self._around.relaying.write_path.arrived(self)
             manager.assign(self._assignments)
             await asyncio.wait((running, self._failure), return_when=asyncio.FIRST_COMPLETED)
             await (self._failure if self._failure.done() else running)
         except asyncio.CancelledError:
-            flush_timeout_s = self._limits.shutdown_timeout_s
+            flush_timeout_s = self._around.settings.process.shutdown_timeout_s
             raise
         finally:
             if not self._failure.cancel() and not self._failure.cancelled():
@@ -184,11 +121,11 @@ class WritePath:
                 self._leave(combine)
 
     def _leave(self, combine: RLMWalCombineTask) -> None:
-        self._targets.relayed.left()
+        self._around.relaying.write_path.left()
         self._manager = self._combine = None
         self.next_segment_id = combine.next_segment_id
         for assignment in self._assignments:
-            self._targets.leader.partition_released(assignment.topic_id_partition)
+            self._around.relaying.leader.partition_released(assignment.topic_id_partition)
 
     def failed(self, defect: Exception) -> None:
         """A call met a defect: begin anew."""
@@ -261,29 +198,32 @@ class WritePath:
             self._fail(defect)
 
     def _make_combine_task(self) -> RLMWalCombineTask:
-        targets, limits = self._targets, self._limits
+        around, kept, limits = self._around, self._kept, self._around.settings.log_manager
+        pool = thread_pool(limits.combiner_thread_pool_size, "rlm-wal-combine")
         return RLMWalCombineTask(
-            targets.storage,
-            targets.publisher,
+            around.relaying.storage,
+            kept.publisher,
             self.next_segment_id,
-            thread_pool(limits.manager.commit.max_in_flight, "rlm-wal-combine"),
-            targets.metrics,
-            targets.clocks,
+            pool,
+            kept.metrics.write,
+            around.clocks,
             limits.upload_timeout_s,
         )
 
     def _make_manager(self, combine: RLMWalCombineTask) -> RemoteWalLogManager:
-        targets, limits, context = self._targets, self._limits, self._context
-        decider = LinkDecider(limits.cost)
-        decider.is_off = targets.links_are_off
+        around, kept, context, leader = self._around, self._kept, self._context, self._around.relaying.leader
+        interval_s = around.settings.log_manager.combiner_task_interval_s
+        decider = LinkDecider(CostLimits(around.configuration.break_even_bytes, interval_s))
+        decider.is_off = lambda: kept.publication.is_stalled
         hooks = WritePathHooks(
             context.resume,
             context.gaps,
             context.on_unknown_partition,
             self.tails.settled,
-            lambda: targets.leader.replication_is_pending,
+            lambda: leader.replication_is_pending,
         )
-        manager = RemoteWalLogManager(limits.manager, combine, decider, targets.stage_times, targets.metrics, hooks)
-        manager.add_listener(targets.leader)
+        limits, stage_times = log_manager_limits(around.settings), around.relaying.stage_times
+        manager = RemoteWalLogManager(limits, combine, decider, stage_times, kept.metrics.write, hooks)
+        manager.add_listener(leader)
         manager.add_listener(self.tails)
         return manager
