@@ -98,6 +98,7 @@ def plan_broker(
             may_have_holes=settings.is_compacted,
             retention_horizon_ms=None if settings.retention_ms is None else now_ms - settings.retention_ms,
             declared_gaps=tuple(inventory.declared_gaps.get(partition, ())),
+            released=tuple(inventory.released.get(partition, ())),
             begins_behind_last_gap=selection.begins_behind_last_gap,
         )
         replicas = topic.partitions[partition.partition]

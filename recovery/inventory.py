@@ -20,6 +20,7 @@ from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.states import FINISHED, STARTED
 from metadata_topic.store.archive_recovery import records_from_objects
 from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.released_offsets import ReleasedUpTo
 from plugin.archive_storage import ArchiveStorage
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
@@ -45,6 +46,8 @@ class Inventory:
     known_starts: dict[TopicIdPartition, list[EpochStart]] = field(default_factory=dict)
     declared_gaps: dict[TopicIdPartition, list[DeclaredGap]] = field(default_factory=dict)
     """By which records are missing, as the leaders said."""
+    released: dict[TopicIdPartition, list[ReleasedUpTo]] = field(default_factory=dict)
+    """Up to where records went with their objects, as they were not wanted any more."""
     unreadable: list[UnreadableObject] = field(default_factory=list)
     lost_objects: list[str] = field(default_factory=list)
     objects: int = 0
@@ -96,6 +99,8 @@ def from_metadata(
     for gap in image.gaps:
         if gap.reason.is_loss:
             inventory.declared_gaps.setdefault(gap.topic_id_partition, []).append(gap)
+    for released in image.released:
+        inventory.released.setdefault(released.topic_id_partition, []).append(released)
     dead = {
         (tail.combined_segment_id, tail.topic_id_partition, tail.leader_epoch): tail.first_offset for tail in image.dead
     }

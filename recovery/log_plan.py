@@ -21,17 +21,21 @@ end, not in covering. Offsets that nothing covers are a gap, unless the log may 
 the log's leader has declared that they cannot be had any more (`metadata_topic.records.declared_gaps`), the log goes on
 behind them, as Kafka's logs may lack offsets. Everything behind the first gap that nobody declared is left out. But
 what stands before a gap may be leftovers: old records that are still there because they share an object with younger
-ones. When all of it is older than the topic's retention, the log begins behind the gap.
+ones. When all of it is older than the topic's retention, or the metadata tells that the gap's records were released, as
+nobody wanted them any more, the log begins behind the gap: nothing older is wanted either, however young the object is
+that it was uploaded in.
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges
+from metadata_topic.store.released_offsets import ReleasedUpTo
 from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 
 
@@ -104,6 +108,8 @@ class PlanRules:
     """What was written before this time is expired; None: nothing is."""
     declared_gaps: tuple[DeclaredGap, ...] = ()
     """What its leaders said of offsets that nobody can have any more."""
+    released: tuple[ReleasedUpTo, ...] = ()
+    """Up to where the log's records went with their objects, as they were not wanted any more."""
     begins_behind_last_gap: bool = False
     """Take the newest unbroken stretch, whatever came before it."""
 
@@ -195,10 +201,10 @@ class LogRuns:
     def plan(self, rules: PlanRules) -> LogPlan:
         """The log, by the module's theory."""
         stretches = list(self._stretches(rules))
-        begin = 0
+        declared = self._declared(rules)
+        begin = self._behind_released(stretches, rules, declared)
         while begin < len(stretches) - 1 and _is_passed_over(stretches[begin], rules):
             begin += 1
-        declared = self._declared(rules)
         if not stretches or _lacks_its_start(stretches[0], rules, declared):
             return self._empty_plan(rules, stretches[0][0].first_offset if stretches else self._known_end)
         chosen, missing = _over_declared(stretches[begin:], declared)
@@ -209,6 +215,16 @@ class LogRuns:
         gap = Gap(end, behind) if behind > end and not _is_within((end, behind), declared) else None
         epochs = self._epochs_between(start, end, is_natural_end=gap is None)
         return LogPlan(tuple(chosen), start, end, epochs, gap, missing, self.run_count - len(chosen))
+
+    def _behind_released(
+        self, stretches: Sequence[Sequence[Extent]], rules: PlanRules, declared: Sequence[OffsetRange]
+    ) -> int:
+        """The first stretch that has no released gap behind it."""
+        ends = {epoch.leader_epoch: end for epoch, end in self._epoch_ranges()}
+        released = max((min(one.offset, ends.get(one.leader_epoch, 0)) for one in rules.released), default=0)
+        gaps = ((one[-1].last_offset + 1, other[0].first_offset) for one, other in pairwise(stretches))
+        behind = (at for at, gap in enumerate(gaps, 1) if gap[1] <= released and not _is_within(gap, declared))
+        return max(behind, default=0)
 
     def _declared(self, rules: PlanRules) -> list[OffsetRange]:
         epochs = LeaderEpochChain(self.lineage)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.store.released_offsets import ReleasedUpTo
 from recovery.log_plan import EpochStart, Gap, LogRuns, PlanRules
 from tests.recovery.stored_logs import ORDERS, ModelLog, model_logs, run, starts_of
 
@@ -183,3 +184,20 @@ def test_a_declared_gap_at_the_known_end_or_start_of_a_log_is_none_of_the_plan()
     assert (plan.end_offset, plan.gap) == (10, None)
     plan = LogRuns([lost]).plan(replace(declared(0, 10), start_offset=0))
     assert (plan.start_offset, plan.end_offset, plan.gap) == (10, 20, None)
+
+
+def test_what_was_uploaded_anew_before_a_released_gap_does_not_hide_what_is_behind_it() -> None:
+    young, old, behind = run(0, 0, 2, 7, written_ms=900), run(0, 3, 3, 4, written_ms=100), run(0, 4, 9, 8)
+    released = PlanRules(retention_horizon_ms=500, released=(ReleasedUpTo(ORDERS, 0, 4),))
+    plan = LogRuns([young, behind]).plan(released)
+    assert (plan.start_offset, plan.end_offset, plan.gap) == (4, 10, None)
+    assert LogRuns([young, old, behind]).plan(released).start_offset == 0, "nothing is missing"
+
+
+def test_a_gap_that_reaches_beyond_what_was_released_ends_the_log_as_before() -> None:
+    runs = LogRuns([run(0, 0, 2, 7), run(0, 6, 9, 8), run(1, 8, 11, 9)])
+    assert runs.plan(PlanRules(released=(ReleasedUpTo(ORDERS, 0, 5),))).gap == Gap(3, 6)
+    assert runs.plan(PlanRules(released=(ReleasedUpTo(ORDERS, 2, 6),))).gap == Gap(3, 6), "of another log"
+    lost = (DeclaredGap(ORDERS, 3, 6, 1, GapReason.RETENTION),)
+    plan = runs.plan(PlanRules(released=(ReleasedUpTo(ORDERS, 0, 6),), declared_gaps=lost))
+    assert (plan.start_offset, plan.declared_gaps) == (0, (Gap(3, 6),)), "the log goes on behind what is declared"
