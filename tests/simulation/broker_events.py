@@ -32,6 +32,7 @@ def compact(world: World, number: int) -> None:
     log = world.log(number)
     closed = [at for at, segment in enumerate(log.log.segments[:-1]) if len(segment.batches) > 1]
     if closed:
+        log.is_compacted = True
         log.log.compact(closed[(number >> 4) % len(closed)])
         world.invariants.rewritten(log)
         world.changed(log)

@@ -40,6 +40,9 @@ class LedLog:
     """Where its upload began; what lies below is not wanted."""
     _old_epochs: dict[int, int] = field(default_factory=dict)
     """Where epochs began that began before the log's start."""
+    is_compacted = False
+    cut_off: set[BatchKey] = field(default_factory=set)
+    """What elections have taken from the log."""
     is_deleted = False
     """Its topic is not there any more."""
     not_wanted: set[BatchKey] = field(default_factory=set)
@@ -68,7 +71,9 @@ class LedLog:
         self.leader = leader
         end = max(self.end - cut_off, self.log.log_start_offset)
         if end < self.end:
+            before = self.present()
             self.log.truncate_to(end)
+            self.cut_off |= before.keys() - self.present().keys()
             self.cuts.append(self.end)
         if writes_its_epoch:
             self.write_epoch()

@@ -29,7 +29,7 @@ from tests.simulation.virtual_time import SeededExecutor, VirtualTimeLoop
 GRACE_MS, TTL_MS, TAKEOVER_MS, TOPIC_GONE_MS = 3_000, 9_000, 6_000, 5_000
 _UNPUBLISHED_MAX_S = 2.0
 """As `agent.lifecycle` has it: below a quarter of the time-to-live, and below the grace time."""
-_EXPIRE_S, _OBSERVE_S, _FAILOVER_S, _ORPHANS_S = 3.0, 2.0, 5.0, 8.0
+_EXPIRE_S, _OBSERVE_S, _FAILOVER_S, _ORPHANS_S = 5.0, 3.0, 5.0, 10.0
 RETENTIONS_MS = (6_000, 20_000, NEVER)
 VIEWS_COUNT_S = LONGEST_CALL_S + _OBSERVE_S
 """What was judged so long ago may take effect now."""

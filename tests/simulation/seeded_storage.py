@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
+from metadata_topic.records.states import FINISHED
+from plugin.combined_segment import HEADER_BYTES, TRAILER_BYTES, decode_footer, locate_footer
 from plugin.errors import RemoteStorageTimeoutError
 from plugin.remote_wal_storage_manager import StoredSegment
 from plugin.segment_metadata import (
@@ -90,6 +92,14 @@ class SeededStorage(MemoryStorage):
         if fault == FAIL_AFTER:
             raise RemoteStorageTimeoutError("list", "-", "planted, half-way")
         yield from islice(found, len(found) // 2, None)
+
+    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+        raw = self.objects[stored.combined_segment_id]
+        location = locate_footer(raw[-TRAILER_BYTES:], len(raw))
+        header, entries = decode_footer(raw[:HEADER_BYTES], raw[location.start : location.end], location)
+        return RemoteWalCombinedLogSegmentMetadata(
+            header.combined_segment_id, entries, FINISHED, header.created_ms, stored.size_bytes
+        )
 
     def _fault(self, what: str) -> str | None:
         """Of the next call."""

@@ -24,6 +24,7 @@ from rlm.write_path import group_commit
 from tests.simulation import agent_events, broker_events, outside_events
 from tests.simulation.life_of_objects import RETENTIONS_MS
 from tests.simulation.plan import Event, plan
+from tests.simulation.recovery_check import check_recovery
 from tests.simulation.seeded_storage import HEALTHY
 from tests.simulation.virtual_time import run
 from tests.simulation.world import BROKERS, World
@@ -61,7 +62,9 @@ class Simulation(World):
             self.append(log, 1, 20)
         for broker in BROKERS:
             self.start(broker)
-        for after_s, kind, number in events:
+        for count, (after_s, kind, number) in enumerate(events):
+            if count == len(events) // 2 and self.seed % 4 == 0:
+                self._check_recovery("midst", is_settled=False)
             await asyncio.sleep(after_s)
             self.look()
             self.note(kind, number)
@@ -110,6 +113,7 @@ class Simulation(World):
         self.look()
         again = [put for put in self.storage.puts if put.incarnation > known[put.broker_id] and self._is_wanted(put)]
         assert not again, f"{len(again)} objects are uploaded once more"
+        self._check_recovery("end", is_settled=True)
         await self._all_gone()
         for broker in sorted(self.cluster.living):
             await self.end_care(broker)
@@ -119,6 +123,11 @@ class Simulation(World):
         """Not all of it went before. It may have, unknown to the topic, with an object that held dead records, too."""
         held = self.invariants.batches_in[segment_id]
         return any(key not in self.logs[partition].not_wanted for partition, key in held)
+
+    def _check_recovery(self, name: str, *, is_settled: bool) -> None:
+        before, self.storage.never_fails = self.storage.never_fails, True
+        check_recovery(self, self.directory / name, is_settled=is_settled)
+        self.storage.never_fails = before
 
     async def _all_gone(self) -> None:
         """What is to go is gone in bounded time: objects of nobody's, of brokers and topics that are not there any

@@ -35,7 +35,7 @@ class World:
         self._streams: dict[str, random.Random] = {}
         self.hits: Counter[str] = Counter()
         self._trace: list[tuple[float, tuple[object, ...]]] = []
-        self._directory = directory
+        self.directory = directory
         self.cluster = Cluster(set(BROKERS))
         self.logs: dict[TopicIdPartition, LedLog] = {}
         """Those of deleted topics, too."""
@@ -120,7 +120,7 @@ class World:
         topic = TopicId(b"%15d." % len(self.cluster.gone))
         self.cluster.retention_ms[topic] = RETENTIONS_MS[self.seed % len(RETENTIONS_MS)]
         for number in range(2 + self.seed % 2):
-            log = LedLog(TopicIdPartition(topic, number), self._directory / f"t-{number}", leader)
+            log = LedLog(TopicIdPartition(topic, number), self.directory / f"t-{number}", leader)
             self.logs[log.partition] = log
             self.invariants.made(log)
 

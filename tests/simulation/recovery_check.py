@@ -1,0 +1,108 @@
+"""A recovery out of the store and the topic, held against the logs as they are.
+
+Planning and restoring are the product's own, the files are real. Where all is settled, what is made must hold each
+batch of the log that is wanted, byte by byte, and none that was cut off; in the midst of a run, what no log had at any
+time must not come up.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+from kafka_log.record_batch import scan_batches
+from kafka_log.segment_files import list_segments, log_file_name
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.store.archive_store import ArchiveStore
+from recovery.inventory import Inventory, from_metadata
+from recovery.log_plan import PlanRules
+from recovery.log_settings import LogSettings
+from recovery.metadata_notes import NotedMetadata
+from recovery.restore import RestoredLog, RestoreJob, restore_logs
+from recovery.run_reader import RunReader
+from rlm.lifecycle.release import NEVER
+from tests.simulation.led_log import BatchKey, LedLog
+from tests.simulation.life_of_objects import Cluster
+from tests.simulation.metadata_topic_model import TopicModel
+from tests.simulation.seeded_storage import SeededStorage
+
+
+class Surroundings(Protocol):
+    """What a recovery finds."""
+
+    storage: SeededStorage
+    topic: TopicModel
+    cluster: Cluster
+
+    def living_logs(self) -> list[LedLog]: ...
+
+    def wall_ms(self) -> int: ...
+
+    def hit(self, fault: str) -> None: ...
+
+
+def check_recovery(world: Surroundings, directory: Path, *, is_settled: bool) -> None:
+    """Recover all logs of topics that are there, into `directory`."""
+    inventory = _inventory(world)
+    for log in world.living_logs():
+        restored = _restored(world, inventory, log, directory / f"recovered-{log.partition.partition}")
+        if restored is not None:
+            found = _batches(restored.job.directory)
+            _check_origin(log, found)
+            if is_settled:
+                _check_whole(log, found, restored)
+
+
+def _inventory(world: Surroundings) -> Inventory:
+    noted = NotedMetadata()
+    noted.store.apply_all((record, (0, offset)) for offset, record in enumerate(world.topic.records))
+    return from_metadata(noted, ArchiveStore(), world.storage, None)
+
+
+def _restored(world: Surroundings, inventory: Inventory, log: LedLog, directory: Path) -> RestoredLog | None:
+    partition = log.partition
+    runs = inventory.log_runs(partition)
+    retention_ms = world.cluster.retention_ms[partition.topic_id]
+    rules = PlanRules(
+        may_have_holes=log.is_compacted,
+        retention_horizon_ms=None if retention_ms == NEVER else world.wall_ms() - retention_ms,
+        declared_gaps=tuple(inventory.declared_gaps.get(partition, ())),
+        released=tuple(inventory.released.get(partition, ())),
+    )
+    plan = runs.plan(rules)
+    if not plan.extents:
+        return None
+    job = RestoreJob(partition, directory.name, directory, runs, plan, LogSettings(), rules)
+    [restored] = restore_logs([job], RunReader(world.storage), threads=1)
+    world.hit("recovered")
+    return restored
+
+
+def _batches(directory: Path) -> dict[BatchKey, bytes]:
+    found = {}
+    for base in list_segments(directory):
+        raw = (directory / log_file_name(base)).read_bytes()
+        for batch in scan_batches(raw, 0, len(raw)):
+            found[BatchKey(batch.leader_epoch, batch.base_offset)] = raw[batch.start : batch.end]
+    return found
+
+
+def _check_origin(log: LedLog, found: dict[BatchKey, bytes]) -> None:
+    for key, raw in found.items():
+        assert log.raw.get(key) == raw, f"{key} of {_name(log.partition)} is recovered, and no log had it so"
+    offsets = [key.base_offset for key in found]
+    assert offsets == sorted(set(offsets)), f"{_name(log.partition)} is recovered out of order"
+
+
+def _check_whole(log: LedLog, found: dict[BatchKey, bytes], restored: RestoredLog) -> None:
+    cut = [key for key in found if key in log.cut_off]
+    assert not cut, f"{cut[:5]} of {_name(log.partition)} are recovered, and were cut off"
+    wanted_from = max(log.begin or 0, log.released_to())
+    missing = [
+        key
+        for key in log.present()
+        if key.base_offset >= wanted_from and key not in log.not_wanted and key not in found
+    ]
+    assert not missing, f"{missing[:5]} of {_name(log.partition)} are not recovered, {restored.gap}"
+
+
+def _name(partition: TopicIdPartition) -> str:
+    return f"partition {partition.partition}"
