@@ -29,6 +29,7 @@ from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE
 from replication.wire.link import LinkedResponse, decode_linked_response
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
+from replication.wire.memory_reservation import reserve
 from replication.wire.metrics import PeerByteCount, ReplicationMetrics
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES, PeerChannel
 from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos, listen
@@ -314,7 +315,7 @@ class _FollowerRelay:
         """Wait for the memory that a response is put together from. Raises HydrationError."""
         try:
             async with asyncio.timeout(self._context.limits.hydration_timeout_s):
-                await self._context.budget.reserve(size)
+                await reserve(self._context.budget, size)
         except TimeoutError as error:
             raise HydrationError("memory", "the frames of other connections take all there is for them") from error
         self._held_bytes += size

@@ -1,4 +1,4 @@
-"""How much of memory the frames of all connections on one side of an agent may take together. Event loop only.
+"""How much of memory the frames of all connections on one side of an agent may take together. Sans-IO.
 
 Each connection has bounds of its own, but there are many. So what is received and not yet passed on is counted here,
 for all of them; who would go beyond the bound stops reading its socket, and its peer waits in TCP. Those who wait go
@@ -17,7 +17,6 @@ second holds waits for another agent to read, what the third holds waits for the
 both, two agents could wait for each other. And who fills the first with half requests holds up no response.
 """
 
-import asyncio
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -97,20 +96,6 @@ class MemoryBudget:
         waiter = self._waiting.pop(owner, None)
         if waiter is not None:
             self._held_by_waiting -= waiter.held
-
-    async def reserve(self, size: int) -> None:
-        """Take so much, and wait for it where need be."""
-        if self.try_take(size):
-            return
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.wait(granted, self.ticket(), size, 0, lambda: granted.set_result(None))
-        try:
-            await granted
-        except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled():
-                self.give_back(size)
-            self.forget(granted)
-            raise
 
     def _let_go_on(self) -> None:
         while self._waiting:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.memory_budget import MemoryBudget
+from replication.wire.memory_reservation import reserve
 from tests.kafka_log.batches import batch
 from tests.replication.test_framed_connection import framed
 from tests.replication.two_agents import PATIENCE_S, Follower, two_agents
@@ -56,13 +57,13 @@ def test_who_left_is_not_waited_for() -> None:
 async def test_a_reservation_that_is_given_up_takes_nothing() -> None:
     budget = MemoryBudget(10)
     budget.take(10)
-    waiting = asyncio.create_task(budget.reserve(5))
+    waiting = asyncio.create_task(reserve(budget, 5))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     budget.give_back(10)
     assert budget.used == 0
-    await budget.reserve(5)
+    await reserve(budget, 5)
     assert budget.used == 5
 
 
@@ -204,7 +205,7 @@ async def test_an_original_that_memory_was_too_short_to_keep_is_fetched_again() 
         follower = await agents.connect()
         follower.send({0: 0})
         await agents.until(lambda: agents.leader_budget.used > 1000)
-        others = asyncio.create_task(agents.leader_budget.reserve(MIB))
+        others = asyncio.create_task(reserve(agents.leader_budget, MIB))
         await asyncio.sleep(0)  # who waits for memory has what is only kept let go of
         others.cancel()
         agents.storage.fetches_fail = True
