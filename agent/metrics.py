@@ -62,36 +62,23 @@ class StateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry, on the HTTP endpoint's threads."""
-        counts = self._storage.request_counts
-        requests = CounterMetricFamily("remote_wal_store_requests", "Requests to object storage", labels=["operation"])
-        for operation in ("put", "get", "head", "delete", "list"):
-            requests.add_metric([operation], getattr(counts, operation))
-        yield requests
-        moved = CounterMetricFamily("remote_wal_store_bytes", "Bytes moved to and from the store", labels=["operation"])
-        moved.add_metric(["put"], counts.put_bytes)
-        moved.add_metric(["get"], counts.get_bytes)
-        yield moved
-        failures = CounterMetricFamily(
-            "remote_wal_store_failures", "Failed attempts of requests to object storage", labels=["reason"]
-        )
-        for reason, failed in dict(counts.failures).items():
-            failures.add_metric([reason], failed)
-        yield failures
-        refused = CounterMetricFamily(
-            "remote_wal_store_requests_refused",
-            "Calls that the ceiling of requests in a minute kept from the store",
-            labels=["kind"],
-        )
-        for kind, ceiling in (("put", self._storage.puts), ("get", self._storage.gets)):
-            refused.add_metric([kind], ceiling.refused if ceiling else 0)
-        yield refused
-        foreign = CounterMetricFamily("remote_wal_store_foreign_objects", "Listed objects whose keys are not ours")
-        foreign.add_metric([], counts.foreign_objects)
-        yield foreign
+        counts, storage = self._storage.request_counts, self._storage
+        operations = {name: getattr(counts, name) for name in ("put", "get", "head", "delete", "list")}
+        moved = {"put": counts.put_bytes, "get": counts.get_bytes}
+        refused = {
+            kind: ceiling.refused if ceiling else 0 for kind, ceiling in (("put", storage.puts), ("get", storage.gets))
+        }
+        yield _by("remote_wal_store_requests", "Requests to object storage", "operation", operations)
+        yield _by("remote_wal_store_bytes", "Bytes moved to and from the store", "operation", moved)
+        failed = dict(counts.failures)
+        yield _by("remote_wal_store_failures", "Failed attempts of requests to object storage", "reason", failed)
+        what = "Calls that the ceiling of requests in a minute kept from the store"
+        yield _by("remote_wal_store_requests_refused", what, "kind", refused)
+        what = "Listed objects whose keys are not ours"
+        yield CounterMetricFamily("remote_wal_store_foreign_objects", what, counts.foreign_objects)
         yield from self._lag()
-        pending = GaugeMetricFamily("remote_wal_metadata_pending", "Records that wait to be published")
-        pending.add_metric([], self._publisher.pending)
-        yield pending
+        what = "Records that wait to be published"
+        yield GaugeMetricFamily("remote_wal_metadata_pending", what, self._publisher.pending)
         yield from _objects("remote_wal_segments", "Combined segments that metadata knows", self._store.totals())
         yield from _objects(
             "remote_wal_archived_objects", "Archive objects that metadata knows", self._archive.totals()
@@ -101,12 +88,9 @@ class StateCollector(Collector):
     def _metadata(self) -> Iterator[Metric]:
         counters = self._metadata_counters()
         for name, meaning in _METADATA_COUNTERS.items():
-            counter = CounterMetricFamily(f"remote_wal_metadata_{name}", meaning)
-            counter.add_metric([], counters.get(name, 0))
-            yield counter
-        retained = GaugeMetricFamily("remote_wal_metadata_retained_unknown", "Newer agents' records, kept as they came")
-        retained.add_metric([], counters.get("retained_unknown", 0))
-        yield retained
+            yield CounterMetricFamily(f"remote_wal_metadata_{name}", meaning, counters.get(name, 0))
+        what, retained = "Newer agents' records, kept as they came", counters.get("retained_unknown", 0)
+        yield GaugeMetricFamily("remote_wal_metadata_retained_unknown", what, retained)
         doubts = GaugeMetricFamily(
             "remote_wal_metadata_topic_in_doubt",
             "1 while the metadata topic began anew, lost its end or was cut unread: then nothing that it does not tell "
@@ -116,37 +100,46 @@ class StateCollector(Collector):
         for doubt in TopicDoubt:
             doubts.add_metric([doubt.value], counters.get(f"doubt_{doubt}", 0))
         yield doubts
-        fenced = GaugeMetricFamily(
+        yield GaugeMetricFamily(
             "remote_wal_agent_fenced",
             "1 while a newer incarnation of this agent is registered: then nothing is uploaded, all bytes go inline",
+            counters.get("fenced_out", 0),
         )
-        fenced.add_metric([], counters.get("fenced_out", 0))
-        yield fenced
-        snapshots = CounterMetricFamily(
-            "remote_wal_metadata_snapshots", "Snapshots of the metadata store, by what was done", labels=["outcome"]
-        )
-        for outcome in _SNAPSHOT_OUTCOMES:
-            snapshots.add_metric([outcome], counters.get(f"snapshots_{outcome}", 0))
-        yield snapshots
+        outcomes = {outcome: counters.get(f"snapshots_{outcome}", 0) for outcome in _SNAPSHOT_OUTCOMES}
+        what = "Snapshots of the metadata store, by what was done"
+        yield _by("remote_wal_metadata_snapshots", what, "outcome", outcomes)
 
     def _lag(self) -> Iterator[Metric]:
         status = self._write_path.status().values()
-        partitions = GaugeMetricFamily("remote_wal_led_partitions", "Partitions that are uploaded from here")
-        partitions.add_metric([], len(status))
-        lag = GaugeMetricFamily(
-            "remote_wal_upload_lag_bytes", "Bytes in the logs of led partitions that are not stored"
-        )
-        lag.add_metric([], sum(partition.lag_bytes for partition in status))
-        age = GaugeMetricFamily("remote_wal_oldest_unstored_seconds", "Age of the oldest byte that is not yet durable")
-        age.add_metric([], max((partition.lag_age_ms for partition in status), default=0) / 1000)
-        backlog = GaugeMetricFamily(
-            "remote_wal_backlog_offsets",
-            "Offsets that were passed over, as their log was far behind, and are uploaded beside what is new",
-        )
-        backlog.add_metric([], sum(partition.backlog_offsets for partition in status))
-        missing = GaugeMetricFamily(
-            "remote_wal_missing_offsets",
-            "Offsets of led partitions that no object holds or will hold, as was declared: a recovered log lacks them",
-        )
-        missing.add_metric([], self._missing_offsets())
-        yield from (partitions, lag, age, backlog, missing)
+        for name, meaning, value in (
+            ("led_partitions", "Partitions that are uploaded from here", len(status)),
+            (
+                "upload_lag_bytes",
+                "Bytes in the logs of led partitions that are not stored",
+                sum(partition.lag_bytes for partition in status),
+            ),
+            (
+                "oldest_unstored_seconds",
+                "Age of the oldest byte that is not yet durable",
+                max((partition.lag_age_ms for partition in status), default=0) / 1000,
+            ),
+            (
+                "backlog_offsets",
+                "Offsets that were passed over, as their log was far behind, and are uploaded beside what is new",
+                sum(partition.backlog_offsets for partition in status),
+            ),
+            (
+                "missing_offsets",
+                "Offsets of led partitions that no object holds or will hold, as was declared: a recovered log lacks "
+                "them",
+                self._missing_offsets(),
+            ),
+        ):
+            yield GaugeMetricFamily(f"remote_wal_{name}", meaning, value)
+
+
+def _by(name: str, meaning: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
+    counter = CounterMetricFamily(name, meaning, labels=[label])
+    for value, count in values.items():
+        counter.add_metric([value], count)
+    return counter

@@ -37,7 +37,7 @@ The agent serves these as Prometheus text at `/metrics` of `remote.wal.agent.htt
 """
 
 
-class _NoLedPartitions:
+class NoLedPartitions:
     """In the place of the write path, whose parts would open files."""
 
     def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
@@ -87,7 +87,7 @@ def _collectors() -> list[Collector]:
         *registry.collectors,
         StateCollector(
             GuardedStorageManager(),
-            _NoLedPartitions(),
+            NoLedPartitions(),
             publisher,
             (RemoteWalMetadataStore(), ArchiveStore()),
             Counter,

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from agent.metrics import StateCollector
-from agent.metrics_doc import _NoLedPartitions
+from agent.metrics_doc import NoLedPartitions
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.store.archive_store import ArchiveStore
@@ -53,7 +53,7 @@ def test_archive_objects_and_their_bytes_are_metrics() -> None:
 def _collector(counters: Counter[str], archive: ArchiveStore) -> StateCollector:
     return StateCollector(
         GuardedStorageManager(),
-        _NoLedPartitions(),
+        NoLedPartitions(),
         RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic),
         (RemoteWalMetadataStore(), archive),
         lambda: counters,

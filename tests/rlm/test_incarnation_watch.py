@@ -22,6 +22,7 @@ class Topic:
     now_s: float = 0.0
     store: RemoteWalMetadataStore = field(default_factory=RemoteWalMetadataStore)
     records: int = 0
+    is_readable: bool = True
     others: list[IncarnationWatch] = field(default_factory=list)
     until_s: float = 10 * ANSWER_S
 
@@ -30,7 +31,7 @@ class Topic:
         self.records += 1
 
     async def read_to_end(self) -> bool:
-        return True
+        return self.is_readable
 
     async def sleep(self, seconds: float) -> None:
         for _ in range(round(seconds)):
@@ -99,10 +100,6 @@ async def test_while_the_topic_cannot_be_read_to_its_end_no_number_is_taken() ->
     topic = Topic()
     topic.register(2000)
     agent = topic.agent(1000)
-
-    async def cannot() -> bool:
-        return False
-
-    agent._read_to_end = cannot
+    topic.is_readable = False
     with pytest.raises(OverError):
         await agent.run()
