@@ -14,6 +14,7 @@ from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import Hello
 from replication.wire.sasl_login import SaslLogin
 from tests.kafka_log.batches import batches
+from tests.metric_values import metric_value
 from tests.replication.fetch_frames import encode, response
 from tests.replication.two_agents import PATIENCE_S, Agents, framed, two_agents
 
@@ -28,11 +29,11 @@ OTHER_REQUEST = b"\x00\x03\x00\x07\x00\x00\x00\x09\x00\x00"
 
 
 def switches(agents: Agents, to: str) -> float:
-    return float(agents.follower_metrics.bypass.switches.labels(to)._value.get())
+    return metric_value(agents.follower_metrics.bypass.switches.labels(to))
 
 
 def bypassed_peers(agents: Agents) -> float:
-    return float(agents.follower_metrics.bypass.peers._value.get())
+    return metric_value(agents.follower_metrics.bypass.peers)
 
 
 @asynccontextmanager
@@ -77,7 +78,7 @@ async def test_where_the_leaders_agent_is_dead_its_broker_is_asked_and_its_bytes
         assert agents.follower.bypassed == [1]
         assert (switches(agents, "broker"), bypassed_peers(agents)) == (1, 1)
         received = agents.follower_metrics.bypass.bytes.labels("received")
-        assert received._value.get() == 2 * (4 + len(follower.expected({0: raw})))
+        assert metric_value(received) == 2 * (4 + len(follower.expected({0: raw})))
         assert agents.follower_faults("peer_unreachable") == 1
 
 

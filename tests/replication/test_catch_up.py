@@ -13,6 +13,7 @@ from replication.leader.read_ahead import WantedRead
 from replication.wire.link import InlineBytes, SegmentLink
 from replication.wire.peer_protocol import PeerCapabilities
 from tests.kafka_log.batches import batches
+from tests.metric_values import metric_value
 from tests.replication.catch_up_rig import OWN, Rig, joined
 from tests.replication.fake_led import store
 from tests.replication.fetch_frames import partition
@@ -31,7 +32,7 @@ async def test_what_an_earlier_agent_uploaded_is_linked_byte_for_byte(rig: Rig) 
     sent = await rig.links(first + second)
     assert rig.linked_bytes(sent) == b"".join(written.raw for written in first + second)
     assert sent.linked == ((partition(0), 16, len(rig.linked_bytes(sent))),)
-    assert rig.metrics.catch_up.found_bytes._value.get() == len(rig.linked_bytes(sent))
+    assert metric_value(rig.metrics.catch_up.found_bytes) == len(rig.linked_bytes(sent))
 
 
 async def test_a_response_may_begin_and_end_inside_of_an_entry(rig: Rig) -> None:
@@ -130,7 +131,7 @@ async def test_a_log_that_cannot_be_read_lets_the_bytes_go_inline(rig: Rig) -> N
     assert isinstance(rig.begin(written), WaitForUploads)
     await rig.told.wait()
     assert isinstance(rig.planner.decide(rig.now_s), PassThrough)
-    assert rig.metrics.faults.labels("catch_up_log_unreadable")._value.get() == 1
+    assert metric_value(rig.metrics.faults.labels("catch_up_log_unreadable")) == 1
 
 
 async def test_a_defect_lets_the_bytes_go_inline_and_is_told(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +145,7 @@ async def test_a_defect_lets_the_bytes_go_inline_and_is_told(rig: Rig, monkeypat
     await rig.told.wait()
     assert isinstance(rig.planner.decide(rig.now_s), PassThrough)
     await rig.has_read()
-    assert rig.metrics.faults.labels("catch_up_defect")._value.get() == 1
+    assert metric_value(rig.metrics.faults.labels("catch_up_defect")) == 1
 
 
 async def test_a_follower_with_its_links_in_old_objects_of_the_index_is_read_ahead_for_too(rig: Rig) -> None:

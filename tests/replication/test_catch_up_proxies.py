@@ -16,6 +16,7 @@ from replication.leader.catch_up import CatchUp
 from replication.leader.read_ahead import CatchUpLimits, ReadAhead
 from replication.wire.peer_protocol import CAPABILITIES, PeerCapabilities
 from tests.kafka_log.batches import batches
+from tests.metric_values import metric_value
 from tests.replication.catch_up_rig import OWN
 from tests.replication.fetch_frames import partition
 from tests.replication.two_agents import PATIENCE_S, Agents, Follower
@@ -88,11 +89,11 @@ async def test_all_of_it_comes_from_objects_each_read_once(tmp_path: Path) -> No
     async with missed_much(tmp_path) as missed:
         assert await caught_up(missed) == missed.agents.broker.logs[0]
         leader = missed.agents.leader_metrics
-        linked = leader.record_bytes.labels("linked")._value.get()
+        linked = metric_value(leader.record_bytes.labels("linked"))
         assert linked == len(missed.agents.broker.logs[0])
-        assert leader.record_bytes.labels("inline")._value.get() == 0
+        assert metric_value(leader.record_bytes.labels("inline")) == 0
         assert len(missed.agents.storage.fetches) == OBJECTS
-        assert missed.agents.follower_metrics.catch_up.read_bytes._value.get() == linked
+        assert metric_value(missed.agents.follower_metrics.catch_up.read_bytes) == linked
 
 
 async def test_an_agent_that_cannot_be_told_of_catch_up_gets_the_links_without_a_word_of_what_it_does_not_know(
@@ -101,7 +102,7 @@ async def test_an_agent_that_cannot_be_told_of_catch_up_gets_the_links_without_a
     async with missed_much(tmp_path, PeerCapabilities.LINKS) as missed:
         assert await caught_up(missed) == missed.agents.broker.logs[0]
         assert missed.agents.linked_responses > 0
-        assert missed.agents.follower_metrics.catch_up.read_bytes._value.get() == 0
+        assert metric_value(missed.agents.follower_metrics.catch_up.read_bytes) == 0
 
 
 async def test_when_the_objects_are_gone_after_all_the_bytes_come_inline(tmp_path: Path) -> None:
@@ -141,10 +142,10 @@ async def test_all_of_it_comes_from_archive_objects_within_the_quota_for_such_re
         archive_all(missed)
         assert await caught_up(missed) == missed.agents.broker.logs[0]
         leader = missed.agents.leader_metrics
-        linked = leader.record_bytes.labels("linked")._value.get()
+        linked = metric_value(leader.record_bytes.labels("linked"))
         assert linked == len(missed.agents.broker.logs[0])
-        assert leader.record_bytes.labels("inline")._value.get() == 0
-        assert missed.agents.follower_metrics.catch_up.read_bytes._value.get() == linked  # each byte once
+        assert metric_value(leader.record_bytes.labels("inline")) == 0
+        assert metric_value(missed.agents.follower_metrics.catch_up.read_bytes) == linked  # each byte once
         assert missed.agents.storage.fetches == []
 
 
@@ -194,8 +195,8 @@ async def test_an_agent_without_archive_links_keeps_the_links_to_combined_segmen
         assert answer == follower.expected(records)
         await missed.agents.until(lambda: missed.agents.linked_responses > 0)
         leader = missed.agents.leader_metrics.record_bytes
-        assert leader.labels("linked")._value.get() == missed.agents.linked_responses * len(records[1] or b"")
-        assert leader.labels("inline")._value.get() == len(missed.agents.broker.logs[0])
+        assert metric_value(leader.labels("linked")) == missed.agents.linked_responses * len(records[1] or b"")
+        assert metric_value(leader.labels("inline")) == len(missed.agents.broker.logs[0])
         assert missed.agents.leader_faults("inline_requested_by_follower") == 0
 
 

@@ -14,6 +14,7 @@ from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
 from rlm.write_path.metrics import StageTimes
+from tests.metric_values import metric_value
 from tests.rlm.memory_storage import MemoryStorage
 
 CONTENT = bytes(range(250)) * 8
@@ -51,7 +52,7 @@ class Rig:
             return [bytes(data) for data in await self.reads.fetch_all(links)]
 
     def faults(self, reason: str) -> float:
-        return float(self.metrics.faults.labels(reason)._value.get())
+        return metric_value(self.metrics.faults.labels(reason))
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ async def test_what_was_announced_is_read_once_and_each_link_finds_its_part(rig:
     found = await rig.fetch(link(0, 10, 400), link(0, 600, 700), link(0, 700, 900))
     assert found == [CONTENT[10:400], CONTENT[600:700], CONTENT[700:900]]
     assert sorted(rig.storage.fetches) == [(segment(0), 0, 400), (segment(0), 600, 900)]
-    assert rig.metrics.catch_up.read_bytes._value.get() == 700
+    assert metric_value(rig.metrics.catch_up.read_bytes) == 700
 
 
 async def test_what_was_not_announced_is_read_when_it_is_needed_adjoining_ranges_at_once(rig: Rig) -> None:
@@ -88,7 +89,7 @@ async def test_a_link_across_the_ends_of_what_was_read_has_only_the_rest_read(ri
     assert sorted(rig.storage.fetches) == [
         (segment(3), *read) for read in [(0, 50), (50, 100), (100, 200), (200, 300), (300, 400), (400, 450), (450, 500)]
     ]
-    assert rig.metrics.catch_up.read_bytes._value.get() == 500
+    assert metric_value(rig.metrics.catch_up.read_bytes) == 500
 
 
 async def test_reads_wait_for_the_quota_and_beyond_the_wait_are_not_made(rig: Rig) -> None:
@@ -97,7 +98,7 @@ async def test_reads_wait_for_the_quota_and_beyond_the_wait_are_not_made(rig: Ri
     rig.reads.read_ahead(segment(3), ((0, 1000),))
     rig.reads.read_ahead(segment(4), ((0, 1000),))
     assert rig.faults("catch_up_over_quota") == 1
-    assert rig.metrics.catch_up.wait_seconds._value.get() == pytest.approx(0.25 + 0.5)
+    assert metric_value(rig.metrics.catch_up.wait_seconds) == pytest.approx(0.25 + 0.5)
     with pytest.raises(HydrationError) as refused:
         await rig.fetch(link(4, 0, 1000))
     assert refused.value.reason == "over_quota"

@@ -16,6 +16,7 @@ from replication.follower.hydration import HydrationCache, HydrationError, Hydra
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.metrics import ReplicationMetrics
 from rlm.write_path.metrics import StageTimes
+from tests.metric_values import metric_value
 from tests.rlm.memory_storage import MemoryStorage
 
 BREAKER = BreakerLimits(failures_to_open=3, open_s=1.0, open_max_s=4.0)
@@ -73,7 +74,7 @@ class Rig:
         return caught.value.reason
 
     def faults(self, reason: str) -> float:
-        return float(self.metrics.faults.labels(reason)._value.get())
+        return metric_value(self.metrics.faults.labels(reason))
 
 
 @pytest.fixture
@@ -172,7 +173,7 @@ async def test_announcements_beyond_the_budget_are_let_go(rig: Rig) -> None:
     rig.cache.announce(segment(0), ((0, 200), (200, 400), (400, 600)))
     rig.cache.announce(segment(1), ((0, 2**32 - 1),))
     assert rig.cache.in_flight_bytes == 400
-    assert rig.metrics.faults.labels("announcement_over_budget")._value.get() == 2
+    assert metric_value(rig.metrics.faults.labels("announcement_over_budget")) == 2
     rig.storage.fetch_gate.set()
 
 

@@ -11,6 +11,7 @@ from replication.wire.peer_protocol import Hello, MessageKind
 from rlm.write_path.group_commit import BULK_BYTES
 from rlm.write_path.link_policy import LinkMode
 from tests.kafka_log.batches import batches
+from tests.metric_values import metric_value
 from tests.replication.fetch_frames import partition, request, response
 from tests.replication.two_agents import framed, read_frame, two_agents
 
@@ -42,7 +43,7 @@ async def test_only_a_fraction_of_the_bytes_crosses_between_the_agents() -> None
             raw += new
         sent = agents.leader_metrics.peer_bytes.labels("leader", "sent")
         await agents.until(lambda: agents.linked_responses == 20)
-        assert 0 < sent._value.get() < len(raw) / 20
+        assert 0 < metric_value(sent) < len(raw) / 20
 
 
 async def test_a_response_waits_for_the_upload_that_is_on_its_way() -> None:
@@ -153,7 +154,7 @@ async def test_pipelined_requests_are_never_linked_and_answered_in_order() -> No
         follower = await agents.connect()
         agents.broker.go_on.clear()
         ids = [follower.send({0: 0}) for _ in range(3)]
-        await agents.until(lambda: agents.leader_metrics.stock_bytes.labels("request")._value.get() > 250)
+        await agents.until(lambda: metric_value(agents.leader_metrics.stock_bytes.labels("request")) > 250)
         agents.broker.go_on.set()
         for correlation_id in ids:
             assert await follower.receive() == response({0: raw}, correlation_id=correlation_id)

@@ -46,6 +46,7 @@ from replication.wire.peer_protocol import Hello
 from rlm.write_path.metrics import StageTimes
 from rlm.write_path.segment_queue import MetaQueueItem
 from rlm.write_path.uploaded_segment import UploadedSegment
+from tests.metric_values import metric_value
 from tests.replication.fake_led import FakeLed
 from tests.replication.fetch_frames import partition, request, response
 from tests.rlm.memory_storage import MemoryStorage
@@ -265,14 +266,14 @@ class Agents:
             self.store(records)
 
     def leader_faults(self, reason: str) -> float:
-        return float(self.leader_metrics.faults.labels(reason)._value.get())
+        return metric_value(self.leader_metrics.faults.labels(reason))
 
     def follower_faults(self, reason: str) -> float:
-        return float(self.follower_metrics.faults.labels(reason)._value.get())
+        return metric_value(self.follower_metrics.faults.labels(reason))
 
     @property
     def linked_responses(self) -> float:
-        return float(self.leader_metrics.responses.labels("linked")._value.get())
+        return metric_value(self.leader_metrics.responses.labels("linked"))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):

@@ -17,6 +17,7 @@ from plugin.errors import RemoteStorageTimeoutError
 from rlm.archive.archive_care import KnownLogs
 from rlm.lifecycle.orphans import MetadataBehindError
 from tests.kafka_log.batches import batch
+from tests.metric_values import metric_value
 from tests.rlm.archive_rig import GRACE_MS, ORDERS, TTL_MS, Agent, CrashError, Outside, plain_log
 from tests.rlm.segment_lookup import Tier
 
@@ -211,7 +212,7 @@ async def test_a_corrupt_source_without_a_copy_is_never_archived_and_backs_off()
     outside.wal_storage.objects[segment_id] = bytes(raw)
     agent = Agent(outside, 5)
     assert await agent.archive_all() == 0
-    assert agent.metrics.failures.labels("corrupt")._value.get() >= 2
+    assert metric_value(agent.metrics.failures.labels("corrupt")) >= 2
     assert outside.topic == []
     agent.task.close()
 
@@ -248,7 +249,7 @@ async def test_reads_and_writes_stay_below_the_bandwidth() -> None:
     assert await agent.task.run_due() == 1
     # All is read before anything is written, and the write waits for the last read's tokens; a burst is free.
     assert outside.now_s - began_s >= size / 1000 - 0.25
-    assert agent.metrics.read_bytes._value.get() == size
+    assert metric_value(agent.metrics.read_bytes) == size
     agent.task.close()
 
 

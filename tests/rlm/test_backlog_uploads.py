@@ -7,6 +7,7 @@ from pathlib import Path
 from kafka_log.tail_events import Gap
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.resume_point import ResumePoint
+from tests.metric_values import metric_value
 from tests.rlm.manager_rig import LIMITS, Rig, partition, running
 
 FOLLOWER = 2
@@ -50,7 +51,7 @@ async def fall_behind(rig: Rig, ready: Callable[[], object] = lambda: None) -> i
     await rig.until(lambda: rig.manager.status()[partition(0)].lag_bytes > 0, "something was read")
     append(rig, 8 * FAR)
     offset = fetch_at_the_end(rig)
-    await rig.until(lambda: rig.metrics.upload_failures.labels("timeout")._value.get() > 1, "the store is away")
+    await rig.until(lambda: metric_value(rig.metrics.upload_failures.labels("timeout")) > 1, "the store is away")
     ready()
     rig.storage.copies_fail = False
     return offset

@@ -15,6 +15,7 @@ from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
+from tests.metric_values import metric_value
 from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE, MemoryPublisher, MemoryStorage
 
 PARTITION = TopicIdPartition(TopicId(b"c" * 16), 3)
@@ -121,7 +122,7 @@ async def test_a_full_backlog_of_publications_loses_no_finished_record_and_stops
     puts = len(rig.storage.objects)
     assert await rig.task.combine([item(20)]) is None
     assert len(rig.storage.objects) == puts
-    assert rig.metrics.upload_failures.labels("publication_backlog")._value.get() == 1
+    assert metric_value(rig.metrics.upload_failures.labels("publication_backlog")) == 1
 
     rig.publisher.is_full = False
     assert await rig.task.combine([item(20)]) is not None
@@ -162,7 +163,7 @@ async def test_an_upload_that_hangs_for_ever_is_given_up() -> None:
     rig = Rig(timeout_s=0.01)
     rig.storage.hold_copies(0)
     assert await rig.task.combine([item(0)]) is None
-    assert rig.metrics.upload_failures.labels("hung")._value.get() == 1
+    assert metric_value(rig.metrics.upload_failures.labels("hung")) == 1
     stored = await rig.task.combine([item(0)])
     assert stored is not None
     assert stored.combined_segment_id.sequence == 1
@@ -186,4 +187,4 @@ async def test_metadata_that_can_never_be_published_holds_up_none_behind_it(
     assert await rig.task.combine([item(0)]) is not None
     assert await rig.task.combine([item(10)]) is not None
     assert rig.publisher.sequences(FINISHED) == [1]
-    assert rig.metrics.upload_failures.labels("not_publishable")._value.get() == 1
+    assert metric_value(rig.metrics.upload_failures.labels("not_publishable")) == 1

@@ -12,6 +12,7 @@ from plugin.segment_metadata import (
 )
 from rlm.lifecycle.orphans import HealingLimits, Kind, MetadataBehindError, skipped_because
 from rlm.lifecycle.release import ClusterView
+from tests.metric_values import metric_value
 from tests.rlm.lifecycle_world import (
     BROKER,
     GRACE_MS,
@@ -253,7 +254,7 @@ async def test_a_deletion_that_failed_or_whose_outcome_is_unknown_is_made_again(
     agent = AgentOfWorld(world)
     world.storage.delete_faults = [fault, fault]
     await whole_life(agent)
-    assert agent.metrics.deletion_failures.labels("timeout")._value.get() == 2
+    assert metric_value(agent.metrics.deletion_failures.labels("timeout")) == 2
     agent.close()
     assert_nothing_is_left(world)
 
@@ -267,7 +268,7 @@ async def test_what_is_wanted_again_is_not_deleted_at_the_last_moment() -> None:
     agent.planner.cluster_seen(ClusterView(frozenset({TOPIC})))
     await agent.live_for(10 * GRACE_MS)
     assert len(world.storage.objects) == 1
-    assert agent.metrics.deletions_held_back._value.get() > 0
+    assert metric_value(agent.metrics.deletions_held_back) > 0
     agent.close()
 
 

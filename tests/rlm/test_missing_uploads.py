@@ -18,6 +18,7 @@ from rlm.lifecycle.release import Tiers
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.resume_point import ResumePoint, ResumeUnknownError, resume_point
 from tests.kafka_log.log_writer import LogWriter
+from tests.metric_values import metric_value
 from tests.rlm.manager_rig import LIMITS, Rig, partition, running
 from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE, MemoryPublisher
 
@@ -77,7 +78,7 @@ async def test_until_what_is_missing_is_stored_the_uploaded_offset_is_below_it(t
             rig.log().append(10)
         rig.storage.copies_fail = True
         rig.assign(0)
-        await rig.until(lambda: rig.metrics.upload_failures.labels("timeout")._value.get() > 0, "a failure")
+        await rig.until(lambda: metric_value(rig.metrics.upload_failures.labels("timeout")) > 0, "a failure")
         status = rig.manager.status()[partition(0)]
         assert status.uploaded_offset == 10
         assert status.lag_bytes > 0
@@ -191,8 +192,8 @@ async def test_what_retention_removed_before_it_was_stored_is_declared_but_for_w
             DeclaredGap(partition(0), 5, 10, 2, GapReason.RETENTION),
             DeclaredGap(partition(0), 20, 25, 2, GapReason.RETENTION),
         ]
-        assert rig.metrics.gap_offsets._value.get() == 10
-        assert rig.metrics.declared_gaps.labels("retention")._value.get() == 2
+        assert metric_value(rig.metrics.gap_offsets) == 10
+        assert metric_value(rig.metrics.declared_gaps.labels("retention")) == 2
         gaps.close()
 
 

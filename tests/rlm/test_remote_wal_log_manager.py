@@ -16,6 +16,7 @@ from rlm.write_path.partition_schedule import ScheduleIntervals
 from rlm.write_path.resume_point import ResumePoint
 from rlm.write_path.wal_task import RLMWalTask
 from tests.kafka_log.log_writer import LogWriter
+from tests.metric_values import metric_value
 from tests.rlm.manager_rig import LIMITS, Listener, Rig, partition, running
 from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE
 
@@ -88,7 +89,7 @@ async def test_uploads_that_fail_before_or_after_their_effect_are_done_anew_unde
         await rig.until(lambda: not rig.storage.copy_faults)
         told = rig.listener.stored(partition(0))
         assert sorted(told) == sorted(batch.raw for batch in rig.log().batches)
-        assert rig.metrics.upload_failures.labels("timeout")._value.get() == 5
+        assert metric_value(rig.metrics.upload_failures.labels("timeout")) == 5
         assert rig.publisher.sequences(FINISHED) == [
             segment.combined_segment_id.sequence for segment in rig.listener.uploaded
         ]
@@ -228,8 +229,8 @@ async def test_the_backlog_is_bounded_while_the_store_is_down_and_nothing_is_los
         for _ in range(100):
             rig.log().append(1, payload=b"b" * 400)
         rig.assign(0)
-        failures = rig.metrics.upload_failures.labels("timeout")._value
-        await rig.until(lambda: failures.get() >= 8)
+        failures = rig.metrics.upload_failures.labels("timeout")
+        await rig.until(lambda: metric_value(failures) >= 8)
         one = len(rig.log().batches[0].raw)
         pending = rig.manager.led()[partition(0)].pending_bytes
         # What was being uploaded returns to the queue.
@@ -246,8 +247,8 @@ async def test_a_full_backlog_of_publications_stops_uploads_and_loses_nothing(tm
         rig.publisher.is_full = True
         rig.log().append(3)
         rig.assign(0)
-        failures = rig.metrics.upload_failures.labels("publication_backlog")._value
-        await rig.until(lambda: failures.get() >= 3)
+        failures = rig.metrics.upload_failures.labels("publication_backlog")
+        await rig.until(lambda: metric_value(failures) >= 3)
         assert rig.storage.objects == {}
         assert not rig.manager.upload_expected(partition(0), 0)
         rig.publisher.is_full = False
@@ -272,7 +273,7 @@ async def test_one_log_that_cannot_be_read_does_not_hold_up_the_others(tmp_path:
         (rig.log(0).path / "leader-epoch-checkpoint").write_text("not a checkpoint\n")
         rig.assign(0, 1)
         await rig.all_stored(1)
-        await rig.until(lambda: bool(rig.metrics.read_failures._value.get()))
+        await rig.until(lambda: bool(metric_value(rig.metrics.read_failures)))
         assert not rig.manager.upload_expected(partition(0), 0)
         rig.log(0).write_checkpoint()
         await rig.all_stored(0)
@@ -330,7 +331,7 @@ async def test_a_defect_of_the_storage_manager_is_a_failed_upload(
         rig.log().append()
         rig.assign(0)
         await rig.all_stored()
-        assert rig.metrics.upload_failures.labels("defect")._value.get() == 2
+        assert metric_value(rig.metrics.upload_failures.labels("defect")) == 2
         assert rig.listener.uploaded[0].combined_segment_id.sequence == 2
 
 
@@ -346,7 +347,7 @@ async def test_a_defect_of_a_listener_holds_up_neither_the_others_nor_uploads(
         rig.assign(0)
         await rig.all_stored()
         assert after.stored(partition(0)) == [batch.raw for batch in rig.log().batches]
-        assert rig.metrics.listener_defects._value.get() == 1
+        assert metric_value(rig.metrics.listener_defects) == 1
 
 
 async def test_a_defect_in_reading_one_log_does_not_hold_up_the_others(
@@ -366,7 +367,7 @@ async def test_a_defect_in_reading_one_log_does_not_hold_up_the_others(
             rig.log(1).append()
             rig.assign(0, 1)
             await rig.all_stored(1)
-            await rig.until(lambda: rig.metrics.read_failures._value.get() > 0)
+            await rig.until(lambda: metric_value(rig.metrics.read_failures) > 0)
         await rig.all_stored(0)
 
 
