@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from plugin.prices import PriceTable
     from retention_job.cost.cost_tables import StoreSections
-    from retention_job.cost.price_table import PriceTable
     from retention_job.page.report_data import ReportData
     from retention_job.settings import Sources
 
@@ -38,7 +38,7 @@ def run_report(job: ReportJob, master: str | None, memory: str) -> "ReportData":
     from pyspark.sql import SparkSession
     from rich.console import Console
 
-    from retention_job.cost.price_table import EXPRESS, STANDARD, PriceTable
+    from plugin.prices import EXPRESS, STANDARD, PriceTable
     from retention_job.spark.session import spark_session
 
     prices = PriceTable.load(job.prices_file)

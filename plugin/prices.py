@@ -1,9 +1,19 @@
-"""What requests, stored bytes and zone crossings cost. Read from a dated file, never from constants."""
+"""What requests, stored bytes and zone crossings cost. Read from a dated file, never from constants.
+
+Of the table each computation asks for those prices that it needs; a missing one is an error, never 0. Agents need few
+of them (`Prices`). The report needs more (brokers, disks, dates), and also computes with older tables, whose fees had
+free bytes.
+"""
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
-from typing import Any, Self
+from typing import Final, Self
+
+EXPRESS: Final = "s3_express"
+STANDARD: Final = "s3_standard"
 
 BYTES_PER_GB = 10**9
 S3_STANDARD_CLASS_NAME = "plugin.s3.S3WalStorageManager"
@@ -35,6 +45,64 @@ class StorePrices:
 
 
 @dataclass(frozen=True, slots=True)
+class PriceTable:
+    """US dollars by `section.key`, as they stand in a price file."""
+
+    source: str
+    """For error messages: the file, and the table's name in it."""
+    confirmed: str
+    """The date as of which somebody looked, ISO 8601."""
+    sections: Mapping[str, Mapping[str, object]]
+
+    @classmethod
+    def load(cls, file: Path | None = None) -> Self:
+        """The file's table; None: the one that comes with the project. Raises PriceError."""
+        return cls.of(*_read(file))
+
+    @classmethod
+    def of(cls, table: Mapping[str, object], source: str) -> Self:
+        """From what a TOML file holds. Raises PriceError when the table has no date."""
+        confirmed = table.get("confirmed")
+        if confirmed is None:
+            raise PriceError(f"{source}: confirmed: the date of the prices is missing")
+        return cls(source, str(confirmed), _sections(table))
+
+    def usd(self, section: str, key: str) -> float:
+        """One price. Raises PriceError when it is missing, or none."""
+        value = self.sections.get(section, {}).get(key)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+            raise PriceError(f"{self.source}: {section}.{key} must be a price in dollars, not {value!r}")
+        return float(value)
+
+    def free_bytes_per_request(self, section: str) -> int:
+        """Bytes of each request that upload and retrieval fees leave out; 0 where the table says nothing of it."""
+        value = self.sections.get(section, {}).get("free_bytes_per_request", 0)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise PriceError(f"{self.source}: {section}.free_bytes_per_request must be a number of bytes")
+        return value
+
+    def store(self, section: str) -> StorePrices:
+        """All prices of one storage class. Raises PriceError naming the first that is missing."""
+        return StorePrices(
+            storage_gb_month=self.usd(section, "storage_gb_month"),
+            put_per_1000=self.usd(section, "put_per_1000"),
+            get_per_1000=self.usd(section, "get_per_1000"),
+            upload_gb=self.usd(section, "upload_gb"),
+            retrieval_gb=self.usd(section, "retrieval_gb"),
+        )
+
+    @property
+    def zone_crossing_gb(self) -> float:
+        """A gigabyte across a zone border once, both sides together."""
+        return 2 * self.usd("network", "zone_transfer_gb_per_side")
+
+    @property
+    def cross_zone_read_gb(self) -> float:
+        """What reading an object from another zone adds per gigabyte."""
+        return self.usd("network", "express_cross_zone_read_gb")
+
+
+@dataclass(frozen=True, slots=True)
 class Prices:
     """The price table: one storage class for the WAL, one for archives, and the zone border."""
 
@@ -47,20 +115,13 @@ class Prices:
     @classmethod
     def load(cls, file: Path = DEFAULT_PRICES_FILE) -> Self:
         """Raises PriceError when a price is missing: an unknown price is never 0."""
-        try:
-            table = tomllib.loads(file.read_text())
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise PriceError(f"{file}: {error}") from error
-        return cls(
-            s3_express=_store(file, table, "s3_express"),
-            s3_standard=_store(file, table, "s3_standard"),
-            zone_crossing_gb=2 * _price(file, table, "network", "zone_transfer_gb_per_side"),
-            express_cross_zone_read_gb=_price(file, table, "network", "express_cross_zone_read_gb"),
-        )
+        table, source = _read(file)
+        prices = PriceTable(source, "", _sections(table))
+        return cls(prices.store(EXPRESS), prices.store(STANDARD), prices.zone_crossing_gb, prices.cross_zone_read_gb)
 
     def of_storage_manager(self, class_name: str) -> StorePrices:
         """What a storage manager's requests cost."""
-        return self.s3_standard if section_of(class_name) == "s3_standard" else self.s3_express
+        return self.s3_standard if section_of(class_name) == STANDARD else self.s3_express
 
     def get_break_even_bytes(self, store: StorePrices) -> int:
         """The size from which a read of what is stored already is cheaper than its bytes at the border."""
@@ -87,20 +148,19 @@ class Prices:
 
 def section_of(class_name: str) -> str:
     """The section of price tables for a storage manager: S3 Standard's for that one, S3 Express's for all others."""
-    return "s3_standard" if class_name == S3_STANDARD_CLASS_NAME else "s3_express"
+    return STANDARD if class_name == S3_STANDARD_CLASS_NAME else EXPRESS
 
 
-def _store(file: Path, table: dict[str, Any], section: str) -> StorePrices:
-    return StorePrices(
-        **{
-            key: _price(file, table, section, key)
-            for key in ("storage_gb_month", "put_per_1000", "get_per_1000", "upload_gb", "retrieval_gb")
-        }
-    )
+def _read(file: Path | None) -> tuple[Mapping[str, object], str]:
+    """What a price file holds, and its name."""
+    # The packages may be in a zip, as spark-submit ships them.
+    chosen = file or resources.files("plugin") / DEFAULT_PRICES_FILE.name
+    file = file or DEFAULT_PRICES_FILE
+    try:
+        return tomllib.loads(chosen.read_text(encoding="utf-8")), str(file)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise PriceError(f"{file}: {error}") from error
 
 
-def _price(file: Path, table: dict[str, Any], section: str, key: str) -> float:
-    value = table.get(section, {}).get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
-        raise PriceError(f"{file}: {section}.{key} must be a price in dollars, not {value!r}")
-    return float(value)
+def _sections(table: Mapping[str, object]) -> Mapping[str, Mapping[str, object]]:
+    return {name: section for name, section in table.items() if isinstance(section, dict)}

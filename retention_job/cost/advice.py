@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from plugin.prices import BYTES_PER_GB
-from retention_job.cost.price_table import EXPRESS, PriceTable
+from plugin.prices import BYTES_PER_GB, EXPRESS, PriceTable
 from retention_job.cost.scenario_model import Workload, replication_usd
 
 INTERVALS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1000)

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
 
-from plugin.prices import BYTES_PER_GB, StorePrices
-from retention_job.cost.price_table import EXPRESS, STANDARD, PriceTable
+from plugin.prices import BYTES_PER_GB, EXPRESS, STANDARD, PriceTable, StorePrices
 from retention_job.cost.storage_days import byte_ms_by_day, life_days, life_sums
 from retention_job.cost.stored_objects import ARCHIVE_AMOUNTS, archive_by_topic, segments_by_topic
 from retention_job.cost.usage_table import AGENT, FOLLOWER, STORE, TOPIC, amounts_by_day, racks

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from plugin.prices import BYTES_PER_GB, StorePrices
-from retention_job.cost.price_table import EXPRESS, PriceTable
+from plugin.prices import BYTES_PER_GB, EXPRESS, PriceTable, StorePrices
 
 _BYTES_PER_MB: Final = 10**6
 _MS_PER_HOUR: Final = 3_600_000

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from retention_job.cost.price_table import PriceTable
+from plugin.prices import PriceTable
 from retention_job.cost.scenario_model import STORAGE_PARTS, MonthlyCost, ScenarioCost, ScenarioError, Workload, cost_of
 
 SCENARIOS_FILE: Final = Path(__file__).with_name("scenarios.toml")

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as fn
 
+from plugin.prices import PriceTable
 from retention_job.cost.advice import BrokerLoad, TopicTotals, choices, topic_verdict
 from retention_job.cost.cost_tables import AMOUNTS, DOLLARS
-from retention_job.cost.price_table import PriceTable
 from retention_job.page.report_data import MAX_TOPICS, BrokerCosts, Costs, DayCosts
 
 if TYPE_CHECKING:

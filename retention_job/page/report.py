@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as fn
 from pyspark.sql.types import BooleanType, DoubleType, IntegerType, StringType, StructField, StructType
 
+from plugin.prices import PriceTable
 from retention_job.cost.cost_tables import CostSources, StoreSections, cost_by_topic, tiered_cost
-from retention_job.cost.price_table import PriceTable
 from retention_job.cost.usage_table import counters, latest
 from retention_job.findings.kinds import SEVERITIES
 from retention_job.page.cost_summary import CostFrames, summarise

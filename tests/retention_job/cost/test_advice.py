@@ -2,8 +2,8 @@
 
 import pytest
 
+from plugin.prices import PriceTable
 from retention_job.cost.advice import BrokerLoad, TopicTotals, choices, topic_verdict
-from retention_job.cost.price_table import PriceTable
 
 PRICES = PriceTable.load()
 DAY_S = 86_400.0

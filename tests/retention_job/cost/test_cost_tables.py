@@ -9,10 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.usage_record import StoreUsage, UsageRecord
-from plugin.prices import PriceError, Prices
+from plugin.prices import PriceError, Prices, PriceTable
 from retention_job import schemas
 from retention_job.cost.cost_tables import AMOUNTS, DOLLARS, StoreSections, cost_by_topic, tiered_cost
-from retention_job.cost.price_table import PriceTable
 from retention_job.cost.usage_table import amounts_by_day, latest
 from tests.retention_job.cost.cost_history import (
     DAY_MS,

@@ -1,8 +1,8 @@
 """A report with something in each of its places."""
 
+from plugin.prices import PriceTable
 from retention_job.cost.advice import BrokerLoad, TopicTotals, choices, topic_verdict
 from retention_job.cost.cost_tables import AMOUNTS
-from retention_job.cost.price_table import PriceTable
 from retention_job.findings.apply import Handover
 from retention_job.page.report_data import (
     Bar,
