@@ -22,7 +22,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicIdPartition
@@ -33,6 +32,7 @@ from metadata_topic.kip405.kip405 import (
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
 )
+from metadata_topic.records.offset_ranges import joined_ranges
 from metadata_topic.records.records import UnknownRecord
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, furthest
 from plugin.segment_metadata import RemoteLogSegmentState
@@ -234,35 +234,15 @@ class _Partition:
     def ranges(self, leader_epochs: LeaderEpochs) -> tuple[TieredRange, ...]:
         entries = leader_epochs.entries
         if self._cached_for != entries:
-            self._cached_ranges = tuple(_joined(self._living_parts(entries)))
+            joined = joined_ranges(self._living_parts(leader_epochs))
+            self._cached_ranges = tuple(TieredRange(first, end - 1) for first, end in joined)
             self._cached_for = entries
         return self._cached_ranges
 
-    def _living_parts(self, entries: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+    def _living_parts(self, leader_epochs: LeaderEpochs) -> Iterator[tuple[int, int]]:
         """(first offset, one past the last) of the finished segments' records that the log has."""
-        log: dict[int, tuple[int, int | None]] = {epoch: (start, end) for (epoch, start), (_, end) in pairwise(entries)}
-        if entries:
-            log[entries[-1][0]] = (entries[-1][1], None)
-        found = []
         for segment in self.finished():
             for epoch, first, end in segment.parts():
-                if epoch in log:
-                    log_first, log_end = log[epoch]
-                    first, end = max(first, log_first), end if log_end is None else min(end, log_end)
-                    if first < end:
-                        found.append((first, end))
-        return found
-
-
-def _joined(parts: list[tuple[int, int]]) -> Iterator[TieredRange]:
-    """Half open ranges, in any order and overlapping, as ranges with gaps between them."""
-    if not parts:
-        return
-    parts.sort()
-    range_first, range_end = parts[0]
-    for first, end in parts:
-        if first > range_end:
-            yield TieredRange(range_first, range_end - 1)
-            range_first = first
-        range_end = max(range_end, end)
-    yield TieredRange(range_first, range_end - 1)
+                log_first, log_end = leader_epochs.start_offset(epoch), leader_epochs.end_of(epoch)
+                if log_first is not None:
+                    yield max(first, log_first), end if log_end is None else min(end, log_end)

@@ -9,7 +9,6 @@ are nearer, and for these where there is none (`rlm.archive.stored_runs`).
 """
 
 import threading
-from functools import partial
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap
@@ -59,16 +58,16 @@ class PartitionLookups:
 
         Offsets below it may be missing: objects are deleted, and compacted logs have holes.
         """
+        highest = UNKNOWN_OFFSET
         with self._lock:
             index = self._state.index
-            known = set(index.epochs(topic_id_partition))
-            highest = UNKNOWN_OFFSET
-            for epoch in leader_epochs.newest_first():
-                if epoch in known:
-                    key = (topic_id_partition, epoch)
-                    end_of_life = partial(self._end_of_life, key=key)
-                    highest = max(highest, index.highest(*key, leader_epochs.end_of(epoch), end_of_life))
-            return highest
+            for epoch in index.epochs(topic_id_partition):
+                end = leader_epochs.end_of(epoch)
+                if leader_epochs.start_offset(epoch) is not None:
+                    dead_from = self._state.dead_slots(topic_id_partition, epoch)
+                    held = index.ranges(topic_id_partition, epoch, (0, NO_END if end is None else end), dead_from)
+                    highest = max(highest, held[-1][1] - 1 if held else UNKNOWN_OFFSET)
+        return highest
 
     def stored_ranges(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain, from_offset: int = 0

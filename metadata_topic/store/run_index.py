@@ -12,7 +12,7 @@ dead: then all chunks are swept, and the slots are free for other segments.
 A partition is known by a number that is never used again, so a key is (number, epoch) in 64 bits.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -124,25 +124,6 @@ class RunIndex:
         for rows in self._rows_of(topic_id_partition, leader_epoch):
             yield from self._reaching(rows, offset, len(rows.firsts))
 
-    def highest(
-        self,
-        topic_id_partition: TopicIdPartition,
-        leader_epoch: int,
-        end: int | None,
-        end_of_life: Callable[[Run], int],
-    ) -> int:
-        """The highest offset below `end` (None: any) in any run, below its `end_of_life`; -1 without one."""
-        highest = -1
-        for rows in self._rows_of(topic_id_partition, leader_epoch):
-            below = len(rows.firsts) if end is None else int(rows.firsts.searchsorted(end))
-            if below == 0 or rows.reach[below - 1] <= highest:
-                continue
-            lasts = np.where(self._alive[rows.slots[:below]], rows.lasts[:below], -1)
-            if end is not None:
-                np.minimum(lasts, end - 1, out=lasts)
-            highest = max(highest, self._highest_living(rows, lasts, highest, end_of_life))
-        return highest
-
     def ranges(
         self,
         topic_id_partition: TopicIdPartition,
@@ -168,18 +149,6 @@ class RunIndex:
             firsts.append(own_firsts[is_living])
             lasts.append(own_lasts[is_living])
         return _joined(np.concatenate(firsts), np.concatenate(lasts), bounds) if firsts else []
-
-    def _highest_living(self, rows: Rows, lasts: Int64s, enough: int, end_of_life: Callable[[Run], int]) -> int:
-        """As `highest`, of rows whose last offsets are `lasts`; nothing above `enough` need not be exact."""
-        while True:
-            at = int(lasts.argmax())
-            last = int(lasts[at])
-            if last <= enough:
-                return -1
-            living = end_of_life(self._run(rows, at)) - 1
-            if living >= last:
-                return last
-            lasts[at] = living if living >= rows.firsts[at] else -1
 
     def _reaching(self, rows: Rows, offset: int, end: int) -> Iterator[Run]:
         start = int(rows.reach[:end].searchsorted(offset))

@@ -2,15 +2,13 @@
 
 import pickle
 import random
-from collections.abc import Mapping
-from functools import partial
 
 import pytest
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import joined_ranges, ranges_common
 from metadata_topic.records.records import encode_entries
-from metadata_topic.store.run_index import Run, RunIndex
+from metadata_topic.store.run_index import RunIndex
 from metadata_topic.store.segment_table import Segment, Writer
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from tests.metadata_topic.metadata_strategies import FINISHED, ORDERS, PAYMENTS, entry
@@ -62,26 +60,19 @@ def test_overlapping_runs_are_found_while_they_are_added_and_removed(seed: int, 
                 assert sorted(index.covering(*key, offset), key=repr) == sorted(covering, key=repr)
                 reaching = [run for run in own if run[1] >= offset]
                 assert sorted(index.reaching(*key, offset), key=repr) == sorted(reaching, key=repr)
-                below = [min(run[1], offset - 1) for run in own if run[0] < offset]
-                assert index.highest(*key, offset, lambda run: run.last_offset + 1) == max(below, default=-1)
             bounds = (begin := rng.randrange(900), begin + rng.choice([200, 2**41]))
             dead_from = {run[2].slot: run[0] + 2 for run in own if run[2].sequence % 7 == 0}
             held = [(first, min(last + 1, dead_from.get(s.slot, last + 1))) for first, last, s in own]
             assert index.ranges(*key, bounds, dead_from) == joined_ranges(ranges_common(bounds, held))
 
 
-def end_of_life(ends: Mapping[Segment, int], run: Run) -> int:
-    return ends[run.segment]
-
-
-def test_the_highest_offset_is_one_that_lives() -> None:
+def test_what_is_dead_ends_what_a_segment_holds() -> None:
     index = RunIndex()
     dying, whole = segment_of(1, entry(10, 90)), segment_of(2, entry(0, 30))
     index.add(dying)
     index.add(whole)
-    for end, highest in ((91, 90), (50, 49), (20, 30), (10, 30), (0, 30)):
-        ends = {dying: end, whole: 31}
-        assert index.highest(ORDERS, 0, None, partial(end_of_life, ends)) == highest
+    for end, behind in ((91, 91), (50, 50), (20, 31), (10, 31), (0, 31)):
+        assert index.ranges(ORDERS, 0, (0, 2**62), {dying.slot: end}) == [(0, behind)]
 
 
 def test_a_segment_that_comes_and_goes_leaves_nothing_behind() -> None:
