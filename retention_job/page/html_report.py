@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from retention_job.findings.kinds import SEVERITIES
-from retention_job.page.plots import money, plots, svg
+from retention_job.page.plots import COST_PARTS, money, plots, svg
 from retention_job.page.report_data import ReportData
 
 if TYPE_CHECKING:
@@ -16,19 +16,6 @@ if TYPE_CHECKING:
 
 TEMPLATE: Final = "report.html"
 UNKNOWN: Final = "unknown"
-_PART_HEADINGS: Final = {
-    "put_usd": "PUT",
-    "upload_usd": "upload",
-    "get_usd": "GET",
-    "retrieval_usd": "retrieval",
-    "storage_usd": "storage",
-    "read_fee_usd": "read fees",
-    "crossing_usd": "border left",
-    "archive_put_usd": "archive PUT",
-    "archive_get_usd": "archive GET",
-    "archive_storage_usd": "archive storage",
-}
-"""What the money went for, in the order of the columns."""
 
 
 def html_report(data: ReportData) -> str:
@@ -53,7 +40,7 @@ def html_report(data: ReportData) -> str:
         costs=data.costs,
         topics=list(zip(data.costs.topics, data.costs.verdicts, strict=True)),
         severities=SEVERITIES,
-        part_headings=_PART_HEADINGS,
+        part_headings={name: heading for name, (heading, _, _) in COST_PARTS.items()},
         all_known=all(day.is_complete for day in data.costs.days),
         figure=figure,
     )

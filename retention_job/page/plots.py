@@ -17,18 +17,19 @@ _REMOTE: Final = "#2a6f97"
 _STOCK: Final = "#b0b7bf"
 _SAVED: Final = "#3a7d44"
 _LOST: Final = "#b23a48"
-_PARTS: Final = {
-    "put_usd": ("PUT requests", "#013a63"),
-    "upload_usd": ("upload", "#2a6f97"),
-    "get_usd": ("GET requests", "#61a5c2"),
-    "retrieval_usd": ("retrieval", "#a9d6e5"),
-    "storage_usd": ("storage", "#7f5539"),
-    "read_fee_usd": ("cross-zone reads", "#ddb892"),
-    "crossing_usd": ("zone border left", "#e09f3e"),
-    "archive_put_usd": ("archive PUT requests", "#5a4a78"),
-    "archive_get_usd": ("archive GET requests", "#9c89b8"),
-    "archive_storage_usd": ("archive storage", "#cdc3dc"),
+COST_PARTS: Final = {
+    "put_usd": ("PUT", "PUT requests", "#013a63"),
+    "upload_usd": ("upload", "upload", "#2a6f97"),
+    "get_usd": ("GET", "GET requests", "#61a5c2"),
+    "retrieval_usd": ("retrieval", "retrieval", "#a9d6e5"),
+    "storage_usd": ("storage", "storage", "#7f5539"),
+    "read_fee_usd": ("read fees", "cross-zone reads", "#ddb892"),
+    "crossing_usd": ("border left", "zone border left", "#e09f3e"),
+    "archive_put_usd": ("archive PUT", "archive PUT requests", "#5a4a78"),
+    "archive_get_usd": ("archive GET", "archive GET requests", "#9c89b8"),
+    "archive_storage_usd": ("archive storage", "archive storage", "#cdc3dc"),
 }
+"""What the money went for, in the order of tables' columns: heading, label in plots, colour."""
 _TOPICS: Final = 12
 _NAME_CHARACTERS: Final = 32
 
@@ -101,7 +102,7 @@ def _cost_by_day(days: Sequence[DayCosts]) -> "Figure | None":
     for name in DOLLARS:
         values = [day.parts.get(name, 0.0) for day in days]
         if any(values):
-            label, colour = _PARTS[name]
+            _, label, colour = COST_PARTS[name]
             # What is left of the border can be below nothing where small frames were packed.
             axes.bar([x + 0.2 for x in at], values, 0.38, bottom=bottom, color=colour, label=label)
             bottom = [below + value for below, value in zip(bottom, values, strict=True)]
