@@ -67,8 +67,7 @@ class ResumedTail:
     def also_read(self, ranges: Iterable[OffsetRange]) -> None:
         """Read these ranges, too; not during a read."""
         self._missing = joined_ranges([*ranges, *self.missing])
-        self._tail.close()
-        self._tail = self._begin()
+        self._begin_anew()
 
     def pass_over(self, offset: int) -> ResumePoint | None:
         """Go on at `offset`, or where what is stored ends, if that is behind it; what lies between, for another tail.
@@ -90,8 +89,7 @@ class ResumedTail:
         passed_over = joined_ranges([*unread, (behind, offset)])
         self._missing, self._behind, self._known_to, self._is_settled = [], offset, offset, False
         self._epoch = epochs.latest_epoch
-        self._tail.close()
-        self._tail = self._begin()
+        self._begin_anew()
         return ResumePoint(offset, tuple(passed_over), self._epoch, only_missing=True)
 
     def read(self, max_bytes: int) -> TailRead:
@@ -113,8 +111,8 @@ class ResumedTail:
         if self._missing or not self._is_settled:
             return None
         found = self._tail.read_cached(max_bytes)
-        if found is not None:
-            self._handed_on(found[0])
+        if found is not None and found[0].spans:
+            self._epoch = found[0].spans[-1].leader_epoch
         return found
 
     def backlog_bytes(self) -> int:
@@ -160,24 +158,34 @@ class ResumedTail:
         self._missing = [(max(begin, next_offset), end) for begin, end in self._missing[1:] if end > next_offset]
         if self._behind is not None:
             self._behind = self._known_to = max(self._behind, next_offset)
-        self._tail.close()
-        self._tail = self._begin()
+        self._begin_anew()
 
     def _settled(self, read: TailRead) -> TailRead:
-        """The read; or in its place that the log was written anew from an offset on that seemed to be known."""
+        """The read; or in its place that the log was written anew from an offset on that seemed to be known.
+
+        While no batch comes, a new leader may have written the log anew up to just here.
+        """
+        newest = read.spans[-1].leader_epoch if read.spans else None
         if self._is_settled and not self._is_cut_into_known(read):
-            self._handed_on(read)
+            self._epoch = self._epoch if newest is None else newest
             return read
-        if not read.spans:
-            return self._still_known(read)
-        self._is_settled = not self._missing
-        if read.spans[-1].leader_epoch <= self._epoch or self._known_to is None:
+        if newest is not None:
+            self._is_settled = not self._missing
+        if self._known_to is None or (newest is not None and newest <= self._epoch):
             return read
-        written_anew = self._end_of_known_epochs(read.spans[0].base_offset)
-        self._epoch = read.spans[-1].leader_epoch
-        if written_anew is None or written_anew >= self._known_to:
+        try:
+            epochs = read_leader_epochs(self._directory)
+        except (OSError, MalformedFileError) as error:
+            if newest is None:
+                return read  # looked at again with the next read
+            self._read_again_from(read.spans[0].base_offset)
+            raise LogDirectoryError(self._directory, str(error)) from error
+        known_end = epochs.end_offset_for(self._epoch)
+        if known_end is None or known_end >= self._known_to:
+            self._epoch = self._epoch if newest is None else newest
             return read
-        return self._written_anew(written_anew)
+        self._epoch = epochs.latest_epoch if newest is None else newest
+        return self._written_anew(known_end)
 
     def _is_cut_into_known(self, read: TailRead) -> bool:
         """Whether the log was cut below what this tail has read: then nothing vouches for what was known of it."""
@@ -188,41 +196,24 @@ class ResumedTail:
         self._is_settled = False
         return True
 
-    def _still_known(self, read: TailRead) -> TailRead:
-        """As `_settled`, while no batch comes: a new leader may have written the log anew up to just here."""
-        try:
-            epochs = read_leader_epochs(self._directory)
-        except (OSError, MalformedFileError):
-            return read  # looked at again with the next read
-        known_end = epochs.end_offset_for(self._epoch)
-        if known_end is None or self._known_to is None or known_end >= self._known_to:
-            return read
-        self._epoch = epochs.latest_epoch
-        return self._written_anew(known_end)
-
     def _written_anew(self, written_anew: int) -> TailRead:
         self._missing = ranges_common((0, written_anew), self._missing)
         self._behind = self._known_to = written_anew
-        self._tail.close()
-        self._tail = self._begin()
+        self._begin_anew()
         return TailRead(b"", [], (Truncated(written_anew),))
 
-    def _handed_on(self, read: TailRead) -> None:
-        if read.spans:
-            self._epoch = read.spans[-1].leader_epoch
+    def _read_again_from(self, offset: int) -> None:
+        """What was read from here on must not be lost with an error."""
+        self._is_settled = False
+        if self._missing:
+            self._missing[0] = (offset, self._missing[0][1])
+        else:
+            self._behind = offset
+        self._begin_anew()
 
-    def _end_of_known_epochs(self, read_from: int) -> int | None:
-        try:
-            return read_leader_epochs(self._directory).end_offset_for(self._epoch)
-        except (OSError, MalformedFileError) as error:
-            self._is_settled = False
-            if self._missing:
-                self._missing[0] = (read_from, self._missing[0][1])
-            else:
-                self._behind = read_from
-            self._tail.close()
-            self._tail = self._begin()  # what was read must not be lost with the error
-            raise LogDirectoryError(self._directory, str(error)) from error
+    def _begin_anew(self) -> None:
+        self._tail.close()
+        self._tail = self._begin()
 
     def _begin(self) -> SegmentTail:
         self._empty_reads = 0
