@@ -87,8 +87,8 @@ class CountStored:
 class CountReadFailure:
     """Count a log that could not be read."""
 
-    lacks_descriptors: bool
-    """Close segment files that are not being read, too."""
+    close_unread: bool = False
+    """Close segment files that are not being read, too, as descriptors are lacking."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.resume_point import ResumeUnknownError
 from rlm.write_path.upload_listener import UploadListeners
 from rlm.write_path.wal_task import RLMWalTask
+from rlm.write_path.write_path_core import WritePathCore
 
 
 class Effects:
@@ -39,6 +40,7 @@ class Effects:
 
     def __init__(
         self,
+        core: WritePathCore,
         limits: LogManagerLimits,
         combine_task: RLMWalCombineTask,
         stage_times: StageTimes,
@@ -55,7 +57,7 @@ class Effects:
         clock = machine.monotonic_s
         self.reader = LogReader(machine.pool(limits.task_threads, "rlm-wal-task"), self.watcher, clock)
         backlog_pool = machine.pool(1, "rlm-backlog")
-        self.backlog = BacklogUploads(limits.backlog, combine_task, lambda: hooks.gaps, clock, backlog_pool)
+        self.backlog = BacklogUploads(core, combine_task, self.carry_out, clock, backlog_pool)
 
     def log_task(self, assignment: Assignment) -> LogTask:
         """What reads the log from where its upload goes on. Raises ResumeUnknownError."""
@@ -127,7 +129,7 @@ class Effects:
                     self._stage_times.observe("uploaded", now_s - started_s)
                 self._metrics.uploaded_segments.inc()
                 self._metrics.uploaded_bytes.inc(sum(len(item.records) for item in segment.items))
-            case CountReadFailure(lacks_descriptors):
+            case CountReadFailure(close_unread):
                 self._metrics.read_failures.inc()
-                if lacks_descriptors:
+                if close_unread:
                     self.open_files.close_unread()

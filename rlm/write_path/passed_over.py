@@ -44,6 +44,11 @@ class PassedOver:
         """How many are not stored. The log may have no record at some of them."""
         return sum(end - begin for begin, end in self.left)
 
+    @property
+    def held_bytes(self) -> int:
+        """What was read and is not stored."""
+        return sum(len(item.records) for item in self.items)
+
     def looked(self) -> None:
         """The task ran, or items were stored."""
         unread = self.task.missing

@@ -50,11 +50,9 @@ class RemoteWalLogManager:
         self._clock = machine.monotonic_s
         self._combine_task = combine_task
         self._core = core = WritePathCore(limits, decider)
-        self._effects = effects = Effects(limits, combine_task, stage_times, metrics, hooks, machine)
+        self._effects = effects = Effects(core, limits, combine_task, stage_times, metrics, hooks, machine)
         self._loop = CommitLoop(core, effects, combine_task, hooks, self._clock)
         self._running: list[asyncio.Task[None]] = []
-        effects.backlog.on_stored = lambda segment: effects.carry_out(core.backlog_stored(segment))
-        effects.backlog.on_void = lambda partition: effects.carry_out(core.void(partition))
 
     def add_listener(self, listener: UploadListener) -> None:
         """Tell this one, too."""

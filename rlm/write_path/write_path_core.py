@@ -34,6 +34,7 @@ from rlm.write_path.actions import (
     Watch,
 )
 from rlm.write_path.assignment import Assignment
+from rlm.write_path.backlog import Backlog
 from rlm.write_path.led_partition import LedPartition
 from rlm.write_path.link_policy import LinkDecider
 from rlm.write_path.log_manager_limits import LogManagerLimits
@@ -59,6 +60,7 @@ class WritePathCore:
         self.pacing = Pacing(limits, decider, self.led, self.queue)
         self.put_off: dict[TopicIdPartition, str] = {}
         """Partitions that were not taken on, and why."""
+        self.backlog = Backlog(limits.backlog, self.void)
         self._decider = decider
         self._to_take_on: deque[Assignment] = deque()
         self._unknown: set[TopicIdPartition] = set()

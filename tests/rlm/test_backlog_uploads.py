@@ -1,12 +1,18 @@
 """A log that is far behind goes on where its followers are; what it passes over is stored beside that."""
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from kafka_log.errors import LogDirectoryError
 from kafka_log.tail_events import Gap
 from rlm.write_path.assignment import Assignment
+from rlm.write_path.log_task import TaskOutcome
 from rlm.write_path.resume_point import ResumePoint
+from rlm.write_path.wal_task import RLMWalTask
 from tests.metric_values import metric_value
 from tests.rlm.manager_rig import LIMITS, Rig, partition, running
 
@@ -134,6 +140,24 @@ async def test_an_upload_or_a_read_of_it_that_fails_is_made_again(tmp_path: Path
 
         await fall_behind(rig, plant)
         await rig.until(lambda: rig.manager.uploaded_offset(partition(0)) == end, "all is stored")
+
+
+async def test_a_read_of_it_that_fails_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [LogDirectoryError(tmp_path, "planted")]
+    run = RLMWalTask.run
+
+    def failing_once(task: RLMWalTask, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
+        if failures and threading.current_thread().name.startswith("rlm-backlog"):
+            raise failures.pop()
+        return run(task, max_bytes, seen_s, now_s)
+
+    monkeypatch.setattr(RLMWalTask, "run", failing_once)
+    async with running(tmp_path, read_bytes=BATCH_BYTES) as rig:
+        await fall_behind(rig)
+        end = rig.log().log_end_offset
+        await rig.until(lambda: rig.manager.uploaded_offset(partition(0)) == end, "all is stored")
+        assert metric_value(rig.metrics.read_failures) == 1
+    assert failures == []
 
 
 async def test_a_log_that_is_led_elsewhere_is_let_go_with_what_it_passed_over(tmp_path: Path) -> None:

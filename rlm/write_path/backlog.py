@@ -1,0 +1,173 @@
+"""What is left to store of the logs that were passed over, and which of it is next, sans-IO.
+
+Theory. A log that is far behind goes on at its followers' position, so that what is new is linked at once. What lies
+between is a `PassedOver`: ranges of offsets that are in no object. They are read and stored beside the uploads for
+links, the log that was passed over first coming first, one object at a time, within a quota of their own. No follower
+waits for them, so no link and no announcement is made of them; followers far behind find them by metadata.
+
+Holds true: `PassedOver.first_offset` is that of the first record of them that is not stored; what the log's retention
+has deleted meanwhile is told as a Gap; a log that was cut, or is gone, is handed back (`void`), to be taken on anew by
+what the metadata topic tells. A failed upload or read is made again after a back-off. What is left when the process
+ends is a hole that the next incarnation finds (`rlm.write_path.resume_point`).
+
+`BacklogUploads` does what it says. All times are monotonic seconds.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Final
+
+import structlog
+
+from kafka_log.topic_partition import TopicIdPartition
+from rlm.write_path.actions import Action, CountReadFailure, DeclareGaps
+from rlm.write_path.bandwidth import TokenBucket
+from rlm.write_path.log_task import LogTask, Outcome, ReadError, TaskOutcome
+from rlm.write_path.passed_over import BacklogLimits, PassedOver
+from rlm.write_path.segment_queue import MetaQueueItem
+
+log = structlog.get_logger(__name__)
+
+_LOGS_PER_OBJECT: Final = 256
+
+
+class Backlog:
+    """See the module's theory."""
+
+    def __init__(self, limits: BacklogLimits, void: Callable[[TopicIdPartition], Sequence[Action]]) -> None:
+        """`void` says what to do of a log that was cut, or is gone."""
+        self._limits = limits
+        self._void = void
+        self._quota = TokenBucket(limits.bytes_per_s)
+        self._logs: dict[TopicIdPartition, PassedOver] = {}
+        self._failures_in_a_row = 0
+        self._to_look_at: deque[TopicIdPartition] = deque()
+        """For the object that is being gathered."""
+        self._gathered: list[PassedOver] = []
+        """Whose items the next object holds, or the one that is being uploaded."""
+        self._reading: PassedOver | None = None
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def get(self, partition: TopicIdPartition) -> PassedOver | None:
+        """What is left of this log; None: nothing."""
+        return self._logs.get(partition)
+
+    def add(self, passed_over: PassedOver) -> None:
+        """Store this, too. What was known of the same log before is released."""
+        passed_over.looked()
+        partition = passed_over.assignment.topic_id_partition
+        self._logs[partition] = passed_over
+        log.warning(
+            "log_passed_over",
+            partition=str(partition),
+            offsets=passed_over.offsets,
+            from_offset=passed_over.first_offset,
+            consequence="what is new is uploaded and linked first, these offsets beside it",
+        )
+
+    def release(self, partition: TopicIdPartition) -> LogTask | None:
+        """The log is not uploaded from here any more. Its task is to be closed, unless it is being read: then later."""
+        passed_over = self._logs.pop(partition, None)
+        return None if passed_over is None or passed_over is self._reading else passed_over.task
+
+    def wait_s(self, now_s: float) -> float:
+        """How long to do nothing before the next object: for the quota, and after failures."""
+        wait_s = self._quota.wait_s(now_s)
+        if self._failures_in_a_row:
+            back_off_s = self._limits.retry_s * 2 ** min(self._failures_in_a_row - 1, 30)
+            wait_s = max(wait_s, min(back_off_s, self._limits.retry_max_s))
+        return wait_s
+
+    # Reading as much as an object holds, from the first logs on.
+
+    def begin_object(self) -> None:
+        """Gather anew."""
+        self._gathered.clear()
+        self._to_look_at = deque(islice(self._logs, _LOGS_PER_OBJECT))
+
+    def next_read(self) -> tuple[PassedOver, int] | None:
+        """What to read next, and at most how many bytes of it; None: no more for this object."""
+        while self._to_look_at:
+            free_bytes = self._limits.object_bytes - sum(one.held_bytes for one in self._gathered)
+            if free_bytes <= 0:
+                break
+            passed_over = self._logs.get(self._to_look_at.popleft())
+            if passed_over is None:
+                continue
+            if not passed_over.items:
+                self._reading = passed_over
+                return passed_over, free_bytes
+            self._gathered.append(passed_over)
+        return None
+
+    def read_done(self, passed_over: PassedOver, outcome: Outcome, now_s: float) -> Sequence[Action]:
+        """The task ran. Its log may have been released meanwhile: then this changes nothing."""
+        self._reading = None
+        if not self.is_wanted(passed_over):
+            return ()
+        partition = passed_over.assignment.topic_id_partition
+        if isinstance(outcome, ReadError):
+            log.warning("log_read_failed", partition=str(partition), error=str(outcome))
+            self._failures_in_a_row += 1
+            self._logs[partition] = self._logs.pop(partition)  # others first
+            return (CountReadFailure(),)
+        if not isinstance(outcome, TaskOutcome):
+            return ()
+        actions: list[Action] = []
+        if outcome.gaps:
+            actions.append(DeclareGaps(passed_over.assignment, outcome.gaps))
+        if outcome.deleted or outcome.truncated_at is not None:
+            return [*actions, *self._void(partition)]
+        passed_over.items += outcome.items
+        if passed_over.items:
+            self._gathered.append(passed_over)
+        self._looked(passed_over, now_s)
+        return actions
+
+    def is_wanted(self, passed_over: PassedOver) -> bool:
+        """Whether it was neither released nor stored to its end."""
+        return self._logs.get(passed_over.assignment.topic_id_partition) is passed_over
+
+    # Storing it.
+
+    def next_object(self, now_s: float) -> list[MetaQueueItem]:
+        """What was gathered, as far as it is wanted still; perhaps nothing."""
+        self._gathered = [one for one in self._gathered if self.is_wanted(one)]
+        self._quota.take(sum(one.held_bytes for one in self._gathered), now_s)
+        return [item for one in self._gathered for item in one.items]
+
+    def object_failed(self) -> None:
+        """Its items are in the next object."""
+        self._failures_in_a_row += 1
+
+    def object_stored(self, now_s: float) -> list[LogTask]:
+        """The tasks that have nothing left to read: they are to be closed."""
+        self._failures_in_a_row = 0
+        wanted = [one for one in self._gathered if self.is_wanted(one)]
+        for passed_over in wanted:
+            passed_over.items.clear()
+            self._looked(passed_over, now_s)
+        return [one.task for one in wanted if not self.is_wanted(one)]
+
+    def end(self) -> list[LogTask]:
+        """Nothing more is read or stored. The tasks, to be closed."""
+        left = [one for one in self._logs.values() if one.left]
+        if left:
+            log.warning(
+                "backlog_unfinished",
+                partitions=len(left),
+                offsets=sum(one.offsets for one in left),
+                consequence="uploaded when an agent takes the partitions on again",
+            )
+        return [one.task for one in self._logs.values()]
+
+    def _looked(self, passed_over: PassedOver, now_s: float) -> None:
+        passed_over.looked()
+        if not passed_over.left:
+            partition = passed_over.assignment.topic_id_partition
+            log.info("log_caught_up", partition=str(partition), seconds=math.ceil(now_s - passed_over.since_s))
+            del self._logs[partition]
