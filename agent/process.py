@@ -30,7 +30,7 @@ from kafka_log.meta_properties import MetaProperties
 from kafka_log.server_properties import BrokerProperties
 from plugin.wall_clock import wall_ms
 from replication.follower.tier_reader import ArchiveReads
-from rlm.write_path.combine_task import Clocks
+from rlm.write_path.clocks import Clocks
 
 if TYPE_CHECKING:
     from agent.storage_system import StorageSystem

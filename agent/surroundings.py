@@ -15,7 +15,7 @@ from metadata_topic.topic.publication_watch import PublicationWatch
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
-from rlm.write_path.combine_task import Clocks
+from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, WriteMetrics
 
 

@@ -28,7 +28,7 @@ from rlm.write_path.led_partition import PartitionStatus
 from rlm.write_path.led_views import StoredLog
 from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
 from rlm.write_path.log_manager_limits import LogManagerLimits
-from rlm.write_path.machine import thread_pool
+from rlm.write_path.machine import Machine, thread_pool
 from rlm.write_path.partition_schedule import ScheduleIntervals
 from rlm.write_path.passed_over import BacklogLimits
 from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
@@ -223,7 +223,8 @@ class WritePath:
             lambda: leader.replication_is_pending,
         )
         limits, stage_times = log_manager_limits(around.settings), around.relaying.stage_times
-        manager = RemoteWalLogManager(limits, combine, decider, stage_times, kept.metrics.write, hooks)
+        machine = Machine(around.clocks)
+        manager = RemoteWalLogManager(limits, combine, decider, stage_times, kept.metrics.write, machine, hooks)
         manager.add_listener(leader)
         manager.add_listener(self.tails)
         return manager

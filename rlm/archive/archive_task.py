@@ -56,7 +56,7 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
 from rlm.archive.archive_plan import ArchiveLimits, ArchivePlan, LogView, PartitionPlanner, SourcePart, WalEntries
 from rlm.write_path.bandwidth import TokenBucket
-from rlm.write_path.combine_task import Clocks
+from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.partition_schedule import PartitionSchedule, ScheduleIntervals
 

@@ -26,7 +26,7 @@ from rlm.archive.archive_task import ArchiveAccess, ArchiveTaskLimits, RLMArchiv
 from rlm.archive.archived_topics import CareDuties
 from rlm.lifecycle.orphans import HealingLimits
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.combine_task import Clocks
+from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import ArchiveMetrics
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from rlm.lifecycle.node_care import NodeCare, NodeRegistration
-from rlm.write_path.combine_task import Clocks
+from rlm.write_path.clocks import Clocks
 
 log = structlog.get_logger(__name__)
 

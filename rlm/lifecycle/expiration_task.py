@@ -26,7 +26,7 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from rlm.lifecycle.expiration import DeletionQuota, ExpirationPlanner, Planned, Verdict
 from rlm.lifecycle.release import Release
-from rlm.write_path.combine_task import Clocks
+from rlm.write_path.clocks import Clocks
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import LifecycleMetrics
 

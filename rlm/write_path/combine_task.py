@@ -14,9 +14,8 @@ key is never taken again, and the items come back under a new one.
 """
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -30,6 +29,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
+from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.segment_queue import MetaQueueItem
 from rlm.write_path.uploaded_segment import UploadedSegment
@@ -40,15 +40,6 @@ _PUBLISH_AGAIN_S = 0.5
 _BACKLOG_LABEL = "publication_backlog"
 _UNPUBLISHABLE_LABEL = "not_publishable"
 DEFAULT_TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """The time to measure with, and the time to write down."""
-
-    monotonic_s: Callable[[], float]
-    wall_ms: Callable[[], int]
-    """Milliseconds since 1970."""
 
 
 class RLMWalCombineTask:

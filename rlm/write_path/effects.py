@@ -54,7 +54,7 @@ class Effects:
         self.listeners = UploadListeners(metrics.listener_defects)
         self.open_files = OpenFiles(limits.open_files)
         self.watcher = AppendWatcher(machine.directory_events())
-        clock = machine.monotonic_s
+        clock = machine.clocks.monotonic_s
         self.reader = LogReader(machine.pool(limits.task_threads, "rlm-wal-task"), self.watcher, clock)
         backlog_pool = machine.pool(1, "rlm-backlog")
         self.backlog = BacklogUploads(core, combine_task, self.carry_out, clock, backlog_pool)

@@ -3,12 +3,12 @@
 They are handed in, so that a simulation can put seeded ones in their place (`tests/simulation`).
 """
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rlm.write_path.append_watcher import DirectoryEvents, inotify
+from rlm.write_path.clocks import Clocks
 
 
 def thread_pool(threads: int, name: str) -> Executor:
@@ -20,10 +20,7 @@ def thread_pool(threads: int, name: str) -> Executor:
 class Machine:
     """The seams of the write path."""
 
-    monotonic_s: Callable[[], float] = time.monotonic
+    clocks: Clocks
     pool: Callable[[int, str], Executor] = thread_pool
     """Makes a pool of so many threads, of that name."""
     directory_events: Callable[[], DirectoryEvents] = inotify
-
-
-THIS_MACHINE = Machine()

@@ -26,7 +26,7 @@ from rlm.write_path.led_partition import LedPartition, PartitionStatus, WritePat
 from rlm.write_path.led_views import StoredLog
 from rlm.write_path.link_policy import LinkDecider, LinkMode
 from rlm.write_path.log_manager_limits import LogManagerLimits
-from rlm.write_path.machine import THIS_MACHINE, Machine
+from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.resume_point import ResumeUnknownError
 from rlm.write_path.upload_listener import UploadListener
@@ -43,11 +43,11 @@ class RemoteWalLogManager:
         decider: LinkDecider,
         stage_times: StageTimes,
         metrics: WriteMetrics,
+        machine: Machine,
         hooks: WritePathHooks | None = None,
-        machine: Machine = THIS_MACHINE,
     ) -> None:
         self.hooks = hooks = WritePathHooks() if hooks is None else hooks
-        self._clock = machine.monotonic_s
+        self._clock = machine.clocks.monotonic_s
         self._combine_task = combine_task
         self._core = core = WritePathCore(limits, decider)
         self._effects = effects = Effects(core, limits, combine_task, stage_times, metrics, hooks, machine)

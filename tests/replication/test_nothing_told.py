@@ -14,7 +14,8 @@ from replication.follower import follower_proxy
 from replication.leader import response_links
 from replication.leader.link_planner import LinkPlanner
 from replication.wire.link import encode_linked_response
-from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
+from rlm.write_path.clocks import Clocks
+from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.segment_queue import MetaQueueItem

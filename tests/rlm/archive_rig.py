@@ -33,7 +33,7 @@ from plugin.segment_metadata import (
 from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
 from rlm.archive.archive_plan import ArchiveLimits, LogView, StoreEntries
 from rlm.archive.archive_task import ArchiveAccess, ArchiveTaskLimits, RLMArchiveTask
-from rlm.write_path.combine_task import Clocks
+from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.partition_schedule import ScheduleIntervals
 from tests.kafka_log.batches import batch

@@ -23,7 +23,8 @@ from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner
 from rlm.lifecycle.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
 from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
 from rlm.lifecycle.release import ClusterView, Tiers
-from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
+from rlm.write_path.clocks import Clocks
+from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import LifecycleMetrics, WriteMetrics
 from rlm.write_path.segment_queue import MetaQueueItem

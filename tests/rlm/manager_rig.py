@@ -14,11 +14,12 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
+from rlm.write_path.clocks import Clocks
+from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.group_commit import CommitLimits
 from rlm.write_path.link_policy import CostLimits, LinkDecider
 from rlm.write_path.log_manager_limits import LogManagerLimits
-from rlm.write_path.machine import thread_pool
+from rlm.write_path.machine import Machine, thread_pool
 from rlm.write_path.metrics import StageTimes, WriteMetrics
 from rlm.write_path.partition_schedule import ScheduleIntervals
 from rlm.write_path.passed_over import BacklogLimits
@@ -92,7 +93,9 @@ class Rig:
             self.storage, self.publisher, CombinedSegmentId(1, 5, 0), pool, self.metrics, clocks
         )
         decider = LinkDecider(CostLimits(30_000, 0.001))
-        self.manager = RemoteWalLogManager(limits, combine, decider, StageTimes(registry), self.metrics)
+        self.manager = RemoteWalLogManager(
+            limits, combine, decider, StageTimes(registry), self.metrics, machine=Machine(clocks)
+        )
         self.manager.hooks.resume = lambda _assignment: ResumePoint(0)
         self.manager.add_listener(self.listener)
         self.logs: dict[TopicIdPartition, LogWriter] = {}

@@ -10,7 +10,8 @@ import rlm.write_path.combine_task
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
-from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
+from rlm.write_path.clocks import Clocks
+from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.segment_queue import MetaQueueItem

@@ -15,7 +15,8 @@ from rlm.lifecycle.failover import FailoverPlanner
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.lifecycle.release import Tiers
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.combine_task import Clocks, RLMWalCombineTask
+from rlm.write_path.clocks import Clocks
+from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.group_commit import CommitLimits
 from rlm.write_path.link_policy import CostLimits, LinkDecider
 from rlm.write_path.log_manager_limits import LogManagerLimits
@@ -118,9 +119,9 @@ class AgentModel:
         self.combine.on_stored = self._object_stored
         self.pools: list[SeededExecutor] = []
         self.directory_events: list[SimulatedDirectoryEvents] = []
-        machine = Machine(self._loop.time, self._pool, self._directory_events)
+        machine = Machine(clocks, self._pool, self._directory_events)
         decider = LinkDecider(CostLimits(BREAK_EVEN_BYTES, LIMITS.commit.interval_s))
-        self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, machine=machine)
+        self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, machine)
         self.gaps = GapDeclarations(first_id, self.publication, store.apply, Tiers(), metrics, self.wall_ms)
         self.failover = FailoverPlanner(broker_id, store)
         self.manager.hooks.gaps = self

@@ -19,7 +19,7 @@ from rlm.lifecycle.node_care import NodeCare
 from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
 from rlm.lifecycle.orphans import Kind, MetadataBehindError
 from rlm.lifecycle.release import NEVER, ClusterView, LongTermTier, Tiers, TopicWatch
-from rlm.write_path.combine_task import Clocks
+from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import LifecycleMetrics
 from tests.simulation.agent_model import AgentModel
 from tests.simulation.led_log import LedLog
