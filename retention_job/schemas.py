@@ -34,16 +34,22 @@ def _schema(**columns: tuple[DataType, bool] | DataType) -> StructType:
 
 SEGMENT_KEY: Final = ("broker_id", "incarnation", "sequence")
 EPOCH_KEY: Final = ("topic_id", "partition", "leader_epoch")
+ARCHIVE_KEY: Final = ("topic_id", "partition", "first_offset", "last_offset", *SEGMENT_KEY)
+
+_Columns = dict[str, tuple[DataType, bool] | DataType]
+_OF_SEGMENT: Final[_Columns] = {"broker_id": (_INT, False), "incarnation": (_LONG, False), "sequence": (_LONG, False)}
+_OF_PARTITION: Final[_Columns] = {"topic_id": (_BYTES, False), "partition": (_INT, False)}
+_OF_OFFSETS: Final[_Columns] = {"first_offset": (_LONG, False), "last_offset": (_LONG, False)}
+_OF_STATES: Final[_Columns] = {"started_ms": _LONG, "finished_ms": _LONG, "deleting_ms": _LONG, "deleted_ms": _LONG}
+"""The first record's event timestamp, for each of the four states."""
+_OF_ENTRY: Final[_Columns] = {
+    **_OF_SEGMENT, "event_timestamp_ms": (_LONG, False), **_OF_PARTITION, "leader_epoch": (_INT, False), **_OF_OFFSETS,
+}  # fmt: skip
 
 SEGMENTS: Final = _schema(
-    broker_id=(_INT, False),
-    incarnation=(_LONG, False),
-    sequence=(_LONG, False),
+    **_OF_SEGMENT,
     state=(_INT, False),  # the furthest RemoteLogSegmentState: 0 started, 1 finished, 2 deleting, 3 deleted
-    started_ms=_LONG,  # the first record's event timestamp, for each of the four states
-    finished_ms=_LONG,
-    deleting_ms=_LONG,
-    deleted_ms=_LONG,
+    **_OF_STATES,
     size_bytes=_LONG,  # as the writer said
     entry_count=_INT,  # null until COPY_SEGMENT_FINISHED was read
     retention_ms=_LONG,  # must be kept so long: the longest local retention among its entries that a log still holds
@@ -58,15 +64,7 @@ end of the run before, and those that its new records name.
 """
 
 ENTRIES: Final = _schema(
-    broker_id=(_INT, False),
-    incarnation=(_LONG, False),
-    sequence=(_LONG, False),
-    event_timestamp_ms=(_LONG, False),  # of the segment's COPY_SEGMENT_FINISHED
-    topic_id=(_BYTES, False),
-    partition=(_INT, False),
-    leader_epoch=(_INT, False),
-    first_offset=(_LONG, False),
-    last_offset=(_LONG, False),
+    **_OF_ENTRY,  # the time is that of the segment's COPY_SEGMENT_FINISHED
     start_position=(_LONG, False),
     end_position=(_LONG, False),
 )
@@ -75,15 +73,7 @@ once. An incremental run has the new records' entries alone.
 """
 
 DEAD_ENTRIES: Final = _schema(
-    broker_id=(_INT, False),
-    incarnation=(_LONG, False),
-    sequence=(_LONG, False),
-    event_timestamp_ms=(_LONG, False),
-    topic_id=(_BYTES, False),
-    partition=(_INT, False),
-    leader_epoch=(_INT, False),
-    first_offset=(_LONG, False),
-    last_offset=(_LONG, False),
+    **_OF_ENTRY,
     start_position=_LONG,
     end_position=_LONG,
     declared_by=(_INT, False),  # the broker that leads now
@@ -106,23 +96,12 @@ INVENTORY: Final = _schema(
 )
 """One row for each object of this cluster in the store."""
 
-ARCHIVE_KEY: Final = (
-    "topic_id", "partition", "first_offset", "last_offset", "broker_id", "incarnation", "sequence",
-)  # fmt: skip
-
 ARCHIVE_OBJECTS: Final = _schema(
-    topic_id=(_BYTES, False),
-    partition=(_INT, False),
-    first_offset=(_LONG, False),
-    last_offset=(_LONG, False),
-    broker_id=(_INT, False),  # these three name the object's writer
-    incarnation=(_LONG, False),
-    sequence=(_LONG, False),
+    **_OF_PARTITION,
+    **_OF_OFFSETS,
+    **_OF_SEGMENT,  # these name the object's writer
     state=(_INT, False),  # as in SEGMENTS: 0 prepared, 1 committed, 2 deleting, 3 deleted
-    started_ms=_LONG,  # the first record's event timestamp, for each of the four states
-    finished_ms=_LONG,  # a commit is published again, so this is later than it was where older records are gone
-    deleting_ms=_LONG,
-    deleted_ms=_LONG,
+    **_OF_STATES,  # a commit is published again, so its time is later than it was where older records are gone
     expires_ms=_LONG,  # when it goes if it is not committed by then
     size_bytes=_LONG,  # as the writer said
     run_count=_INT,
@@ -152,8 +131,7 @@ TOPICS: Final = _schema(
 """One row for each topic of the cluster that is there now."""
 
 PARTITIONS: Final = _schema(
-    topic_id=(_BYTES, False),
-    partition=(_INT, False),
+    **_OF_PARTITION,
     leader=_INT,
     log_start_offset=_LONG,
     log_end_offset=_LONG,  # the high watermark
@@ -170,10 +148,7 @@ TIERED: Final = _schema(
     end_offset=_LONG,
     size_bytes=_LONG,
     max_timestamp_ms=_LONG,
-    started_ms=_LONG,
-    finished_ms=_LONG,
-    deleting_ms=_LONG,
-    deleted_ms=_LONG,
+    **_OF_STATES,
 )
 """One row for each segment that `__remote_log_metadata` tells of; empty without that topic."""
 

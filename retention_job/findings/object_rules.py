@@ -11,7 +11,7 @@ from retention_job.schemas import SEGMENT_KEY
 from retention_job.settings import LifeTimes
 from retention_job.spark.joins import union
 from retention_job.tables.history import History
-from retention_job.tables.objects import ARCHIVE_OBJECT, COMBINED_SEGMENT
+from retention_job.tables.objects import ARCHIVE_OBJECT, COMBINED_SEGMENT, ObjectKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -26,41 +26,10 @@ _ARCHIVE_STORE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Condition:
-    """When an object is to be told of."""
-
-    sql: str
-    """Over `ObjectKind.schema_with_facts`; `{now}` and the like are filled in. Without metadata, `state` is -1."""
-    since: str
-    """The age's beginning."""
-
-
-_EXPIRED: Final = _Condition(
-    "state = 1 AND coalesce(is_stored, true) AND finished_ms < {now} - {slack} - retention_ms", "finished_ms"
-)
-_UNFINISHED: Final = _Condition("state = 0 AND started_ms < {now} - {ttl} - {slack}", "started_ms")
-_NOT_COMMITTED: Final = _Condition("state = 0 AND coalesce(expires_ms, started_ms) < {now} - {slack}", "started_ms")
-_DELETION_STUCK: Final = _Condition(
-    "state = 2 AND coalesce(is_stored, true) AND deleting_ms < {now} - {grace} - {slack}", "deleting_ms"
-)
-_DELETED_BUT_THERE: Final = _Condition("state = 3 AND is_stored AND deleted_ms < {inventory} - {ttl}", "deleted_ms")
-_UNKNOWN: Final = _Condition(
-    "NOT has_metadata AND stored_ms < {inventory} - {ttl} AND refused_state IS NULL", "stored_ms"
-)
-_REFUSED: Final = _Condition(
-    "NOT has_metadata AND stored_ms < {inventory} - {ttl} AND refused_state IS NOT NULL", "stored_ms"
-)
-_NO_OBJECT: Final = _Condition("state = 1 AND NOT is_stored AND finished_ms < {inventory} - {ttl}", "finished_ms")
-_OTHER_SIZE: Final = _Condition("state = 1 AND is_stored AND stored_bytes <> size_bytes", "finished_ms")
-_SIZES: Final = ("stored_bytes", "size_bytes")
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """What is wrong with an object, and what to do about it."""
+class _Told:
+    """What is told of an object of one kind, and what to do about it."""
 
     kind: Kind
-    condition: _Condition
     detail: str
     """A format string of SQL for the columns in `shown`."""
     heal: str
@@ -68,66 +37,104 @@ class _Rule:
     shown: tuple[str, ...] = ()
 
 
-_SEGMENT_RULES: Final = (
-    _Rule(
-        Kind.EXPIRED,
-        _EXPIRED,
-        "none of its %d entries is wanted for longer than %d ms after its upload",
-        _APPLY,
-        ("entry_count", "retention_ms"),
-    ),
-    _Rule(Kind.UPLOAD_UNFINISHED, _UNFINISHED, "COPY_SEGMENT_STARTED, and nothing since", _APPLY),
-    _Rule(Kind.DELETION_STUCK, _DELETION_STUCK, "DELETE_SEGMENT_STARTED, and nothing since", AGENT),
-    _Rule(
-        Kind.DELETED_BUT_THERE, _DELETED_BUT_THERE, "DELETE_SEGMENT_FINISHED, and the object is in the store", _ORPHANS
-    ),
-    _Rule(Kind.NO_METADATA, _UNKNOWN, "an object of which no record tells", _APPLY),
-    _Rule(
-        Kind.NO_METADATA,
-        _REFUSED,
-        "an object whose records are refused: when its agent published them, a newer incarnation was registered",
-        _APPLY,
-    ),
-    _Rule(Kind.NO_OBJECT, _NO_OBJECT, "COPY_SEGMENT_FINISHED, and no object in the store", _ORPHANS),
-    _Rule(Kind.OTHER_SIZE, _OTHER_SIZE, "the object has %d bytes, its metadata says %d", _VERIFY, _SIZES),
-)
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What is wrong with objects of either kind."""
+
+    condition: str
+    """SQL over `ObjectKind.schema_with_facts`; `{now}` and the like are filled in. Without metadata, `state` is -1."""
+    since: str
+    """The age's beginning."""
+    segment: _Told | None
+    """None: not told of combined segments."""
+    archive: _Told | None
+    """The same for archive objects."""
+
+
+_SIZES: Final = ("stored_bytes", "size_bytes")
+
 # Whether records are missing from the archive is judged elsewhere: `tables.chains` tells offsets that are in neither
 # kind of object, and `early_deletions` combined segments that were deleted before the archive held all of them.
-_ARCHIVE_RULES: Final = (
+_RULES: Final = (
     _Rule(
-        Kind.ARCHIVE_UNFINISHED,
-        _NOT_COMMITTED,
-        "an archive object was prepared, was not committed in its time, and is not given up",
-        AGENT,
+        "state = 1 AND coalesce(is_stored, true) AND finished_ms < {now} - {slack} - retention_ms",
+        "finished_ms",
+        _Told(
+            Kind.EXPIRED,
+            "none of its %d entries is wanted for longer than %d ms after its upload",
+            _APPLY,
+            ("entry_count", "retention_ms"),
+        ),
+        None,
     ),
     _Rule(
-        Kind.ARCHIVE_DELETION_STUCK,
-        _DELETION_STUCK,
-        "an archive object is to be deleted, and nothing was done since",
-        AGENT,
+        "state = 0 AND started_ms < {now} - {ttl} - {slack}",
+        "started_ms",
+        _Told(Kind.UPLOAD_UNFINISHED, "COPY_SEGMENT_STARTED, and nothing since", _APPLY),
+        None,
     ),
     _Rule(
-        Kind.ARCHIVE_DELETED_BUT_THERE,
-        _DELETED_BUT_THERE,
-        "an archive object is deleted, says its metadata, and is in the store",
-        AGENT,
-    ),
-    _Rule(Kind.ARCHIVE_NO_METADATA, _UNKNOWN, "an archive object of which no record tells", AGENT),
-    _Rule(
-        Kind.ARCHIVE_NO_METADATA,
-        _REFUSED,
-        "an archive object whose records are refused: a newer incarnation was registered when they were published",
-        AGENT,
+        "state = 0 AND coalesce(expires_ms, started_ms) < {now} - {slack}",
+        "started_ms",
+        None,
+        _Told(
+            Kind.ARCHIVE_UNFINISHED,
+            "an archive object was prepared, was not committed in its time, and is not given up",
+            AGENT,
+        ),
     ),
     _Rule(
-        Kind.ARCHIVE_NO_OBJECT,
-        _NO_OBJECT,
-        "an archive object is committed, and not in the store: offsets %d to %d",
-        _ARCHIVE_STORE,
-        ("first_offset", "last_offset"),
+        "state = 2 AND coalesce(is_stored, true) AND deleting_ms < {now} - {grace} - {slack}",
+        "deleting_ms",
+        _Told(Kind.DELETION_STUCK, "DELETE_SEGMENT_STARTED, and nothing since", AGENT),
+        _Told(Kind.ARCHIVE_DELETION_STUCK, "an archive object is to be deleted, and nothing was done since", AGENT),
     ),
     _Rule(
-        Kind.ARCHIVE_OTHER_SIZE, _OTHER_SIZE, "the archive object has %d bytes, its metadata says %d", _VERIFY, _SIZES
+        "state = 3 AND is_stored AND deleted_ms < {inventory} - {ttl}",
+        "deleted_ms",
+        _Told(Kind.DELETED_BUT_THERE, "DELETE_SEGMENT_FINISHED, and the object is in the store", _ORPHANS),
+        _Told(
+            Kind.ARCHIVE_DELETED_BUT_THERE,
+            "an archive object is deleted, says its metadata, and is in the store",
+            AGENT,
+        ),
+    ),
+    _Rule(
+        "NOT has_metadata AND stored_ms < {inventory} - {ttl} AND refused_state IS NULL",
+        "stored_ms",
+        _Told(Kind.NO_METADATA, "an object of which no record tells", _APPLY),
+        _Told(Kind.ARCHIVE_NO_METADATA, "an archive object of which no record tells", AGENT),
+    ),
+    _Rule(
+        "NOT has_metadata AND stored_ms < {inventory} - {ttl} AND refused_state IS NOT NULL",
+        "stored_ms",
+        _Told(
+            Kind.NO_METADATA,
+            "an object whose records are refused: when its agent published them, a newer incarnation was registered",
+            _APPLY,
+        ),
+        _Told(
+            Kind.ARCHIVE_NO_METADATA,
+            "an archive object whose records are refused: a newer incarnation was registered when they were published",
+            AGENT,
+        ),
+    ),
+    _Rule(
+        "state = 1 AND NOT is_stored AND finished_ms < {inventory} - {ttl}",
+        "finished_ms",
+        _Told(Kind.NO_OBJECT, "COPY_SEGMENT_FINISHED, and no object in the store", _ORPHANS),
+        _Told(
+            Kind.ARCHIVE_NO_OBJECT,
+            "an archive object is committed, and not in the store: offsets %d to %d",
+            _ARCHIVE_STORE,
+            ("first_offset", "last_offset"),
+        ),
+    ),
+    _Rule(
+        "state = 1 AND is_stored AND stored_bytes <> size_bytes",
+        "finished_ms",
+        _Told(Kind.OTHER_SIZE, "the object has %d bytes, its metadata says %d", _VERIFY, _SIZES),
+        _Told(Kind.ARCHIVE_OTHER_SIZE, "the archive object has %d bytes, its metadata says %d", _VERIFY, _SIZES),
     ),
 )
 
@@ -144,14 +151,21 @@ def object_findings(history: History, now_ms: int, life_times: LifeTimes) -> "Da
         fn.format_string("archive:%d-%d:%s", "first_offset", "last_offset", writer_name()).alias("segment"),
     )
     times = {"now": now_ms, "ttl": life_times.uncommitted_ttl_ms, "slack": life_times.slack_ms}
-    of_segments = {
-        "inventory": history.read.inventory_ms.get(COMBINED_SEGMENT.table, 0), "grace": life_times.delete_grace_ms
-    }  # fmt: skip
-    of_archive = {
-        "inventory": history.read.inventory_ms.get(ARCHIVE_OBJECT.table, 0), "grace": life_times.archive_delete_grace_ms
-    }  # fmt: skip
+
+    def times_of(kind: ObjectKind, grace_ms: int) -> Mapping[str, int]:
+        return {**times, "inventory": history.read.inventory_ms.get(kind.table, 0), "grace": grace_ms}
+
     return union(
-        _judged(segments, _SEGMENT_RULES, times | of_segments), _judged(archive, _ARCHIVE_RULES, times | of_archive)
+        _judged(
+            segments,
+            [(rule, rule.segment) for rule in _RULES if rule.segment is not None],
+            times_of(COMBINED_SEGMENT, life_times.delete_grace_ms),
+        ),
+        _judged(
+            archive,
+            [(rule, rule.archive) for rule in _RULES if rule.archive is not None],
+            times_of(ARCHIVE_OBJECT, life_times.archive_delete_grace_ms),
+        ),
     )
 
 
@@ -170,24 +184,24 @@ def named(history: History, frame: "DataFrame") -> "DataFrame":
     return history.with_topic_names(frame).withColumn("topic", fn.coalesce("topic", unknown))
 
 
-def _judged(objects: "DataFrame", rules: Sequence[_Rule], times: Mapping[str, int]) -> "DataFrame":
+def _judged(objects: "DataFrame", rules: Sequence[tuple[_Rule, _Told]], times: Mapping[str, int]) -> "DataFrame":
     """FINDINGS of the rows, which have `topic`, `topic_partition` and `segment` beside the table's columns."""
 
-    def as_finding(rule: _Rule) -> "Column":
-        shown = (fn.coalesce(fn.col(name), fn.lit(-1)) for name in rule.shown)
-        before, _, after = rule.heal.partition("{}")
+    def as_finding(rule: _Rule, told: _Told) -> "Column":
+        shown = (fn.coalesce(fn.col(name), fn.lit(-1)) for name in told.shown)
+        before, _, after = told.heal.partition("{}")
         broker = fn.col("broker_id").cast("string") if after else fn.lit("")
         heal = fn.concat(fn.lit(before), broker, fn.lit(after))
         return fn.struct(
-            fn.lit(rule.kind.value).alias("kind"),
-            fn.lit(rule.kind.severity.value).alias("severity"),
-            fn.format_string(rule.detail, *shown).alias("detail"),
-            (fn.lit(times["now"]) - fn.col(rule.condition.since)).alias("age_ms"),
+            fn.lit(told.kind.value).alias("kind"),
+            fn.lit(told.kind.severity.value).alias("severity"),
+            fn.format_string(told.detail, *shown).alias("detail"),
+            (fn.lit(times["now"]) - fn.col(rule.since)).alias("age_ms"),
             heal.alias("heal"),
         )
 
-    conditions = [rule.condition.sql.format(**times) for rule in rules]
-    found = fn.array(*(fn.when(fn.expr(one), as_finding(rule)) for one, rule in zip(conditions, rules, strict=True)))
+    conditions = [rule.condition.format(**times) for rule, _ in rules]
+    found = fn.array(*(fn.when(fn.expr(one), as_finding(*rule)) for one, rule in zip(conditions, rules, strict=True)))
     wrong = objects.filter(" OR ".join(f"({one})" for one in conditions))
     return wrong.withColumn("finding", fn.explode(fn.filter(found, lambda one: one.isNotNull()))).select(
         "finding.kind",
