@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from metadata_topic.settings.topic_settings import MalformedSettingError, check_topic
+from metadata_topic.settings.topic_settings import MalformedSettingError, check_topic, typed
 
 TopicPartitionName = tuple[str, int]
 """A topic's name and a partition's number."""
@@ -86,9 +86,6 @@ def decode_tail(key: bytes, value: bytes | None) -> TailRecord:
         if value is None:
             return where, of, None
         fields = json.loads(value.decode("utf-8"))
-        for name, wanted in of.__annotations__.items():
-            if type(fields[name]) is not wanted:
-                raise TypeError(f"{name} must be of type {wanted.__name__}")
-        return where, of, of(**{name: fields[name] for name in of.__slots__})
+        return where, of, of(**{name: typed(fields, name, wanted) for name, wanted in of.__annotations__.items()})
     except Exception as error:  # whatever a stranger's bytes may raise
         raise MalformedSettingError(f"{type(error).__name__}: {error}") from error

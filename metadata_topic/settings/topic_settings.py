@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from metadata_topic.records.errors import TopicSettingsError
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
@@ -42,6 +42,8 @@ INTERNAL_TOPICS: Final = frozenset(
     }
 )
 """Never linked or uploaded: the agents themselves, and Kafka's own bookkeeping, depend on them."""
+
+T = TypeVar("T")
 
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -154,27 +156,22 @@ def _fields(value: bytes) -> Mapping[str, object]:
 
 
 def _topic_settings(fields: Mapping[str, object]) -> TopicSettings:
-    enable = fields.get(ENABLE_KEY, False)
-    bound_ms = fields.get(LATENCY_BOUND_KEY)
-    policy = LinkPolicy(_text(fields, POLICY_KEY)) if POLICY_KEY in fields else LinkPolicy.COST
-    archive = fields.get(ARCHIVE_KEY, False)
-    if not isinstance(enable, bool):
-        raise TypeError(f"{ENABLE_KEY} must be true or false")
-    if not isinstance(archive, bool):
-        raise TypeError(f"{ARCHIVE_KEY} must be true or false")
-    if bound_ms is not None and (isinstance(bound_ms, bool) or not isinstance(bound_ms, int) or bound_ms < 0):
-        raise TypeError(f"{LATENCY_BOUND_KEY} must be a number of milliseconds")
-    return TopicSettings(enable, policy, bound_ms, archive)
+    told = {ENABLE_KEY: False, POLICY_KEY: LinkPolicy.COST.value, ARCHIVE_KEY: False, **fields}
+    bound_ms = None if fields.get(LATENCY_BOUND_KEY) is None else typed(fields, LATENCY_BOUND_KEY, int)
+    if bound_ms is not None and bound_ms < 0:
+        raise ValueError(f"{LATENCY_BOUND_KEY} must be a number of milliseconds")
+    policy = LinkPolicy(typed(told, POLICY_KEY, str))
+    return TopicSettings(typed(told, ENABLE_KEY, bool), policy, bound_ms, typed(told, ARCHIVE_KEY, bool))
 
 
 def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:
     agent = AgentRegistration(
-        broker_id=_integer(fields, "broker_id"),
-        incarnation=_integer(fields, "incarnation"),
-        http_endpoint=_text(fields, "http_endpoint"),
-        peer_endpoint=_text(fields, "peer_endpoint"),
-        version=_text(fields, "version"),
-        started_ms=_integer(fields, "started_ms"),
+        broker_id=typed(fields, "broker_id", int),
+        incarnation=typed(fields, "incarnation", int),
+        http_endpoint=typed(fields, "http_endpoint", str),
+        peer_endpoint=typed(fields, "peer_endpoint", str),
+        version=typed(fields, "version", str),
+        started_ms=typed(fields, "started_ms", int),
         archive=fields.get("archive") is True,
         directory_ids=_texts(fields.get("directory_ids", {})),
     )
@@ -190,15 +187,9 @@ def _texts(value: object) -> Mapping[str, str]:
     return {key: text for key, text in value.items() if isinstance(text, str)}
 
 
-def _integer(fields: Mapping[str, object], name: str) -> int:
+def typed(fields: Mapping[str, object], name: str, kind: type[T]) -> T:
+    """The field, of this very type (true is no number). Raises KeyError, TypeError."""
     value = fields[name]
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a number")
-    return value
-
-
-def _text(fields: Mapping[str, object], name: str) -> str:
-    value = fields[name]
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be text")
+    if type(value) is not kind:
+        raise TypeError(f"{name} must be of type {kind.__name__}")
     return value
