@@ -8,7 +8,7 @@ Belongs to the event loop, but for `failed`, `status`, `put_off`, `is_under_way`
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -19,6 +19,7 @@ from agent.surroundings import Kept, Surroundings
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.found_batches import StoredLogs
+from replication.leader.guarded_write_path import WritePathAnswers
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.gap_listener import GapListener
@@ -26,7 +27,7 @@ from rlm.write_path.group_commit import CommitLimits
 from rlm.write_path.hooks import WritePathHooks
 from rlm.write_path.led_partition import PartitionStatus
 from rlm.write_path.led_views import StoredLog
-from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
+from rlm.write_path.link_policy import CostLimits, LinkDecider
 from rlm.write_path.log_manager_limits import LogManagerLimits
 from rlm.write_path.machine import Machine, thread_pool
 from rlm.write_path.partition_schedule import ScheduleIntervals
@@ -105,7 +106,7 @@ class WritePath:
         flush_timeout_s = None
         try:
             running = manager.start()
-            self._around.relaying.write_path.arrived(self)
+            self._around.relaying.write_path.arrived(WritePathAnswers(manager, self.logs, self.failed))
             manager.assign(self._assignments)
             await asyncio.wait((running, self._failure), return_when=asyncio.FIRST_COMPLETED)
             await (self._failure if self._failure.done() else running)
@@ -140,25 +141,6 @@ class WritePath:
         self._assignments = assignments
         self._tried(lambda manager: manager.assign(assignments))
         self.tails.assigned(assignments)
-
-    # LedPartitions, for relays by way of GuardedWritePath, which is told of defects.
-
-    def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
-        return self._manager.mode_of(partition, size) if self._manager else LinkMode.OFF
-
-    def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
-        if self._manager:
-            self._manager.fetched(follower_id, partition, offset, size)
-
-    def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
-        return self._manager is not None and self._manager.upload_expected(partition, offset)
-
-    def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
-        if self._manager:
-            self._manager.links_wanted(partitions)
-
-    def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
-        return self._manager.find(topic_id, partition) if self._manager else None
 
     def _stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
         return self._manager.stored_log(partition) if self._manager else None

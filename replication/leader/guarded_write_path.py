@@ -6,7 +6,8 @@ connection ends by it.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_object_id import StoredObjectId
@@ -17,23 +18,23 @@ from rlm.write_path.link_policy import LinkMode
 T = TypeVar("T")
 
 
-class WritePathLike(LedPartitions, Protocol):
-    """What is asked of `agent.write_path`."""
+@dataclass(frozen=True, slots=True)
+class WritePathAnswers:
+    """Of one run of the write path."""
 
-    @property
-    def logs(self) -> StoredLogs: ...
-
-    def failed(self, defect: Exception) -> None:
-        """A call met this; any thread may tell."""
+    led: LedPartitions
+    logs: StoredLogs
+    failed: Callable[[Exception], None]
+    """A call met this; any thread may tell."""
 
 
 class GuardedWritePath:
     """`LedPartitions` for relays, `StoredLogs` for catching up. Event loop; `is_living` and `runs` on any thread."""
 
     def __init__(self) -> None:
-        self._path: WritePathLike | None = None
+        self._path: WritePathAnswers | None = None
 
-    def arrived(self, path: WritePathLike) -> None:
+    def arrived(self, path: WritePathAnswers) -> None:
         """Ask this one from now on."""
         self._path = path
 
@@ -44,19 +45,19 @@ class GuardedWritePath:
     # LedPartitions.
 
     def mode_of(self, partition: TopicIdPartition, size: int) -> LinkMode:
-        return self._asked(lambda path: path.mode_of(partition, size), LinkMode.OFF)
+        return self._asked(lambda path: path.led.mode_of(partition, size), LinkMode.OFF)
 
     def fetched(self, follower_id: int, partition: TopicIdPartition, offset: int, size: int) -> None:
-        self._asked(lambda path: path.fetched(follower_id, partition, offset, size), None)
+        self._asked(lambda path: path.led.fetched(follower_id, partition, offset, size), None)
 
     def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
-        return self._asked(lambda path: path.upload_expected(partition, offset), False)
+        return self._asked(lambda path: path.led.upload_expected(partition, offset), False)
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
-        self._asked(lambda path: path.links_wanted(partitions), None)
+        self._asked(lambda path: path.led.links_wanted(partitions), None)
 
     def find(self, topic_id: bytes | None, partition: int) -> TopicIdPartition | None:
-        return self._asked(lambda path: path.find(topic_id, partition), None)
+        return self._asked(lambda path: path.led.find(topic_id, partition), None)
 
     # StoredLogs.
 
@@ -71,7 +72,7 @@ class GuardedWritePath:
     def is_living(self, object_id: StoredObjectId) -> bool:
         return self._asked(lambda path: path.logs.is_living(object_id), False)
 
-    def _asked(self, question: Callable[[WritePathLike], T], otherwise: T) -> T:
+    def _asked(self, question: Callable[[WritePathAnswers], T], otherwise: T) -> T:
         path = self._path
         if path is None:
             return otherwise

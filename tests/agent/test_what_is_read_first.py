@@ -112,7 +112,8 @@ async def expect_inline(rig: AgentRig, reason: str) -> None:
     """Nothing is led, and readyz says why."""
     await rig.until(lambda: any(reason in told for told in rig.agent.state.not_ready()))
     assert rig.storage_run is not None
-    assert rig.storage_run.write_path.mode_of(PARTITION, 100_000) is LinkMode.OFF
+    assert rig.agent.state.relaying is not None
+    assert rig.agent.state.relaying.write_path.mode_of(PARTITION, 100_000) is LinkMode.OFF
     assert rig.storage_run.write_path.status() == {}
 
 
