@@ -22,10 +22,10 @@ Source: storage/src/main/resources/message/*.json and AbstractApiMessageSerde in
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kafka_log.flexible_encoding import MalformedMessageError, MessageReader
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -62,12 +62,9 @@ class RemoteLogSegmentId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteLogSegmentMetadata:
-    """A segment that is being copied, or was."""
+class _SegmentFacts:
+    """What segment records and snapshot records have in common."""
 
-    segment_id: RemoteLogSegmentId
-    topic: str
-    """The topic's name when this was written."""
     start_offset: int
     end_offset: int
     """Inclusive."""
@@ -81,6 +78,15 @@ class RemoteLogSegmentMetadata:
     size_bytes: int
     custom_metadata: bytes | None
     state: RemoteLogSegmentState
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogSegmentMetadata(_SegmentFacts):
+    """A segment that is being copied, or was."""
+
+    segment_id: RemoteLogSegmentId
+    topic: str
+    """The topic's name when this was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +113,10 @@ class RemotePartitionDeleteMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteLogSegmentMetadataSnapshot:
+class RemoteLogSegmentMetadataSnapshot(_SegmentFacts):
     """A segment in a broker's snapshot file, which says nothing of the partition. Never in the topic."""
 
     id: bytes
-    start_offset: int
-    end_offset: int
-    broker_id: int
-    max_timestamp_ms: int
-    event_timestamp_ms: int
-    leader_epochs: tuple[tuple[int, int], ...]
-    size_bytes: int
-    custom_metadata: bytes | None
-    state: RemoteLogSegmentState
 
 
 RemoteLogMetadata = (
@@ -186,37 +183,16 @@ def _state(reader: MessageReader) -> RemoteLogSegmentState:
         raise MalformedMessageError("state", f"segment state {state} is not known") from error
 
 
-class _Body(NamedTuple):
-    """What segment records and snapshot records have in common, after the segment's id."""
-
-    start_offset: int
-    end_offset: int
-    broker_id: int
-    max_timestamp_ms: int
-    event_timestamp_ms: int
-    leader_epochs: tuple[tuple[int, int], ...]
-    size_bytes: int
-    custom_metadata: bytes | None
-    state: RemoteLogSegmentState
-
-
-def _body(reader: MessageReader) -> _Body:
-    start_offset, end_offset, broker_id, max_timestamp_ms, event_timestamp_ms = reader.fields(_SEGMENT)
+def _segment_facts(reader: MessageReader) -> dict[str, Any]:
+    """The fields of `_SegmentFacts`, which stand behind the segment's id."""
+    start_offset, end_offset, *others = reader.fields(_SEGMENT)
     if not 0 <= start_offset <= end_offset:
         raise MalformedMessageError("offsets", f"a segment from offset {start_offset} to {end_offset}")
     leader_epochs = _leader_epochs(reader, start_offset, end_offset)
-    (size_bytes,) = reader.fields(_INT32)
-    return _Body(
-        start_offset,
-        end_offset,
-        broker_id,
-        max_timestamp_ms,
-        event_timestamp_ms,
-        leader_epochs,
-        size_bytes,
-        reader.compact_nullable_bytes(),
-        _state(reader),
-    )
+    [size_bytes] = reader.fields(_INT32)
+    custom_metadata = reader.compact_nullable_bytes()
+    told = (start_offset, end_offset, *others, leader_epochs, size_bytes, custom_metadata, _state(reader))
+    return dict(zip((field.name for field in fields(_SegmentFacts)), told, strict=True))
 
 
 def _leader_epochs(reader: MessageReader, start_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
@@ -241,7 +217,7 @@ def _leader_epochs(reader: MessageReader, start_offset: int, end_offset: int) ->
 
 def _read_segment(reader: MessageReader) -> RemoteLogSegmentMetadata:
     topic, segment_id = _segment_id(reader)
-    return RemoteLogSegmentMetadata(segment_id, topic, *_body(reader))
+    return RemoteLogSegmentMetadata(segment_id=segment_id, topic=topic, **_segment_facts(reader))
 
 
 def _read_update(reader: MessageReader) -> RemoteLogSegmentMetadataUpdate:
@@ -265,7 +241,7 @@ def _read_partition_delete(reader: MessageReader) -> RemotePartitionDeleteMetada
 
 
 def _read_snapshot(reader: MessageReader) -> RemoteLogSegmentMetadataSnapshot:
-    return RemoteLogSegmentMetadataSnapshot(reader.uuid(), *_body(reader))
+    return RemoteLogSegmentMetadataSnapshot(id=reader.uuid(), **_segment_facts(reader))
 
 
 _READERS: Final[Mapping[int, Callable[[MessageReader], RemoteLogMetadata]]] = {

@@ -125,7 +125,7 @@ def _bodies(draw: st.DrawFn) -> tuple[Any, ...]:
 
 
 KNOWN_RECORDS: st.SearchStrategy[Known] = st.one_of(
-    st.tuples(_SEGMENT_IDS, _NAMES, _bodies()).map(lambda made: RemoteLogSegmentMetadata(*made[:2], *made[2])),
+    st.tuples(_SEGMENT_IDS, _NAMES, _bodies()).map(lambda made: RemoteLogSegmentMetadata(*made[2], *made[:2])),
     st.builds(RemoteLogSegmentMetadataUpdate, _SEGMENT_IDS, _NAMES, _INT32, _INT64, _CUSTOM, _STATES),
     st.builds(
         RemotePartitionDeleteMetadata,
@@ -135,6 +135,6 @@ KNOWN_RECORDS: st.SearchStrategy[Known] = st.one_of(
         _INT64,
         st.sampled_from(RemotePartitionDeleteState),
     ),
-    st.tuples(_UUIDS, _bodies()).map(lambda made: RemoteLogSegmentMetadataSnapshot(made[0], *made[1])),
+    st.tuples(_UUIDS, _bodies()).map(lambda made: RemoteLogSegmentMetadataSnapshot(*(*made[1], made[0]))),
 )
 TAGGED_FIELDS = st.dictionaries(st.integers(0, 2**31), st.binary(max_size=40), max_size=3)

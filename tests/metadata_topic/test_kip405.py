@@ -32,8 +32,6 @@ BODY = (
 )
 UUID = SEGMENT.id.hex()
 STARTED = RemoteLogSegmentMetadata(
-    SEGMENT,
-    "orders",
     100,
     199,
     2,
@@ -43,6 +41,8 @@ STARTED = RemoteLogSegmentMetadata(
     1048576,
     None,
     State.COPY_SEGMENT_STARTED,
+    SEGMENT,
+    "orders",
 )
 WRITTEN_BY_KAFKA: dict[str, tuple[str, Known]] = {
     "started": (f"010000{ID}00{UUID}00{BODY}000000", STARTED),
@@ -64,7 +64,6 @@ WRITTEN_BY_KAFKA: dict[str, tuple[str, Known]] = {
     "a snapshot's segment": (
         f"010300{UUID}{BODY}000101000101",
         RemoteLogSegmentMetadataSnapshot(
-            SEGMENT.id,
             100,
             199,
             2,
@@ -74,6 +73,7 @@ WRITTEN_BY_KAFKA: dict[str, tuple[str, Known]] = {
             1048576,
             None,
             State.COPY_SEGMENT_FINISHED,
+            SEGMENT.id,
         ),
     ),
 }
@@ -149,7 +149,7 @@ def test_what_a_newer_kafka_may_write_is_unknown_and_says_why() -> None:
 def test_a_segment_that_contradicts_itself_is_unknown(
     start: int, end: int, epochs: tuple[tuple[int, int], ...]
 ) -> None:
-    record = RemoteLogSegmentMetadata(SEGMENT, "o", start, end, 1, 0, 0, epochs, 1, None, State.COPY_SEGMENT_STARTED)
+    record = RemoteLogSegmentMetadata(start, end, 1, 0, 0, epochs, 1, None, State.COPY_SEGMENT_STARTED, SEGMENT, "o")
     assert _reason(write(record)) in ("offsets", "leader_epochs")
 
 

@@ -33,7 +33,7 @@ Segment = tuple[int, int, tuple[tuple[int, int], ...]]
 def started(number: int, start: int, end: int, *epochs: tuple[int, int]) -> RemoteLogSegmentMetadata:
     segment_id = RemoteLogSegmentId(ORDERS, number.to_bytes(16, "big"))
     return RemoteLogSegmentMetadata(
-        segment_id, "orders", start, end, 1, 0, 0, epochs or ((0, start),), 100, None, STARTED
+        start, end, 1, 0, 0, epochs or ((0, start),), 100, None, STARTED, segment_id, "orders"
     )
 
 

@@ -23,7 +23,7 @@ class Follower:
 def _tiered(first: int, last: int) -> TieredOffsets:
     offsets = TieredOffsets()
     segment_id = RemoteLogSegmentId(ORDERS, bytes(16))
-    begun = RemoteLogSegmentMetadata(segment_id, "orders", first, last, 1, 0, 0, ((4, first),), 100, None, STARTED)
+    begun = RemoteLogSegmentMetadata(first, last, 1, 0, 0, ((4, first),), 100, None, STARTED, segment_id, "orders")
     ended = RemoteLogSegmentMetadataUpdate(segment_id, "orders", 1, 0, None, FINISHED)
     offsets.apply_all([(begun, (0, 0)), (ended, (0, 1))])
     return offsets
