@@ -1,11 +1,12 @@
 """Whether a log on disk is still the one that was handed on, and if not, from which offset on it differs."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from kafka_log.delivered_epochs import DeliveredEpochs
-from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.leader_epoch_checkpoint import UNKNOWN_EPOCH, read_leader_epochs
+from kafka_log.record_batch import BatchSpan
 from kafka_log.segment_directory import SegmentDirectory
 from kafka_log.segment_files import locate, walk_batches
 
@@ -40,6 +41,28 @@ class LogLineage:
         if new_epoch > self.delivered.last_epoch and epochs.start_offset(new_epoch) is not None:
             return None
         return self._walk_last_run()
+
+    def continue_with(self, spans: Sequence[BatchSpan], next_offset: int) -> int | None:
+        """Take note of batches that follow what was delivered, up to `next_offset`.
+
+        An offset: one of them shows that the log is another one from there on, and those from it on are not noted.
+        """
+        delivered = self.delivered
+        epoch = delivered.last_epoch
+        first = 0
+        for index, span in enumerate(spans):
+            if span.leader_epoch == epoch:
+                continue
+            if index > first:
+                delivered.add(epoch, spans[first].base_offset, spans[index - 1].last_offset + 1)
+            if epoch != UNKNOWN_EPOCH:
+                divergence = self.divergence_before(span.leader_epoch)
+                if divergence is not None:
+                    delivered.cut(next_offset)
+                    return divergence
+            epoch, first = span.leader_epoch, index
+        delivered.add(epoch, spans[first].base_offset, spans[-1].last_offset + 1)
+        return None
 
     def _has_another_writer(self, offset: int) -> bool:
         base = self._directory.holding(offset)

@@ -18,19 +18,15 @@ One caller at a time. A tail of a compacted topic sees closed segments either as
 after compaction, so offsets may have holes that are no Gap.
 """
 
-import os
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from kafka_log.errors import LogDirectoryError
-from kafka_log.leader_epoch_checkpoint import UNKNOWN_EPOCH
 from kafka_log.log_lineage import LogLineage
 from kafka_log.open_files import FileReplacedError, LogFile, OpenFiles
 from kafka_log.record_batch import (
     BATCH_OVERHEAD_BYTES,
-    LOG_OVERHEAD_BYTES,
     MAX_BATCH_BYTES,
     BatchSpan,
     CorruptBatchError,
@@ -39,6 +35,7 @@ from kafka_log.record_batch import (
 )
 from kafka_log.segment_directory import SegmentDirectory
 from kafka_log.segment_files import Located, locate
+from kafka_log.segment_position import UNKNOWN_OFFSET, SegmentPosition
 from kafka_log.tail_events import Gap, LogDeleted, Rolled, TailEvent, TornTail, Truncated
 
 __all__ = [
@@ -46,9 +43,7 @@ __all__ = [
     "TailRead", "TornTail", "Truncated",
 ]  # fmt: skip
 
-UNKNOWN_OFFSET = -1
 _MAX_STEPS = 16
-_LENGTH = struct.Struct(">8xi")
 _MAX_RELATIVE_OFFSET = 2**31 - 1
 
 
@@ -80,20 +75,10 @@ class SegmentTail:
         """
         self._directory = SegmentDirectory(partition_dir)
         self._files = open_files if open_files is not None else OpenFiles()
-        self._max_batch_bytes = max_batch_bytes
         self._next_offset = UNKNOWN_OFFSET if start_offset is None else start_offset
-        self._file: LogFile | None = None
-        self._base = UNKNOWN_OFFSET
-        self._position = 0
+        self._at = SegmentPosition(self._files, max_batch_bytes)
         self._lineage = LogLineage(self._directory)
         self._pending: list[TailEvent] = []
-        self._is_quiet = False
-        """The last read found the file's end, so a look at the sizes comes first."""
-        self._has_zero_tail = False
-        """The last read found nothing but zeros, so a look at the next few bytes comes first."""
-        self._is_last_look = False
-        """A later segment exists, so the current one is complete: what the next look does not find never
-        comes."""
         self._doubted: tuple[int, int, int, int] | None = None
         """Base, position, file size and directory time at which unreadable bytes made the tail align itself.
         """
@@ -113,7 +98,7 @@ class SegmentTail:
     @property
     def segment_base_offset(self) -> int:
         """The base offset of the segment being read; UNKNOWN_OFFSET before the first read."""
-        return self._base
+        return self._at.base_offset
 
     def read(self, max_bytes: int) -> TailRead:
         """The next batches, of at most `max_bytes` altogether; one that is larger comes alone.
@@ -141,15 +126,15 @@ class SegmentTail:
         looks at nothing else. A roll, say, is not seen, so who calls knows from elsewhere that files were appended to
         and nothing more. Raises LogDirectoryError.
         """
-        if self._file is None or self._pending or self._has_zero_tail:
+        if self._at.file is None or self._pending or self._at.has_zero_tail:
             return None
-        if self._is_last_look or self._directory.after(self._base) is not None:
+        if self._at.is_last_look or self._directory.after(self._at.base_offset) is not None:
             return None
         try:
-            data = self._files.read_cached(self._file, self._position, max_bytes)
+            data = self._at.read_cached(self._at.file, max_bytes)
         except OSError as error:
             raise LogDirectoryError(self._directory.path, str(error)) from error
-        spans = self._whole_batches(data)
+        spans = _whole_batches(data)
         epoch = self._lineage.delivered.last_epoch
         if not spans or any(span.leader_epoch != epoch for span in spans):
             return None
@@ -164,18 +149,18 @@ class SegmentTail:
         come in the place of a file that was deleted. Raises LogDirectoryError.
         """
         try:
-            if self._file is None and not self._align(self._next_offset):
+            if self._at.file is None and not self._align(self._next_offset):
                 return 0
-            if self._file is None:
+            if self._at.file is None:
                 return 0
-            untold = len(self._pending) + (not self._is_current_file_live())
+            untold = len(self._pending) + (not self._at.is_live())
             return (
                 untold
-                + self._behind_position(self._file)
+                + self._at.bytes_behind(self._at.file)
                 + sum(
                     self._directory.file_path(base).stat().st_size
                     for base in self._directory.bases
-                    if base > self._base
+                    if base > self._at.base_offset
                 )
             )
         except (FileNotFoundError, FileReplacedError):
@@ -185,148 +170,96 @@ class SegmentTail:
 
     def unread_bytes(self) -> int:
         """Bytes behind the position in the segment that is being read, by a look at its size alone; 0 in doubt."""
-        if self._file is None:
+        if self._at.file is None:
             return 0
         try:
-            return self._behind_position(self._file)
+            return self._at.bytes_behind(self._at.file)
         except (OSError, FileReplacedError):
             return 0
 
-    def _behind_position(self, file: LogFile) -> int:
-        return max(0, self._files.status(file).st_size - self._position)
-
     def close(self) -> None:
         """Give up the descriptor. A read opens it again."""
-        if self._file is not None:
-            self._files.close(self._file)
+        self._at.close()
 
     def _step(self, max_bytes: int) -> tuple[bytes, list[BatchSpan]] | None:
         """What was found, or None when the state changed and another step is to be made."""
         if self._directory.is_gone:
             self._pending.append(LogDeleted())
             return b"", []
-        if self._file is None:
+        if self._at.file is None:
             is_aligned = self._align(self._next_offset)
             return None if is_aligned or self._directory.is_gone else (b"", [])
         try:
-            if self._is_quiet and self._stays_quiet(self._file):
+            if self._at.is_quiet and self._stays_quiet(self._at.file):
                 return b"", []
-            data = self._read_at_position(self._file, max_bytes)
+            data = self._at.read(self._at.file, max_bytes)
         except (FileNotFoundError, FileReplacedError):
-            self._leave_file()
+            self._at.leave()
             return None
-        spans = self._whole_batches(data)
+        spans = _whole_batches(data)
         if spans:
             return self._hand_on(data, spans)
-        return self._nothing_whole(self._file, data)
+        return self._nothing_whole(self._at.file, data)
 
     def _stays_quiet(self, file: LogFile) -> bool:
-        if self._files.status(file).st_size == self._position and not self._look_at_directory():
+        if self._at.is_at_end(file) and not self._look_at_directory():
             return True
-        self._is_quiet = False
+        self._at.is_quiet = False
         return False
-
-    def _read_at_position(self, file: LogFile, max_bytes: int) -> bytes:
-        fd = self._files.pin(file)
-        try:
-            if self._has_zero_tail:
-                zeros = os.pread(fd, BATCH_OVERHEAD_BYTES, self._position)
-                if not any(zeros):
-                    return zeros
-            data = os.pread(fd, max_bytes, self._position)
-            if len(data) == max_bytes:
-                needed = LOG_OVERHEAD_BYTES + _LENGTH.unpack_from(data)[0]
-                if len(data) < needed <= self._max_batch_bytes:
-                    data = os.pread(fd, needed, self._position)
-            return data
-        finally:
-            self._files.unpin(file)
-
-    def _whole_batches(self, data: bytes) -> list[BatchSpan]:
-        try:
-            spans = scan_batches(data, 0, len(data))
-        except CorruptBatchError as error:
-            spans = scan_batches(data, 0, error.position)
-        intact = verify_batches(data, spans)
-        return spans if intact == len(spans) else spans[:intact]
 
     def _hand_on(self, data: bytes, spans: list[BatchSpan]) -> tuple[bytes, list[BatchSpan]] | None:
         last = spans[-1]
         if not self._goes_on(spans):
             self._align(self._next_offset)
             return None
-        if not self._continues_the_log(spans):
+        divergence = self._lineage.continue_with(spans, self._next_offset)
+        if divergence is not None:
+            self._align(min(divergence, self._next_offset))
             return None
-        self._position += last.end
+        self._at.position += last.end
         self._next_offset = last.last_offset + 1
-        self._is_last_look = False
+        self._at.is_last_look = False
         self._torn_at = None
         return data[: last.end], spans
 
     def _goes_on(self, spans: Sequence[BatchSpan]) -> bool:
         """Whether these batches may stand at the position."""
-        first, last = spans[0], spans[-1]
-        return first.base_offset >= self._next_offset and last.last_offset - self._base <= _MAX_RELATIVE_OFFSET
-
-    def _continues_the_log(self, spans: Sequence[BatchSpan]) -> bool:
-        """Take note of the spans' epochs; False when one of them shows that the log is another one by now."""
-        delivered = self._lineage.delivered
-        epoch = delivered.last_epoch
-        first = 0
-        for index, span in enumerate(spans):
-            if span.leader_epoch == epoch:
-                continue
-            if index > first:
-                delivered.add(epoch, spans[first].base_offset, spans[index - 1].last_offset + 1)
-            if epoch != UNKNOWN_EPOCH:
-                divergence = self._lineage.divergence_before(span.leader_epoch)
-                if divergence is not None:
-                    delivered.cut(self._next_offset)
-                    self._align(min(divergence, self._next_offset))
-                    return False
-            epoch, first = span.leader_epoch, index
-        delivered.add(epoch, spans[first].base_offset, spans[-1].last_offset + 1)
-        return True
+        relative_offset = spans[-1].last_offset - self._at.base_offset
+        return spans[0].base_offset >= self._next_offset and relative_offset <= _MAX_RELATIVE_OFFSET
 
     def _nothing_whole(self, file: LogFile, data: bytes) -> tuple[bytes, list[BatchSpan]] | None:
         """The position is at the file's end, at an incomplete or broken batch, at zeros, or wrong."""
-        size = self._file_size(file)
-        if size < self._position:
+        size = self._at.size_bytes(file)
+        if size < self._at.position:
             self._align(self._next_offset)
             return None
         is_torn = any(data[:BATCH_OVERHEAD_BYTES])
         if data:
-            doubted = (self._base, self._position, size, self._directory.mtime_ns)
+            doubted = (self._at.base_offset, self._at.position, size, self._directory.mtime_ns)
             if doubted != self._doubted:
                 self._doubted = doubted
-                before = (file.identity, self._position, len(self._pending))
+                before = (file.identity, self._at.position, len(self._pending))
                 self._align(self._next_offset)
-                if self._file is None or before != (self._file.identity, self._position, len(self._pending)):
+                if self._at.file is None or before != (self._at.file.identity, self._at.position, len(self._pending)):
                     return None
-        self._has_zero_tail = bool(data) and not is_torn
+        self._at.has_zero_tail = bool(data) and not is_torn
         if self._look_at_directory():
             return None
         return self._at_the_end(is_torn, is_empty=not data)
 
-    def _file_size(self, file: LogFile) -> int:
-        try:
-            return self._files.status(file).st_size
-        except (FileNotFoundError, FileReplacedError):
-            return self._position  # closed and deleted just now; the look at the directory tells
-
     def _at_the_end(self, is_torn: bool, is_empty: bool) -> tuple[bytes, list[BatchSpan]] | None:
-        following = self._directory.after(self._base)
-        if following is not None and not self._is_last_look:
-            self._is_last_look = True
+        following = self._directory.after(self._at.base_offset)
+        if following is not None and not self._at.is_last_look:
+            self._at.is_last_look = True
             return None
-        if is_torn and following != self._next_offset and self._torn_at != (self._base, self._position):
-            self._torn_at = (self._base, self._position)
+        if is_torn and following != self._next_offset and self._torn_at != (self._at.base_offset, self._at.position):
+            self._torn_at = (self._at.base_offset, self._at.position)
             self._pending.append(TornTail())
             return b"", []
         if following is not None:
             self._go_on_to(following, is_torn)
             return None
-        self._is_quiet = is_empty
+        self._at.is_quiet = is_empty
         return b"", []
 
     def _go_on_to(self, following: int, is_torn: bool) -> None:
@@ -335,32 +268,22 @@ class SegmentTail:
             return
         if is_torn and following > self._next_offset:
             self._pending.append(Gap(self._next_offset, following, is_unreadable=True))
-        self._enter(following, LogFile(self._directory.file_path(following)), 0)
+        self._at.enter(following, LogFile(self._directory.file_path(following)), 0)
         self._next_offset = following
         self._pending.append(Rolled(following))
 
     def _look_at_directory(self) -> bool:
         """Whether something about the directory makes another step necessary."""
-        expected_roll = self._next_offset if self._next_offset != self._base else None
+        expected_roll = self._next_offset if self._next_offset != self._at.base_offset else None
         has_changed = self._directory.look(expected_roll)
         if self._directory.is_gone:
             return True
-        if (has_changed or self._directory.is_unsettled) and not self._is_current_file_live():
+        if (has_changed or self._directory.is_unsettled) and not self._at.is_live():
             self._align(self._next_offset)
             return True
         if has_changed and self._lineage.divergence_by_checkpoint() is not None:
             self._align(self._next_offset)
         return has_changed
-
-    def _is_current_file_live(self) -> bool:
-        file = self._file
-        if file is None:
-            return False
-        try:
-            status = file.path.stat()
-        except FileNotFoundError:
-            return False
-        return file.identity in (None, (status.st_dev, status.st_ino))
 
     def _align(self, target: int) -> bool:
         """Find the batch that holds `target`, at most the next offset, and report what the log no longer
@@ -396,25 +319,24 @@ class SegmentTail:
         return False
 
     def _settle(self, base: int, file: LogFile, located: Located, target: int, resume: int) -> None:
-        is_first = self._base == UNKNOWN_OFFSET
+        is_first = self._at.base_offset == UNKNOWN_OFFSET
         starts_inside_a_batch = is_first and located.batch is not None
         kept = min(target, resume)
         if kept < self._next_offset and not starts_inside_a_batch:
             self._pending.append(Truncated(kept))
             self._lineage.delivered.cut(kept)
-        elif base > self._base and not is_first and resume == self._next_offset:
+        elif base > self._at.base_offset and not is_first and resume == self._next_offset:
             self._pending.append(Rolled(base))
         if target < resume:
             self._pending.append(Gap(target, resume))
-        self._enter(base, file, located.position)
+        self._at.enter(base, file, located.position)
         self._next_offset = resume
 
-    def _enter(self, base: int, file: LogFile, position: int) -> None:
-        self._leave_file()
-        self._file, self._base, self._position = file, base, position
-        self._is_quiet = self._is_last_look = self._has_zero_tail = False
 
-    def _leave_file(self) -> None:
-        if self._file is not None:
-            self._files.close(self._file)
-            self._file = None
+def _whole_batches(data: bytes) -> list[BatchSpan]:
+    try:
+        spans = scan_batches(data, 0, len(data))
+    except CorruptBatchError as error:
+        spans = scan_batches(data, 0, error.position)
+    intact = verify_batches(data, spans)
+    return spans if intact == len(spans) else spans[:intact]
