@@ -292,7 +292,7 @@ class _FollowerRelay:
         started_s = self._context.clock()
         try:
             response = decode_linked_response(body, self._context.limits.max_response_bytes)
-            await self._make_room(sum(link.length for link in response.links))
+            await self._make_room(sum([link.length for link in response.links]))
             spliced = await self._hydrated(response, is_old)
         except HydrationError as error:
             await self._ask_inline(error.reason, str(error))

@@ -95,7 +95,8 @@ class LinkedResponse:
     @property
     def items(self) -> int:
         """What `MAX_ITEMS` bounds; no object is counted that no link names."""
-        return len(self.cuts) + sum(len(cut.parts) for cut in self.cuts) + len({link.object_id for link in self.links})
+        parts = [part for cut in self.cuts for part in cut.parts]
+        return len(self.cuts) + len(parts) + len({part.object_id for part in parts if isinstance(part, SegmentLink)})
 
     @property
     def links(self) -> list[SegmentLink]:
@@ -157,9 +158,9 @@ def decode_linked_response(payload: Buffer, max_frame_bytes: int) -> LinkedRespo
     cuts: list[Cut] = []
     position = described_bytes = 0
     for _ in range(reader.count(min_item_bytes=2)):
-        position += reader.varint()
-        parts = tuple(_decode_part(reader, segments) for _ in range(reader.count(min_item_bytes=2)))
-        described_bytes += sum(part.length for part in parts)
+        position += reader.unsigned_varint(_VARINT_BITS)
+        parts = tuple([_decode_part(reader, segments) for _ in range(reader.count(min_item_bytes=2))])
+        described_bytes += sum([part.length for part in parts])
         cuts.append(Cut(position, parts))
     skeleton = reader.take(reader.left)
     if position > len(skeleton):
@@ -170,7 +171,7 @@ def decode_linked_response(payload: Buffer, max_frame_bytes: int) -> LinkedRespo
 
 
 def _decode_segment(reader: "_Reader") -> CombinedSegmentId:
-    broker_id = reader.varint()
+    broker_id = reader.unsigned_varint(_VARINT_BITS)
     if broker_id > 0x7FFFFFFF:
         raise MalformedFrameError(reader.position, f"broker id {broker_id}")
     return CombinedSegmentId(broker_id, int.from_bytes(reader.take(6), "big"), int.from_bytes(reader.take(6), "big"))
@@ -179,10 +180,10 @@ def _decode_segment(reader: "_Reader") -> CombinedSegmentId:
 def _decode_part(reader: "_Reader", segments: Sequence[CombinedSegmentId]) -> Part:
     kind = reader.take(1)[0]
     if kind == _INLINE_BYTES:
-        return InlineBytes(reader.take(reader.varint()))
+        return InlineBytes(reader.take(reader.unsigned_varint(_VARINT_BITS)))
     object_id: StoredObjectId
     if kind == _SEGMENT_LINK:
-        segment_index = reader.varint()
+        segment_index = reader.unsigned_varint(_VARINT_BITS)
         if segment_index >= len(segments):
             raise MalformedFrameError(reader.position, f"segment {segment_index} of {len(segments)}")
         object_id = segments[segment_index]
@@ -190,7 +191,7 @@ def _decode_part(reader: "_Reader", segments: Sequence[CombinedSegmentId]) -> Pa
         object_id = _decode_archive_object(reader)
     else:
         raise MalformedFrameError(reader.position, f"unknown kind of part {kind}")
-    start_position, length = reader.varint(), reader.varint()
+    start_position, length = reader.unsigned_varint(_VARINT_BITS), reader.unsigned_varint(_VARINT_BITS)
     return SegmentLink(object_id, start_position, length, reader.uint32())
 
 
@@ -217,11 +218,8 @@ class _Reader(ByteCursor):
     def uint32(self) -> int:
         return self.fields(_CRC32C)[0]
 
-    def varint(self) -> int:
-        return self.unsigned_varint(_VARINT_BITS)
-
     def count(self, min_item_bytes: int) -> int:
-        count = self.varint()
+        count = self.unsigned_varint(_VARINT_BITS)
         if count * min_item_bytes > self.left:
             raise MalformedFrameError(self.position, f"{count} items exceed the payload")
         self._items_left -= count
