@@ -95,11 +95,6 @@ class SegmentTail:
         """Whether events were found that the next read tells of: until then, `next_offset` may be too high."""
         return bool(self._pending)
 
-    @property
-    def segment_base_offset(self) -> int:
-        """The base offset of the segment being read; UNKNOWN_OFFSET before the first read."""
-        return self._at.base_offset
-
     def read(self, max_bytes: int) -> TailRead:
         """The next batches, of at most `max_bytes` altogether; one that is larger comes alone.
 

@@ -184,7 +184,6 @@ class Reassignment:
         self.progress = {request.move.topic_partition: MoveProgress(request) for request in ordered}
         """In the order in which they are begun."""
         self._begun_at_local_log = False
-        self._cancelled = False
 
     @property
     def is_over(self) -> bool:
@@ -210,7 +209,6 @@ class Reassignment:
 
     def cancel(self, now_s: float) -> None:
         """Begin no move any more, and take back those that are under way."""
-        self._cancelled = True
         for one in self.progress.values():
             if one.state in (MoveState.WAITING, MoveState.UPLOADING):
                 self._go(one, MoveState.CANCELLED, now_s, "cancelled before it began")
