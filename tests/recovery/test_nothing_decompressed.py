@@ -20,7 +20,7 @@ GZIP = 1
 
 
 def test_a_bomb_is_verified_as_the_few_bytes_that_it_is() -> None:
-    bomb = gzip.compress(bytes(256 * MIB), compresslevel=9)
+    bomb = gzip.compress(bytes(64 * MIB), compresslevel=9)
     raw = batch(0, 1, 0, bomb, attributes=GZIP)
     assert len(raw) < MIB
     tracemalloc.start()
@@ -39,6 +39,7 @@ def test_no_room_of_the_agent_knows_a_codec() -> None:
         str(path.relative_to(ROOT))
         for room in ROOMS
         for path in (ROOT / room).rglob("*.py")
+        if any(codec in path.read_text() for codec in CODECS)
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
