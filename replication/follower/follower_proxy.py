@@ -90,7 +90,7 @@ class FollowerProxy:
             broker_id: LinkDefects(context.metrics, context.clock, leader=broker_id) for broker_id in peers
         }
         self._servers: dict[int, asyncio.Server] = {}
-        self._relays: set[asyncio.Task[None]] = set()
+        self._relays: dict[asyncio.Task[None], None] = {}
         self._watches: list[asyncio.Task[None]] = []
         self._bypasses = {one: self._bypass_of(one, bypass) for one in peers if bypass and one in bypass.brokers}
 
@@ -121,8 +121,8 @@ class FollowerProxy:
 
         def connected(connection: FramedConnection) -> None:
             task = asyncio.get_running_loop().create_task(self._serve(broker_id, connection))
-            self._relays.add(task)
-            task.add_done_callback(self._relays.discard)
+            self._relays[task] = None
+            task.add_done_callback(self._relays.pop)
 
         return lambda: FramedConnection(limits.max_frame_bytes, limits.frame_timeout_s, connected, self._context.budget)
 

@@ -77,7 +77,7 @@ class LeaderBypass:
         self._metrics = metrics
         self._clock = bypass.clock
         self._route = LeaderRoute(bypass.limits)
-        self._brokers: set[FramedConnection] = set()
+        self._brokers: dict[FramedConnection, None] = {}
         """The local broker's connections that take the present way."""
         self._silences: dict[FramedConnection, _Silence] = {}
         """Of connections to the agent."""
@@ -91,7 +91,7 @@ class LeaderBypass:
         """One connection of the local broker, until it ends."""
         agent = await self._reached_agent()
         leader = agent or self._agent.unconnected()
-        self._brokers.add(broker)
+        self._brokers[broker] = None
         try:
             if agent is not None:
                 self._silences[agent] = _Silence(self._bypass.limits.after_s, self._clock())
@@ -99,7 +99,7 @@ class LeaderBypass:
             elif await self._reached_broker(leader):
                 await BypassRelay(self.leader_id, broker, leader, self._metrics).run()
         finally:
-            self._brokers.discard(broker)
+            del self._brokers[broker]
             self._silences.pop(leader, None)
             leader.close()
 

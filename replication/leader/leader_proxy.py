@@ -41,8 +41,8 @@ class LeaderProxy:
         self._listener = PeerListener(self._accepted, lambda: context.metrics.fault("accept_failed"))
         limits = context.limits
         self._shares = ConnectionShares(limits.max_connections, limits.max_connections_of_one)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.relays: set[LeaderRelay] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.relays: dict[LeaderRelay, None] = {}
         """One for each connection whose peer was taken."""
         self._watermarks = WatermarkTimes(context.stage_times)
         self._found = context.catch_up.found if context.catch_up is not None else None
@@ -70,8 +70,8 @@ class LeaderProxy:
             accepted.close()
             return
         task = asyncio.get_running_loop().create_task(self._serve(accepted, share))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     def _too_many(self, error: TooManyConnectionsError) -> None:
         self._context.metrics.fault("too_many_connections")
@@ -92,11 +92,11 @@ class LeaderProxy:
             capabilities = self._greet(peer, first, share) if is_hello(first) else None
             await connect_framed(self._context.broker, broker)
             relay = LeaderRelay(self._context, peer, broker, capabilities, self._watermarks)
-            self.relays.add(relay)
+            self.relays[relay] = None
             try:
                 await relay.run(None if is_hello(first) else first)
             finally:
-                self.relays.discard(relay)
+                del self.relays[relay]
         except TooManyConnectionsError as error:
             self._too_many(error)
         except (PeerRefusedError, MalformedFrameError) as error:

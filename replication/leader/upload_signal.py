@@ -7,11 +7,12 @@ class UploadSignal:
     """Every `notify` ends all `wait`s that began before it."""
 
     def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        """In the order in which they came, as everywhere where who is first would be chance otherwise."""
 
     def notify(self) -> None:
         """Something was stored, or a mode changed: look again."""
-        waiting, self._waiting = self._waiting, set()
+        waiting, self._waiting = self._waiting, {}
         for future in waiting:
             if not future.done():
                 future.set_result(None)
@@ -20,13 +21,13 @@ class UploadSignal:
         """Until the next `notify`, at most so long."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        self._waiting.add(future)
+        self._waiting[future] = None
         timer = loop.call_later(max(timeout_s, 0.0), _expire, future)
         try:
             await future
         finally:
             timer.cancel()
-            self._waiting.discard(future)
+            self._waiting.pop(future, None)
 
 
 def _expire(future: "asyncio.Future[None]") -> None:
