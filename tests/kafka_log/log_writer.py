@@ -63,19 +63,24 @@ class LogWriter:
         """One batch; a new leader epoch goes into the checkpoint first, as Kafka does it."""
         self.repair()
         base = self.log_end_offset
-        if not self.epochs or self.epochs[-1][0] < leader_epoch:
-            self.epochs.append((leader_epoch, base))
-            self.write_checkpoint()
         raw = batch(base, records, leader_epoch, payload)
         written = WrittenBatch(base, base + records - 1, leader_epoch, raw)
+        self.append_batch(written)
+        return written
+
+    def append_batch(self, written: WrittenBatch) -> None:
+        """One that another log has, as a follower does it."""
+        self.repair()
+        if not self.epochs or self.epochs[-1][0] < written.leader_epoch:
+            self.epochs.append((written.leader_epoch, written.base_offset))
+            self.write_checkpoint()
         active = self.segments[-1]
         size = active.size
         if size:
             self._write(self._name(active, "index"), self._index_entry(active, written, size))
-        self._write(self._name(active), raw, at=size)
+        self._write(self._name(active), written.raw, at=size)
         active.batches.append(written)
-        self.ever_written.add(raw)
-        return written
+        self.ever_written.add(written.raw)
 
     def tear(self, leader_epoch: int = 0, keep: int = 30, *, full_length: bool = False) -> None:
         """Leave a batch at the end that is cut off, or of full length with its last bytes wrong."""

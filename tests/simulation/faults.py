@@ -12,6 +12,13 @@ FAULTS = (
     "deletion hangs after effect", "listing fails before effect", "listing fails after effect",
     "crash before a deletion's effect", "crash after a deletion's effect", "taken over", "topic deleted",
     "unknown orphan", "deleted orphan", "orphan confirmed",
+    "broker crashed", "broker paused", "agent paused", "agent stopped", "connection cut", "half of a frame",
+    "zones cut apart", "unclean election", "truncated by epoch", "segment deleted", "fetch session forgotten",
+    "acknowledged", "object lost", "read fails before effect", "read fails after effect", "read hangs",
+    "read gives too little", "read gives other bytes", "read gives of another place", "read gives of another object",
+    "response linked", "response inline", "wrong bytes refused", "wrong bytes read again", "object missed",
+    "object late", "link waited for in vain", "links paused", "links resumed", "response too late", "agent bypassed",
+    "agent trusted again", "peer silent", "peer unreachable", "broker unreachable",
 )  # fmt: skip
 
 SELDOM = frozenset({"deleted orphan"})

@@ -62,6 +62,11 @@ class LedLog:
         self.raw[key_of(written)] = written.raw
         return written
 
+    def take(self, batch: WrittenBatch) -> None:
+        """A batch of a leader's log, as a follower appends it."""
+        self.log.append_batch(batch)
+        self.raw[key_of(batch)] = batch.raw
+
     def present(self) -> dict[BatchKey, WrittenBatch]:
         return {key_of(batch): batch for batch in self.log.batches}
 

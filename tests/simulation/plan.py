@@ -4,6 +4,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from tests.simulation.replicas.replica_plan import WEIGHTS as REPLICATED_WEIGHTS
+from tests.simulation.replicas.replica_plan import is_replicated
+
 EVENTS = 320
 
 
@@ -38,13 +41,14 @@ WEIGHTS = {
     "lose events": 1,
     "let be": 4,
 }
-_KINDS, _SHARES = list(WEIGHTS), list(WEIGHTS.values())
 
 
 def plan(seed: int, events: int = EVENTS) -> list[Event]:
     """The seed's events."""
+    weights = REPLICATED_WEIGHTS if is_replicated(seed) else WEIGHTS
     rng = random.Random(f"{seed} plan")
-    return [Event(_after_s(rng), kind, rng.getrandbits(30)) for kind in rng.choices(_KINDS, weights=_SHARES, k=events)]
+    kinds = rng.choices(list(weights), weights=list(weights.values()), k=events)
+    return [Event(_after_s(rng), kind, rng.getrandbits(30)) for kind in kinds]
 
 
 def _after_s(rng: random.Random) -> float:

@@ -9,7 +9,6 @@ A run is the seed's events, and random streams for all that is not an event: how
 """
 
 import asyncio
-import hashlib
 import logging
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -25,7 +24,10 @@ from tests.simulation import agent_events, broker_events, outside_events
 from tests.simulation.life_of_objects import RETENTIONS_MS
 from tests.simulation.plan import Event, plan
 from tests.simulation.recovery_check import check_recovery
+from tests.simulation.replicas.replica_plan import is_replicated
+from tests.simulation.replicas.replicated_simulation import ReplicatedSimulation
 from tests.simulation.seeded_storage import HEALTHY
+from tests.simulation.simulated_run import SimulatedRun
 from tests.simulation.virtual_time import run
 from tests.simulation.world import BROKERS, World
 
@@ -45,17 +47,11 @@ class Simulation(World):
 
     # The run.
 
-    def run(self, events: Sequence[Event] | None = None) -> None:
+    def run(self, events: Sequence[Event]) -> None:
         """Raises AssertionError where an invariant is broken."""
-        events = plan(self.seed) if events is None else events
         is_bulk_small = self.seed % 2
-        with patch.object(group_commit, "BULK_BYTES", 200 if is_bulk_small else group_commit.BULK_BYTES), _silence():
+        with patch.object(group_commit, "BULK_BYTES", 200 if is_bulk_small else group_commit.BULK_BYTES):
             run(self.loop, self._run(events))
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of all that happened."""
-        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
 
     async def _run(self, events: Sequence[Event]) -> None:
         for log in self.living_logs():
@@ -194,13 +190,14 @@ class FailedRunError(AssertionError):
         super().__init__(f"{what if isinstance(what, AssertionError) else repr(what)} (seed {seed})")
 
 
-def simulate(seed: int, events: Sequence[Event] | None = None) -> Simulation:
-    """One run in a directory of its own. Raises FailedRunError."""
+def simulate(seed: int, events: Sequence[Event] | None = None) -> SimulatedRun:
+    """One run in a directory of its own, of the write path or of replication whole. Raises FailedRunError."""
     in_memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=in_memory if in_memory.is_dir() else None) as directory:
-        simulation = Simulation(seed, Path(directory))
+        simulation = (ReplicatedSimulation if is_replicated(seed) else Simulation)(seed, Path(directory))
         try:
-            simulation.run(events)
+            with _silence():
+                simulation.run(plan(seed) if events is None else events)
         except Exception as what:
             raise FailedRunError(seed, what, simulation.trace) from what
         return simulation

@@ -24,6 +24,7 @@ from rlm.write_path.resumed_tail import ResumedTail
 from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from rlm.write_path.write_path_core import WritePathCore
 from tests.simulation import agent_model
+from tests.simulation.replicas.replica_plan import is_replicated
 from tests.simulation.simulation import FailedRunError, simulate
 
 SEEDS = 60
@@ -135,4 +136,5 @@ def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, f
 
 def _simulate_many(first: int) -> None:
     for seed in range(first, first + SEEDS):
-        simulate(seed)
+        if not is_replicated(seed):
+            simulate(seed)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.simulation.faults import FAULTS, SELDOM
 from tests.simulation.many_runs import run_seeds, seeds_of, today
+from tests.simulation.replicas.replica_plan import is_replicated
 from tests.simulation.simulation import simulate
 
 FIXED_SEEDS = 40
@@ -29,6 +30,8 @@ def test_it_is_stored_in_runs_that_nobody_has_seen_before(part: int) -> None:
     assert not outcome.failed, "\n".join(outcome.failed.values())
 
 
-def test_the_same_seed_gives_the_same_run() -> None:
-    assert simulate(5).fingerprint == simulate(5).fingerprint
-    assert simulate(5).fingerprint != simulate(6).fingerprint
+@pytest.mark.parametrize(("seed", "other"), [(5, 6), (7, 11)])
+def test_the_same_seed_gives_the_same_run(seed: int, other: int) -> None:
+    assert is_replicated(seed) == is_replicated(other)
+    assert simulate(seed).fingerprint == simulate(seed).fingerprint
+    assert simulate(seed).fingerprint != simulate(other).fingerprint

@@ -5,6 +5,7 @@ from collections.abc import Awaitable
 
 import pytest
 
+from tests.simulation.network import PROCESS
 from tests.simulation.plan import plan, shortened
 from tests.simulation.virtual_time import (
     NothingEverHappensError,
@@ -82,3 +83,25 @@ def test_a_failing_run_is_shortened_to_what_it_takes() -> None:
     events = plan(3)
     needed = (events[7], events[100])
     assert shortened(events, lambda fewer: all(one in fewer for one in needed)) == list(needed)
+
+
+def test_a_process_that_stands_still_goes_on_where_it_stood(loop: VirtualTimeLoop) -> None:
+    told = list[tuple[str, int]]()
+
+    async def tick(name: str) -> None:
+        PROCESS.set(name)
+        for number in range(4):
+            await asyncio.sleep(1)
+            told.append((name, number))
+
+    async def both() -> None:
+        still, going = (asyncio.ensure_future(tick(name)) for name in ("still", "going"))
+        await asyncio.sleep(1.5)
+        loop.pause("still")
+        await going
+        assert [name for name, _ in told] == ["still", "going", "going", "going", "going"]
+        loop.resume("still")
+        await still
+
+    run(loop, both())
+    assert told[-3:] == [("still", 1), ("still", 2), ("still", 3)]

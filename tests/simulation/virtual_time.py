@@ -5,13 +5,13 @@ Nothing here waits, and nothing depends on the machine: the same seed gives the 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
-from tests.simulation.network import AcceptedSocket, ListeningSocket, Network
+from tests.simulation.network import PROCESS, AcceptedSocket, ListeningSocket, Network
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -55,6 +55,32 @@ class _JumpingSelector:
         pass
 
 
+class _Nothing(asyncio.Handle):
+    """In the place of what waits."""
+
+    def __init__(self) -> None:
+        self._cancelled = True
+
+
+_NOTHING = _Nothing()
+
+
+class _Held(deque[asyncio.Handle]):
+    """The loop's queue, while some processes stand still."""
+
+    def __init__(self, ready: Iterable[asyncio.Handle]) -> None:
+        super().__init__(ready)
+        self.of: dict[str, list[asyncio.Handle]] = {}
+
+    def popleft(self) -> asyncio.Handle:
+        handle = super().popleft()
+        held = self.of.get(handle._context.get(PROCESS, ""))  # type: ignore[attr-defined]
+        if held is None or handle.cancelled():
+            return handle
+        held.append(handle)
+        return _NOTHING
+
+
 class VirtualTimeLoop(asyncio.BaseEventLoop):
     """See the module's summary. Readers are called when `readable` says so; connections are those of `network`."""
 
@@ -64,9 +90,22 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._readers: dict[FileDescriptorLike, Callable[[], object]] = {}
         self.default_executor: Executor | None = None
         self.network = Network(self)
+        self._ready: deque[asyncio.Handle]
 
     def time(self) -> float:
         return self._selector.now_s
+
+    def pause(self, process: str) -> None:
+        """A process stands still, as by SIGSTOP: what is its turn waits."""
+        if not isinstance(self._ready, _Held):
+            self._ready = _Held(self._ready)
+        self._ready.of.setdefault(process, [])
+
+    def resume(self, process: str) -> None:
+        assert isinstance(self._ready, _Held)
+        self._ready += self._ready.of.pop(process)
+        if not self._ready.of:
+            self._ready = deque(self._ready)
 
     def jump(self, seconds: float) -> None:
         """Time passes without anybody running, as when the process is stopped or the machine is suspended."""

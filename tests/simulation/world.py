@@ -1,54 +1,39 @@
 """What stands still between two events of a run: brokers' logs, agents, topic, store, and who looks on."""
 
-import random
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-
-from prometheus_client import CollectorRegistry
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.store.store import RemoteWalMetadataStore
-from rlm.write_path.metrics import LifecycleMetrics, StageTimes, WriteMetrics
+from rlm.write_path.metrics import LifecycleMetrics
 from rlm.write_path.uploaded_segment import UploadedSegment
 from tests.metadata_topic.store_oracles import read_snapshot
-from tests.simulation.agent_model import AgentModel, wall_ms_at
+from tests.simulation.agent_model import AgentModel
 from tests.simulation.invariants import Invariants
 from tests.simulation.led_log import LedLog
 from tests.simulation.life_of_objects import NO_TIER, RETENTIONS_MS, Cluster, LifeOfObjects
-from tests.simulation.metadata_topic_model import TopicModel
 from tests.simulation.object_invariants import ObjectInvariants
 from tests.simulation.seeded_storage import SeededStorage
-from tests.simulation.virtual_time import Delays, SeededExecutor, VirtualTimeLoop
+from tests.simulation.simulated_run import SimulatedRun
 
 BROKERS = (1, 2)
 
 
-class World:
+class World(SimulatedRun):
     """What a run consists of: events change it, `Simulation` makes them happen."""
 
     def __init__(self, seed: int, directory: Path) -> None:
-        self.seed = seed
-        self.loop = VirtualTimeLoop()
-        self.loop.default_executor = SeededExecutor(self.loop, 8, lambda: (0.0, 0.0))
-        self._streams: dict[str, random.Random] = {}
-        self.hits: Counter[str] = Counter()
-        self._trace: list[tuple[float, tuple[object, ...]]] = []
+        super().__init__(seed)
         self.directory = directory
         self.cluster = Cluster(set(BROKERS))
         self.logs: dict[TopicIdPartition, LedLog] = {}
         """Those of deleted topics, too."""
-        self.topic = TopicModel(self.loop, self.random("topic"))
         self.storage = SeededStorage(self.random("store"), self.hit, self.wall_ms)
         self.invariants = Invariants(self.logs, self.storage)
         self.objects = ObjectInvariants(self.invariants, self.storage, self.cluster, self.wall_ms)
         self.topic.on_acknowledged = self.objects.acknowledged
-        self.topic.on_refused = lambda: self.hit("publication refused")
-        registry = CollectorRegistry()
-        self.metrics, self.stage_times = WriteMetrics(registry), StageTimes(registry)
-        self.lifecycle_metrics = LifecycleMetrics(registry)
-        """Of all agents: nothing here depends on them, and it takes long to make them."""
+        self.lifecycle_metrics = LifecycleMetrics(self.registry)
         self.agents: dict[int, AgentModel] = {}
         self.lives: dict[int, LifeOfObjects] = {}
         """What the agents do for the life of objects."""
@@ -56,64 +41,24 @@ class World:
         self.withdrawn: set[TopicIdPartition] = set()
         """Partitions that nobody is to take care of, for now."""
         self.snapshot: bytes | None = None
-        self.ends = False
-        self.defects: list[BaseException] = []
         self.make_topic(BROKERS[0])
 
     # What agents find.
-
-    def random(self, name: str) -> random.Random:
-        """A stream of its own for each name, so that what one draws does not change the others."""
-        if name not in self._streams:
-            self._streams[name] = random.Random(f"{self.seed} {name}")
-        return self._streams[name]
-
-    def note(self, *what: object) -> None:
-        self._trace.append((self.loop.time(), what))
-
-    @property
-    def trace(self) -> list[str]:
-        """All that was noted, a line each."""
-        return [f"{at_s:.6f} {' '.join(map(str, what))}" for at_s, what in self._trace]
-
-    def hit(self, fault: str) -> None:
-        self.hits[fault] += 1
-
-    def read_delays(self) -> Delays:
-        rng = self.random("reads")
-        longest_s = 0.8 if rng.random() < 0.05 else 0.004
-        return rng.uniform(0, longest_s), rng.choice((0.0, rng.uniform(0, longest_s)))
-
-    def may_watch(self) -> bool:
-        may = self.ends or self.random("watches").random() > 0.1
-        if not may:
-            self.hit("watch refused")
-        return may
 
     def assigned_anew(self, agent: AgentModel) -> None:
         self.tell_later(agent, self.random("leadership").uniform(0, 0.5))
 
     def heard(self, agent: AgentModel, segment: UploadedSegment) -> None:
         self.note("heard", *segment.combined_segment_id, len(segment.items))
-        self._checked(lambda: self.invariants.heard(agent, segment))
+        self.checked(lambda: self.invariants.heard(agent, segment))
 
     def published(self, agent: AgentModel, record: Publishable) -> None:
         self.note("published", type(record).__name__, getattr(record, "combined_segment_id", ""))
-        self._checked(lambda: self.invariants.published(agent, record))
+        self.checked(lambda: self.invariants.published(agent, record))
         if agent.broker_id in self.lives:
-            self._checked(lambda: self.objects.published(self.lives[agent.broker_id], record))
-
-    def _checked(self, check: Callable[[], None]) -> None:
-        """The product must not take our judgement for a listener's defect."""
-        try:
-            check()
-        except AssertionError as broken:
-            self.defects.append(broken)
+            self.checked(lambda: self.objects.published(self.lives[agent.broker_id], record))
 
     # The brokers.
-
-    def wall_ms(self) -> int:
-        return wall_ms_at(self.loop.time())
 
     def make_topic(self, leader: int) -> None:
         """The one topic there is; one that was there before is deleted."""

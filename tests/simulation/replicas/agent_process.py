@@ -1,0 +1,171 @@
+"""The agent beside a broker as one process: the product's write path and both proxies, as `agent.relaying` has them."""
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextvars import Context, copy_context
+from typing import Any, Protocol, cast
+
+from metadata_topic.store.store import RemoteWalMetadataStore
+from plugin.segment_metadata import CombinedSegmentId
+from replication.follower.catch_up_reads import CatchUpReads
+from replication.follower.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
+from replication.follower.hydration import HydrationCache, HydrationLimits
+from replication.follower.leader_bypass import Bypass
+from replication.follower.leader_route import RouteLimits
+from replication.follower.read_quota import CatchUpReadLimits
+from replication.leader.catch_up import CatchUp
+from replication.leader.leader_context import LeaderContext, LeaderLimits
+from replication.leader.leader_proxy import LeaderProxy
+from replication.leader.link_index import LinkIndex
+from replication.leader.read_ahead import CatchUpLimits
+from replication.wire.circuit_breaker import BreakerLimits
+from replication.wire.memory_budget import MemoryBudget
+from replication.wire.metrics import ReplicationMetrics
+from replication.wire.peer_connection import Address
+from replication.wire.peer_protocol import Hello
+from rlm.archive.stored_runs import LedLogs
+from tests.simulation.agent_model import BREAK_EVEN_BYTES, AgentModel, Surroundings
+from tests.simulation.led_log import LedLog
+from tests.simulation.network import PROCESS, ListeningSocket
+from tests.simulation.replicas.broker_model import PORT
+from tests.simulation.virtual_time import Delays, SeededExecutor
+
+PEER_PORT = 19_090
+LOCAL_PORT = 20_000
+"""And the leader's broker id: where the local broker looks for that one."""
+LINK_WAIT_MAX_S = 0.5
+HYDRATION_TIMEOUT_S = 2.0
+FRAME_TIMEOUT_S = 10.0
+LEADER_LIMITS = LeaderLimits(
+    LINK_WAIT_MAX_S, BREAK_EVEN_BYTES, gather_max_ms=25, range_gap_bytes=100, stale_after_s=10.0,
+    frame_timeout_s=FRAME_TIMEOUT_S,
+)  # fmt: skip
+CATCH_UP_LIMITS = CatchUpLimits(ahead_bytes=4000, read_bytes=1000, max_batches=60)
+CATCH_UP_READS = CatchUpReadLimits(threads=2, bytes_per_s=20_000, under_way_bytes=8000, wait_max_s=0.5)
+ROUTE_LIMITS = RouteLimits(after_s=2.0, return_after_s=3.0, probe_max_s=4.0)
+INDEXED_BATCHES = 60
+MIN_ENTRY_BYTES = 150
+BUDGET_BYTES = 40_000
+
+
+class AgentsWorld(Surroundings, Protocol):
+    """What an agent finds, as a process."""
+
+    replication_metrics: ReplicationMetrics
+    broker_ids: tuple[int, ...]
+    is_bypassing: bool
+    """Whether agents may go past dead ones."""
+
+    def get_delays(self) -> Delays: ...
+
+
+class AgentProcess:
+    """One incarnation."""
+
+    def __init__(self, world: AgentsWorld, broker_id: int, incarnation: int) -> None:
+        self.broker_id = broker_id
+        self.name = f"agent {broker_id}"
+        self.context: Context = copy_context()
+        self.context.run(PROCESS.set, self.name)
+        self._world, self._loop = world, world.loop
+        self._pools: list[SeededExecutor] = []
+        self._starting: asyncio.Task[None] | None = None
+        self.context.run(self._make, incarnation)
+
+    def _make(self, incarnation: int) -> None:
+        world, clock, metrics = self._world, self._loop.time, self._world.replication_metrics
+        self.writing = AgentModel(world, self.broker_id, incarnation, RemoteWalMetadataStore())
+        manager = self.writing.manager
+        hello = Hello("cluster", self.broker_id, incarnation)
+        limits = HydrationLimits(3, 20_000, BreakerLimits(failures_to_open=3, open_s=1.0, open_max_s=4.0))
+        self.hydration = HydrationCache(
+            world.storage, limits, world.stage_times, metrics, clock=clock, pool=self._pool(world.get_delays)
+        )
+        self.catch_up_reads = CatchUpReads(self.hydration, CATCH_UP_READS, metrics, clock, self._pool(world.get_delays))
+        index = LinkIndex(INDEXED_BATCHES)
+        stored = LedLogs(self.writing.store, manager.stored_log, MIN_ENTRY_BYTES)
+        catch_up = CatchUp(index, stored, CATCH_UP_LIMITS, metrics, clock, self._pool(world.read_delays))
+        others = [one for one in world.broker_ids if one != self.broker_id]
+        self.leader = LeaderProxy(
+            LeaderContext(
+                hello, LEADER_LIMITS, broker_address(self.broker_id), manager, world.stage_times, metrics, clock, index,
+                followers=frozenset(others), budget=MemoryBudget(BUDGET_BYTES),
+                request_budget=MemoryBudget(BUDGET_BYTES), catch_up=catch_up,
+            )
+        )  # fmt: skip
+        manager.add_listener(self.leader)
+        manager.hooks.replication_is_pending = lambda: self.leader.replication_is_pending
+        context = FollowerContext(
+            hello,
+            FollowerLimits(HYDRATION_TIMEOUT_S, frame_timeout_s=FRAME_TIMEOUT_S, restart_s=1.0),
+            self.hydration,
+            world.stage_times,
+            metrics,
+            self.catch_up_reads,
+            lambda: None,
+            clock,
+            MemoryBudget(BUDGET_BYTES),
+        )
+        bypass = Bypass({one: broker_address(one) for one in others}, ROUTE_LIMITS, lambda: None, clock=clock)
+        peers = {one: Address(f"agent-{one}", PEER_PORT) for one in others}
+        self.follower = FollowerProxy(context, peers, bypass if world.is_bypassing else None)
+
+    def _pool(self, delays: Callable[[], Delays]) -> Callable[[int, str], Executor]:
+        def make(threads: int, _name: str) -> Executor:
+            pool = SeededExecutor(self._loop, threads, delays)
+            self._pools.append(pool)
+            return pool
+
+        return make
+
+    # Its life.
+
+    def start(self) -> None:
+        self.context.run(self.writing.start)
+        self._starting = self._loop.create_task(self._listen(), context=self.context)
+
+    async def _listen(self) -> None:
+        host = f"agent-{self.broker_id}"
+        peers: Any = ListeningSocket(self._loop.network, (host, PEER_PORT))
+        await self.leader.start(cast(socket.socket, peers), None)
+        others = (one for one in self._world.broker_ids if one != self.broker_id)
+        await self.follower.start({one: Address(host, LOCAL_PORT + one) for one in others})
+
+    def assign(self, led: list[LedLog]) -> None:
+        """Told of what its broker leads."""
+        if self.writing.is_living:
+            self.writing.assign(led)
+
+    def deletion_started(self, segment_id: CombinedSegmentId) -> None:
+        if self.writing.is_living:
+            self.leader.segment_deletion_started(segment_id)
+
+    async def crash(self, rng: random.Random) -> tuple[int, int]:
+        """Its process is killed. How many writes took effect all the same, and how many did not."""
+        self._loop.network.kill(self.name)
+        for pool in self._pools:
+            pool.crash(lambda: False)
+        effects = await self.writing.crash(rng)
+        await self._leave()
+        return effects
+
+    async def stop(self, flush_timeout_s: float) -> None:
+        """In order."""
+        await self._leave()
+        await self.writing.stop(flush_timeout_s)
+
+    async def _leave(self) -> None:
+        """What would go on by itself."""
+        if self._starting is not None:
+            self._starting.cancel()
+        await self.leader.stop()
+        await self.follower.stop()
+        self.hydration.close()
+        self.catch_up_reads.close()
+
+
+def broker_address(broker_id: int) -> Address:
+    return Address(f"broker-{broker_id}", PORT)

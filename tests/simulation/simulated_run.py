@@ -1,0 +1,75 @@
+"""What every run has: virtual time, streams of chance, a trace, and what was met."""
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from rlm.write_path.metrics import StageTimes, WriteMetrics
+from tests.simulation.agent_model import wall_ms_at
+from tests.simulation.metadata_topic_model import TopicModel
+from tests.simulation.virtual_time import Delays, SeededExecutor, VirtualTimeLoop
+
+
+class SimulatedRun:
+    """See the module's summary."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.loop = VirtualTimeLoop()
+        self.loop.default_executor = SeededExecutor(self.loop, 8, lambda: (0.0, 0.0))
+        self._streams: dict[str, random.Random] = {}
+        self.hits: Counter[str] = Counter()
+        self._trace: list[tuple[float, tuple[object, ...]]] = []
+        self.topic = TopicModel(self.loop, self.random("topic"))
+        self.topic.on_refused = lambda: self.hit("publication refused")
+        self.registry = CollectorRegistry()
+        self.metrics, self.stage_times = WriteMetrics(self.registry), StageTimes(self.registry)
+        """Of all agents: nothing here depends on them, and it takes long to make them."""
+        self.ends = False
+        self.defects: list[BaseException] = []
+
+    def random(self, name: str) -> random.Random:
+        """A stream of its own for each name, so that what one draws does not change the others."""
+        if name not in self._streams:
+            self._streams[name] = random.Random(f"{self.seed} {name}")
+        return self._streams[name]
+
+    def wall_ms(self) -> int:
+        return wall_ms_at(self.loop.time())
+
+    def note(self, *what: object) -> None:
+        self._trace.append((self.loop.time(), what))
+
+    @property
+    def trace(self) -> list[str]:
+        """All that was noted, a line each."""
+        return [f"{at_s:.6f} {' '.join(map(str, what))}" for at_s, what in self._trace]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that happened."""
+        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
+
+    def hit(self, fault: str) -> None:
+        self.hits[fault] += 1
+
+    def read_delays(self) -> Delays:
+        rng = self.random("reads")
+        longest_s = 0.8 if rng.random() < 0.05 else 0.004
+        return rng.uniform(0, longest_s), rng.choice((0.0, rng.uniform(0, longest_s)))
+
+    def may_watch(self) -> bool:
+        may = self.ends or self.random("watches").random() > 0.1
+        if not may:
+            self.hit("watch refused")
+        return may
+
+    def checked(self, check: Callable[[], None]) -> None:
+        """The product must not take our judgement for a listener's defect."""
+        try:
+            check()
+        except AssertionError as broken:
+            self.defects.append(broken)
