@@ -8,7 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from contextvars import Context
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 from tests.simulation.network import PROCESS, AcceptedSocket, ListeningSocket, Network
@@ -65,6 +67,10 @@ class _Nothing(asyncio.Handle):
 _NOTHING = _Nothing()
 
 
+_context_of: Callable[[asyncio.Handle], Context] = attrgetter("_context")
+"""It has no other name before Python 3.12."""
+
+
 class _Held(deque[asyncio.Handle]):
     """The loop's queue, while some processes stand still."""
 
@@ -74,7 +80,7 @@ class _Held(deque[asyncio.Handle]):
 
     def popleft(self) -> asyncio.Handle:
         handle = super().popleft()
-        held = self.of.get(handle._context.get(PROCESS, ""))  # type: ignore[attr-defined]
+        held = self.of.get(_context_of(handle).get(PROCESS, ""))
         if held is None or handle.cancelled():
             return handle
         held.append(handle)

@@ -184,7 +184,7 @@ class BrokerModel:
                 self._lead(replica)
             self.world.led_changed(self.broker_id)
         if replica.leadership.leader == self.broker_id:
-            self._advance(replica)
+            self.advance(replica)
         self._look_again()
         self._follow_leaders()
 
@@ -219,7 +219,7 @@ class BrokerModel:
         self.world.produced(replica, batch, before)
         if len(replica.leadership.isr) >= MIN_IN_SYNC:
             replica.unacknowledged.append((replica.end, key_of(batch)))
-        self._advance(replica)
+        self.advance(replica)
         self.appended(replica)
         return True
 
@@ -227,7 +227,7 @@ class BrokerModel:
         self.world.log_changed(self.broker_id, replica)
         self._look_again()
 
-    def _advance(self, replica: Replica) -> None:
+    def advance(self, replica: Replica) -> None:
         """The high watermark, by what those have who may be in sync."""
         ends = [
             replica.followers[one].end if one in replica.followers else UNKNOWN
@@ -354,7 +354,7 @@ class BrokerModel:
             isr = replica.leadership.isr
             if follower not in isr and replica.is_in_sync(follower) and follower in self.world.controller.living:
                 self._alter(replica, isr | {follower})
-            self._advance(replica)
+            self.advance(replica)
 
     def _complete(self, waiting: _Waiting) -> None:
         request, session = waiting.request, waiting.session

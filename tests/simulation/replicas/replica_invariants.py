@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+from kafka_log.crc32c import crc32c
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.publishable import Publishable
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from replication.wire.link import LinkedResponse
 from rlm.write_path.uploaded_segment import UploadedSegment
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.simulation.led_log import BatchKey, key_of
@@ -56,6 +58,15 @@ class ReplicaInvariants:
         """Who is given a link, or an announcement, finds what it names."""
         assert segment_id in self._sizes, f"{segment_id} is named to a follower before its PUT has taken effect"
         assert 0 <= start < end <= self._sizes[segment_id], f"[{start}, {end}) is not within {segment_id}"
+
+    def linked(self, response: LinkedResponse) -> None:
+        """A link names bytes of a finished object, and those that the leader's broker has sent."""
+        for link in response.links:
+            assert isinstance(link.object_id, CombinedSegmentId)
+            self._get(link.object_id, link.start_position, link.end_position)
+            stored = self._storage.objects.get(link.object_id)  # None: against all promises it is lost
+            is_same = stored is None or crc32c(stored[link.start_position : link.end_position]) == link.crc32c
+            assert is_same, f"a link to {link.object_id} names other bytes than the response has"
 
     def heard(self, segment: UploadedSegment) -> None:
         stored = self._storage.puts[segment.combined_segment_id]

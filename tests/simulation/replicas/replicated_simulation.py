@@ -9,7 +9,9 @@ import asyncio
 from collections.abc import Sequence
 from unittest.mock import patch
 
-from replication.leader import fetch_patience, found_batches
+from kafka_log.crc32c import Buffer
+from replication.leader import fetch_patience, found_batches, response_links
+from replication.wire.link import LinkedResponse, encode_linked_response
 from rlm.write_path import group_commit
 from tests.simulation.plan import Event
 from tests.simulation.replicas.replica_events import DO
@@ -45,7 +47,13 @@ class ReplicatedSimulation(ReplicatedWorld):
         """Raises AssertionError where an invariant is broken."""
         bulk_bytes = 200 if self.seed // 8 % 2 else group_commit.BULK_BYTES
         newest_objects = 4 if self.seed // 16 % 2 else 40
+
+        def encoded(response: LinkedResponse) -> list[Buffer]:
+            self.checked(lambda: self.invariants.linked(response))
+            return encode_linked_response(response)
+
         with (
+            patch.object(response_links, "encode_linked_response", encoded),
             patch.object(group_commit, "BULK_BYTES", bulk_bytes),
             patch.object(fetch_patience, "BULK_BYTES", bulk_bytes),
             patch.object(found_batches, "_NEWEST_OBJECTS", newest_objects),
