@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -43,12 +43,15 @@ class FakeAdmin:
     hidden: set[str] = field(default_factory=set)
     faults: dict[str, int] = field(default_factory=dict)
     faults_by_id: dict[str, int] = field(default_factory=dict)
+    can_ask_by_id: bool = True
+    asked: set[str] = field(default_factory=set)
 
     def list_topics(self, timeout: float) -> SimpleNamespace:
         topics = {name: SimpleNamespace(partitions={0: None}) for name in self.there - self.hidden}
         return SimpleNamespace(topics=topics, brokers={1: None})
 
     def topics(self, names: Sequence[str]) -> list[DescribedTopic]:
+        self.asked.update(names)
         return [DescribedTopic(name, self._error_code(name), id_of(name)) for name in names]
 
     def topics_by_id(self, topic_ids: Sequence[TopicId]) -> list[DescribedTopic]:
@@ -85,10 +88,12 @@ def _future(result: object) -> "Future[Any]":
 
 class Rig:
     def __init__(self, login: dict[str, str]) -> None:
-        self.admin = FakeAdmin()
-        self.observer = ClusterObserver(KafkaClientConfig("127.0.0.1:1", login), 1, TopicWatch(GRACE_MS))
-        self.observer._admin = self.admin
-        self.observer._descriptions = cast(ClusterDescriptions, self.admin)
+        client = KafkaClientConfig("127.0.0.1:1", login)
+        self.admin = FakeAdmin(can_ask_by_id=ClusterDescriptions(client, "test", 1.0).can_ask_by_id)
+        with pytest.MonkeyPatch.context() as patch:
+            for made in ("confluent_kafka.admin.AdminClient", "rlm.lifecycle.cluster_observer.ClusterDescriptions"):
+                patch.setattr(made, lambda *_, **__: self.admin)
+            self.observer = ClusterObserver(client, 1, TopicWatch(GRACE_MS))
 
     def is_gone(self, name: str, now_ms: int, heard_of: Iterable[str] = ()) -> bool:
         wanted = [id_of(name)]
@@ -231,7 +236,9 @@ def test_names_of_topics_that_are_gone_and_not_wanted_are_not_asked_for_for_ever
     rig.is_gone("orders", 0)
     rig.admin.there.remove("orders")
     rig.observer.observe([], (), 1)
-    assert set(rig.observer._seen.values()) == {METADATA_TOPIC}
+    rig.admin.asked.clear()
+    rig.observer.observe([], (), 2)
+    assert rig.admin.asked == {METADATA_TOPIC}
 
 
 @pytest.mark.parametrize(
