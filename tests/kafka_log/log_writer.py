@@ -92,6 +92,11 @@ class LogWriter:
             out.write(raw)
         self._torn = True
 
+    @property
+    def is_torn(self) -> bool:
+        """Whether what stands at the end is no whole batch."""
+        return self._torn
+
     def repair(self) -> None:
         """Cut the torn batch off, as a broker does when it starts."""
         if self._torn:

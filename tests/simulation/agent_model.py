@@ -266,7 +266,8 @@ class AgentModel:
             seen = {
                 task: len(self._world.logs[task.topic_id_partition].cuts)
                 for (task, _), outcome in zip(runs, outcomes, strict=True)
-                if isinstance(outcome, TaskOutcome)
+                # A torn batch may stand where others were cut off, so that nothing is to be seen of that yet.
+                if isinstance(outcome, TaskOutcome) and not self._world.logs[task.topic_id_partition].log.is_torn
             }
             return _Looked(outcomes, seen)
         return result

@@ -21,6 +21,19 @@ def roll(world: World, number: int) -> None:
     world.changed(log)
 
 
+def tear(world: World, number: int) -> None:
+    """A batch is written in part, or with its last bytes to come; so it stays until the next one is appended.
+
+    Not where something was cut off: what stands in the place of that may hide it for longer than one look.
+    """
+    log = world.log(number)
+    if log.cuts:
+        return
+    world.hit("torn batch")
+    log.log.tear(log.epoch, 1 + (number >> 4) % 80, full_length=bool(number >> 12 & 1))
+    world.changed(log)
+
+
 def expire(world: World, number: int) -> None:
     log = world.log(number)
     for _ in range(1 + (number >> 4) % 3):
@@ -64,6 +77,7 @@ DO: dict[str, Callable[[World, int], None]] = {
     "append": append,
     "burst": burst,
     "roll": roll,
+    "tear": tear,
     "expire": expire,
     "compact": compact,
     "elect": elect,

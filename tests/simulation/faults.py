@@ -11,7 +11,7 @@ FAULTS = (
     "bulk gathered", "deletion fails before effect", "deletion fails after effect", "deletion hangs before effect",
     "deletion hangs after effect", "listing fails before effect", "listing fails after effect",
     "crash before a deletion's effect", "crash after a deletion's effect", "taken over", "topic deleted",
-    "unknown orphan", "deleted orphan", "orphan confirmed",
+    "unknown orphan", "deleted orphan", "orphan confirmed", "torn batch",
     "broker crashed", "broker paused", "agent paused", "agent stopped", "connection cut", "half of a frame",
     "zones cut apart", "unclean election", "truncated by epoch", "segment deleted", "fetch session forgotten",
     "acknowledged", "object lost", "read fails before effect", "read fails after effect", "read hangs",

@@ -109,11 +109,12 @@ class Publication:
 class Consumption:
     """One agent's metadata store, filled from the topic some time after."""
 
-    def __init__(self, topic: TopicModel, store: RemoteWalMetadataStore, read_to: int = 0) -> None:
+    def __init__(self, topic: TopicModel, store: RemoteWalMetadataStore) -> None:
+        """It goes on where the store's snapshot ends."""
         self.store = store
         self._topic = topic
         self._is_dead = False
-        self._read_to = read_to
+        self._read_to = store.progress.get(0, 0)
         self._read(len(topic.records))
         self._look()
 

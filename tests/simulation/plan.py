@@ -22,6 +22,7 @@ WEIGHTS = {
     "append": 40,
     "burst": 5,
     "roll": 6,
+    "tear": 3,
     "expire": 3,
     "compact": 1,
     "elect": 3,

@@ -34,6 +34,9 @@ class World(SimulatedRun):
         self.objects = ObjectInvariants(self.invariants, self.storage, self.cluster, self.wall_ms)
         self.topic.on_acknowledged = self.objects.acknowledged
         self.lifecycle_metrics = LifecycleMetrics(self.registry)
+        put, deleted = self.storage.on_put, self.storage.on_delete
+        self.storage.on_put = lambda metadata, records: self.checked(lambda: put(metadata, records))
+        self.storage.on_delete = lambda segment_id: self.checked(lambda: deleted(segment_id))
         self.agents: dict[int, AgentModel] = {}
         self.lives: dict[int, LifeOfObjects] = {}
         """What the agents do for the life of objects."""
