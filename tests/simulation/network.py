@@ -212,7 +212,8 @@ class End(asyncio.Transport):
         """What was written here and has not arrived there; None is the end of it."""
         self._under_way_bytes = 0
         self._next_arrival_s = 0.0
-        self._timers: deque[asyncio.Handle] = deque()
+        self._lost_times = 0
+        """How often what was under way was lost: what is due of that never arrives."""
         self._held = 0
         """So many arrivals are due, and wait for zones to be joined."""
         self._arrived: deque[bytes] = deque()
@@ -285,11 +286,11 @@ class End(asyncio.Transport):
         for piece in pieces:
             self._under_way.append(piece)
             self._next_arrival_s = max(self._next_arrival_s + 1e-6, self._loop.time() + self._network.delay_s())
-            context = self.peer._context
-            self._timers.append(self._loop.call_at(self._next_arrival_s, self._due, context=context))
+            self._loop.call_at(self._next_arrival_s, self._due, self._lost_times, context=self.peer._context)
 
-    def _due(self) -> None:
-        self._timers.popleft()
+    def _due(self, lost_times: int) -> None:
+        if lost_times != self._lost_times:
+            return
         if self._held or self._network.is_cut(self.process, self.peer.process):
             self._held += 1
         else:
@@ -299,11 +300,11 @@ class End(asyncio.Transport):
         """Zones were joined."""
         for _ in range(self._held):
             self._held -= 1
-            self._timers.append(self._loop.call_soon(self._due_again, context=self.peer._context))
+            self._loop.call_soon(self._due_again, self._lost_times, context=self.peer._context)
 
-    def _due_again(self) -> None:
-        self._timers.popleft()
-        self._arrive()
+    def _due_again(self, lost_times: int) -> None:
+        if lost_times == self._lost_times:
+            self._arrive()
 
     def _arrive(self) -> None:
         data = self._under_way.popleft()
@@ -389,12 +390,10 @@ class End(asyncio.Transport):
             self._network.hit("half of a frame")
             self._under_way_bytes += len(kept)
             self._under_way.append(kept)
-            self._timers.append(self._loop.call_soon(self._due, context=self.peer._context))
+            self._loop.call_soon(self._due, self._lost_times, context=self.peer._context)
 
     def _forget_under_way(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
+        self._lost_times += 1
         self._under_way.clear()
         self._under_way_bytes = self._held = 0
 

@@ -27,6 +27,8 @@ class ReplicaInvariants:
         """What is in some object, or was."""
         self.acknowledged: list[dict[BatchKey, None]] = [{} for _ in range(partitions)]
         """What a producer may rely on."""
+        self._unclean_epochs = [0] * partitions
+        """That of the last unclean election: who led before may acknowledge yet, and it is lost as well."""
         self._sizes: dict[CombinedSegmentId, int] = {}
         self._sent: dict[tuple[int, int], FetchResponse] = {}
         """By replica and correlation id, what leaders have answered."""
@@ -112,9 +114,10 @@ class ReplicaInvariants:
 
     def acknowledge(self, partition: int, keys: Sequence[BatchKey], leader: Replica | None) -> None:
         """A producer is told that its records are safe."""
+        keys = [key for key in keys if key.leader_epoch >= self._unclean_epochs[partition]]
         for key in keys:
             self.acknowledged[partition][key] = None
-        if leader is not None:
+        if leader is not None and keys:
             self.elected(partition, leader, from_offset=min(key.base_offset for key in keys))
 
     def elected(self, partition: int, leader: Replica, from_offset: int = 0) -> None:
@@ -122,8 +125,9 @@ class ReplicaInvariants:
         lost = self._lost(partition, leader, from_offset)
         assert not lost, f"{lost[:3]} were acknowledged, and the leader of {partition} has them not"
 
-    def elected_unclean(self, partition: int, leader: Replica) -> int:
+    def elected_unclean(self, partition: int, leader: Replica, epoch: int) -> int:
         """What it has not is lost, as Kafka has it. How much that is."""
+        self._unclean_epochs[partition] = epoch
         lost = self._lost(partition, leader, 0)
         for key in lost:
             del self.acknowledged[partition][key]

@@ -91,7 +91,7 @@ class ReplicatedWorld(SimulatedRun):
             leader = self.replicas[leadership.leader][partition]
             if partition in self._is_unclean:
                 self._is_unclean.discard(partition)
-                lost = self.invariants.elected_unclean(partition, leader)
+                lost = self.invariants.elected_unclean(partition, leader, leadership.epoch)
                 self.hits["acknowledged records lost by an unclean election"] += lost
             else:
                 self.checked(lambda: self.invariants.elected(partition, leader))
