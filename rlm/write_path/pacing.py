@@ -64,6 +64,11 @@ class Pacing:
         self.schedule.wake(partition, now_s)
         return True
 
+    def left_unread(self, partition: TopicIdPartition, seen_s: float) -> None:
+        """A run's budget did not reach to the end of the log, so what is left is as urgent as if appended then."""
+        self._led[partition].append_seen_s = seen_s
+        self._appended[partition] = None
+
     def links_wanted(self, partitions: Iterable[TopicIdPartition], now_s: float) -> None:
         """Followers wait for these partitions' links."""
         for partition in partitions:

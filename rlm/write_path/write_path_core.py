@@ -149,13 +149,13 @@ class WritePathCore:
         if self.led.get(partition) is not led:  # released meanwhile, and perhaps taken on anew
             schedule.succeeded(partition, now_s, more=True)
             return ()
-        if not isinstance(outcome, TaskOutcome):
-            led.append_seen_s = read.seen_s
         if outcome is None:
+            self.pacing.left_unread(partition, read.seen_s)
             schedule.succeeded(partition, now_s, more=True)
             return ()
         led.is_failing = isinstance(outcome, ReadError)
         if isinstance(outcome, ReadError):
+            led.append_seen_s = read.seen_s
             log.warning("log_read_failed", partition=str(partition), error=str(outcome))
             schedule.failed(partition, now_s)
             return (CountReadFailure(isinstance(outcome, LogDirectoryError) and outcome.lacks_descriptors),)
@@ -173,6 +173,8 @@ class WritePathCore:
             actions.append(DeclareGaps(led.assignment, outcome.gaps))
         self.queue.put(outcome.items)
         led.log_read(outcome)
+        if outcome.more:
+            self.pacing.left_unread(partition, now_s)
         actions.append(CountQueued(outcome))
         self._decider.appended(outcome.read_bytes, led.read_s if led.read_s is not None else now_s, now_s)
         led.read_s = now_s

@@ -180,6 +180,18 @@ def test_what_the_budget_does_not_reach_is_due_again_at_once(driven: Driven) -> 
     assert driven.core.led[partition(1)].queued_offset == 1
 
 
+@pytest.mark.parametrize("appended", [(10,), (4, 1), (4, 4, 4)])
+def test_what_a_budget_left_of_logs_whose_links_are_wanted_waits_for_no_archive_interval(
+    appended: tuple[int, ...], driven: Driven
+) -> None:
+    began_s = driven.now_s
+    for number, count in enumerate(appended):
+        driven.append(number, count)
+    driven.settle()
+    assert [driven.uploaded(number) for number in range(len(appended))] == list(appended)
+    assert driven.now_s - began_s < 1
+
+
 def test_a_hurried_log_does_not_wait_for_the_archive_interval_and_is_told_when_nothing_is_left() -> None:
     driven = Driven()
     driven.assign(0, policy=LinkPolicy.COST)
