@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from tests.simulation.faults import FAULTS
-from tests.simulation.many_runs import Outcome, run_in_processes
+from tests.simulation.many_runs import Outcome, run_in_processes, seeds_of, today
 from tests.simulation.plan import EVENTS, Event, plan, shortened
 from tests.simulation.simulation import FailedRunError, simulate
 
@@ -19,13 +19,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many runs")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="SEED", help="the first run's seed")
+    parser.add_argument("--today", action="store_true", help="seeds that nobody has run before, others each day")
     parser.add_argument("--processes", type=int, default=2, help="how many of them at a time")
     parser.add_argument("--events", type=int, default=EVENTS, help="how many events a run has")
     parser.add_argument("--seed", type=int, help="run this one alone; if it fails, with fewer events, and tell all")
     given = parser.parse_args()
     if given.seed is not None:
         return _replay(given.seed, given.events)
-    return _run_many(range(given.first, given.first + given.seeds), given.events, given.processes)
+    seeds = range(given.first, given.first + given.seeds)
+    if given.today:
+        seeds = seeds_of(today(), given.first, given.seeds)
+        _tell(f"seeds {seeds.start} to {seeds.stop - 1}")
+    return _run_many(seeds, given.events, given.processes)
 
 
 def _run_many(seeds: Sequence[int], events: int, processes: int) -> int:

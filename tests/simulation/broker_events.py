@@ -35,7 +35,14 @@ def tear(world: World, number: int) -> None:
 
 
 def expire(world: World, number: int) -> None:
+    """Not before agents have seen what elections cut off.
+
+    Of what was appended in its place and is gone already at their next look they can know nothing.
+    """
     log = world.log(number)
+    leading = [agent for agent in world.agents.values() if log.partition in agent.manager.led()]
+    if any(agent.cuts_seen(log.partition) < len(log.cuts) for agent in leading):
+        return
     for _ in range(1 + (number >> 4) % 3):
         log.expire(unlink=bool(number >> 8 & 1))
     world.changed(log)
