@@ -147,7 +147,7 @@ class LinkPlanner:
                 self._waiting_since.pop(planned.partition, None)
                 continue
             since = self._waiting_since.setdefault(planned.partition, begun_s)
-            if now_s - since < self._limits.wait_max_s:
+            if now_s < since + self._limits.wait_max_s:  # the very sum that is told as the time to ask again
                 waiting.append(planned)
             else:  # these bytes go inline now; whether the next ones wait again is for `_led` to say
                 del self._waiting_since[planned.partition]

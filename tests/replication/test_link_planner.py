@@ -2,7 +2,7 @@
 
 import struct
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafka_log.crc32c import crc32c
@@ -108,6 +108,16 @@ def test_when_the_patience_has_run_out_the_bytes_go_inline_and_the_next_wait_ane
     assert isinstance(rig.plan({0: batch(0)}, 10.0), WaitForUploads)
     assert isinstance(rig.planner.decide(10.5), PassThrough)
     assert rig.plan({0: batch(1)}, 10.6) == WaitForUploads(11.1, (partition(0),))
+
+
+@given(st.floats(0.0, 1e7), st.floats(0.001, 2.0))
+@example(1023.9849, 0.5)  # whose sum less the one is less than the other
+def test_the_patience_has_run_out_at_the_very_time_that_was_told(begun_s: float, wait_max_s: float) -> None:
+    """Else it would be asked again and again without a wait between."""
+    rig = Rig(limits=PlannerLimits(wait_max_s, break_even_bytes=10_000))
+    verdict = rig.plan({0: batch(0)}, begun_s)
+    assert isinstance(verdict, WaitForUploads)
+    assert isinstance(rig.planner.decide(verdict.until_s), PassThrough)
 
 
 def test_a_partition_waits_no_longer_in_sum_over_however_many_responses() -> None:
