@@ -140,7 +140,7 @@ class ResumedTail:
             self._follow_on()
             return read._replace(events=events)
         if self._tail.next_offset >= wanted[1]:
-            self._range_is_read(spans[-1].last_offset + 1 if spans else 0)
+            events += self._range_is_read(spans[-1].last_offset + 1 if spans else 0)
         elif not read.spans:
             self._empty_reads += 1
             if self._empty_reads == _EMPTY_READS:
@@ -154,11 +154,15 @@ class ResumedTail:
         self._missing = []
         self._is_settled = True
 
-    def _range_is_read(self, next_offset: int) -> None:
+    def _range_is_read(self, next_offset: int) -> tuple[TailEvent, ...]:
+        """Go on with the next range, or behind the last one: that a leader has written up to just there is told."""
         self._missing = [(max(begin, next_offset), end) for begin, end in self._missing[1:] if end > next_offset]
         if self._behind is not None:
             self._behind = self._known_to = max(self._behind, next_offset)
         self._begin_anew()
+        if self._missing or self._only_missing:
+            return ()
+        return self._settled(TailRead(b"", [], ())).events
 
     def _settled(self, read: TailRead) -> TailRead:
         """The read; or in its place that the log was written anew from an offset on that seemed to be known.

@@ -62,9 +62,12 @@ class RLMWalTask:
         Raises a ReadError.
         """
         read = self._tail.read(max_bytes)
-        next_offset = self._tail.next_offset  # to ask for the backlog may find what the next read tells of
+        next_offset = self._tail.next_offset
         is_behind = bool(read.spans or read.events) or self._tail.has_missing
-        return self._outcome(read, next_offset, self._backlog_bytes() if is_behind else 0, seen_s, now_s)
+        backlog_bytes = self._backlog_bytes() if is_behind else 0
+        # To ask for the backlog may find what the next read tells of: what is gone does not count before that, and
+        # what was cut off not any more.
+        return self._outcome(read, min(next_offset, self._tail.next_offset), backlog_bytes, seen_s, now_s)
 
     def run_cached(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome | None:
         """As `run`, without waiting for a disk; None where it takes a `run`.

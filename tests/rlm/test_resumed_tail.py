@@ -51,6 +51,30 @@ def test_so_it_is_after_more_was_read(log: LogWriter) -> None:
     assert read(run(task)) == [(1, 0)]
 
 
+def test_what_was_cut_off_behind_a_missing_range_counts_no_more_once_the_range_is_read(log: LogWriter) -> None:
+    log.append(1)
+    log.append(2)
+    task = task_of(log, ResumePoint(6, ((0, 1),), 0))
+    first = run(task)
+    assert read(first) == [(0, 0)]
+    assert first.next_offset == 3, "the log ends here"
+    assert first.more
+    assert run(task).truncated_at == 3
+
+
+def test_what_was_written_anew_behind_a_missing_range_is_read_with_the_range(log: LogWriter) -> None:
+    log.append(1)
+    log.append(2)
+    log.append(3, leader_epoch=1)
+    task = task_of(log, ResumePoint(6, ((0, 1),), 0))
+    first = task.run(len(log.batches[0].raw), 0.0, 0.0)
+    assert read(first) == [(0, 0)]
+    assert first.truncated_at == 3
+    assert first.next_offset == 3
+    assert first.more
+    assert read(run(task)) == [(1, 3)]
+
+
 def test_what_is_gone_behind_a_missing_range_does_not_count_before_it_is_told(log: LogWriter) -> None:
     log.append(9)
     log.roll()

@@ -214,7 +214,8 @@ class AgentModel:
         log = self._world.logs[assignment.topic_id_partition]
         if resume.is_first:
             log.begin = resume.next_offset
-        self.cuts_at_start[log.partition] = len(log.cuts)
+        # Where a new leader has not told its files of its epoch, only a look at the log's end shows what it lacks.
+        self.cuts_at_start[log.partition] = len(log.cuts) if log.has_told_epoch else 0
         self.gaps.resumed(assignment, resume)
 
     def found(self, assignment: Assignment, gaps: Any) -> None:
@@ -266,8 +267,9 @@ class AgentModel:
             seen = {
                 task: len(self._world.logs[task.topic_id_partition].cuts)
                 for (task, _), outcome in zip(runs, outcomes, strict=True)
-                # A torn batch may stand where others were cut off, so that nothing is to be seen of that yet.
-                if isinstance(outcome, TaskOutcome) and not self._world.logs[task.topic_id_partition].log.is_torn
+                if isinstance(outcome, TaskOutcome)
+                and not task.missing
+                and _sees_the_end(outcome, self._world.logs[task.topic_id_partition])
             }
             return _Looked(outcomes, seen)
         return result
@@ -282,6 +284,16 @@ class AgentModel:
         led = self.manager.led()[partition]
         cuts, told_s = self.looks.get(led.task, (0, 0.0))
         return max(cuts if told_s < self._loop.time() else 0, self.cuts_at_start[partition])
+
+
+def _sees_the_end(outcome: TaskOutcome, log: LedLog) -> bool:
+    """Whether it must know of all that was cut off.
+
+    A torn batch may stand in the place of that; and a deleted segment that is open is read to its end before others.
+    """
+    present = log.present().keys()
+    found = {BatchKey(item.leader_epoch, batch.base_offset) for item in outcome.items for batch in item.batches}
+    return not log.log.is_torn and found <= present
 
 
 class _Looked(list[Any]):

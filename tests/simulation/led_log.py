@@ -89,6 +89,11 @@ class LedLog:
             self.log.epochs = [known for known in self.log.epochs if known[1] < self.end] + [(self.epoch, self.end)]
             self.log.write_checkpoint()
 
+    @property
+    def has_told_epoch(self) -> bool:
+        """Whether its leader's files tell of its epoch."""
+        return not self.epoch or (bool(self.log.epochs) and self.log.epochs[-1][0] == self.epoch)
+
     def expire(self, *, unlink: bool) -> None:
         """The broker's own retention, which does not ask what is stored."""
         if len(self.log.segments) > 1:
