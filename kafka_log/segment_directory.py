@@ -5,13 +5,19 @@ The directory's modification time says whether to list it again. Before Linux 6.
 ticks of some milliseconds, so a second change within a tick does not show. Two things make up for it: after
 a change the directory is listed a few times more, and the one file name that a roll is sure to create, the
 log end offset's, is asked for by itself.
+
+A path says nothing of whose log stands there: a topic may have been made anew under its old name before the first
+look, too. So who knows the topic's id has it compared with the directory's own word.
 """
 
 import os
 from bisect import bisect_right
 from pathlib import Path
 
+from kafka_log.errors import MalformedFileError
+from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.segment_files import list_segments, log_file_name
+from kafka_log.topic_partition import TopicId
 
 _LISTINGS_AFTER_A_CHANGE = 3
 
@@ -19,10 +25,13 @@ _LISTINGS_AFTER_A_CHANGE = 3
 class SegmentDirectory:
     """The live segments of one partition directory, as of the last look."""
 
-    __slots__ = ("_identity", "_mtime_ns", "_prefix", "_unsettled", "bases", "is_gone", "path")
+    __slots__ = ("_identity", "_mtime_ns", "_prefix", "_topic_id", "_unsettled", "bases", "is_gone", "path")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, topic_id: TopicId | None = None) -> None:
+        """`topic_id`, where known, is whose directory is meant."""
         self.path = path
+        self._topic_id = topic_id
+        """None as well once the directory has told that it is that topic's."""
         self._prefix = f"{path}{os.sep}"
         self.bases: list[int] = []
         """Base offsets, ascending."""
@@ -45,7 +54,7 @@ class SegmentDirectory:
         identity = (status.st_dev, status.st_ino)
         if self._identity is None:
             self._identity = identity
-        elif self._identity != identity:
+        if self._identity != identity or self._is_of_another_topic():
             self.is_gone = True
             return True
         is_new_time = status.st_mtime_ns != self._mtime_ns
@@ -57,6 +66,18 @@ class SegmentDirectory:
         elif log_end_offset is None or not os.access(self._prefix + log_file_name(log_end_offset), os.F_OK):
             return False
         return self._list() or is_new_time
+
+    def _is_of_another_topic(self) -> bool:
+        """False where the directory does not tell yet: a broker writes that before the first batch."""
+        if self._topic_id is None:
+            return False
+        try:
+            is_another = read_partition_metadata(self.path) != self._topic_id
+        except (FileNotFoundError, MalformedFileError):
+            return False
+        if not is_another:
+            self._topic_id = None
+        return is_another
 
     def relook(self) -> bool:
         """As `look`, without trust in what was known before."""

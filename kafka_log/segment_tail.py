@@ -37,6 +37,7 @@ from kafka_log.segment_directory import SegmentDirectory
 from kafka_log.segment_files import Located, locate
 from kafka_log.segment_position import UNKNOWN_OFFSET, SegmentPosition
 from kafka_log.tail_events import Gap, LogDeleted, Rolled, TailEvent, TornTail, Truncated
+from kafka_log.topic_partition import TopicId
 
 __all__ = [
     "UNKNOWN_OFFSET", "Gap", "LogDeleted", "LogDirectoryError", "Rolled", "SegmentTail", "TailEvent",
@@ -66,14 +67,15 @@ class SegmentTail:
         start_offset: int | None,
         open_files: OpenFiles | None = None,
         max_batch_bytes: int = MAX_BATCH_BYTES,
+        topic_id: TopicId | None = None,
     ) -> None:
         """Start at `start_offset`, or with the active segment when it is None.
 
         Inside a batch, it starts with that batch. Below the log's start, the first read reports a Gap; above
-        the log's end, Truncated. `open_files` bounds the descriptors of all tails that share it. Touches no
-        file.
+        the log's end, Truncated. `open_files` bounds the descriptors of all tails that share it. A directory
+        of another topic than `topic_id` counts as deleted. Touches no file.
         """
-        self._directory = SegmentDirectory(partition_dir)
+        self._directory = SegmentDirectory(partition_dir, topic_id)
         self._files = open_files if open_files is not None else OpenFiles()
         self._next_offset = UNKNOWN_OFFSET if start_offset is None else start_offset
         self._at = SegmentPosition(self._files, max_batch_bytes)

@@ -21,6 +21,7 @@ from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.open_files import OpenFiles
 from kafka_log.segment_tail import Gap, LogDeleted, SegmentTail, TailEvent, TailRead, Truncated
+from kafka_log.topic_partition import TopicId
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges, ranges_common
 from rlm.write_path.resume_point import ResumePoint
 
@@ -33,9 +34,9 @@ _RANGES_PER_READ = 100
 class ResumedTail:
     """A `SegmentTail` that begins with what is missing. See the module's theory."""
 
-    def __init__(self, directory: Path, resume: ResumePoint, open_files: OpenFiles) -> None:
-        """Touches no file."""
-        self._directory = directory
+    def __init__(self, directory: Path, topic_id: TopicId, resume: ResumePoint, open_files: OpenFiles) -> None:
+        """Touches no file. Once the directory is another topic's, the log counts as deleted."""
+        self._directory, self._topic_id = directory, topic_id
         self._open_files = open_files
         self._missing = list(resume.missing)
         self._behind = self._known_to = resume.next_offset
@@ -222,7 +223,7 @@ class ResumedTail:
     def _begin(self) -> SegmentTail:
         self._empty_reads = 0
         start = self._missing[0][0] if self._missing else self._behind
-        return SegmentTail(self._directory, start, self._open_files)
+        return SegmentTail(self._directory, start, self._open_files, topic_id=self._topic_id)
 
 
 def _of_range(events: Iterable[TailEvent], wanted: OffsetRange) -> Iterable[TailEvent]:

@@ -32,7 +32,7 @@ class RLMWalTask:
         self.topic_id_partition = partition
         self.directory = directory
         self._open_files = open_files
-        self._tail = ResumedTail(directory, resume, open_files)
+        self._tail = ResumedTail(directory, partition.topic_id, resume, open_files)
 
     @property
     def next_offset(self) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from kafka_log.open_files import OpenFiles
 from kafka_log.tail_events import Gap
-from kafka_log.topic_partition import TopicId, TopicIdPartition
+from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from rlm.write_path.log_task import TaskOutcome
 from rlm.write_path.resume_point import ResumePoint
 from rlm.write_path.wal_task import RLMWalTask
@@ -18,8 +18,17 @@ def log(tmp_path: Path) -> LogWriter:
     return LogWriter(tmp_path / "t-0")
 
 
+TOPIC, ANOTHER_TOPIC = TopicId(b"r" * 16), TopicId(b"a" * 16)
+
+
 def task_of(log: LogWriter, resume: ResumePoint) -> RLMWalTask:
-    return RLMWalTask(TopicIdPartition(TopicId(b"r" * 16), 0), log.path, resume, OpenFiles())
+    return RLMWalTask(TopicIdPartition(TOPIC, 0), log.path, resume, OpenFiles())
+
+
+def log_of(topic: TopicId, path: Path) -> LogWriter:
+    path.mkdir()
+    (path / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id_to_text(topic)}\n")
+    return LogWriter(path)
 
 
 def run(task: RLMWalTask) -> TaskOutcome:
@@ -103,3 +112,30 @@ def test_a_file_that_is_gone_is_looked_behind_at_once(log: LogWriter) -> None:
     assert read(outcome) == [(0, 1)], "its descriptor is open"
     assert outcome.more
     assert run(task).truncated_at == 1
+
+
+@pytest.mark.parametrize("resume", [ResumePoint(0), ResumePoint(4, ((0, 2),), 0)])
+def test_a_topic_that_was_made_anew_before_the_first_look_is_not_read_as_the_one_before(
+    tmp_path: Path, resume: ResumePoint
+) -> None:
+    log = log_of(TOPIC, tmp_path / "t-0")
+    task = task_of(log, resume)
+    log.path.rename(tmp_path / "t-0.0123-delete")
+    log_of(ANOTHER_TOPIC, tmp_path / "t-0").append(5)
+    outcome = run(task)
+    assert outcome.deleted
+    assert not read(outcome)
+    assert not outcome.gaps
+
+
+def test_so_it_is_where_a_read_begins_anew(tmp_path: Path) -> None:
+    log = log_of(TOPIC, tmp_path / "t-0")
+    log.append(2)
+    task = task_of(log, ResumePoint(0))
+    assert read(run(task)) == [(0, 0)]
+    log.path.rename(tmp_path / "t-0.0123-delete")
+    log_of(ANOTHER_TOPIC, tmp_path / "t-0").append(5)
+    task.also_read([(0, 2)])
+    outcome = run(task)
+    assert outcome.deleted
+    assert not read(outcome)

@@ -8,7 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from kafka_log.topic_partition import TopicIdPartition
+from kafka_log.partition_metadata import FILE_NAME as PARTITION_METADATA
+from kafka_log.topic_partition import TopicIdPartition, topic_id_to_text
 from tests.kafka_log.log_writer import LogWriter, WrittenBatch
 
 
@@ -51,6 +52,9 @@ class LedLog:
     """By leader epoch, up to where (exclusive) records went with their objects."""
 
     def __post_init__(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        told = f"version: 0\ntopic_id: {topic_id_to_text(self.partition.topic_id)}\n"
+        (self.path / PARTITION_METADATA).write_text(told)
         self.log = LogWriter(self.path)
 
     @property
