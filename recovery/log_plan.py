@@ -23,7 +23,8 @@ behind them, as Kafka's logs may lack offsets. Everything behind the first gap t
 what stands before a gap may be leftovers: old records that are still there because they share an object with younger
 ones. When all of it is older than the topic's retention, or the metadata tells that the gap's records were released, as
 nobody wanted them any more, the log begins behind the gap: nothing older is wanted either, however young the object is
-that it was uploaded in.
+that it was uploaded in. So it is where the gap's first records were released and the others declared. What was released
+may be all there was of an epoch.
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -171,9 +172,10 @@ class LogRuns:
             if reached == start:
                 starts[epoch] = min(start, starts.get(epoch, start))
         self.lineage = _lineage(starts)
-        self._known_end = max(
-            (min(max(ends.get(epoch, start), start), end) for (epoch, start), end in self._epoch_ranges()), default=0
-        )
+        self._reached = {
+            epoch: min(max(ends.get(epoch, start), start), end) for (epoch, start), end in self._epoch_ranges()
+        }
+        self._known_end = max(self._reached.values(), default=0)
 
     @property
     def run_count(self) -> int:
@@ -220,11 +222,22 @@ class LogRuns:
         self, stretches: Sequence[Sequence[Extent]], rules: PlanRules, declared: Sequence[OffsetRange]
     ) -> int:
         """The first stretch that has no released gap behind it."""
-        ends = {epoch.leader_epoch: end for epoch, end in self._epoch_ranges()}
-        released = max((min(one.offset, ends.get(one.leader_epoch, 0)) for one in rules.released), default=0)
+        released = max(map(self._released_below, rules.released), default=0)
         gaps = ((one[-1].last_offset + 1, other[0].first_offset) for one, other in pairwise(stretches))
-        behind = (at for at, gap in enumerate(gaps, 1) if gap[1] <= released and not _is_within(gap, declared))
+        behind = (at for at, gap in enumerate(gaps, 1) if _is_released(gap, released, declared))
         return max(behind, default=0)
+
+    def _released_below(self, released: ReleasedUpTo) -> int:
+        """The offset up to which that is said of this log; 0 if it is said of another one.
+
+        An epoch of which no run is left has its place in the log still, if no older records reach beyond it.
+        """
+        epoch = released.leader_epoch
+        end = min(released.offset, *(start for newer, start in self.lineage if newer > epoch), _NO_END)
+        is_of_log = epoch in self._reached or all(
+            reached < end for older, reached in self._reached.items() if older < epoch
+        )
+        return end if is_of_log else 0
 
     def _declared(self, rules: PlanRules) -> list[OffsetRange]:
         epochs = LeaderEpochChain(self.lineage)
@@ -316,6 +329,12 @@ def _over_declared(
         extents += stretch
         missing.append(gap)
     return extents, tuple(missing)
+
+
+def _is_released(gap: OffsetRange, released: int, declared: Sequence[OffsetRange]) -> bool:
+    """Whether a part of the gap was released at least, and what is behind that was declared."""
+    rest = (released, gap[1])
+    return gap[0] < released and not _is_within(gap, declared) and (released >= gap[1] or _is_within(rest, declared))
 
 
 def _is_within(gap: OffsetRange, declared: Iterable[OffsetRange]) -> bool:

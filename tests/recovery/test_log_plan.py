@@ -201,3 +201,23 @@ def test_a_gap_that_reaches_beyond_what_was_released_ends_the_log_as_before() ->
     lost = (DeclaredGap(ORDERS, 3, 6, 1, GapReason.RETENTION),)
     plan = runs.plan(PlanRules(released=(ReleasedUpTo(ORDERS, 0, 6),), declared_gaps=lost))
     assert (plan.start_offset, plan.declared_gaps) == (0, (Gap(3, 6),)), "the log goes on behind what is declared"
+
+
+def test_a_gap_of_which_a_part_was_released_and_the_rest_declared_hides_nothing() -> None:
+    runs = LogRuns([run(0, 0, 2, 7), run(0, 6, 9, 8)])
+    rest = (DeclaredGap(ORDERS, 4, 6, 1, GapReason.RETENTION),)
+    plan = runs.plan(PlanRules(released=(ReleasedUpTo(ORDERS, 0, 4),), declared_gaps=rest))
+    assert (plan.start_offset, plan.end_offset, plan.gap) == (6, 10, None)
+    for too_little in (0, 3):
+        rules = PlanRules(released=(ReleasedUpTo(ORDERS, 0, too_little),), declared_gaps=rest)
+        assert runs.plan(rules).gap == Gap(3, 6), "offset 3 is missing, and nobody said so"
+
+
+def test_a_released_gap_may_be_all_of_an_epoch() -> None:
+    older, newer = run(0, 0, 2, 7), run(2, 6, 9, 8)
+    plan = LogRuns([older, newer]).plan(PlanRules(released=(ReleasedUpTo(ORDERS, 1, 6),)))
+    assert (plan.start_offset, plan.end_offset, plan.gap) == (6, 10, None)
+    beyond = PlanRules(released=(ReleasedUpTo(ORDERS, 1, 8),))
+    assert LogRuns([older, newer]).plan(beyond).start_offset == 6, "its end was overwritten"
+    gap_above = LogRuns([older, newer, run(2, 12, 14, 9)]).plan(PlanRules(released=(ReleasedUpTo(ORDERS, 1, 12),)))
+    assert (gap_above.start_offset, gap_above.gap) == (6, Gap(10, 12)), "it ends where the newer epoch begins"

@@ -1,8 +1,8 @@
 """A recovery out of the store and the topic, held against the logs as they are.
 
 Planning and restoring are the product's own, the files are real. Where all is settled, what is made must hold each
-batch of the log that is wanted, byte by byte, and none that was cut off; in the midst of a run, what no log had at any
-time must not come up.
+batch of the log that is wanted, byte by byte, and none that was cut off, as far as anything is left that tells of it;
+in the midst of a run, what no log had at any time must not come up.
 """
 
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Protocol
 from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.records.states import DELETED, DELETING
 from metadata_topic.store.archive_store import ArchiveStore
 from recovery.inventory import Inventory, from_metadata
 from recovery.log_plan import PlanRules
@@ -48,7 +50,7 @@ def check_recovery(world: Surroundings, directory: Path, *, is_settled: bool) ->
             found = _batches(restored.job.directory)
             _check_origin(log, found)
             if is_settled:
-                _check_whole(log, found, restored)
+                _check_whole(world, log, found, restored)
 
 
 def _inventory(world: Surroundings) -> Inventory:
@@ -92,9 +94,9 @@ def _check_origin(log: LedLog, found: dict[BatchKey, bytes]) -> None:
     assert offsets == sorted(set(offsets)), f"{_name(log.partition)} is recovered out of order"
 
 
-def _check_whole(log: LedLog, found: dict[BatchKey, bytes], restored: RestoredLog) -> None:
+def _check_whole(world: Surroundings, log: LedLog, found: dict[BatchKey, bytes], restored: RestoredLog) -> None:
     wanted_from = max(log.begin or 0, log.released_to())
-    cut = [key for key in found if key in log.cut_off and key.base_offset >= wanted_from]
+    cut = [key for key in found if key in log.cut_off and key.base_offset >= wanted_from and _is_told(world, log, key)]
     assert not cut, f"{cut[:5]} of {_name(log.partition)} are recovered, and were cut off"
     missing = [
         key
@@ -102,6 +104,37 @@ def _check_whole(log: LedLog, found: dict[BatchKey, bytes], restored: RestoredLo
         if key.base_offset >= wanted_from and key not in log.not_wanted and key not in found
     ]
     assert not missing, f"{missing[:5]} of {_name(log.partition)} are not recovered, {restored.gap}"
+
+
+def _is_told(world: Surroundings, log: LedLog, cut: BatchKey) -> bool:
+    """Whether anybody can know that this batch was cut off.
+
+    The leader can, as its files tell where an epoch ended, until the log begins behind that. Then it is told by what a
+    leader declared before, and by what is stored of that which took the batch's place. If all of that was removed from
+    the log while no agent's word came through, nothing in the world tells that the older epoch ended there.
+    """
+    if cut.base_offset >= log.log.log_start_offset:
+        return True
+    records = world.topic.records
+    declared = (
+        entry.leader_epoch == cut.leader_epoch
+        for record in records
+        if isinstance(record, RemoteWalLogSegmentMetadataUpdate)
+        for entry in record.entries
+        if entry.topic_id_partition == log.partition and entry.first_offset <= cut.base_offset
+    )
+    going = {
+        record.combined_segment_id
+        for record in records
+        if isinstance(record, PublishedSegment) and record.state in (DELETING, DELETED)
+    }
+    replaced = (
+        entry.leader_epoch > cut.leader_epoch
+        for segment_id in world.storage.objects.keys() - going
+        for entry in world.storage.entries[segment_id]
+        if entry.topic_id_partition == log.partition and entry.first_offset <= cut.base_offset
+    )
+    return any(declared) or any(replaced)
 
 
 def _name(partition: TopicIdPartition) -> str:
