@@ -16,7 +16,7 @@ topic is not to be seen: it is not the whole cluster.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -110,10 +110,13 @@ class ClusterObserver:
         self._seen: dict[TopicId, str] = {}
         """The names of living topics, and of those that were, as long as they are wanted or hidden."""
 
-    def observe(self, wanted: Collection[TopicId], heard_of: Collection[str], now_ms: int) -> Observation:
+    def observe(
+        self, wanted: Collection[TopicId], heard_of: Collection[str], wall_ms: Callable[[], int]
+    ) -> Observation:
         """The brokers, which topics are there, and of the wanted ones retention and log start offsets.
 
-        `heard_of` are names of topics that may be among the wanted ones. Raises ClusterUnknownError,
+        `heard_of` are names of topics that may be among the wanted ones. `wall_ms` is asked once the answers are
+        there: a grace time must not begin before, however long they took. Raises ClusterUnknownError,
         DescriptionError, and confluent_kafka.KafkaException.
         """
         metadata = self._admin.list_topics(timeout=self._timeout_s)
@@ -124,9 +127,9 @@ class ClusterObserver:
         if self._asks_by_id:
             by_id = self._ask_by_id({*wanted, *self._seen} - set(names), names)
             names, hidden_ids = names | by_id.names, by_id.hidden
-            view = self._watch.seen_by_id(frozenset(names) | hidden_ids, by_id.absent, now_ms)
+            view = self._watch.seen_by_id(frozenset(names) | hidden_ids, by_id.absent, wall_ms())
         else:
-            view = self._watch.seen(frozenset(names), now_ms, self._hidden_of(names, hidden))
+            view = self._watch.seen(frozenset(names), wall_ms(), self._hidden_of(names, hidden))
         kept = {*wanted, *hidden_ids}
         self._seen = {known: name for known, name in self._seen.items() if known in kept or name in hidden} | names
         hidden |= {self._seen.get(topic_id) or topic_id_to_text(topic_id) for topic_id in hidden_ids}

@@ -39,7 +39,7 @@ class ClusterWatch:
         threads: Executor,
     ) -> None:
         """`make_observer` is called with the first question; `wanted` are the topics that have objects.
-        `on_observation` is called in the event loop, with the time in milliseconds at which the cluster was asked.
+        `on_observation` is called in the event loop, with a time in milliseconds at which the cluster had answered.
         """
         self._observer = cache(make_observer)
         self._wanted = wanted
@@ -53,18 +53,18 @@ class ClusterWatch:
         """One question, to all of the cluster."""
         from confluent_kafka import KafkaException
 
-        wanted, now_ms = self._wanted(), self._wall_ms()
+        wanted = self._wanted()
         known = self._settings.topics
         # Enabled ones that have no objects yet: how long they are kept counts for the metadata topic, too.
         wanted |= {topic_id for topic_id, name in self._names.items() if name in known and known[name].enable}
         try:
-            observation = await self._observe(wanted, tuple(known), now_ms)
+            observation = await self._observe(wanted, tuple(known))
         except (KafkaException, ClusterUnknownError, DescriptionError) as error:
             log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
             return
         self._names = observation.names
-        self._on_observation(observation, now_ms)
+        self._on_observation(observation, self._wall_ms())
 
-    async def _observe(self, wanted: Collection[TopicId], heard_of: Collection[str], now_ms: int) -> Observation:
+    async def _observe(self, wanted: Collection[TopicId], heard_of: Collection[str]) -> Observation:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._observer().observe, wanted, heard_of, now_ms)
+        return await loop.run_in_executor(self._threads, self._observer().observe, wanted, heard_of, self._wall_ms)

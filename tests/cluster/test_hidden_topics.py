@@ -82,7 +82,7 @@ class Watcher:
         self.wanted: set[TopicId] = set()
 
     def look(self, now_ms: int) -> Observation:
-        return self._observer.observe(self.wanted, self._heard_of, now_ms)
+        return self._observer.observe(self.wanted, self._heard_of, lambda: now_ms)
 
     def says_gone(self, topic_id: TopicId, now_ms: int) -> bool:
         self.wanted.add(topic_id)

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,7 +98,7 @@ class Rig:
 
     def is_gone(self, name: str, now_ms: int, heard_of: Iterable[str] = ()) -> bool:
         wanted = [id_of(name)]
-        return self.observer.observe(wanted, tuple(heard_of), now_ms).view.is_gone(id_of(name))
+        return self.observer.observe(wanted, tuple(heard_of), lambda: now_ms).view.is_gone(id_of(name))
 
 
 LIBRDKAFKAS_ALONE = {"enable.ssl.certificate.verification": "true"}
@@ -121,7 +122,7 @@ def rig(request: pytest.FixtureRequest) -> Rig:
 
 
 def test_what_is_known_of_a_topic_that_is_there(rig: Rig) -> None:
-    seen = rig.observer.observe([id_of("orders")], ("orders",), 0)
+    seen = rig.observer.observe([id_of("orders")], ("orders",), lambda: 0)
     assert seen.names[id_of("orders")] == "orders"
     assert seen.view.retention_ms == {id_of("orders"): 1000}
     assert list(seen.view.log_start.values()) == [7]
@@ -136,19 +137,39 @@ def test_a_topic_that_was_deleted_is_gone_after_the_grace_time(rig: Rig) -> None
     assert rig.is_gone("orders", 1300)
 
 
+def test_the_grace_time_does_not_begin_before_the_first_answer_that_lacks_the_topic(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The question may have waited for long, and the topic may have been there meanwhile."""
+    assert not rig.is_gone("orders", 0)
+    now_ms = 1000
+    answer = rig.admin.topics
+
+    def deleted_before_a_late_answer(names: Sequence[str]) -> list[DescribedTopic]:
+        nonlocal now_ms
+        now_ms = 1250
+        rig.admin.there.discard("orders")
+        return answer(names)
+
+    monkeypatch.setattr(rig.admin, "topics", deleted_before_a_late_answer)
+    rig.observer.observe([id_of("orders")], (), lambda: now_ms)
+    assert not rig.is_gone("orders", 1300)
+    assert rig.is_gone("orders", 1550)
+
+
 def test_a_topic_that_the_client_may_no_longer_describe_is_not_gone(rig: Rig) -> None:
     assert not rig.is_gone("orders", 0)
     rig.admin.hidden.add("orders")
     assert not rig.is_gone("orders", 1000)
     assert not rig.is_gone("orders", 9000)
-    assert rig.observer.observe([id_of("orders")], (), 9001).hidden == {"orders"}
+    assert rig.observer.observe([id_of("orders")], (), lambda: 9001).hidden == {"orders"}
 
 
 def test_a_topic_that_is_wanted_only_after_it_was_hidden_is_not_gone(rig: Rig) -> None:
-    rig.observer.observe([], (), 0)
+    rig.observer.observe([], (), lambda: 0)
     rig.admin.hidden.add("orders")
     for now_ms in (1, 1000):
-        rig.observer.observe([], (), now_ms)
+        rig.observer.observe([], (), partial(int, now_ms))
     assert not rig.is_gone("orders", 9000)
 
 
@@ -162,7 +183,7 @@ def test_a_hidden_topic_of_which_no_name_is_known_is_not_gone(by_id: Rig) -> Non
     by_id.admin.hidden.add("orders")
     for now_ms in (0, 1000, 9000):
         assert not by_id.is_gone("orders", now_ms)
-    assert by_id.observer.observe([id_of("orders")], (), 9001).hidden == {topic_id_to_text(id_of("orders"))}
+    assert by_id.observer.observe([id_of("orders")], (), lambda: 9001).hidden == {topic_id_to_text(id_of("orders"))}
 
 
 def test_a_topic_that_is_deleted_while_it_is_hidden_is_gone_after_the_grace_time_by_its_id(by_id: Rig) -> None:
@@ -186,7 +207,7 @@ def test_a_topic_that_was_gone_before_this_agent_came_is_gone_though_others_are_
 
 def test_a_topic_that_was_not_asked_for_is_not_gone(by_id: Rig) -> None:
     for now_ms in (0, 9000):
-        view = by_id.observer.observe([], (), now_ms).view
+        view = by_id.observer.observe([], (), partial(int, now_ms)).view
         assert not view.is_gone(id_of("made since the question"))
 
 
@@ -235,9 +256,9 @@ def test_a_cluster_that_does_not_show_the_metadata_topic_is_no_answer(rig: Rig) 
 def test_names_of_topics_that_are_gone_and_not_wanted_are_not_asked_for_for_ever(rig: Rig) -> None:
     rig.is_gone("orders", 0)
     rig.admin.there.remove("orders")
-    rig.observer.observe([], (), 1)
+    rig.observer.observe([], (), lambda: 1)
     rig.admin.asked.clear()
-    rig.observer.observe([], (), 2)
+    rig.observer.observe([], (), lambda: 2)
     assert rig.admin.asked == {METADATA_TOPIC}
 
 

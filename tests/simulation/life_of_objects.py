@@ -140,8 +140,8 @@ class LifeOfObjects:
     async def _observe(self) -> None:
         if self._world.cluster.is_mute:
             return
+        view, living = await self._in_thread(self._asked)
         now_ms = self._wall_ms()
-        view, living = await self._in_thread(self._asked, now_ms)
         self.planner.cluster_seen(view)
         now_s = self._loop.time()
         self.views = [known for at, known in enumerate(self.views) if self._counts(at, now_s)] + [(now_s, view)]
@@ -157,10 +157,10 @@ class LifeOfObjects:
         """Whether that view was the last one within the time that counts."""
         return at + 1 == len(self.views) or self.views[at + 1][0] > now_s - VIEWS_COUNT_S
 
-    def _asked(self, now_ms: int) -> tuple[ClusterView, frozenset[int]]:
+    def _asked(self) -> tuple[ClusterView, frozenset[int]]:
         """What the cluster answers."""
         cluster = self._world.cluster
-        view = self._watch.seen_by_id(frozenset(cluster.retention_ms), frozenset(cluster.gone), now_ms)
+        view = self._watch.seen_by_id(frozenset(cluster.retention_ms), frozenset(cluster.gone), self._wall_ms())
         starts = {one: log.log.log_start_offset for one, log in self._world.logs.items() if not log.is_deleted}
         return replace(view, retention_ms=dict(cluster.retention_ms), log_start=starts), frozenset(cluster.living)
 
