@@ -63,7 +63,7 @@ class StorageRun:
         archive_tier = ArchiveTier(metadata.archive, self._archived.is_archived, self._archived.chain_of)
         self._tiers = Tiers([self.kafka.tiered_storage, archive_tier])
         self._gaps = GapDeclarations(
-            kept.next_gap_record, kept.publisher, metadata.store.apply, self._tiers, kept.metrics.write, wall_ms
+            kept.next_gap_record, kept.publisher, metadata.store.declares, self._tiers, kept.metrics.write, wall_ms
         )
         self._tail_answers = TailAnswers(client)
         context = WritePathContext(

@@ -101,7 +101,8 @@ class PartitionLookups:
     def declared_gaps(self, topic_id_partition: TopicIdPartition) -> list[DeclaredGap]:
         """What agents said of it, by offset. Held against a log by `DeclaredGap.end_in`."""
         with self._lock:
-            return self._state.gaps.of(topic_id_partition)
+            told, untold = self._state.gaps.of(topic_id_partition), self._state.untold_gaps.of(topic_id_partition)
+            return sorted({*told, *untold})
 
     def outside_of(
         self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain

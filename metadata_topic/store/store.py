@@ -32,6 +32,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import (
     MetadataRecord,
     PublishedSegment,
@@ -81,6 +82,11 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
                 self.topic.rebuilt(record)
             if source is not None:
                 self._read_beyond(source)
+
+    def declares(self, record: RemoteWalGapDeclaration) -> None:
+        """Know at once what this process declares; snapshots do not until the topic tells of it."""
+        with self._lock:
+            self._state.untold_gaps.add(record.gaps)
 
     def apply_all(self, records: Iterable[tuple[MetadataRecord | None, Source]]) -> None:
         """`apply` for a batch of (record, source), under one lock; None stands for what another store takes in."""

@@ -51,6 +51,9 @@ class StoreState:
         self.retained = RetainedRecords()
         self.released = ReleasedOffsets()
         self.gaps = DeclaredGaps()
+        self.untold_gaps = DeclaredGaps()
+        """What this process declares, whether or not the topic has told of it. In no image: of a declaration that was
+        lost with the process the next one is to know nothing, so that it declares anew."""
 
     def apply(self, record: MetadataRecord, source: Source | None) -> None:
         """Take a record in that stood at `source`."""

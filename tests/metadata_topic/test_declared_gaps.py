@@ -126,3 +126,12 @@ def test_the_store_remembers_up_to_where_an_object_was_released(
     assert store.released_up_to(ORDERS, chain) == 15, "what the log lost to a newer epoch was not released from it"
     assert store.state_of(segment_id(2)) is None
     assert FINISHED not in states
+
+
+def test_a_snapshot_holds_no_gap_that_the_topic_has_not_told_of() -> None:
+    store = RemoteWalMetadataStore()
+    store.declares(ONE)
+    assert store.declared_gaps(ORDERS) == list(ONE.gaps), "who declares it knows it"
+    assert store.image().gaps == [], "lost with the process, it is declared anew"
+    store.apply(ONE)
+    assert store.declared_gaps(ORDERS) == store.image().gaps == list(ONE.gaps)

@@ -122,7 +122,7 @@ class AgentModel:
         machine = Machine(clocks, self._pool, self._directory_events)
         decider = LinkDecider(CostLimits(BREAK_EVEN_BYTES, LIMITS.commit.interval_s))
         self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, machine)
-        self.gaps = GapDeclarations(first_id, self.publication, store.apply, Tiers(), metrics, self.wall_ms)
+        self.gaps = GapDeclarations(first_id, self.publication, store.declares, Tiers(), metrics, self.wall_ms)
         self.failover = FailoverPlanner(broker_id, store)
         self.manager.hooks.gaps = self
         self.manager.hooks.resume = lambda assignment: resume_point(store, ArchiveStore(), assignment)
