@@ -281,8 +281,9 @@ def test_faults_can_be_set_from_another_process(server: ObjectStoreServer) -> No
     assert json.loads(control("GET", "/_faults"))["faults"][0]["times"] == 2
     control("DELETE", "/_faults")
     assert json.loads(control("GET", "/_faults"))["faults"] == []
-    with pytest.raises(urllib.error.HTTPError, match="400"):
+    with pytest.raises(urllib.error.HTTPError, match="400") as refused:
         control("POST", "/_faults", {"kind": "no such"})
+    refused.value.close()
 
 
 def test_a_context_and_settings_are_enough_to_start(cloud: Backend) -> None:
