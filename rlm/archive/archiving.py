@@ -24,7 +24,7 @@ from rlm.archive.archive_orphans import ArchiveOrphanRounds
 from rlm.archive.archive_plan import StoreEntries
 from rlm.archive.archive_task import ArchiveAccess, ArchiveTaskLimits, RLMArchiveTask, log_view
 from rlm.archive.archived_topics import CareDuties
-from rlm.lifecycle.orphans import HealingLimits
+from rlm.lifecycle.orphans import HealingLimits, pause_s
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import ArchiveMetrics
@@ -32,7 +32,6 @@ from rlm.write_path.metrics import ArchiveMetrics
 log = structlog.get_logger(__name__)
 
 _STORAGE_RETRY_S = 30.0
-_ORPHANS_RETRY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +154,9 @@ class Archiving:
         care.run_once(now_ms, duties.incarnations, duties.logs, unsettled, self._sources.metadata_is_whole)
 
     async def _look_for_orphans(self, rounds: ArchiveOrphanRounds, sleep: Callable[[float], Awaitable[None]]) -> None:
-        interval_s = self._limits.orphans_interval_s
         while True:
             searched = await asyncio.to_thread(rounds.run_once)
-            await sleep(interval_s if searched else min(interval_s, _ORPHANS_RETRY_S))
+            await sleep(pause_s(searched, self._limits.orphans_interval_s))
 
     def care_of(self, storage: ObjectArchiveStorage) -> ArchiveCare:
         """The care of the objects there."""

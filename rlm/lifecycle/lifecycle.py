@@ -16,12 +16,12 @@ from rlm.lifecycle.cluster_watch import ClusterWatch
 from rlm.lifecycle.expiration_task import RLMWalExpirationTask
 from rlm.lifecycle.failover_task import FailoverTask
 from rlm.lifecycle.orphan_rounds import OrphanRounds
+from rlm.lifecycle.orphans import pause_s
 from rlm.write_path.assignment import Assignment
 
 log = structlog.get_logger(__name__)
 
 _METADATA_WAIT_S = 5.0
-_ORPHANS_RETRY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,10 @@ class Lifecycle:
             group.create_task(self._look_for_orphans())
 
     async def _look_for_orphans(self) -> None:
-        interval_s = self._intervals.orphans_s
         await self._tasks.caretaking.cluster_seen.wait()
         while True:
             searched = await self._tasks.orphans.run_once()
-            await asyncio.sleep(interval_s if searched else min(interval_s, _ORPHANS_RETRY_S))
+            await asyncio.sleep(pause_s(searched, self._intervals.orphans_s))
 
 
 async def _repeat(step: Callable[[], Awaitable[None]], interval_s: float, sooner: asyncio.Event | None = None) -> None:

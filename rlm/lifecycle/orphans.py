@@ -112,6 +112,13 @@ class HealingLimits:
 
 DEFAULT_LIMITS: Final = HealingLimits()
 
+_RETRY_S = 60.0
+
+
+def pause_s(searched: bool, interval_s: float) -> float:
+    """Until the next search: where this one could not be made, it is tried again soon."""
+    return interval_s if searched else min(interval_s, _RETRY_S)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
