@@ -32,6 +32,7 @@ from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
 from metadata_topic.topic.topic import MetadataTopicSettings
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.wall_clock import wall_ms
+from replication.leader.zones import Zones
 from rlm.lifecycle.cluster_observer import longest_enabled_retention_ms
 from rlm.lifecycle.incarnation_watch import IncarnationWatch
 from rlm.lifecycle.tiered_storage import LogEpochs, TieredStorageTier
@@ -58,9 +59,10 @@ class KafkaFollowing:
         on_assignments: Callable[[list[Assignment]], None],
         storage: GuardedStorageManager,
         register: Callable[[], None],
+        zones: Zones,
     ) -> None:
         """`on_assignments` is called in the event loop, whenever they may have changed; `register` publishes this
-        incarnation's registration to the metadata topic.
+        incarnation's registration to the metadata topic; `zones` are told where the brokers stand.
         """
         self._settings = settings
         self._leaders = partial(LeadershipReader, client, identity.broker_id)
@@ -89,6 +91,7 @@ class KafkaFollowing:
             lambda: self.incarnation.fenced_because is not None,
             on_assignments,
             self._pool,
+            zones,
         )
         tiered = TieredOffsets()
         self._tier_follower = TierFollower(client, tiered, rack=identity.rack)

@@ -1,23 +1,31 @@
-"""Which partitions this broker leads: leaders from the cluster's metadata, ids and paths from the log directories."""
+"""Which partitions this broker leads, and who follows them: leaders, replicas and zones from the cluster's metadata.
+
+Ids and paths come from the log directories.
+"""
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
 import structlog
 
+from agent.broker_racks import BrokerRacks
 from agent.partition_directories import partition_directories
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
+from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
+from replication.leader.zones import Zones
 from rlm.write_path.assignment import Assignment
 
 log = structlog.get_logger(__name__)
 
-LedByTopic = Mapping[str, frozenset[int]]
+LedByTopic = Mapping[str, Mapping[int, frozenset[int]]]
+"""By topic and partition, the brokers that follow what this one leads."""
 MIN_INTERVAL_S = 0.2
 
 
@@ -27,10 +35,11 @@ class LeadershipReader:
     def __init__(self, client: KafkaClientConfig, broker_id: int, timeout_s: float = 5.0) -> None:
         from confluent_kafka.admin import AdminClient
 
+        client_id = f"remote-wal-agent-{broker_id}-leadership"
         self._admin = AdminClient(
-            client.for_confluent(client_id=f"remote-wal-agent-{broker_id}-leadership"),
-            logger=logging.getLogger(LIBRDKAFKA_LOGGER),
+            client.for_confluent(client_id=client_id), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
         )
+        self._racks = BrokerRacks(ClusterDescriptions(client, client_id, timeout_s).brokers, time.monotonic)
         self._broker_id = broker_id
         self._timeout_s = timeout_s
 
@@ -38,11 +47,17 @@ class LeadershipReader:
         """The partitions of every topic that this broker leads. Raises confluent_kafka.KafkaException."""
         metadata = self._admin.list_topics(timeout=self._timeout_s)
         return {
-            name: frozenset(
-                partition.id for partition in topic.partitions.values() if partition.leader == self._broker_id
-            )
+            name: {
+                partition.id: frozenset(partition.replicas) - {self._broker_id}
+                for partition in topic.partitions.values()
+                if partition.leader == self._broker_id
+            }
             for name, topic in metadata.topics.items()
         }
+
+    def racks(self, followers: frozenset[int]) -> Mapping[int, str | None]:
+        """As `BrokerRacks.look`."""
+        return self._racks.look(followers)
 
 
 def assignments(
@@ -50,12 +65,14 @@ def assignments(
     topics: Mapping[str, TopicSettings],
     directories: Iterable[PartitionDirectory],
     default_latency_bound_ms: int,
+    zones: Zones,
 ) -> list[Assignment]:
     """The partitions to take care of: led here, of a topic with the feature on, with a directory of that topic's id."""
     found: list[Assignment] = []
     for directory in directories:
         settings = topics.get(directory.topic)
-        if settings is None or not settings.enable or directory.partition not in led.get(directory.topic, ()):
+        followers = led.get(directory.topic, {}).get(directory.partition)
+        if settings is None or not settings.enable or followers is None:
             continue
         partition = TopicIdPartition(directory.topic_id, directory.partition)
         found.append(
@@ -66,6 +83,7 @@ def assignments(
                 settings.link_policy,
                 settings.link_latency_bound_ms or default_latency_bound_ms,
                 settings.archive,
+                zones.remote(followers),
             )
         )
     return found
@@ -82,14 +100,18 @@ class LeadershipWatch:
         is_fenced: Callable[[], bool],
         on_assignments: Callable[[list[Assignment]], None],
         threads: Executor,
+        zones: Zones,
     ) -> None:
-        """`topics` are the settings as they were read; while this agent `is_fenced`, it leads nothing."""
+        """`topics` are the settings as they were read; while this agent `is_fenced`, it leads nothing. `zones` are
+        told what the cluster says of them.
+        """
         self._topics = topics
         self._log_directories = log_directories
         self._default_latency_bound_ms = default_latency_bound_ms
         self._is_fenced = is_fenced
         self._on_assignments = on_assignments
         self._threads = threads
+        self._zones = zones
         self._paths: dict[TopicIdPartition, Path] = {}
         self._changed = asyncio.Event()
         self.is_known = False
@@ -111,6 +133,8 @@ class LeadershipWatch:
             self._changed.clear()
             try:
                 led = await loop.run_in_executor(self._threads, reader.led_partitions)
+                followers = frozenset(one for topic in led.values() for them in topic.values() for one in them)
+                self._zones.learned(await loop.run_in_executor(self._threads, reader.racks, followers))
                 if self._is_fenced():
                     led = {}  # what was uploaded would be refused by every reader
                 self._on_assignments(await loop.run_in_executor(self._threads, self._assignments, led))
@@ -127,4 +151,4 @@ class LeadershipWatch:
     def _assignments(self, led: LedByTopic) -> list[Assignment]:
         found = partition_directories(self._log_directories)
         self._paths = {directory.topic_id_partition: directory.path for directory in found}
-        return assignments(led, self._topics(), found, self._default_latency_bound_ms)
+        return assignments(led, self._topics(), found, self._default_latency_bound_ms, self._zones)

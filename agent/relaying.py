@@ -29,6 +29,7 @@ from replication.leader.guarded_write_path import GuardedWritePath
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.read_ahead import CatchUpLimits
+from replication.leader.zones import Zones
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import Hello
@@ -47,6 +48,7 @@ class Relaying:
     write_path: GuardedWritePath
     stage_times: StageTimes
     metrics: ReplicationMetrics
+    zones: Zones
 
     async def start(self, configuration: Configuration, handed: ListeningSockets) -> None:
         """Listen for the local broker and for other agents, at sockets that were handed over where there are such.
@@ -86,7 +88,9 @@ def build_relaying(
     catch_up_reads = CatchUpReads(
         hydration, catch_up_read_limits(settings.catch_up, settings.hydration), metrics, clock
     )
-    leader = LeaderProxy(_leader_context(configuration, hello, frames, write_path, stage_times, metrics, clock))
+    zones = Zones(identity.rack)
+    context = _leader_context(configuration, hello, frames, write_path, stage_times, metrics, clock)
+    leader = LeaderProxy(replace(context, zones=zones))
     tls = peer_tls(settings.tls)
     follower_context = FollowerContext(
         hello,
@@ -101,7 +105,7 @@ def build_relaying(
     )
     past = bypass(broker, settings, configuration.client, clock)
     follower = FollowerProxy(follower_context, peer_addresses(broker, settings.peers), past)
-    return Relaying(leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics)
+    return Relaying(leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics, zones)
 
 
 def _ceilings(settings: AlarmSettings, clock: Callable[[], float]) -> tuple[RequestCeiling, RequestCeiling]:

@@ -48,7 +48,14 @@ class StorageRun:
         log_directories = [LogDirectory(path) for path in around.configuration.broker.log_dirs]
         own = NodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id)
         self.kafka = KafkaFollowing(
-            settings, identity, client, log_directories, self.assigned, around.relaying.storage, self._register
+            settings,
+            identity,
+            client,
+            log_directories,
+            self.assigned,
+            around.relaying.storage,
+            self._register,
+            around.relaying.zones,
         )
         self.kafka.topics.hold_publication = kept.publisher.hold
         metadata, topic_settings = self.kafka.metadata, self.kafka.topic_settings

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from replication.leader.catch_up import CatchUp
 from replication.leader.link_index import LinkIndex
 from replication.leader.upload_signal import UploadSignal
+from replication.leader.zones import Zones
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
@@ -61,3 +62,5 @@ class LeaderContext:
     """For what other agents send."""
     catch_up: CatchUp | None = None
     """None: followers that are far behind get inline what the index does not hold."""
+    zones: Zones = field(default_factory=Zones)
+    """Followers in the own one get no links."""

@@ -4,10 +4,10 @@ Frames, messages and uploads go in, with the time; what is to be sent to the bro
 until when to wait for links.
 
 Holds true: a link is only ever sent where the peer said that it understands links, for bytes that this very response
-contains. The original of a linked response is kept until the follower's next request, so that it can be sent inline
-when hydration fails. A response is linked only when it is the only one under way on its connection, as is always so
-with Kafka's replica fetchers; so "the next request" means that the response arrived. What goes wrong in looking into
-frames, in planning and in linking never keeps a frame from going on as it came.
+contains, and never to a follower in the own zone. The original of a linked response is kept until the follower's next
+request, so that it can be sent inline when hydration fails. A response is linked only when it is the only one under way
+on its connection, as is always so with Kafka's replica fetchers; so "the next request" means that the response arrived.
+What goes wrong in looking into frames, in planning and in linking never keeps a frame from going on as it came.
 """
 
 from collections import deque
@@ -109,7 +109,7 @@ class RelayCore:
 
     def uploaded(self, segment: UploadedSegment) -> ToFollower | None:
         """An object is stored: what the follower will be given links to. A peer that lags can do without."""
-        if PeerCapabilities.LINKS not in self._capabilities:
+        if PeerCapabilities.LINKS not in self._capabilities or self._context.zones.is_own(self.follower_id):
             return None
         entries = [
             entry
@@ -227,7 +227,7 @@ class RelayCore:
         """The request, to be answered with as much as the next upload will probably hold."""
         for partition, offset in offsets:
             self.patience.fetched(partition, offset)
-        if not self._links.are_given:
+        if not self._links.are_given(self.follower_id):
             return frame
         wait = self.patience.wait(view.max_wait_ms, view.min_bytes, request.received_s)
         if wait is None:
@@ -284,7 +284,7 @@ class RelayCore:
         """As `response`, of the one that waits: something was stored, a mode changed, or the time came."""
         if self._at_hand is None:
             raise RuntimeError("no response waits")
-        step = self._links.step(now_s)
+        step = self._links.step(self.follower_id, now_s)
         if isinstance(step, WaitForUploads):
             return step
         request, frame, view = self._at_hand

@@ -38,10 +38,10 @@ class ResponseLinks:
         self._begun_s = 0.0
         self._is_waiting = False
 
-    @property
-    def are_given(self) -> bool:
-        """Whether responses may be linked now."""
-        return self._understands_links and not self._is_paused and not self._defects.links_rest
+    def are_given(self, follower_id: int) -> bool:
+        """Whether this follower's responses may be linked now: to one in the own zone, bytes cost nothing."""
+        is_able = self._understands_links and not self._is_paused and not self._defects.links_rest
+        return is_able and not self._context.zones.is_own(follower_id)
 
     def paused(self, *, paused: bool) -> None:
         """The peer wants none for now, or wants them again."""
@@ -60,9 +60,9 @@ class ResponseLinks:
             self._context.stage_times.observe("answered", now_s - received_s)
         return True
 
-    def step(self, now_s: float) -> SendLinked | WaitForUploads | None:
+    def step(self, follower_id: int, now_s: float) -> SendLinked | WaitForUploads | None:
         """The response with links, or until when to wait for them at most; None to send it as it is."""
-        if not self.are_given:
+        if not self.are_given(follower_id):
             return None
         try:
             verdict = self._planner.decide(now_s)

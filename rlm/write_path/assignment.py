@@ -18,3 +18,5 @@ class Assignment:
     latency_bound_ms: int
     archive: bool = False
     """Whether its records are to be merged into archive objects."""
+    remote_followers: frozenset[int] | None = None
+    """The brokers in other zones that follow it, by id; None: not known."""

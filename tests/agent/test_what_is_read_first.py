@@ -82,11 +82,15 @@ class Kafka:
         for module, pause in ((kafka_following, "RETRY_S"), (leadership, "MIN_INTERVAL_S")):
             monkeypatch.setattr(module, pause, 0.01)
 
-    def led_partitions(self) -> Mapping[str, frozenset[int]]:
+    def racks(self, _followers: frozenset[int]) -> Mapping[int, str | None]:
+        """As LeadershipReader."""
+        return {}
+
+    def led_partitions(self) -> Mapping[str, Mapping[int, frozenset[int]]]:
         """As LeadershipReader."""
         if not self.answers["leadership"].wait_until_ready():
             raise KafkaException("no broker answers")
-        return MappingProxyType({"t": frozenset({0})})
+        return MappingProxyType({"t": {0: frozenset({2, 3})}})
 
 
 def led_log(directory: Path) -> LogWriter:

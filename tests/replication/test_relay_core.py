@@ -14,6 +14,7 @@ from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.link_planner import WaitForUploads
 from replication.leader.relay_core import RelayCore, ToFollower
 from replication.leader.watermarks import WatermarkTimes
+from replication.leader.zones import Zones
 from replication.wire.fetch_frame import MalformedFrameError
 from replication.wire.link import decode_linked_response
 from replication.wire.memory_budget import MemoryBudget
@@ -36,7 +37,7 @@ WAIT_MAX_S = 0.5
 
 
 class Rig:
-    def __init__(self, capabilities: PeerCapabilities | None = CAPABILITIES) -> None:
+    def __init__(self, capabilities: PeerCapabilities | None = CAPABILITIES, zones: Zones | None = None) -> None:
         registry = CollectorRegistry()
         self.led, self.metrics, self.budget = FakeLed(), ReplicationMetrics(registry), MemoryBudget(10_000)
         self.now_s = 10.0
@@ -50,6 +51,7 @@ class Rig:
             clock=lambda: self.now_s,
             followers=frozenset({2}),
             budget=self.budget,
+            zones=zones or Zones(),
         )
         self.core = RelayCore(self.context, capabilities, WatermarkTimes(self.context.stage_times))
 

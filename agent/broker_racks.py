@@ -1,0 +1,42 @@
+"""The zones of the brokers (`broker.rack`), asked for as seldom as they change. Blocks; for a thread of its own."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import structlog
+
+from metadata_topic.topic.cluster_descriptions import DescribedBroker, DescriptionError
+
+log = structlog.get_logger(__name__)
+
+_LOOK_S = 30.0
+"""A broker's zone changes with a restart of it, if ever."""
+_UNKNOWN_S = 5.0
+"""While a broker is followed by that was never told of, perhaps as it is away."""
+
+
+class BrokerRacks:
+    """One caller at a time."""
+
+    def __init__(self, brokers: Callable[[], Iterable[DescribedBroker]], clock: Callable[[], float]) -> None:
+        """`brokers` as `ClusterDescriptions.brokers`; `clock` gives monotonic seconds."""
+        self._brokers = brokers
+        self._clock = clock
+        self._seen: set[int] = set()
+        self._asked_s = -_LOOK_S
+
+    def look(self, wanted: Collection[int]) -> Mapping[int, str | None]:
+        """What the living brokers say, when it is time to ask anew, by broker id; nothing when it is not, or in vain.
+
+        `wanted` are those whose zones matter.
+        """
+        since_s = self._clock() - self._asked_s
+        if since_s < (_LOOK_S if self._seen.issuperset(wanted) else _UNKNOWN_S):
+            return {}
+        self._asked_s = self._clock()
+        try:
+            racks = {broker.broker_id: broker.rack for broker in self._brokers()}
+        except DescriptionError as error:
+            log.warning("zones_unknown", error=str(error), consequence="followers keep the zones that they had")
+            return {}
+        self._seen.update(racks)
+        return racks

@@ -1,0 +1,30 @@
+"""Which followers stand in this broker's own zone (`broker.rack`), as the cluster tells.
+
+Bytes to them cross no border, so links would cost what they save nothing of, and make them later. A broker that is away
+keeps the zone that it had; one without a known zone, or all while the own one is not known, count as standing in
+another.
+"""
+
+from collections.abc import Mapping
+
+
+class Zones:
+    """Told on one thread; any thread may ask."""
+
+    def __init__(self, own: str | None = None) -> None:
+        self.own = own
+        """None: not known, so nobody stands in it."""
+        self._racks: Mapping[int, str] = {}
+
+    def learned(self, racks: Mapping[int, str | None]) -> None:
+        """These brokers live, and say so of their zones. None: they have none."""
+        known = {broker_id: rack for broker_id, rack in self._racks.items() if broker_id not in racks}
+        self._racks = known | {broker_id: rack for broker_id, rack in racks.items() if rack}
+
+    def is_own(self, broker_id: int) -> bool:
+        """Whether the broker stands in this one's zone."""
+        return self.own is not None and self._racks.get(broker_id) == self.own
+
+    def remote(self, broker_ids: frozenset[int]) -> frozenset[int]:
+        """Of these, the brokers to which bytes cross a border."""
+        return frozenset(one for one in broker_ids if not self.is_own(one))
