@@ -7,11 +7,10 @@ together do not come back together.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
-
-from tenacity import RetryCallState, Retrying
 
 from plugin.errors import RemoteStorageError
 
@@ -46,42 +45,23 @@ class Retrier:
     def call(self, attempt: Callable[[], T], deadline: float) -> T:
         """What `attempt` returns, tried again while its errors allow and the deadline leaves room.
 
-        Raises the last attempt's RemoteStorageError.
+        Raises the last attempt's RemoteStorageError, and keeps none: its traceback holds the request's body.
         """
-        try:
-            return attempt()
-        except RemoteStorageError as error:
-            self.on_failure(error)
-            return self._call_again(attempt, error, deadline)
-
-    def _call_again(self, attempt: Callable[[], T], first: RemoteStorageError, deadline: float) -> T:
-        """The slow path; the first failure is replayed so that tenacity counts it as attempt one."""
-        failures: dict[type[RemoteStorageError], int] = {}
-        pending: list[RemoteStorageError] = [first]
-
-        def run() -> T:
-            if pending:
-                raise pending.pop()
+        failures: Counter[type[RemoteStorageError]] = Counter()
+        while True:
             try:
                 return attempt()
             except RemoteStorageError as error:
                 self.on_failure(error)
-                raise
+                failures[type(error)] += 1
+                limit = error.retry_limit
+                if not error.retriable or (limit is not None and failures[type(error)] > limit):
+                    raise
+                pause_s = self._pause_s(failures.total())
+                if self.clock() + pause_s + self.policy.attempt_timeout > deadline:
+                    raise
+            self.sleep(pause_s)
 
-        def helps(state: RetryCallState) -> bool:
-            error = state.outcome.exception() if state.outcome else None
-            if not isinstance(error, RemoteStorageError) or not error.retriable:
-                return False
-            kind = type(error)
-            failures[kind] = failures.get(kind, 0) + 1
-            return error.retry_limit is None or failures[kind] <= error.retry_limit
-
-        def no_room(state: RetryCallState) -> bool:
-            return self.clock() + state.upcoming_sleep + self.policy.attempt_timeout > deadline
-
-        def wait(state: RetryCallState) -> float:
-            ceiling = self.policy.first_wait * 2 ** min(state.attempt_number, 20)
-            return self.rng.uniform(0.0, min(self.policy.longest_wait, ceiling))
-
-        retrying = Retrying(retry=helps, stop=no_room, wait=wait, sleep=self.sleep, reraise=True)
-        return retrying(run)
+    def _pause_s(self, attempts: int) -> float:
+        ceiling = self.policy.first_wait * 2 ** min(attempts, 20)
+        return self.rng.uniform(0.0, min(self.policy.longest_wait, ceiling))

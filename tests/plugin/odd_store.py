@@ -2,39 +2,43 @@
 
 import contextlib
 import socket
+import socketserver
 import threading
 from collections.abc import Callable
 
 Answer = Callable[[bytes], bytes]
 
 
-class OddStore:
+class OddStore(socketserver.ThreadingTCPServer):
     """Answers as `answer` says, which is given the request's head."""
+
+    daemon_threads = True
+    block_on_close = False
 
     def __init__(self) -> None:
         self.answer: Answer = lambda _: b""
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        super().__init__(("127.0.0.1", 0), _Connection)
+        self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
+        self.shutdown()
         self._thread.join()
-        self._listener.close()
+        self.server_close()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with connection, contextlib.suppress(OSError):
-                connection.settimeout(2)
-                head = b""
-                while b"\r\n\r\n" not in head and (received := connection.recv(65536)):
-                    head += received
-                connection.sendall(self.answer(head))
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(65536):  # else the bytes that were not read would reset what was sent
-                    pass
+
+class _Connection(socketserver.BaseRequestHandler):
+    server: OddStore
+    request: socket.socket
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):
+            self.request.settimeout(2)
+            head = b""
+            while b"\r\n\r\n" not in head and (received := self.request.recv(65536)):
+                head += received
+            self.request.sendall(self.server.answer(head))
+            self.request.shutdown(socket.SHUT_WR)
+            while self.request.recv(65536):  # else the bytes that were not read would reset what was sent
+                pass

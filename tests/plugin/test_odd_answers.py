@@ -135,7 +135,6 @@ def failure(opened: Opened, operation: str) -> RemoteStorageError:
     return caught.value
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # botocore lets go of its socket
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_odd_answer_is_an_error_of_ours(name: str, store: OddStore, opened: Opened) -> None:
     store.answer = lambda _: ANSWERS[name]

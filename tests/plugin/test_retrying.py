@@ -1,5 +1,7 @@
 import contextlib
+import gc
 import random
+import weakref
 
 import pytest
 from hypothesis import given, settings
@@ -130,3 +132,24 @@ def test_an_error_of_the_caller_passes_through() -> None:
 
     with pytest.raises(ZeroDivisionError):
         trying.call(broken, trying.deadline())
+
+
+def test_a_call_that_failed_holds_nothing_of_its_attempts() -> None:
+    """While a store is away, each upload that failed would keep its bytes until the collector comes."""
+    time = VirtualTime()
+    bodies: list[weakref.ref[set[int]]] = []
+
+    def attempt() -> None:
+        body: set[int] = set()
+        bodies.append(weakref.ref(body))
+        raise throttled()
+
+    trying = retrier(time)
+    gc.disable()
+    try:
+        with contextlib.suppress(RemoteStorageError):
+            trying.call(attempt, trying.deadline())
+        assert len(bodies) > 1
+        assert [body() for body in bodies] == [None] * len(bodies)
+    finally:
+        gc.enable()
