@@ -16,6 +16,7 @@ from metadata_topic.settings.topic_settings import (
     ENABLE_KEY,
     LATENCY_BOUND_KEY,
     POLICY_KEY,
+    WAL_RETENTION_KEY,
     LinkPolicy,
     TopicSettings,
 )
@@ -120,6 +121,13 @@ def _topic_rows() -> Iterator[Row]:
             "bool",
             _text(defaults.archive),
             "Whether the topic's records are merged into archive objects, by agents that have the archive on.",
+        ),
+        (
+            WAL_RETENTION_KEY,
+            "int, -2 or more",
+            "",
+            "How long its records are kept in combined segments. Default: the agent's own key of the same name; with a "
+            "single replica -2, the local retention.",
         ),
     )
     for key, kind, default, meaning in meanings:

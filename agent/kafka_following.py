@@ -187,6 +187,8 @@ def _register(
         identity.started_ms,
         settings.archive.enable,
         directory_ids({directory.path for directory in log_directories}),
+        milliseconds(settings.lifecycle.retention_s),
+        milliseconds(settings.lifecycle.retention_lagging_max_s),
     )
     writer = SettingsWriter(client)
     try:

@@ -10,10 +10,11 @@ from agent.lifecycle_settings import LifecycleSettings
 from agent.setting_types import milliseconds
 from agent.surroundings import Kept, Surroundings
 from kafka_log.topic_partition import TopicId
+from metadata_topic.settings.wal_retention import WalRetention
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.lifecycle.caretaking import Caretaking, StoreRegistrations
 from rlm.lifecycle.cluster_observer import ClusterObserver, Observation, longest_retention_ms, topics_of
-from rlm.lifecycle.cluster_watch import ClusterWatch
+from rlm.lifecycle.cluster_watch import ClusterWatch, held_partitions
 from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner
 from rlm.lifecycle.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
 from rlm.lifecycle.failover_task import FailoverTask
@@ -35,6 +36,11 @@ def healing_limits(settings: LifecycleSettings) -> HealingLimits:
     return HealingLimits(settings.orphans_heal_max_percent, settings.orphans_heal_min_objects)
 
 
+def wal_retention(settings: LifecycleSettings) -> WalRetention:
+    """How long this agent keeps combined segments."""
+    return WalRetention(milliseconds(settings.retention_s), milliseconds(settings.retention_lagging_max_s))
+
+
 def build_lifecycle(
     around: Surroundings,
     kept: Kept,
@@ -54,7 +60,8 @@ def build_lifecycle(
         metrics.hidden_topics.set(len(observation.hidden))
         on_observation(observation)
         planner.cluster_seen(observation.view)
-        kafka.topics.local_retention_seen(longest_retention_ms(observation.view.retention_ms.values()))
+        metrics.held_partitions.set(held_partitions(observation.view))
+        kafka.topics.retention_seen(longest_retention_ms(observation.view.lagging_retention_ms.values()))
         caretaking.seen(observation.brokers, now_ms)
 
     def wanted() -> set[TopicId]:
@@ -67,7 +74,7 @@ def build_lifecycle(
     orphans = _build_orphan_task(around, kafka, OwnWork(planner.is_being_deleted, is_under_way))
     tasks = LifecycleTasks(
         FailoverTask(broker_id, store, kept.publisher, wall_ms, metrics, threads),
-        ClusterWatch(observer, wanted, kafka.topic_settings, observed, wall_ms, threads),
+        ClusterWatch(observer, wanted, kafka.topic_settings, wal_retention(settings), observed, wall_ms, threads),
         caretaking,
         _build_expiration(around, kept, kafka, planner, caretaking, is_under_way),
         OrphanRounds(orphans, kept.publisher, caretaking.brokers, settings.orphans_heal_enable, metrics, threads),

@@ -41,6 +41,17 @@ class MetadataSettings(Section, alias_generator=keyed("remote.wal.log.metadata."
 class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
     """What becomes of stored objects: expiration, orphans, failover, care."""
 
+    retention_s: Seconds = Field(
+        3_600_000,
+        ge=-2,
+        description="How long a combined segment is kept for followers. Never longer than the local retention; -2 is "
+        "the local retention itself, which is the default of topics with a single replica; -1 is no limit of its own.",
+    )
+    retention_lagging_max_s: Seconds = Field(
+        86_400_000,
+        ge=0,
+        description="How long at most, while a partition has a replica that is not in sync. Then its bytes go inline.",
+    )
     expiration_task_interval_s: Seconds = Field(
         5000, ge=10, description="How often objects are looked for that may go, and deleted when it is their time."
     )

@@ -9,12 +9,22 @@ from cli.option_groups import grouped
 from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from metadata_topic.settings.topic_settings import TopicSettings
     from metadata_topic.topic.client_config import KafkaClientConfig
 
 app = typer.Typer(help="Set and list the topics with remote.wal.storage.enable.", no_args_is_help=True)
 
 Topics = Annotated[list[str], typer.Argument(help="Names of topics.", metavar="TOPIC...")]
+_LOWEST_RETENTION_MS = -2
+WalRetentionMs = Annotated[
+    int | None,
+    typer.Option(
+        help="remote.wal.retention.ms: how long objects are kept for followers; -2: as long as brokers keep the log.",
+        min=_LOWEST_RETENTION_MS,
+    ),
+]
 
 
 @app.command()
@@ -29,6 +39,7 @@ def enable(
     archive: Annotated[
         bool, typer.Option("--archive/--no-archive", help="remote.wal.archive.enable: keep the log in the archive.")
     ] = False,
+    wal_retention_ms: WalRetentionMs = None,
 ) -> None:
     """Replicate these topics through object storage from now on. Takes effect in running agents within seconds."""
     from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
@@ -40,15 +51,34 @@ def enable(
         link_policy=LinkPolicy(link_policy),
         link_latency_bound_ms=latency_bound_ms,
         archive=archive,
+        wal_retention_ms=wal_retention_ms,
     )
-    _set(topics, connection.client_config(), settings)
+    _set(dict.fromkeys(topics, settings), connection.client_config())
+
+
+@app.command("set")
+@grouped
+def set_(topics: Topics, connection: Connection, wal_retention_ms: WalRetentionMs = None) -> None:
+    """Change a setting of topics that are enabled, and leave their others as they are."""
+    from dataclasses import replace
+
+    from metadata_topic.settings.settings_topic import read_settings
+
+    if wal_retention_ms is None:
+        raise typer.BadParameter("nothing to set", param_hint="--wal-retention-ms")
+    known, _ = read_settings(connection.client_config())
+    for topic in topics:
+        if topic not in known:
+            raise typer.BadParameter(f"{topic} is not enabled", param_hint="TOPIC...")
+    changed = {topic: replace(known[topic], wal_retention_ms=wal_retention_ms) for topic in topics}
+    _set(changed, connection.client_config())
 
 
 @app.command()
 @grouped
 def disable(topics: Topics, connection: Connection) -> None:
     """Replicate these topics as stock Kafka does. Objects that are stored stay."""
-    _set(topics, connection.client_config(), None)
+    _set(dict.fromkeys(topics), connection.client_config())
 
 
 @app.command("list")
@@ -65,6 +95,7 @@ def list_topics(connection: Connection, json: Json = False) -> None:
             "remote.wal.link.policy": str(settings.link_policy),
             "remote.wal.link.latency.bound.ms": settings.link_latency_bound_ms,
             "remote.wal.archive.enable": settings.archive,
+            "remote.wal.retention.ms": settings.wal_retention_ms,
         }
         for name, settings in sorted(topics.items())
     ]
@@ -78,30 +109,34 @@ def list_topics(connection: Connection, json: Json = False) -> None:
             row["remote.wal.link.policy"],
             "" if (bound := row["remote.wal.link.latency.bound.ms"]) is None else f"{bound} ms",
             str(row["remote.wal.archive.enable"]).lower(),
+            "" if (kept_ms := row["remote.wal.retention.ms"]) is None else str(kept_ms),
         )
         for row in rows
     ]
-    show(table("topic", "remote.wal.storage.enable", "link policy", "latency bound", "archive", rows=shown))
+    columns = ("topic", "remote.wal.storage.enable", "link policy", "latency bound", "archive", "WAL retention ms")
+    show(table(*columns, rows=shown))
 
 
-def _set(topics: list[str], client: "KafkaClientConfig", settings: "TopicSettings | None") -> None:
+def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:
+    """None: the defaults."""
     from metadata_topic.records.errors import TopicSettingsError
     from metadata_topic.settings.settings_topic import SettingsWriter
     from metadata_topic.settings.topic_settings import check_topic
     from metadata_topic.topic.topic import confluent_admin
 
     existing = confluent_admin(client, timeout_s=10.0).partition_counts()
-    for topic in topics:
+    for topic, settings in wanted.items():
         check_topic(topic)
         if settings is not None and topic not in existing:
             raise TopicSettingsError("enable", topic, "there is no such topic", "make it first, with kafka-topics.sh")
     writer = SettingsWriter(client)
     try:
-        for topic in topics:
+        for topic, settings in wanted.items():
             if settings is not None:
                 writer.set_topic(topic, settings)
             else:
                 writer.clear_topic(topic)
-            typer.echo(f"{topic}: remote.wal.storage.enable={'true' if settings is not None else 'false'}")
+            is_enabled = settings is not None and settings.enable
+            typer.echo(f"{topic}: remote.wal.storage.enable={'true' if is_enabled else 'false'}")
     finally:
         writer.close()

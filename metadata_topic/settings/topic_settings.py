@@ -7,9 +7,11 @@ record per key, the last one counts, none (or a tombstone) means the defaults. V
 key                  value
 ===================  ==============================================================================
 ``topic:<name>``     ``remote.wal.storage.enable``, ``remote.wal.link.policy``,
-                     ``remote.wal.link.latency.bound.ms``, ``remote.wal.archive.enable``
+                     ``remote.wal.link.latency.bound.ms``, ``remote.wal.archive.enable``,
+                     ``remote.wal.retention.ms``
 ``agent:<broker>``   ``broker_id``, ``incarnation``, ``http_endpoint``, ``peer_endpoint``,
-                     ``version``, ``started_ms``, ``archive``, ``directory_ids``
+                     ``version``, ``started_ms``, ``archive``, ``directory_ids``,
+                     ``wal_retention_ms``, ``wal_retention_lagging_max_ms``
 ===================  ==============================================================================
 
 Fields that a reader does not know are passed over, so that newer agents may add some.
@@ -29,6 +31,10 @@ ENABLE_KEY: Final = "remote.wal.storage.enable"
 POLICY_KEY: Final = "remote.wal.link.policy"
 LATENCY_BOUND_KEY: Final = "remote.wal.link.latency.bound.ms"
 ARCHIVE_KEY: Final = "remote.wal.archive.enable"
+WAL_RETENTION_KEY: Final = "remote.wal.retention.ms"
+
+_LOWEST_RETENTION_MS: Final = -2
+"""Kafka's values below 0: -1 has no end, -2 is another setting's."""
 
 INTERNAL_TOPICS: Final = frozenset(
     {
@@ -70,6 +76,8 @@ class TopicSettings:
     """`remote.wal.link.latency.bound.ms`; None: no bound of its own"""
     archive: bool = False
     """`remote.wal.archive.enable`"""
+    wal_retention_ms: int | None = None
+    """`remote.wal.retention.ms`; None: the agent's, or for a single replica the local retention"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,10 @@ class AgentRegistration:
     """Whether it archives what it leads, `remote.wal.archive.enable` of the agent."""
     directory_ids: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The ids of its broker's log directories, by path: a directory that is rebuilt gets its own again."""
+    wal_retention_ms: int | None = None
+    """`remote.wal.retention.ms` of the agent; None of one that keeps objects for the local retention."""
+    wal_retention_lagging_max_ms: int | None = None
+    """`remote.wal.retention.lagging.max.ms` of the agent, likewise."""
 
 
 class MalformedSettingError(ValueError):
@@ -126,6 +138,8 @@ def encode_topic_settings(settings: TopicSettings) -> bytes:
     }
     if settings.link_latency_bound_ms is not None:
         fields[LATENCY_BOUND_KEY] = settings.link_latency_bound_ms
+    if settings.wal_retention_ms is not None:
+        fields[WAL_RETENTION_KEY] = settings.wal_retention_ms
     return json.dumps(fields, sort_keys=True).encode()
 
 
@@ -157,11 +171,22 @@ def _fields(value: bytes) -> Mapping[str, object]:
 
 def _topic_settings(fields: Mapping[str, object]) -> TopicSettings:
     told = {ENABLE_KEY: False, POLICY_KEY: LinkPolicy.COST.value, ARCHIVE_KEY: False, **fields}
-    bound_ms = None if fields.get(LATENCY_BOUND_KEY) is None else typed(fields, LATENCY_BOUND_KEY, int)
-    if bound_ms is not None and bound_ms < 0:
-        raise ValueError(f"{LATENCY_BOUND_KEY} must be a number of milliseconds")
     policy = LinkPolicy(typed(told, POLICY_KEY, str))
-    return TopicSettings(typed(told, ENABLE_KEY, bool), policy, bound_ms, typed(told, ARCHIVE_KEY, bool))
+    return TopicSettings(
+        typed(told, ENABLE_KEY, bool),
+        policy,
+        _milliseconds(fields, LATENCY_BOUND_KEY, 0),
+        typed(told, ARCHIVE_KEY, bool),
+        _milliseconds(fields, WAL_RETENTION_KEY, _LOWEST_RETENTION_MS),
+    )
+
+
+def _milliseconds(fields: Mapping[str, object], name: str, lowest: int) -> int | None:
+    """None where it is not told."""
+    value = None if fields.get(name) is None else typed(fields, name, int)
+    if value is not None and value < lowest:
+        raise ValueError(f"{name} must be a number of milliseconds, {lowest} or more")
+    return value
 
 
 def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:
@@ -174,6 +199,8 @@ def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:
         started_ms=typed(fields, "started_ms", int),
         archive=fields.get("archive") is True,
         directory_ids=_texts(fields.get("directory_ids", {})),
+        wal_retention_ms=_milliseconds(fields, "wal_retention_ms", _LOWEST_RETENTION_MS),
+        wal_retention_lagging_max_ms=_milliseconds(fields, "wal_retention_lagging_max_ms", 0),
     )
     if agent.broker_id != broker_id:
         raise ValueError(f"key and value name brokers {broker_id} and {agent.broker_id}")

@@ -69,7 +69,7 @@ class MetadataTopics:
         self._threads = threads
         self._admin = cache(make_admin or (lambda: confluent_admin(client, _ADMIN_TIMEOUT_S)))
         self._clock = clock
-        self._longest_local_retention_ms: int | None = None
+        self._longest_retention_ms: int | None = None
         self._missing_since_s: float | None = None
         self.problems: tuple[TopicProblem, ...] = ()
         """What is wrong with the metadata topic, as of the last look; any thread may ask."""
@@ -89,10 +89,10 @@ class MetadataTopics:
             await asyncio.sleep(_RETRY_S if self._missing_since_s is not None else _LOOK_S)
             await self._look()
 
-    def local_retention_seen(self, longest_ms: int | None) -> None:
-        """The longest local retention of the topics with the feature on; None: nothing new is known."""
+    def retention_seen(self, longest_ms: int | None) -> None:
+        """The longest for which objects of the topics with the feature on may be kept; None: nothing new is known."""
         if longest_ms is not None:
-            self._longest_local_retention_ms = longest_ms
+            self._longest_retention_ms = longest_ms
 
     async def _look(self) -> bool:
         try:
@@ -129,7 +129,7 @@ class MetadataTopics:
         layout = admin.layout(METADATA_TOPIC)
         if layout is None:
             raise TopicNotKnownError("describe topic", METADATA_TOPIC, "the broker does not know it")
-        longest_ms = self._longest_local_retention_ms
+        longest_ms = self._longest_retention_ms
         needs = TopicNeeds(
             self._plan.made.replication_factor,
             self._plan.made.min_insync_replicas,

@@ -53,9 +53,9 @@ class MetadataTopicSettings:
         """One replica may be missing, where there is one to miss."""
         return max(1, self.replication_factor - 1)
 
-    def covering(self, longest_local_retention_ms: int, grace_ms: int) -> Self:
+    def covering(self, longest_kept_ms: int, grace_ms: int) -> Self:
         """The same, the retention raised where it is shorter than what objects need. Never lowered."""
-        needed_ms = retention_needed_ms(longest_local_retention_ms, grace_ms)
+        needed_ms = retention_needed_ms(longest_kept_ms, grace_ms)
         return replace(self, retention_ms=longer_retention(self.retention_ms, needed_ms))
 
     def metadata_topic_config(self) -> dict[str, str]:

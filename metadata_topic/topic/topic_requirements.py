@@ -52,15 +52,16 @@ class TopicNeeds:
     """`retention_needed_ms`; None while it is not known."""
 
 
-def retention_needed_ms(longest_local_retention_ms: int, grace_ms: int) -> int:
+def retention_needed_ms(longest_kept_ms: int, grace_ms: int) -> int:
     """How long the topic must remember an object; -1 for ever.
 
-    An object lives as long as the longest `local.retention.ms` of the topics with the feature on (-1: for
-    ever), and its deletion is told after the grace time. Before that its metadata must not be gone.
+    An object lives as long as the topic with the feature on wants that keeps them longest, by the WAL's retention or by
+    `local.retention.ms` (-1: for ever), and its deletion is told after the grace time. Before that its metadata must
+    not be gone.
     """
-    if longest_local_retention_ms < 0:
+    if longest_kept_ms < 0:
         return UNLIMITED
-    return longest_local_retention_ms + max(grace_ms, 0)
+    return longest_kept_ms + max(grace_ms, 0)
 
 
 def longer_retention(one_ms: int, other_ms: int) -> int:
@@ -109,7 +110,7 @@ def retention_problems(topic: str, config: Mapping[str, str], needed_ms: int, se
         problems.append(TopicProblem("retention.ms", f"{topic}: retention.ms is not known", change))
     elif longer_retention(retention_ms, needed_ms) != retention_ms:
         found = (
-            f"{topic}: retention.ms is {retention_ms}, the longest local.retention.ms and the grace time need "
+            f"{topic}: retention.ms is {retention_ms}, what objects are kept for at most and the grace time need "
             f"{needed_ms}"
         )
         problems.append(TopicProblem("retention.ms", found, change))

@@ -31,6 +31,7 @@ from metadata_topic.topic.cluster_descriptions import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     ClusterDescriptions,
+    DescribedTopic,
     DescriptionError,
 )
 from metadata_topic.topic.topic import METADATA_TOPIC
@@ -52,15 +53,28 @@ class ClusterUnknownError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Replication:
+    """A topic's replicas."""
+
+    factor: int
+    """Of the partition that has the most; 0 when none is known."""
+    lagging: frozenset[int]
+    """Partitions that have a replica which is not in sync."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """The cluster at one time."""
 
     view: ClusterView
+    """With the topics' local retention."""
     brokers: frozenset[int]
     names: Mapping[TopicId, str] = field(default_factory=dict)
     """Of the living topics."""
     hidden: frozenset[str] = frozenset()
     """Topics that this client may not describe, by name, or by id where no name is known."""
+    replication: Mapping[TopicId, Replication] = field(default_factory=dict)
+    """Of the wanted topics that are there."""
 
 
 def local_retention_ms(config: Mapping[str, str | None]) -> int | None:
@@ -87,8 +101,8 @@ def longest_retention_ms(retentions_ms: Iterable[int]) -> int | None:
 class _AnswersById:
     """Topics that were asked for by id, sorted by the answer."""
 
-    names: dict[TopicId, str]
-    """Of those that may be described after all."""
+    described: dict[TopicId, DescribedTopic]
+    """Those that may be described after all."""
     hidden: frozenset[TopicId]
     absent: frozenset[TopicId]
 
@@ -122,11 +136,13 @@ class ClusterObserver:
         metadata = self._admin.list_topics(timeout=self._timeout_s)
         if METADATA_TOPIC not in metadata.topics:
             raise ClusterUnknownError(f"the cluster does not show {METADATA_TOPIC}; may this client describe topics?")
-        names, hidden = self._describe(sorted({*metadata.topics, *self._seen.values(), *heard_of}))
+        described, hidden = self._describe(sorted({*metadata.topics, *self._seen.values(), *heard_of}))
+        names = {topic_id: topic.name for topic_id, topic in described.items()}
         hidden_ids: frozenset[TopicId] = frozenset()
         if self._asks_by_id:
             by_id = self._ask_by_id({*wanted, *self._seen} - set(names), names)
-            names, hidden_ids = names | by_id.names, by_id.hidden
+            described, hidden_ids = described | by_id.described, by_id.hidden
+            names = {topic_id: topic.name for topic_id, topic in described.items()}
             view = self._watch.seen_by_id(frozenset(names) | hidden_ids, by_id.absent, wall_ms())
         else:
             view = self._watch.seen(frozenset(names), wall_ms(), self._hidden_of(names, hidden))
@@ -148,6 +164,7 @@ class ClusterObserver:
             frozenset(metadata.brokers),
             names,
             hidden,
+            {topic_id: _replication(described[topic_id]) for topic_id in asked},
         )
 
     def _ask_by_id(self, unseen: Collection[TopicId], names: Mapping[TopicId, str]) -> _AnswersById:
@@ -157,12 +174,12 @@ class ClusterObserver:
         witness = next((topic_id for topic_id, name in names.items() if name == METADATA_TOPIC), None)
         if witness is None:
             raise ClusterUnknownError(f"the cluster does not describe {METADATA_TOPIC}")
-        found: dict[TopicId, str] = {}
+        found: dict[TopicId, DescribedTopic] = {}
         hidden: set[TopicId] = set()
         absent: set[TopicId] = set()
         for topic in self._descriptions.topics_by_id(sorted({*unseen, witness})):
             if not topic.error_code:
-                found[topic.topic_id] = topic.name
+                found[topic.topic_id] = topic
             elif topic.error_code == TOPIC_AUTHORIZATION_FAILED:
                 hidden.add(topic.topic_id)
             elif topic.error_code == UNKNOWN_TOPIC_ID:
@@ -182,15 +199,15 @@ class ClusterObserver:
         """Of those topics whose retention is known. Raises ClusterUnknownError, and confluent_kafka.KafkaException."""
         return self._retention({name: name for name in names})
 
-    def _describe(self, names: list[str]) -> tuple[dict[TopicId, str], frozenset[str]]:
+    def _describe(self, names: list[str]) -> tuple[dict[TopicId, DescribedTopic], frozenset[str]]:
         """The topics that are there, and the names of those that are hidden."""
-        found: dict[TopicId, str] = {}
+        found: dict[TopicId, DescribedTopic] = {}
         hidden: set[str] = set()
         for topic in self._descriptions.topics(names):
             if topic.error_code == TOPIC_AUTHORIZATION_FAILED:
                 hidden.add(topic.name)
             elif not topic.error_code:
-                found[topic.topic_id] = topic.name
+                found[topic.topic_id] = topic
             elif topic.error_code != UNKNOWN_TOPIC_OR_PARTITION:
                 raise ClusterUnknownError(f"describing topic {topic.name} failed with Kafka's error {topic.error_code}")
         return found, frozenset(hidden)
@@ -236,6 +253,13 @@ class ClusterObserver:
             return future.result(timeout=2 * self._timeout_s)
         except TimeoutError as error:
             raise ClusterUnknownError(f"no answer within {2 * self._timeout_s} s") from error
+
+
+def _replication(topic: DescribedTopic) -> Replication:
+    return Replication(
+        max((len(one.replicas) for one in topic.partitions), default=0),
+        frozenset(one.partition for one in topic.partitions if not set(one.replicas) <= set(one.isr)),
+    )
 
 
 def topics_of(partitions: Iterable[TopicIdPartition]) -> set[TopicId]:

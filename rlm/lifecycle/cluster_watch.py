@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import cache
 from typing import Protocol
 
@@ -10,8 +11,10 @@ import structlog
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+from metadata_topic.settings.wal_retention import WalRetention
 from metadata_topic.topic.cluster_descriptions import DescriptionError
 from rlm.lifecycle.cluster_observer import ClusterObserver, ClusterUnknownError, Observation
+from rlm.lifecycle.release import NEVER, ClusterView
 
 log = structlog.get_logger(__name__)
 
@@ -25,6 +28,45 @@ class KnownSettings(Protocol):
     @property
     def agents(self) -> Mapping[int, AgentRegistration]: ...
 
+    @property
+    def ready(self) -> bool: ...
+
+
+def with_wal_retention(
+    observation: Observation, topics: Mapping[str, TopicSettings], retention: WalRetention
+) -> Observation:
+    """The same, its view with how long the WAL keeps entries; `topics` are settings by name, those that are known."""
+    view = observation.view
+    kept = {
+        topic_id: retention.of(
+            topics.get(observation.names.get(topic_id, "")), _factor(observation, topic_id), local_ms
+        )
+        for topic_id, local_ms in view.retention_ms.items()
+    }
+    return replace(
+        observation,
+        view=replace(
+            view,
+            retention_ms={topic_id: one.retention_ms for topic_id, one in kept.items()},
+            lagging={topic_id: one.lagging for topic_id, one in observation.replication.items() if one.lagging},
+            lagging_retention_ms={topic_id: one.lagging_ms for topic_id, one in kept.items()},
+        ),
+    )
+
+
+def _factor(observation: Observation, topic_id: TopicId) -> int:
+    known = observation.replication.get(topic_id)
+    return 0 if known is None else known.factor
+
+
+def held_partitions(view: ClusterView) -> int:
+    """Partitions whose entries are kept for longer, as a replica is not in sync."""
+    return sum(
+        len(numbers)
+        for topic_id, numbers in view.lagging.items()
+        if view.lagging_retention(topic_id) != view.retention_ms.get(topic_id, NEVER)
+    )
+
 
 class ClusterWatch:
     """Use it in the event loop; questions block, on `threads`."""
@@ -34,6 +76,7 @@ class ClusterWatch:
         make_observer: Callable[[], ClusterObserver],
         wanted: Callable[[], set[TopicId]],
         settings: KnownSettings,
+        retention: WalRetention,
         on_observation: Callable[[Observation, int], None],
         wall_ms: Callable[[], int],
         threads: Executor,
@@ -44,6 +87,7 @@ class ClusterWatch:
         self._observer = cache(make_observer)
         self._wanted = wanted
         self._settings = settings
+        self._retention = retention
         self._on_observation = on_observation
         self._wall_ms = wall_ms
         self._threads = threads
@@ -63,7 +107,9 @@ class ClusterWatch:
             log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
             return
         self._names = observation.names
-        self._on_observation(observation, self._wall_ms())
+        # Settings that are read in part may be older ones, under which something would go that is to be kept.
+        known = self._settings.topics if self._settings.ready else {}
+        self._on_observation(with_wal_retention(observation, known, self._retention), self._wall_ms())
 
     async def _observe(self, wanted: Collection[TopicId], heard_of: Collection[str]) -> Observation:
         loop = asyncio.get_running_loop()

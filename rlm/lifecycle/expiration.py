@@ -6,7 +6,8 @@ Theory. An object lives as long as one of its entries is wanted. An entry is rel
 - its topic is gone from the cluster, for longer than a grace time,
 - its last offset is below the partition's log start offset,
 - the long-term tier holds it: KIP-405's remote storage, or the archive where the topic has one,
-- or the object is older than the topic's local retention, unless the topic's archive still waits for it.
+- or the object is older than the WAL's retention for the topic (`metadata_topic.settings.wal_retention`), or the longer
+  one of partitions with a replica that is not in sync, unless the topic's archive still waits for it.
 
 What is not known (a topic's retention, a log start offset, the tier) never releases anything.
 

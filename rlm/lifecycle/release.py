@@ -84,7 +84,11 @@ class ClusterView:
     missing: frozenset[TopicId] = frozenset()
     """Topics that were there once, or were asked for by id, and have been missing for a shorter time."""
     retention_ms: Mapping[TopicId, int] = field(default_factory=dict)
-    """The local retention of topics that are there; NEVER; missing when it is not known."""
+    """How long entries are kept, of topics that are there; NEVER; missing when it is not known."""
+    lagging: Mapping[TopicId, frozenset[int]] = field(default_factory=dict)
+    """Partitions that have a replica which is not in sync."""
+    lagging_retention_ms: Mapping[TopicId, int] = field(default_factory=dict)
+    """How long entries of these are kept; as all others, where it is missing."""
     log_start: Mapping[TopicIdPartition, int] = field(default_factory=dict)
 
     def is_gone(self, topic_id: TopicId) -> bool:
@@ -92,6 +96,18 @@ class ClusterView:
         if topic_id in self.living or topic_id in self.missing:
             return False
         return topic_id in self.gone_before or self.strangers_are_gone
+
+    def retention_of(self, partition: TopicIdPartition) -> int:
+        """How long its entries are kept, in ms; NEVER, also when it is not known."""
+        topic_id = partition.topic_id
+        if partition.partition in self.lagging.get(topic_id, ()):
+            return self.lagging_retention(topic_id)
+        return self.retention_ms.get(topic_id, NEVER)
+
+    def lagging_retention(self, topic_id: TopicId) -> int:
+        """The same of a partition with a replica that is not in sync."""
+        kept_ms = self.retention_ms.get(topic_id, NEVER)
+        return NEVER if kept_ms == NEVER else self.lagging_retention_ms.get(topic_id, kept_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +181,7 @@ def release_of(
         return Release.BELOW_LOG_START
     if tier.holds(entry):
         return Release.TIERED
-    retention_ms = view.retention_ms.get(partition.topic_id, NEVER)
+    retention_ms = view.retention_of(partition)
     if retention_ms != NEVER and age_ms >= retention_ms and not tier.waits_for(partition.topic_id):
         return Release.EXPIRED
     return None

@@ -87,10 +87,22 @@ class ReleaseJudge:
         view = self._view
         released = []
         for topic in entries.topics:
-            retention_ms = view.retention_ms.get(topic, NEVER)
-            expired = retention_ms != NEVER and age_ms >= retention_ms and not self._tier.waits_for(topic)
-            released.append(expired or view.is_gone(topic))
-        return np.array(released, dtype=np.bool_)[entries.topic_index]
+            is_gone, waits = view.is_gone(topic), self._tier.waits_for(topic)
+            kept_ms = (view.retention_ms.get(topic, NEVER), view.lagging_retention(topic))
+            released.append([is_gone or (ms != NEVER and age_ms >= ms and not waits) for ms in kept_ms])
+        by_topic: NDArray[np.bool_] = np.array(released, dtype=np.bool_)[entries.topic_index]
+        if (by_topic[:, 0] == by_topic[:, 1]).all():
+            return by_topic[:, 0]
+        return np.where(self._is_lagging(entries), by_topic[:, 1], by_topic[:, 0])
+
+    def _is_lagging(self, entries: "_Entries") -> NDArray[np.bool_]:
+        """Whether the entry's partition has a replica that is not in sync."""
+        found = np.zeros(entries.count, dtype=np.bool_)
+        for index, topic in enumerate(entries.topics):
+            numbers = self._view.lagging.get(topic)
+            if numbers:
+                found |= (entries.topic_index == index) & np.isin(entries.partition, list(numbers))
+        return found
 
     def _by_partition(self, entries: "_Entries") -> NDArray[np.bool_]:
         tables = [self._partitions_of(topic, entries) for topic in entries.topics]

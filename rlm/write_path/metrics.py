@@ -140,6 +140,11 @@ class LifecycleMetrics:
             "Topics that the agent's client may not describe, so that no retention or log start releases their objects",
             registry=registry,
         )
+        self.held_partitions = Gauge(
+            "remote_wal_held_partitions",
+            "Partitions of the cluster whose objects are kept beyond the WAL's retention, as a replica is not in sync",
+            registry=registry,
+        )
         self.orphans = Gauge(
             "remote_wal_orphans",
             "Disagreements of object storage and metadata in the last comparison",

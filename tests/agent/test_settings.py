@@ -7,12 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.configuration_doc import configuration_document
+from agent.lifecycle import wal_retention
 from agent.relaying import catch_up_read_limits
 from agent.setting_types import AgentSettingsError, parse_address, parse_peers
 from agent.settings import AgentSettings
 from agent.settings_file import agent_settings
 from agent.write_path import log_manager_limits
 from kafka_log.server_properties import parse_broker_properties
+from metadata_topic.settings.wal_retention import AS_LOCAL, WalRetention
 from plugin.loading import DEFAULT_IMPL_PREFIX
 from replication.wire.peer_connection import Address
 
@@ -138,6 +140,13 @@ def test_times_are_milliseconds_in_the_file_and_seconds_inside() -> None:
     found = parsed(remote_wal_log_manager_task_interval_ms="100", remote_wal_usage_interval_ms="1500")
     assert (found.log_manager.task_interval_s, found.metadata.usage_interval_s) == (0.1, 1.5)
     assert (AgentSettings().link.latency_bound_s, AgentSettings().metadata.topic_retention_s) == (0.02, 691_200.0)
+
+
+def test_how_long_the_wal_keeps_objects_is_told_as_kafka_tells_it() -> None:
+    assert wal_retention(parsed().lifecycle) == WalRetention(3_600_000, 86_400_000)
+    as_local = parsed(remote_wal_retention_ms="-2", remote_wal_retention_lagging_max_ms="0")
+    assert wal_retention(as_local.lifecycle) == WalRetention(AS_LOCAL, 0)
+    assert "remote.wal.retention.ms" in refused(remote_wal_retention_ms="-3")
 
 
 def test_tls_files_belong_together() -> None:

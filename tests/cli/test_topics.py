@@ -1,10 +1,13 @@
 """`remote-wal topics enable`: what is written for a topic."""
 
+from dataclasses import replace
+
 import pytest
 from typer.testing import CliRunner
 
 from cli import main as main_module
 from cli import topics as topics_module
+from metadata_topic.settings import settings_topic
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 
 
@@ -15,15 +18,40 @@ from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
         (["--archive"], TopicSettings(enable=True, archive=True)),
         (["--archive", "--link-policy", "always"], TopicSettings(True, LinkPolicy.ALWAYS, None, True)),
         (["--no-archive"], TopicSettings(enable=True, archive=False)),
+        (["--wal-retention-ms", "-2"], TopicSettings(enable=True, wal_retention_ms=-2)),
     ],
 )
 def test_a_topic_is_enabled_with_or_without_an_archive(
     monkeypatch: pytest.MonkeyPatch, options: list[str], expected: TopicSettings
 ) -> None:
-    written: list[tuple[list[str], object]] = []
-    monkeypatch.setattr(topics_module, "_set", lambda topics, _client, settings: written.append((topics, settings)))
+    written: list[object] = []
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
     result = CliRunner().invoke(
         main_module.build_app(), ["topics", "enable", "orders", "--bootstrap-server", "nowhere:1", *options]
     )
     assert result.exit_code == 0, result.output
-    assert written == [(["orders"], expected)]
+    assert written == [{"orders": expected}]
+
+
+ARCHIVED = TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS, archive=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["orders", "--wal-retention-ms", "60000"], [{"orders": replace(ARCHIVED, wal_retention_ms=60_000)}]),
+        (["orders"], []),
+        (["orders", "unknown", "--wal-retention-ms", "60000"], []),
+        (["orders", "--wal-retention-ms", "-3"], []),
+    ],
+)
+def test_a_setting_is_changed_and_the_others_stay(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: list[object]
+) -> None:
+    written: list[object] = []
+    monkeypatch.setattr(topics_module, "_set", lambda wanted, _client: written.append(wanted))
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({"orders": ARCHIVED}, {}))
+    result = CliRunner().invoke(
+        main_module.build_app(), ["topics", "set", *arguments, "--bootstrap-server", "nowhere:1"]
+    )
+    assert (result.exit_code, written) == (0 if expected else 2, expected), result.output

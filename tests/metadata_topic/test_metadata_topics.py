@@ -108,8 +108,8 @@ def test_what_makes_metadata_less_safe_is_told_and_holds_nothing() -> None:
     rig = Rig()
     agent = rig.agents[1]
     agent.look()
-    agent.local_retention_seen(10 * 24 * 3_600_000)
-    agent.local_retention_seen(None)
+    agent.retention_seen(10 * 24 * 3_600_000)
+    agent.retention_seen(None)
     agent.look()
     [problem] = agent.problems
     assert f"retention.ms={10 * 24 * 3_600_000 + 60_000}" in problem.change

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +30,7 @@ from tests.metadata_topic.fake_topic import FakeTopic
 
 NOWHERE = KafkaClientConfig("nowhere:1")
 AGENT = AgentRegistration(
-    3, 77, "http://127.0.0.1:9999", "127.0.0.1:9998", "0.1.0", 1_700_000_000_000, directory_ids={"/data": "an-id"}
+    3, 77, "http://127.0.0.1:9999", "127.0.0.1:9998", "0.1.0", 1_700_000_000_000, False, {"/data": "an-id"}, -2, 5
 )
 QUICK = FollowSettings(batch_wait_ms=10, retry_pause_ms=1)
 
@@ -42,6 +43,7 @@ QUICK = FollowSettings(batch_wait_ms=10, retry_pause_ms=1)
         st.sampled_from(LinkPolicy),
         st.none() | st.integers(0, 2**40),
         st.booleans(),
+        st.none() | st.integers(-2, 2**40),
     )
 )
 def test_topic_settings_are_read_as_written(wanted: TopicSettings) -> None:
@@ -49,18 +51,26 @@ def test_topic_settings_are_read_as_written(wanted: TopicSettings) -> None:
 
 
 def test_the_value_has_the_names_that_operators_know() -> None:
-    value = json.loads(encode_topic_settings(TopicSettings(True, LinkPolicy.LATENCY, 40, True)))
+    value = json.loads(encode_topic_settings(TopicSettings(True, LinkPolicy.LATENCY, 40, True, -2)))
     assert value == {
         "remote.wal.storage.enable": True,
         "remote.wal.link.policy": "latency",
         "remote.wal.link.latency.bound.ms": 40,
         "remote.wal.archive.enable": True,
+        "remote.wal.retention.ms": -2,
     }
 
 
 def test_a_record_without_the_archives_key_has_it_off() -> None:
     value = b'{"remote.wal.storage.enable": true}'
     assert decode_setting(topic_key("orders"), value) == ("orders", TopicSettings(enable=True))
+
+
+def test_an_older_agents_registration_says_nothing_of_how_long_it_keeps_objects() -> None:
+    told = json.loads(encode_agent(AGENT))
+    older = {name: value for name, value in told.items() if not name.startswith("wal_retention")}
+    _, agent = decode_setting(agent_key(3), json.dumps(older).encode())
+    assert agent == replace(AGENT, wal_retention_ms=None, wal_retention_lagging_max_ms=None)
 
 
 def test_registrations_are_read_as_written_and_newer_fields_passed_over() -> None:
@@ -84,6 +94,8 @@ def test_registrations_are_read_as_written_and_newer_fields_passed_over() -> Non
         (b"topic:orders", b'{"remote.wal.link.policy": "sometimes"}'),
         (b"topic:orders", b'{"remote.wal.link.policy": ["cost"]}'),
         (b"topic:orders", b'{"remote.wal.link.latency.bound.ms": true}'),
+        (b"topic:orders", b'{"remote.wal.retention.ms": -3}'),
+        (b"topic:orders", b'{"remote.wal.retention.ms": "3600000"}'),
         (b"agent:4", encode_agent(AGENT)),
         (b"agent:x", encode_agent(AGENT)),
         (b"agent:3", b'{"broker_id": 3}'),

@@ -18,12 +18,14 @@ from metadata_topic.topic.cluster_descriptions import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     ClusterDescriptions,
+    DescribedPartition,
     DescribedTopic,
 )
 from metadata_topic.topic.topic import METADATA_TOPIC
 from rlm.lifecycle.cluster_observer import (
     ClusterObserver,
     ClusterUnknownError,
+    Replication,
     local_retention_ms,
     longest_retention_ms,
 )
@@ -46,6 +48,7 @@ class FakeAdmin:
     faults_by_id: dict[str, int] = field(default_factory=dict)
     can_ask_by_id: bool = True
     asked: set[str] = field(default_factory=set)
+    partitions: dict[str, tuple[DescribedPartition, ...]] = field(default_factory=dict)
 
     def list_topics(self, timeout: float) -> SimpleNamespace:
         topics = {name: SimpleNamespace(partitions={0: None}) for name in self.there - self.hidden}
@@ -53,7 +56,9 @@ class FakeAdmin:
 
     def topics(self, names: Sequence[str]) -> list[DescribedTopic]:
         self.asked.update(names)
-        return [DescribedTopic(name, self._error_code(name), id_of(name)) for name in names]
+        return [
+            DescribedTopic(name, self._error_code(name), id_of(name), self.partitions.get(name, ())) for name in names
+        ]
 
     def topics_by_id(self, topic_ids: Sequence[TopicId]) -> list[DescribedTopic]:
         there = {id_of(name): name for name in self.there}
@@ -127,6 +132,21 @@ def test_what_is_known_of_a_topic_that_is_there(rig: Rig) -> None:
     assert seen.view.retention_ms == {id_of("orders"): 1000}
     assert list(seen.view.log_start.values()) == [7]
     assert seen.hidden == frozenset()
+
+
+def test_partitions_with_a_replica_that_is_not_in_sync_are_known(rig: Rig) -> None:
+    rig.admin.partitions["orders"] = (
+        DescribedPartition(0, 1, (1, 2, 3), (1, 2, 3)),
+        DescribedPartition(1, 2, (2, 3, 1), (2, 1)),
+        DescribedPartition(2, -1, (3, 1), ()),
+    )
+    seen = rig.observer.observe([id_of("orders")], (), lambda: 0)
+    assert seen.replication == {id_of("orders"): Replication(3, frozenset({1, 2}))}
+
+
+def test_of_a_topic_without_known_partitions_no_replicas_are_known(rig: Rig) -> None:
+    seen = rig.observer.observe([id_of("orders")], (), lambda: 0)
+    assert seen.replication == {id_of("orders"): Replication(0, frozenset())}
 
 
 def test_a_topic_that_was_deleted_is_gone_after_the_grace_time(rig: Rig) -> None:

@@ -57,6 +57,8 @@ VIEWS = st.builds(
     strangers_are_gone=st.booleans(),
     missing=SOME_TOPICS,
     retention_ms=st.dictionaries(st.sampled_from(TOPICS), st.sampled_from([NEVER, 0, 50])),
+    lagging=st.dictionaries(st.sampled_from(TOPICS), st.frozensets(st.integers(0, 3))),
+    lagging_retention_ms=st.dictionaries(st.sampled_from(TOPICS), st.sampled_from([NEVER, 50, 90])),
     log_start=st.dictionaries(PARTITIONS, OFFSETS),
 )
 TIERS = st.builds(
@@ -89,7 +91,7 @@ def test_columns_say_what_the_entries_say(
     )
     for block in blocks:
         encoded = encode_entries(tuple(block))
-        for age_ms in (0, 50):
+        for age_ms in (0, 50, 90):
             expected = one_by_one(block, age_ms, view, Tiers(tiers), dead)
             assert by_columns.release(encoded, age_ms, dead) == expected
             assert small.release(encoded, age_ms, dead) == expected

@@ -1,0 +1,61 @@
+"""How long a combined segment is kept for followers, by what the agent, the topic and Kafka say. Sans-IO.
+
+Followers in sync read what is seconds old, so the WAL keeps its objects for an hour and not for as long as the brokers
+keep the log: storage for days would cost more than the links save. No object is kept for longer than the local
+retention, as Kafka itself wants no copy then. Where nobody says how long (the feature is off, the topic's settings or
+its replicas are not known), that is how long.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from metadata_topic.settings.topic_settings import TopicSettings
+
+AS_LOCAL: Final = -2
+"""A retention that is the topic's local retention, as in Kafka's own `local.retention.ms`."""
+NO_LIMIT: Final = -1
+"""A retention that does not end (Kafka's own value)."""
+DEFAULT_MS: Final = 3_600_000
+DEFAULT_LAGGING_MAX_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFor:
+    """How long entries of a topic are kept, in ms from the writing of their object; NO_LIMIT: for ever."""
+
+    retention_ms: int
+    lagging_ms: int
+    """Of partitions with a replica that is not in sync; never shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalRetention:
+    """What an agent goes by."""
+
+    default_ms: int = DEFAULT_MS
+    """`remote.wal.retention.ms`; AS_LOCAL, NO_LIMIT"""
+    lagging_max_ms: int = DEFAULT_LAGGING_MAX_MS
+    """`remote.wal.retention.lagging.max.ms`"""
+
+    def of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> KeptFor:
+        """`topic` is None, and the replication factor 0, where they are not known; `local_ms` may be NO_LIMIT."""
+        if topic is None or not topic.enable or replication_factor < 1:
+            return KeptFor(local_ms, local_ms)
+        chosen_ms = topic.wal_retention_ms
+        if chosen_ms is None:
+            chosen_ms = AS_LOCAL if replication_factor == 1 else self.default_ms
+        kept_ms = local_ms if chosen_ms == AS_LOCAL else _shorter(chosen_ms, local_ms)
+        return KeptFor(kept_ms, _shorter(longer(kept_ms, self.lagging_max_ms), local_ms))
+
+
+AS_BEFORE: Final = WalRetention(AS_LOCAL)
+"""Of agents that do not say: those that know of no retention of the WAL's own."""
+
+
+def longer(one_ms: int, other_ms: int) -> int:
+    """The longer of two retentions."""
+    return NO_LIMIT if NO_LIMIT in (one_ms, other_ms) else max(one_ms, other_ms)
+
+
+def _shorter(one_ms: int, other_ms: int) -> int:
+    return max(one_ms, other_ms) if NO_LIMIT in (one_ms, other_ms) else min(one_ms, other_ms)
