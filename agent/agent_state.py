@@ -7,6 +7,7 @@ from agent.defects import Supervisor
 from agent.descriptors import DescriptorWatch
 from agent.identity import AgentIdentity
 from agent.relaying import Relaying
+from plugin.prices import NEVER_PAYS
 
 if TYPE_CHECKING:
     from agent.storage_run import StorageRun
@@ -51,6 +52,7 @@ class AgentState:
                     "inline_bytes": moved.inline_bytes if moved else 0,
                 }
             )
+        break_even = run.write_path.break_even_bytes if run is not None else None
         return {
             "broker_id": identity.broker_id,
             "incarnation": (system or identity).incarnation,
@@ -64,6 +66,9 @@ class AgentState:
             "metadata_stalled": system.publication.stalled_because if system is not None else None,
             "enabled_topics": run.kafka.enabled_topics if run is not None else [],
             "partitions": partitions,
+            "zone": relaying.zones.own,
+            "break_even_bytes": None if break_even == NEVER_PAYS else break_even,
+            "links_never_pay": break_even == NEVER_PAYS,
             "gaps": run.led_gaps.describe() if run is not None else [],
         }
 

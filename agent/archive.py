@@ -1,6 +1,5 @@
 """Puts the archive together: `rlm.archive`, from the settings."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ from agent.upload_settings import ArchiveSettings
 from metadata_topic.store.archive_store import ArchiveStore
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
 from plugin.loading import settings_under_prefix
-from plugin.prices import PriceError, Prices
+from plugin.prices import NEVER_PAYS, Prices
 from rlm.archive.archive_care import CareLimits
 from rlm.archive.archive_plan import ArchiveLimits
 from rlm.archive.archive_task import ArchiveTaskLimits
@@ -39,11 +38,9 @@ def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Pric
     """
     if not settings.enable:
         return None
-    try:
-        min_run_bytes = prices.get_break_even_bytes(prices.of_storage_manager(settings.storage_manager_class_name))
-    except PriceError as error:
-        log.warning("archive_links_never_pay", reason=str(error))
-        min_run_bytes = sys.maxsize
+    min_run_bytes = prices.get_break_even_bytes(prices.of_storage_manager(settings.storage_manager_class_name))
+    if min_run_bytes == NEVER_PAYS:
+        log.warning("archive_links_never_pay", reason="no read is ever cheaper than crossing the zone border")
     return ArchiveLinks(archive, min_run_bytes)
 
 

@@ -1,5 +1,6 @@
 """Metrics that are read off the agent's state when Prometheus asks, instead of being kept up to date."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore, StateTotals
 from metadata_topic.store.topic_continuity import TopicDoubt
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.guarded_storage import GuardedStorageManager
+from plugin.prices import NEVER_PAYS
 from plugin.segment_metadata import RemoteLogSegmentState
 from rlm.write_path.led_partition import PartitionStatus
 
@@ -28,6 +30,9 @@ class LedStatus(Protocol):
     """What is asked of the write path."""
 
     def status(self) -> Mapping[TopicIdPartition, PartitionStatus]: ...
+
+    @property
+    def break_even_bytes(self) -> int | None: ...
 
 
 def _objects(name: str, meaning: str, totals: Mapping[RemoteLogSegmentState, StateTotals]) -> Iterator[Metric]:
@@ -77,6 +82,7 @@ class StateCollector(Collector):
         what = "Listed objects whose keys are not ours"
         yield CounterMetricFamily("remote_wal_store_foreign_objects", what, counts.foreign_objects)
         yield from self._lag()
+        yield self._break_even()
         what = "Records that wait to be published"
         yield GaugeMetricFamily("remote_wal_metadata_pending", what, self._publisher.pending)
         yield from _objects("remote_wal_segments", "Combined segments that metadata knows", self._store.totals())
@@ -108,6 +114,12 @@ class StateCollector(Collector):
         outcomes = {outcome: counters.get(f"snapshots_{outcome}", 0) for outcome in _SNAPSHOT_OUTCOMES}
         what = "Snapshots of the metadata store, by what was done"
         yield _by("remote_wal_metadata_snapshots", what, "outcome", outcomes)
+
+    def _break_even(self) -> GaugeMetricFamily:
+        size = self._write_path.break_even_bytes
+        what = "Size from which on an object is cheaper than its bytes inline; +Inf: nothing led here is linked by cost"
+        value = math.inf if size == NEVER_PAYS else size
+        return GaugeMetricFamily("remote_wal_link_break_even_bytes", what, math.nan if value is None else value)
 
     def _lag(self) -> Iterator[Metric]:
         status = self._write_path.status().values()

@@ -40,6 +40,8 @@ The agent serves these as Prometheus text at `/metrics` of `remote.wal.agent.htt
 class NoLedPartitions:
     """In the place of the write path, whose parts would open files."""
 
+    break_even_bytes: int | None = None
+
     def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
         return {}
 

@@ -28,8 +28,11 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
         description="For how long the broker is asked to gather what a follower's fetch gets, while much is uploaded: "
         "the request's max wait and min bytes are set accordingly. 0: requests stay as they are.",
     )
-    remote_followers: int = Field(
-        2, ge=1, description="Followers in other zones, for the break-even size of an object."
+    remote_followers: int | None = Field(
+        None,
+        ge=1,
+        description="How many followers a partition has in other zones, for the break-even size of an object: an "
+        "override. By default those count that the cluster's metadata and broker.rack tell, as they are now.",
     )
     prices_file: Path | None = Field(
         alias="remote.wal.prices.file",

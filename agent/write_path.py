@@ -91,6 +91,7 @@ class WritePath:
         self._assignments: Sequence[Assignment] = ()
         self._manager: RemoteWalLogManager | None = None
         self._combine: RLMWalCombineTask | None = None
+        self._decider: LinkDecider | None = None
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self.logs = context.logs(self._stored_log)
         self.tails = TailUploads(around.identity.broker_id, self, context.answer, around.clocks.wall_ms)
@@ -160,6 +161,12 @@ class WritePath:
         manager = self._manager
         return manager.status() if manager is not None else {}
 
+    @property
+    def break_even_bytes(self) -> int | None:
+        """See `LinkDecider.break_even_bytes`; None before there was a log manager."""
+        decider = self._decider
+        return decider.break_even_bytes if decider is not None else None
+
     def put_off(self) -> Mapping[TopicIdPartition, str]:
         """Partitions that are not uploaded, as it is not known from where; and why."""
         manager = self._manager
@@ -195,7 +202,10 @@ class WritePath:
     def _make_manager(self, combine: RLMWalCombineTask) -> RemoteWalLogManager:
         around, kept, context, leader = self._around, self._kept, self._context, self._around.relaying.leader
         interval_s = around.settings.log_manager.combiner_task_interval_s
-        decider = LinkDecider(CostLimits(around.configuration.break_even_bytes, interval_s))
+        configuration = around.configuration
+        self._decider = decider = LinkDecider(
+            CostLimits(configuration.break_even_bytes, interval_s), configuration.link_costs
+        )
         decider.is_off = lambda: kept.publication.is_stalled
         hooks = WritePathHooks(
             context.resume,

@@ -2,7 +2,7 @@
 
 import json as json_format
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -136,14 +136,17 @@ def _agents(answers: dict[int, dict[str, Any]], silent: dict[int, str]) -> "Tabl
     made = table(*columns, rows=[*rows, *none], title="Agents")
     made.columns[1].overflow = "fold"
     made.caption = (
-        "".join(
-            f"Agent {broker_id} bypasses the dead agent of broker {dead}.\n"
-            for broker_id, answer in answers.items()
-            for dead in answer.get("bypassed_agents", [])
-        )
-        or None
+        "".join(f"{line}\n" for broker_id, answer in answers.items() for line in _told(broker_id, answer)) or None
     )
     return made
+
+
+def _told(broker_id: int, answer: dict[str, Any]) -> Iterator[str]:
+    """What an agent has to say beside its figures."""
+    for dead in answer.get("bypassed_agents", []):
+        yield f"Agent {broker_id} bypasses the dead agent of broker {dead}."
+    if answer.get("links_never_pay"):
+        yield f"Agent {broker_id}: links never pay, so all but the policy always goes inline."
 
 
 def _print_gaps(console: Any, answers: dict[int, dict[str, Any]]) -> None:

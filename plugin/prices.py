@@ -5,6 +5,7 @@ of them (`Prices`). The report needs more (brokers, disks, dates), and also comp
 free bytes.
 """
 
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ EXPRESS: Final = "s3_express"
 STANDARD: Final = "s3_standard"
 
 BYTES_PER_GB = 10**9
+SECONDS_PER_MONTH: Final = 30 * 86_400
+NEVER_PAYS: Final = sys.maxsize
+"""In the place of a size: none is large enough."""
 S3_STANDARD_CLASS_NAME = "plugin.s3.S3WalStorageManager"
 DEFAULT_PRICES_FILE = Path(__file__).with_name("prices.toml")
 
@@ -124,26 +128,23 @@ class Prices:
         return self.s3_standard if section_of(class_name) == STANDARD else self.s3_express
 
     def get_break_even_bytes(self, store: StorePrices) -> int:
-        """The size from which a read of what is stored already is cheaper than its bytes at the border."""
+        """The size from which a read of what is stored already is cheaper than its bytes inline, or NEVER_PAYS."""
         saved_per_gb = self.zone_crossing_gb - store.retrieval_gb - self.express_cross_zone_read_gb
         if saved_per_gb <= 0:
-            raise PriceError("at these prices no read is ever cheaper than crossing the zone border")
+            return NEVER_PAYS
         return round(store.get_per_1000 / 1000 / saved_per_gb * BYTES_PER_GB)
 
     def break_even_bytes(self, remote_followers: int, store: StorePrices) -> int:
         """The size from which an object is cheaper than sending its bytes across the border to each follower.
 
         An object costs one PUT and a GET per follower, and per byte its upload and retrievals; inline, a byte costs a
-        crossing per follower.
+        crossing per follower. NEVER_PAYS where no size is.
         """
-        requests = store.put_per_1000 / 1000 + remote_followers * store.get_per_1000 / 1000
-        saved_per_gb = (
-            remote_followers * (self.zone_crossing_gb - store.retrieval_gb - self.express_cross_zone_read_gb)
-            - store.upload_gb
-        )
+        read_gb = store.retrieval_gb + self.express_cross_zone_read_gb
+        saved_per_gb = remote_followers * (self.zone_crossing_gb - read_gb) - store.upload_gb
         if saved_per_gb <= 0:
-            raise PriceError("at these prices no object is ever cheaper than crossing the zone border")
-        return round(requests / saved_per_gb * BYTES_PER_GB)
+            return NEVER_PAYS
+        return round(store.requests_usd(1, remote_followers, 0, 0) / saved_per_gb * BYTES_PER_GB)
 
 
 def section_of(class_name: str) -> str:

@@ -20,3 +20,8 @@ class Assignment:
     """Whether its records are to be merged into archive objects."""
     remote_followers: frozenset[int] | None = None
     """The brokers in other zones that follow it, by id; None: not known."""
+    is_kept: bool = True
+    """Whether its records are to be stored whether or not links pay: nothing else keeps them, or the archive or a
+    recovery wants them."""
+    object_life_s: float = 0.0
+    """For how long they are stored where that is for links alone."""

@@ -1,19 +1,25 @@
 """Link or inline: which way the newest bytes of a partition should travel.
 
-An object costs its PUT and its GETs, an inline byte costs the zone border. Below the break-even size (from the price
-table) an object loses money, so with the policy by cost the bytes of small loads go inline, as fast as in stock Kafka,
-and are uploaded for safety at a longer interval. Above it, links are used and everything is done to make them quick.
+An object costs requests, fees and storage, an inline byte costs the zone border (`rlm.write_path.link_costs`). Below
+the break-even size an object loses money, so with the policy by cost the bytes of small loads go inline, as fast as in
+stock Kafka. Above it, links are used and everything is done to make them quick.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+import structlog
+
 from metadata_topic.settings.topic_settings import LinkPolicy
+from plugin.prices import NEVER_PAYS
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.group_commit import Urgency
+from rlm.write_path.link_costs import LinkCosts, Outlook
+
+log = structlog.get_logger(__name__)
 
 
 class LinkMode(Enum):
@@ -59,6 +65,7 @@ class CostLimits:
     """What the decision by cost rests on."""
 
     break_even_bytes: int
+    """While there are no `LinkCosts`."""
     upload_interval_s: float
     """How often objects are uploaded while linking."""
     hold_s: float = 0.2
@@ -74,8 +81,12 @@ class LinkDecider:
     while bytes go inline, the logs are read seldom, and what followers fetch beyond the stored offsets tells it first.
     """
 
-    def __init__(self, limits: CostLimits) -> None:
+    def __init__(self, limits: CostLimits, costs: LinkCosts | None = None) -> None:
         self._limits = limits
+        self._costs = costs
+        self._outlook: Outlook | None = None
+        self._entries = 1.0
+        """Of an object, of late."""
         self._appended = RateMeter(limits.time_constant_s)
         self._fetched: defaultdict[int, RateMeter] = defaultdict(lambda: RateMeter(limits.time_constant_s))
         self._hold_until_s = -math.inf
@@ -91,9 +102,40 @@ class LinkDecider:
         """A follower is about to be sent so many bytes that are not stored yet."""
         self._fetched[follower_id].add(size, now_s)
 
-    def uploaded(self, duration_s: float) -> None:
-        """An upload took so long."""
+    def led(self, assignments: Collection[Assignment]) -> None:
+        """These partitions are led here from now on, and followed from where they say."""
+        if self._costs is None:
+            return
+        paid, self._outlook = self.break_even_bytes != NEVER_PAYS, self._costs.outlook(assignments)
+        if paid and assignments and self.break_even_bytes == NEVER_PAYS:
+            log.warning(
+                "links_never_pay",
+                border_gb_usd=self._costs.prices.zone_crossing_gb,
+                partitions=len(assignments),
+                remote_followers=len(set().union(*(one.remote_followers or () for one in assignments))),
+                object_life_s=max(one.object_life_s for one in assignments),
+                consequence="all but topics with the policy always goes inline",
+            )
+
+    def may_link(self, assignment: Assignment) -> bool:
+        """Whether links to this partition's bytes can be worth anything to anybody."""
+        if assignment.remote_followers is not None and not assignment.remote_followers:
+            return False
+        if assignment.link_policy is LinkPolicy.ALWAYS or self._outlook is None:
+            return True
+        return assignment.topic_id_partition not in self._outlook.unpaying
+
+    @property
+    def break_even_bytes(self) -> int:
+        """The size from which on an object is cheaper than its bytes inline, or NEVER_PAYS."""
+        if self._outlook is None:
+            return self._limits.break_even_bytes
+        return self._outlook.break_even_bytes(self._entries)
+
+    def uploaded(self, duration_s: float, entries: int = 1) -> None:
+        """An upload of so many entries took so long."""
         self._upload_s += (duration_s - self._upload_s) / 8 if self._upload_s else duration_s
+        self._entries += (entries - self._entries) / 8
 
     def mode(self, policy: LinkPolicy, latency_bound_ms: int, pending_bytes: int, now_s: float) -> LinkMode:
         """The way for `pending_bytes` that a follower waits for."""
@@ -108,11 +150,17 @@ class LinkDecider:
             return LinkMode.INLINE
         return LinkMode.LINK if now_s < self._hold_until_s else LinkMode.INLINE
 
+    def mode_of(self, assignment: Assignment, pending_bytes: int, now_s: float) -> LinkMode:
+        """`mode`, for what of this partition and others together a follower in another zone waits for."""
+        if not self.may_link(assignment):
+            return LinkMode.OFF if self.is_off() else LinkMode.INLINE
+        return self.mode(assignment.link_policy, assignment.latency_bound_ms, pending_bytes, now_s)
+
     def urgency(self, assignments: Iterable[Assignment], now_s: float) -> Urgency:
         """How an upload is wanted: as by the most urgent of those whose bytes it would take."""
         urgency = Urgency.ARCHIVE
         for wanted in assignments:
-            if self.mode(wanted.link_policy, wanted.latency_bound_ms, 0, now_s) is LinkMode.LINK:
+            if self.mode_of(wanted, 0, now_s) is LinkMode.LINK:
                 if wanted.link_policy is LinkPolicy.ALWAYS:
                     return Urgency.LINKS
                 urgency = Urgency.PAYING_LINKS
@@ -124,7 +172,7 @@ class LinkDecider:
 
     def pays(self, size: int) -> bool:
         """Whether an object of this size is cheaper than its bytes inline."""
-        return size >= self._limits.break_even_bytes
+        return size >= self.break_even_bytes
 
     def _object_pays(self, pending_bytes: int, now_s: float) -> bool:
         rate = max(meter.bytes_per_second(now_s) for meter in (self._appended, *self._fetched.values()))

@@ -89,15 +89,14 @@ class Pacing:
         if led is None:
             return
         led.followers_offset = max(led.followers_offset, offset)
-        if offset >= led.uploaded_offset:
+        if offset >= led.uploaded_offset and self._decider.may_link(led.assignment):
             self._decider.fetched(follower_id, size, now_s)
 
     # What others ask.
 
     def mode_of(self, led: LedPartition, size: int, now_s: float) -> LinkMode:
         """How `size` bytes should travel to a follower that waits for them now."""
-        policy, bound_ms = led.assignment.link_policy, led.assignment.latency_bound_ms
-        return self._decider.mode(policy, bound_ms, size, now_s)
+        return self._decider.mode_of(led.assignment, size, now_s)
 
     def upload_expected(self, partition: TopicIdPartition, offset: int, now_s: float) -> bool:
         """Whether the batch at this offset is about to be stored: not yet stored, not far behind, nothing failing."""

@@ -70,6 +70,7 @@ class WritePathCore:
     def assigned(self, assignments: Iterable[Assignment]) -> Sequence[Action]:
         """Exactly these are to be taken care of; those that are new, by `to_take_on`."""
         wanted = {assignment.topic_id_partition: assignment for assignment in assignments}
+        self._decider.led(wanted.values())
         released = [known for known in self.led if known not in wanted]
         if released or wanted.keys() - self.led.keys():
             log.info("led_partitions_changed", before=len(self.led), released=len(released), now=len(wanted))
@@ -176,7 +177,8 @@ class WritePathCore:
         if outcome.more:
             self.pacing.left_unread(partition, now_s)
         actions.append(CountQueued(outcome))
-        self._decider.appended(outcome.read_bytes, led.read_s if led.read_s is not None else now_s, now_s)
+        if self._decider.may_link(led.assignment):
+            self._decider.appended(outcome.read_bytes, led.read_s if led.read_s is not None else now_s, now_s)
         led.read_s = now_s
         if partition in self.pacing.hurried and led.is_settled:
             actions.append(TellSettled(partition))
@@ -196,7 +198,7 @@ class WritePathCore:
     def upload_stored(self, upload: Upload, segment: UploadedSegment, now_s: float) -> Sequence[Action]:
         """The object is stored. The log may have been truncated, or its leadership lost, meanwhile."""
         self.pacing.commit.stored(upload.started_s)
-        self._decider.uploaded(now_s - upload.started_s)
+        self._decider.uploaded(now_s - upload.started_s, len(segment.entries))
         live = [
             (part, entry)
             for item, entry in zip(segment.items, segment.entries, strict=True)

@@ -1,5 +1,6 @@
 """What Prometheus gets of the agent's state."""
 
+import math
 import time
 from collections import Counter
 
@@ -15,6 +16,7 @@ from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.guarded_storage import GuardedStorageManager
+from plugin.prices import NEVER_PAYS
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 
 
@@ -50,10 +52,18 @@ def test_archive_objects_and_their_bytes_are_metrics() -> None:
     assert _value(collector, "remote_wal_archived_objects_bytes", finished) == 800
 
 
-def _collector(counters: Counter[str], archive: ArchiveStore) -> StateCollector:
+@pytest.mark.parametrize(("size", "told"), [(33_700, 33_700.0), (NEVER_PAYS, math.inf)])
+def test_the_size_from_which_links_pay_is_a_metric(size: int, told: float) -> None:
+    led = NoLedPartitions()
+    led.break_even_bytes = size
+    collector = _collector(Counter(), ArchiveStore(), led)
+    assert _value(collector, "remote_wal_link_break_even_bytes", {}) == told
+
+
+def _collector(counters: Counter[str], archive: ArchiveStore, led: NoLedPartitions | None = None) -> StateCollector:
     return StateCollector(
         GuardedStorageManager(),
-        NoLedPartitions(),
+        led or NoLedPartitions(),
         RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic),
         (RemoteWalMetadataStore(), archive),
         lambda: counters,

@@ -46,7 +46,7 @@ def test_partitions_and_agents_lose_no_figure(columns: str, monkeypatch: pytest.
         "broker_id": 101,
         "partitions": [partition], "storage_ready": True, "hydration_paused": False, "archive_reads_paused": True,
         "requests": {"put": 12345678, "get": 23456789}, "metadata_pending": 1234,
-        "bypassed_agents": [102, 103],
+        "bypassed_agents": [102, 103], "links_never_pay": True,
         "gaps": [{"topic": "orders", "partition": 1, "from_offset": 50, "to_offset": 61, "reason": "retention"}],
     }  # fmt: skip
     shown = described(monkeypatch, {"http://host-101:19095/describe": agent})
@@ -54,6 +54,7 @@ def test_partitions_and_agents_lose_no_figure(columns: str, monkeypatch: pytest.
         assert figure in shown
     assert "WAL only" in shown
     assert [f"Agent 101 bypasses the dead agent of broker {dead}." in shown for dead in (102, 103)] == [True, True]
+    assert "Agent 101: links never pay" in shown
     assert "orders-1: offsets 50 to 60 are in no object" in shown
     shown = shown[: shown.index("orders-1: ")]
     assert "…" not in shown

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin.prices import DEFAULT_PRICES_FILE, PriceError, Prices
+from plugin.prices import DEFAULT_PRICES_FILE, NEVER_PAYS, PriceError, Prices
 
 
 def test_at_list_prices_an_object_on_s3_express_pays_from_33_kb_on() -> None:
@@ -43,17 +43,21 @@ def test_a_missing_price_is_an_error_that_names_it(tmp_path: Path, broken: str) 
         Prices.load(file)
 
 
-def test_prices_at_which_no_object_ever_pays_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "prices.toml"
-    file.write_text(DEFAULT_PRICES_FILE.read_text().replace("upload_gb = 0.0032", "upload_gb = 1.0"))
-    prices = Prices.load(file)
-    with pytest.raises(PriceError, match="no object is ever cheaper"):
-        prices.break_even_bytes(2, prices.s3_express)
+@pytest.mark.parametrize("changed", [("upload_gb = 0.0032", "upload_gb = 1.0"), ("per_side = 0.01", "per_side = 0.0")])
+def test_prices_at_which_no_object_ever_pays_have_no_break_even(tmp_path: Path, changed: tuple[str, str]) -> None:
+    prices = changed_prices(tmp_path, *changed)
+    assert prices.break_even_bytes(2, prices.s3_express) == NEVER_PAYS
 
 
-def test_prices_at_which_no_read_ever_pays_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "prices.toml"
-    file.write_text(DEFAULT_PRICES_FILE.read_text().replace("retrieval_gb = 0.0006", "retrieval_gb = 1.0"))
-    prices = Prices.load(file)
-    with pytest.raises(PriceError, match="no read is ever cheaper"):
-        prices.get_break_even_bytes(prices.s3_express)
+@pytest.mark.parametrize(
+    "changed", [("retrieval_gb = 0.0006", "retrieval_gb = 1.0"), ("per_side = 0.01", "per_side = 0.0")]
+)
+def test_prices_at_which_no_read_ever_pays_have_no_break_even(tmp_path: Path, changed: tuple[str, str]) -> None:
+    prices = changed_prices(tmp_path, *changed)
+    assert prices.get_break_even_bytes(prices.s3_express) == NEVER_PAYS
+
+
+def changed_prices(directory: Path, before: str, after: str) -> Prices:
+    file = directory / "prices.toml"
+    file.write_text(DEFAULT_PRICES_FILE.read_text().replace(before, after))
+    return Prices.load(file)

@@ -1,0 +1,85 @@
+"""What an object costs, and what links to it save, in dollars, for the partitions that are led here now.
+
+An object costs one PUT, one GET for each broker that follows one of its partitions in another zone, and the replication
+of its own metadata. Each of its bytes costs the upload, the storage for as long as the object lives, and a retrieval
+for each follower in another zone; inline it costs a crossing of the border for each of these. So there is a size from
+which on an object pays, and there are partitions of which no object ever pays: where no follower stands in another
+zone, or where objects live for so long that to store them costs more than the border.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.settings.topic_settings import LinkPolicy
+from plugin.prices import BYTES_PER_GB, NEVER_PAYS, SECONDS_PER_MONTH, Prices, StorePrices
+from rlm.write_path.assignment import Assignment
+
+_FOLLOWERS_UNKNOWN: Final = 2
+"""In other zones: as with three replicas in three zones."""
+_METADATA_BYTES: Final = 110
+"""Of the metadata topic for an object without its entries, compressed. 93 bytes with one entry at 10 objects a second,
+42 at 40 (`perf.metadata_volume`); deletion takes as many again, in larger batches."""
+_METADATA_ENTRY_BYTES: Final = 11
+"""For each entry; 11.9 to 6.9 bytes with 50 to 1,000 of them."""
+_METADATA_CROSSINGS: Final = 2
+"""Of a metadata record: with three replicas in three zones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """For what is led at one time."""
+
+    object_usd: float
+    """Of an object without entries: requests, and metadata at the border."""
+    entry_usd: float
+    byte_saved_usd: float
+    """By each byte that is linked; 0 or less: no object ever pays."""
+    unpaying: frozenset[TopicIdPartition] = frozenset()
+    """Partitions that never pay, whatever the size."""
+
+    def break_even_bytes(self, entries: float) -> int:
+        """The size from which on an object of so many entries pays, or NEVER_PAYS."""
+        if self.byte_saved_usd <= 0:
+            return NEVER_PAYS
+        return round((self.object_usd + entries * self.entry_usd) / self.byte_saved_usd)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCosts:
+    """By these prices."""
+
+    prices: Prices
+    store: StorePrices
+    remote_followers: int | None = None
+    """In the place of those that the cluster tells, wherever it tells of any."""
+
+    def outlook(self, led: Iterable[Assignment]) -> Outlook:
+        """For objects of these partitions."""
+        by_cost = [one for one in led if one.link_policy is not LinkPolicy.ALWAYS]
+        paying = [one for one in by_cost if self._saved_gb([one]) > 0]
+        unpaying = frozenset(one.topic_id_partition for one in by_cost) - {one.topic_id_partition for one in paying}
+        entry_usd = _METADATA_CROSSINGS * _METADATA_ENTRY_BYTES / BYTES_PER_GB * self.prices.zone_crossing_gb
+        if not paying:
+            return Outlook(0.0, entry_usd, 0.0, unpaying)
+        readers = self.remote_followers or len(set().union(*(one.remote_followers or () for one in paying)))
+        requests_usd = self.store.requests_usd(1, readers or _FOLLOWERS_UNKNOWN, 0, 0)
+        metadata_usd = _METADATA_CROSSINGS * _METADATA_BYTES / BYTES_PER_GB * self.prices.zone_crossing_gb
+        return Outlook(requests_usd + metadata_usd, entry_usd, self._saved_gb(paying) / BYTES_PER_GB, unpaying)
+
+    def _crossings(self, one: Assignment) -> int:
+        """How often each of its bytes crosses a border inline."""
+        if one.remote_followers is None:
+            return self.remote_followers or _FOLLOWERS_UNKNOWN
+        return len(one.remote_followers) and (self.remote_followers or len(one.remote_followers))
+
+    def _saved_gb(self, together: Sequence[Assignment]) -> float:
+        """Dollars for each gigabyte of objects that hold as much of each of them."""
+        for_links = [one for one in together if not one.is_kept]
+        # An object lives as long as the longest-lived of its entries.
+        life_s = max((one.object_life_s for one in for_links), default=0.0)
+        read_gb = self.store.retrieval_gb + self.prices.express_cross_zone_read_gb
+        saved_gb = sum(map(self._crossings, together)) * (self.prices.zone_crossing_gb - read_gb)
+        stored_gb = self.store.upload_gb + self.store.storage_gb_month * life_s / SECONDS_PER_MONTH
+        return (saved_gb - len(for_links) * stored_gb) / len(together)

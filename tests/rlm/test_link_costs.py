@@ -1,0 +1,120 @@
+"""What objects cost and links save, for the followers and the lives that there are; against sums made by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.settings.topic_settings import LinkPolicy
+from plugin.prices import NEVER_PAYS, Prices
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.group_commit import Urgency
+from rlm.write_path.link_costs import LinkCosts
+from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
+
+PRICES = Prices.load()
+COSTS = LinkCosts(PRICES, PRICES.s3_express)
+HOUR_S, DAY_S = 3600.0, 86_400.0
+
+
+def led(number: int, *followers: int, life_s: float = HOUR_S, policy: LinkPolicy = LinkPolicy.COST) -> Assignment:
+    partition = TopicIdPartition(TopicId(b"l" * 16), number)
+    return Assignment(partition, "t", Path(), policy, 20, False, frozenset(followers), False, life_s)
+
+
+def break_even(*assignments: Assignment, costs: LinkCosts = COSTS, entries: float = 1) -> int:
+    return costs.outlook(assignments).break_even_bytes(entries)
+
+
+@pytest.mark.parametrize("followers", [(2,), (2, 3), (2, 3, 4)])
+@pytest.mark.parametrize("life_s", [HOUR_S, 3 * DAY_S])
+def test_at_the_break_even_size_all_of_an_object_costs_what_its_bytes_cost_inline(
+    followers: tuple[int, ...], life_s: float
+) -> None:
+    size = break_even(led(0, *followers, life_s=life_s))
+    count = len(followers)
+    metadata = 2 * (110 + 11) / 1e9 * PRICES.zone_crossing_gb
+    stored = size / 1e9 * PRICES.s3_express.storage_gb_month * life_s / (30 * DAY_S)
+    linked = PRICES.s3_express.requests_usd(1, count, size, count * size) + metadata + stored
+    assert linked == pytest.approx(count * size / 1e9 * PRICES.zone_crossing_gb, rel=1e-3)
+
+
+def test_with_two_followers_objects_that_live_for_an_hour_pay_from_34_kb_on() -> None:
+    assert break_even(led(0, 2, 3)) == pytest.approx(33_700, rel=0.01)
+
+
+def test_an_object_is_read_by_every_broker_that_follows_one_of_its_partitions() -> None:
+    few = [led(number, 2, 3) for number in range(40)]
+    many = [led(number, 2 + number, 50 + number) for number in range(40)]
+    gets = 78 * PRICES.s3_express.get_per_1000 / 1000
+    saved = 2 * (0.02 - 0.0006) - 0.0032 - 0.11 / 720
+    assert break_even(*many) - break_even(*few) == pytest.approx(gets / saved * 1e9, rel=1e-3)
+
+
+def test_many_entries_make_an_object_dearer() -> None:
+    assert break_even(led(0, 2, 3), entries=1000) > 1.3 * break_even(led(0, 2, 3), entries=1)
+
+
+def test_objects_that_live_for_longer_than_their_links_save_never_pay() -> None:
+    assert break_even(led(0, 2, 3, life_s=9 * DAY_S)) < NEVER_PAYS
+    assert break_even(led(0, 2, 3, life_s=10 * DAY_S)) == NEVER_PAYS
+    assert break_even(led(0, 2, life_s=5 * DAY_S)) == NEVER_PAYS
+    assert break_even(led(0, 2, 3, life_s=float("inf"))) == NEVER_PAYS
+
+
+def test_what_is_stored_in_any_case_costs_its_links_neither_upload_nor_storage() -> None:
+    kept = replace(led(0, 2, 3, life_s=300 * DAY_S), is_kept=True)
+    saved = 2 * (0.02 - 0.0006)
+    assert break_even(kept) == pytest.approx((0.00113 + 2 * 0.00003) / 1000 / saved * 1e9, rel=0.01)
+
+
+def test_where_no_follower_is_in_another_zone_nothing_pays_and_no_upload_is_for_links() -> None:
+    here, always = led(0), led(1, policy=LinkPolicy.ALWAYS)
+    decider = LinkDecider(CostLimits(1, 0.025), COSTS)
+    decider.led([here, always])
+    assert decider.break_even_bytes == NEVER_PAYS
+    assert decider.mode_of(always, 10**9, 1.0) is LinkMode.INLINE
+    assert decider.mode_of(here, 10**9, 1.0) is LinkMode.INLINE
+    assert decider.urgency([here, always], 1.0) is Urgency.ARCHIVE
+
+
+def test_what_never_pays_goes_inline_beside_what_does() -> None:
+    near, far, dear = led(0), led(1, 2, 3), led(2, 2, 3, life_s=20 * DAY_S)
+    decider = LinkDecider(CostLimits(1, 0.025), COSTS)
+    decider.led([near, far, dear])
+    modes = [decider.mode_of(one, 100_000, 1.0) for one in (near, far, dear)]
+    assert modes == [LinkMode.INLINE, LinkMode.LINK, LinkMode.INLINE]
+    assert decider.urgency([near, dear], 1.0) is Urgency.ARCHIVE
+    assert decider.urgency([near, far], 1.0) is Urgency.PAYING_LINKS
+
+
+def test_followers_that_move_to_another_zone_count_from_then_on() -> None:
+    decider = LinkDecider(CostLimits(1, 0.025), COSTS)
+    decider.led([led(0, 2)])
+    one = decider.break_even_bytes
+    decider.led([led(0, 2, 3)])
+    assert decider.break_even_bytes < one
+    decider.led([led(0)])
+    assert decider.break_even_bytes == NEVER_PAYS
+
+
+def test_a_set_number_of_followers_counts_in_the_place_of_what_the_cluster_tells_but_for_none() -> None:
+    costs = replace(COSTS, remote_followers=3)
+    assert break_even(led(0, 2), costs=costs) == break_even(led(0, 2, 3, 4))
+    assert break_even(led(0), costs=costs) == NEVER_PAYS
+
+
+def test_while_no_followers_are_known_two_are_reckoned_with() -> None:
+    unknown = replace(led(0), remote_followers=None)
+    assert break_even(unknown) == break_even(led(0, 2, 3))
+
+
+def test_a_border_that_costs_nothing_means_inline_by_cost_and_links_where_they_are_wanted_whatever_they_cost() -> None:
+    free = LinkCosts(replace(PRICES, zone_crossing_gb=0.0), PRICES.s3_express)
+    decider = LinkDecider(CostLimits(1, 0.025), free)
+    by_cost, always = led(0, 2, 3), led(1, 2, 3, policy=LinkPolicy.ALWAYS)
+    decider.led([by_cost, always])
+    assert decider.break_even_bytes == NEVER_PAYS
+    assert decider.mode_of(by_cost, 10**9, 1.0) is LinkMode.INLINE
+    assert decider.mode_of(always, 1, 1.0) is LinkMode.LINK
