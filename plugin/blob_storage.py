@@ -15,6 +15,8 @@ class StoredBlob:
 
     name: str
     size_bytes: int
+    custom_metadata: bytes = b""
+    """As of a `StoredSegment`."""
 
 
 @runtime_checkable
@@ -34,7 +36,10 @@ class BlobStorage(Protocol):
         """All of a blob that was listed. Raises RemoteResourceNotFoundError when it is gone."""
 
     def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
-        """The blobs whose names begin with `directory` and "/", in any order."""
+        """The blobs whose names begin with `directory` and "/", in any order.
 
-    def delete_blob(self, name: str) -> None:
+        Raises IncompleteListingError at the end, as `RemoteWalStorageManager.list_log_segments` does.
+        """
+
+    def delete_blob(self, blob: StoredBlob) -> None:
         """Remove a blob. Idempotent."""

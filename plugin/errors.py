@@ -6,7 +6,8 @@
     │   │   ├── RemoteStorageThrottledError, …TimeoutError, …UnreachableError: again
     │   │   ├── RemoteStorageAccessError      not again; its …SessionExpiredError: once
     │   │   ├── RemoteSegmentCorruptError     once
-    │   │   └── RemoteResourceNotFoundError, RemoteStorageRefusedError, …ConfigError,
+    │   │   ├── IncompleteListingError        again
+    │   │   └── RemoteResourceNotFoundError, RemoteStorageRefusedError, …ConfigError, UnknownBucketError,
     │   │       RemoteSegmentConflictError, ObjectExistsError: not again
     │   └── MetadataTopicError                again, unless its kind says otherwise (`metadata_topic.records.errors`)
     ├── RecoveryError, ReassignmentError      a recovery or a reassignment (`recovery.errors`)
@@ -17,7 +18,7 @@ from a small fixed set, never from a message.
 """
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -144,6 +145,25 @@ class RemoteStorageConfigError(RemoteStorageError):
 
     retriable = False
     label = "config"
+
+
+class UnknownBucketError(RemoteStorageError):
+    """The object is in a bucket that is not known here: it is neither read nor deleted. Trying again does not help."""
+
+    retriable = False
+    label = "unknown_bucket"
+
+
+class IncompleteListingError(RemoteStorageError):
+    """The end of a listing in which parts of the store are missing: `unanswered`, as `place_of` names them."""
+
+    label = "incomplete_listing"
+
+    def __init__(self, key: str, unanswered: Mapping[str, str]) -> None:
+        """`unanswered` are the reasons by place."""
+        self.unanswered = frozenset(unanswered)
+        told = "; ".join(f"{place}: {why}" for place, why in unanswered.items())
+        super().__init__("list", key, f"not all buckets answered: {told}")
 
 
 class ObjectExistsError(RemoteStorageError):

@@ -14,6 +14,7 @@ from typing import TypeVar
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import RemoteStorageError, defects_as_storage_errors
 from plugin.remote_wal_storage_manager import (
+    WHOLE_STORE,
     RemoteWalStorageManager,
     RequestCounts,
     StorageContext,
@@ -40,11 +41,16 @@ class GuardedStorageManager(RemoteWalStorageManager):
         self.puts, self.gets = puts, gets
         self._manager: RemoteWalStorageManager | None = None
         self._there_since = threading.Event()
+        self._away_because = "object storage has not answered since the agent started"
 
     def arrived(self, manager: RemoteWalStorageManager) -> None:
         """Use this one from now on; it is configured."""
         self._manager = manager
         self._there_since.set()
+
+    def did_not_answer(self, reason: str) -> None:
+        """Tell this to who asks, until it is there."""
+        self._away_because = reason
 
     @property
     def is_there(self) -> bool:
@@ -108,10 +114,14 @@ class GuardedStorageManager(RemoteWalStorageManager):
             listed = blobs.list_blobs(directory)
         return _each("list", directory, listed)
 
-    def delete_blob(self, name: str) -> None:
+    def delete_blob(self, blob: StoredBlob) -> None:
         """As the real one."""
-        with self._blobs("delete", name) as blobs:
-            blobs.delete_blob(name)
+        with self._blobs("delete", blob.name) as blobs:
+            blobs.delete_blob(blob)
+
+    def place_of(self, custom_metadata: bytes) -> str | None:
+        """As the real one; what is not there yet has no parts."""
+        return self._manager.place_of(custom_metadata) if self._manager is not None else WHOLE_STORE
 
     @property
     def request_counts(self) -> RequestCounts:
@@ -134,7 +144,7 @@ class GuardedStorageManager(RemoteWalStorageManager):
     @contextmanager
     def _there(self, operation: str, key: object) -> Iterator[RemoteWalStorageManager]:
         if self._manager is None:
-            raise RemoteStorageError(operation, str(key), "object storage has not answered since the agent started")
+            raise RemoteStorageError(operation, str(key), self._away_because)
         self._check_ceiling(operation, key, self._manager.request_counts)
         with defects_as_storage_errors(operation, key):
             yield self._manager

@@ -60,6 +60,7 @@ class LocalWalStorageManager(ObjectWalStorageManager):
     """Combined segments as files in a directory."""
 
     settings_model = LocalDirectorySettings
+    bucket_key = "directory"
 
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
         assert isinstance(settings, LocalDirectorySettings)  # noqa: S101 - narrows what settings_model made

@@ -10,12 +10,13 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import structlog
 
 from plugin.backend_settings import ObjectBackendSettings, parse_settings
 from plugin.blob_storage import StoredBlob
+from plugin.bucket_id import bucket_id, unknown_bucket
 from plugin.combined_segment import (
     OpenCombinedSegment,
     SegmentHeader,
@@ -29,6 +30,7 @@ from plugin.object_keys import ObjectKeyFactory
 from plugin.object_requests import ObjectRequests
 from plugin.object_store import ObjectStore
 from plugin.remote_wal_storage_manager import (
+    WHOLE_STORE,
     RemoteWalStorageManager,
     RequestCounts,
     StorageContext,
@@ -52,6 +54,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
     """A backend is a subclass that names its settings and opens its store."""
 
     settings_model: type[ObjectBackendSettings] = ObjectBackendSettings
+    bucket_key: ClassVar[str | None] = "bucket"
 
     def __init__(
         self,
@@ -78,6 +81,8 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
             self._keys = ObjectKeyFactory.of(parsed.prefix, context.cluster_id)
         except ValueError as error:
             raise RemoteStorageConfigError("configure", "prefix", str(error)) from error
+        name = settings.get(self.bucket_key) if self.bucket_key is not None else None
+        self._bucket_id = bucket_id(name) if name is not None else b""
         policy = RetryPolicy(parsed.attempt_timeout_ms / 1000, parsed.total_timeout_ms / 1000)
         self._context = context
         store = self.open_store(parsed)
@@ -104,6 +109,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         end_position: int,
         custom_metadata: bytes = b"",
     ) -> bytes:
+        self._check_place("fetch", combined_segment_id, custom_metadata)
         return self._requests.get(self._keys.key_of(combined_segment_id), start_position, end_position)
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
@@ -120,6 +126,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         )
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+        self._check_place("delete", combined_segment_id, custom_metadata)
         self._requests.delete(self._keys.key_of(combined_segment_id))
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
@@ -129,6 +136,14 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
                 yield StoredSegment(segment_id, item.key, item.size_bytes, item.last_modified_ms)
             elif self._keys.parse_blob(item.key) is None and self._keys.parse_archive(item.key) is None:
                 self._requests.passed_over()
+
+    def place_of(self, custom_metadata: bytes) -> str | None:
+        """Its own bucket, also of what names it as one of a list that there is no more (`plugin.buckets`)."""
+        return WHOLE_STORE if custom_metadata in (b"", self._bucket_id) else None
+
+    def _check_place(self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes) -> None:
+        if self.place_of(custom_metadata) is None:
+            raise unknown_bucket(operation, segment_id, custom_metadata)
 
     # For objects of this format under keys of another kind (`plugin.archive_storage`)
 
@@ -174,5 +189,5 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
             if name is not None:
                 yield StoredBlob(name, item.size_bytes)
 
-    def delete_blob(self, name: str) -> None:
-        self._requests.delete(self._keys.blob_key(name))
+    def delete_blob(self, blob: StoredBlob) -> None:
+        self._requests.delete(self._keys.blob_key(blob.name))

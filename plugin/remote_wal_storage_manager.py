@@ -3,12 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar, Final
 
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
+
+WHOLE_STORE: Final = ""
+"""The one place of a store that has no parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,8 @@ class StoredSegment:
     size_bytes: int
     last_modified_ms: int
     """The store's own clock, not the writer's."""
+    custom_metadata: bytes = b""
+    """By which the storage manager finds the object again; empty where the id is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,9 @@ class RemoteWalStorageManager(ABC):
     the caller, is a ValueError). Every method keeps its own deadlines, per attempt and in total, so none
     blocks for ever.
     """
+
+    bucket_key: ClassVar[str | None] = None
+    """The setting that names where the objects are; None: there can be no bucket for each zone (`plugin.buckets`)."""
 
     @abstractmethod
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
@@ -104,8 +113,16 @@ class RemoteWalStorageManager(ABC):
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
         """All objects of this cluster (or of one broker), in any order (S3 Express lists unsorted).
 
-        Objects that are not ours are passed over and counted, never touched.
+        Objects that are not ours are passed over and counted, never touched. Where a part of the store does not answer,
+        IncompleteListingError comes after all that the others have: nothing may be concluded from what is missing.
         """
+
+    def place_of(self, custom_metadata: bytes) -> str | None:
+        """The part of the store that has objects with this custom metadata: what fails, and comes back, by itself.
+
+        None where it is not known here: such objects are neither read nor deleted, and nothing is concluded of them.
+        """
+        return WHOLE_STORE
 
     @property
     @abstractmethod

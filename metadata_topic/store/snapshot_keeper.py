@@ -14,7 +14,7 @@ Blocks; `load` is for the thread that reads the topic, `save` for one that may w
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import structlog
@@ -23,7 +23,7 @@ from metadata_topic.records.errors import SnapshotError
 from metadata_topic.store.snapshot import read_image, snapshot_chunks
 from metadata_topic.store.store_image import StoreImage
 from plugin.blob_storage import BlobStorage, StoredBlob
-from plugin.errors import RemoteStorageError
+from plugin.errors import IncompleteListingError, RemoteStorageError
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ _PART: Final = re.compile(r"([0-9]{15}-[0-9a-f]{12})/([0-9]{5})-of-([0-9]{5})", 
 
 def brokers_with_snapshots(storage: BlobStorage) -> list[int]:
     """Whose agents have saved any. Raises RemoteStorageError."""
-    found = {blob.name.split("/")[1] for blob in storage.list_blobs(_KIND)}
+    found = {blob.name.split("/")[1] for blob in _of_those_that_answer(storage.list_blobs(_KIND))}
     return sorted(int(broker_id) for broker_id in found if broker_id.isascii() and broker_id.isdigit())
 
 
@@ -117,7 +117,7 @@ class SnapshotKeeper:
     def _list(self, directory: str) -> dict[str, list[StoredBlob]]:
         """Each snapshot's parts in their order."""
         found = defaultdict(list)
-        for blob in self._storage.list_blobs(directory):
+        for blob in _of_those_that_answer(self._storage.list_blobs(directory)):
             match = _PART.fullmatch(blob.name, len(directory) + 1)
             if match is not None:
                 found[match[1]].append(blob)
@@ -128,8 +128,16 @@ class SnapshotKeeper:
         whole = [name for name in sorted(snapshots, reverse=True) if _is_whole(snapshots[name])]
         for name in snapshots.keys() - set(whole[:_KEPT]):
             for part in snapshots[name]:
-                self._storage.delete_blob(part.name)
+                self._storage.delete_blob(part)
             self._counters["removed"] += 1
+
+
+def _of_those_that_answer(listed: Iterator[StoredBlob]) -> Iterator[StoredBlob]:
+    """What a part of the store holds back is a snapshot less to begin with, or one that stays for longer."""
+    try:
+        yield from listed
+    except IncompleteListingError as error:
+        log.warning("metadata_snapshots_not_all_listed", error=str(error))
 
 
 def _is_whole(parts: Iterable[StoredBlob]) -> bool:

@@ -32,5 +32,5 @@ class FakeBlobs:
             if name.startswith(directory + "/"):
                 yield StoredBlob(name, len(self.blobs[name]))
 
-    def delete_blob(self, name: str) -> None:
-        self.blobs.pop(name, None)
+    def delete_blob(self, blob: StoredBlob) -> None:
+        self.blobs.pop(blob.name, None)

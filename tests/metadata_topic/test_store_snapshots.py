@@ -40,8 +40,8 @@ class MemoryStorageWithBlobs(MemoryStorage):
             if name.startswith(directory + "/"):
                 yield StoredBlob(name, len(content))
 
-    def delete_blob(self, name: str) -> None:
-        del self.blobs[name]
+    def delete_blob(self, blob: StoredBlob) -> None:
+        del self.blobs[blob.name]
 
 
 def _snapshots(

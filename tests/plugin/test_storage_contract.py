@@ -157,8 +157,8 @@ def test_blobs_stand_beside_segments_and_are_not_foreign(backend: Backend) -> No
     assert [stored.combined_segment_id.sequence for stored in manager.list_log_segments()] == [0]
     assert manager.request_counts.foreign_objects == 0
     for blob in listed:
-        manager.delete_blob(blob.name)
-        manager.delete_blob(blob.name)
+        manager.delete_blob(blob)
+        manager.delete_blob(blob)
     assert list(manager.list_blobs(directory)) == []
     with pytest.raises(RemoteResourceNotFoundError):
         manager.get_blob(listed[0])
