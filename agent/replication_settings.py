@@ -39,6 +39,12 @@ class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
         default=None,
         description="A price table in TOML, in the place of the one that comes with the project.",
     )
+    prices_network: str | None = Field(
+        alias="remote.wal.prices.network",
+        default=None,
+        description="The section of the price table that says what zone borders cost. Default: that of the store's "
+        "provider: network_gcp, network_azure, and network for all others.",
+    )
 
 
 class HydrationSettings(Section, alias_generator=keyed("remote.wal.hydration.")):

@@ -1,5 +1,8 @@
 """What requests, stored bytes and zone crossings cost. Read from a dated file, never from constants.
 
+A section of the file is a class of storage, or a provider's network between its zones; which network counts follows
+from the store, or is said by a setting.
+
 Of the table each computation asks for those prices that it needs; a missing one is an error, never 0. Agents need few
 of them (`Prices`). The report needs more (brokers, disks, dates), and also computes with older tables, whose fees had
 free bytes.
@@ -8,13 +11,17 @@ free bytes.
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Final, Self
 
 EXPRESS: Final = "s3_express"
 STANDARD: Final = "s3_standard"
+GCS: Final = "gcs_standard"
+AZURE_PREMIUM: Final = "azure_premium_block_blob"
+NETWORK: Final = "network"
+"""AWS's, and of whatever is no other's."""
 
 BYTES_PER_GB = 10**9
 SECONDS_PER_MONTH: Final = 30 * 86_400
@@ -22,6 +29,14 @@ NEVER_PAYS: Final = sys.maxsize
 """In the place of a size: none is large enough."""
 S3_STANDARD_CLASS_NAME = "plugin.s3.S3WalStorageManager"
 DEFAULT_PRICES_FILE = Path(__file__).with_name("prices.toml")
+
+_SECTIONS: Final = {
+    S3_STANDARD_CLASS_NAME: STANDARD,
+    "plugin.gcs.GcsWalStorageManager": GCS,
+    "plugin.azure_blob.AzureBlobWalStorageManager": AZURE_PREMIUM,
+}
+_NETWORKS: Final = {"gcs": "network_gcp", "azure": "network_azure"}
+"""By what the names of a provider's stores begin with."""
 
 
 class PriceError(ValueError):
@@ -57,6 +72,8 @@ class PriceTable:
     confirmed: str
     """The date as of which somebody looked, ISO 8601."""
     sections: Mapping[str, Mapping[str, object]]
+    network: str = NETWORK
+    """The section of the network whose zone borders are crossed."""
 
     @classmethod
     def load(cls, file: Path | None = None) -> Self:
@@ -95,15 +112,27 @@ class PriceTable:
             retrieval_gb=self.usd(section, "retrieval_gb"),
         )
 
+    def with_network_of(self, section: str) -> Self:
+        """The same, with the network of that store's provider."""
+        return replace(self, network=network_of(section))
+
     @property
     def zone_crossing_gb(self) -> float:
-        """A gigabyte across a zone border once, both sides together."""
-        return 2 * self.usd("network", "zone_transfer_gb_per_side")
+        """A gigabyte across a zone border once, all that pay for it together."""
+        return self._paying_sides * self.usd(self.network, "zone_transfer_gb_per_side")
+
+    @property
+    def _paying_sides(self) -> int:
+        sides = self.sections.get(self.network, {}).get("paying_sides", 2)
+        if sides not in (1, 2):
+            raise PriceError(f"{self.source}: {self.network}.paying_sides must be 1 or 2, not {sides!r}")
+        return 1 if sides == 1 else 2
 
     @property
     def cross_zone_read_gb(self) -> float:
         """What reading an object from another zone adds per gigabyte."""
-        return self.usd("network", "express_cross_zone_read_gb")
+        key = "express_cross_zone_read_gb" if self.network == NETWORK else "cross_zone_read_gb"
+        return self.usd(self.network, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +142,36 @@ class Prices:
     s3_express: StorePrices
     s3_standard: StorePrices
     zone_crossing_gb: float
-    """Dollars for a gigabyte that crosses a zone border once, both sides together."""
+    """Dollars for a gigabyte that crosses a zone border once, all that pay for it together."""
     express_cross_zone_read_gb: float
+    """Dollars that reading a gigabyte from another zone's store adds."""
+    others: Mapping[str, StorePrices] = field(default_factory=dict)
+    """Further classes of storage, by the names of their sections."""
 
     @classmethod
-    def load(cls, file: Path = DEFAULT_PRICES_FILE) -> Self:
-        """Raises PriceError when a price is missing: an unknown price is never 0."""
+    def load(cls, file: Path = DEFAULT_PRICES_FILE, network: str = NETWORK) -> Self:
+        """With the borders of that network. Raises PriceError when a price is missing: an unknown price is never 0."""
         table, source = _read(file)
-        prices = PriceTable(source, "", _sections(table))
-        return cls(prices.store(EXPRESS), prices.store(STANDARD), prices.zone_crossing_gb, prices.cross_zone_read_gb)
+        prices = PriceTable(source, "", _sections(table), network)
+        further = [name for name, held in prices.sections.items() if "put_per_1000" in held]
+        return cls(
+            prices.store(EXPRESS),
+            prices.store(STANDARD),
+            prices.zone_crossing_gb,
+            prices.cross_zone_read_gb,
+            {name: prices.store(name) for name in further if name not in (EXPRESS, STANDARD)},
+        )
 
     def of_storage_manager(self, class_name: str) -> StorePrices:
-        """What a storage manager's requests cost."""
-        return self.s3_standard if section_of(class_name) == STANDARD else self.s3_express
+        """What a storage manager's requests cost. Raises PriceError."""
+        return self.of_section(section_of(class_name))
+
+    def of_section(self, section: str) -> StorePrices:
+        """Of a class of storage. Raises PriceError when the price file has no such section."""
+        known = {EXPRESS: self.s3_express, STANDARD: self.s3_standard, **self.others}
+        if section not in known:
+            raise PriceError(f"the price file has no prices of {section}; it has those of {', '.join(known)}")
+        return known[section]
 
     def get_break_even_bytes(self, store: StorePrices) -> int:
         """The size from which a read of what is stored already is cheaper than its bytes inline, or NEVER_PAYS."""
@@ -148,8 +194,13 @@ class Prices:
 
 
 def section_of(class_name: str) -> str:
-    """The section of price tables for a storage manager: S3 Standard's for that one, S3 Express's for all others."""
-    return STANDARD if class_name == S3_STANDARD_CLASS_NAME else EXPRESS
+    """The section of price tables for a storage manager; S3 Express's for one that is not ours, or has no prices."""
+    return _SECTIONS.get(class_name, EXPRESS)
+
+
+def network_of(section: str) -> str:
+    """The section of price tables for the network of a store's provider."""
+    return _NETWORKS.get(section.split("_", maxsplit=1)[0], NETWORK)
 
 
 def _read(file: Path | None) -> tuple[Mapping[str, object], str]:

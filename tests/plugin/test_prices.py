@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin.prices import DEFAULT_PRICES_FILE, NEVER_PAYS, PriceError, Prices
+from plugin.prices import DEFAULT_PRICES_FILE, NEVER_PAYS, PriceError, Prices, PriceTable, network_of, section_of
 
 
 def test_at_list_prices_an_object_on_s3_express_pays_from_33_kb_on() -> None:
@@ -61,3 +61,53 @@ def changed_prices(directory: Path, before: str, after: str) -> Prices:
     file = directory / "prices.toml"
     file.write_text(DEFAULT_PRICES_FILE.read_text().replace(before, after))
     return Prices.load(file)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "network", "crossing_gb"),
+    [
+        ("plugin.s3.S3WalStorageManager", "network", 0.02),
+        ("plugin.gcs.GcsWalStorageManager", "network_gcp", 0.01),
+        ("plugin.azure_blob.AzureBlobWalStorageManager", "network_azure", 0.0),
+    ],
+)
+def test_the_border_costs_what_the_stores_provider_takes(class_name: str, network: str, crossing_gb: float) -> None:
+    section = section_of(class_name)
+    assert network_of(section) == network
+    assert Prices.load(network=network).zone_crossing_gb == pytest.approx(crossing_gb)
+    assert PriceTable.load().with_network_of(section).zone_crossing_gb == pytest.approx(crossing_gb)
+
+
+def test_each_store_is_reckoned_at_its_own_prices() -> None:
+    prices = Prices.load()
+    assert prices.of_storage_manager("plugin.gcs.GcsWalStorageManager").get_per_1000 == 0.0004
+    assert prices.of_storage_manager("plugin.azure_blob.AzureBlobWalStorageManager").put_per_1000 == 0.00228
+    assert prices.of_section("azure_hot").storage_gb_month == 0.0208
+
+
+def test_google_cloud_storage_pays_from_larger_objects_on_than_s3_express() -> None:
+    prices = Prices.load(network="network_gcp")
+    size = prices.break_even_bytes(2, prices.of_section("gcs_standard"))
+    assert size == pytest.approx(290_000, rel=0.01), "(0.005 + 2 x 0.0004) / 1000 over 2 x $0.01 a GB"
+
+
+def test_where_the_border_is_free_nothing_pays() -> None:
+    prices = Prices.load(network="network_azure")
+    assert prices.break_even_bytes(2, prices.of_section("azure_premium_block_blob")) == NEVER_PAYS
+
+
+def test_a_price_file_without_the_stores_section_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(DEFAULT_PRICES_FILE.read_text().replace("[gcs_standard]", "[gcs_other]"))
+    with pytest.raises(PriceError, match="no prices of gcs_standard"):
+        Prices.load(file).of_storage_manager("plugin.gcs.GcsWalStorageManager")
+
+
+@pytest.mark.parametrize(
+    ("given", "changed"), [("paying_sides = 1", "paying_sides = 3"), ("[network_gcp]", "[network_other]")]
+)
+def test_a_network_that_says_no_price_is_told(tmp_path: Path, given: str, changed: str) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(DEFAULT_PRICES_FILE.read_text().replace(given, changed))
+    with pytest.raises(PriceError, match="network_gcp"):
+        Prices.load(file, "network_gcp")
