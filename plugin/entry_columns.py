@@ -13,6 +13,8 @@ record) carries one more column instead.
 
 import struct
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import add
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -52,11 +54,8 @@ COLUMNS: Final = (
     _Column("crc32c", 0, 2**32 - 1),
 )
 START_POSITION: Final = _Column("start_file_position", 0, _HIGHEST_OFFSET)
-_OF_ENTRIES: Final = (
-    "topic_index", "partition", "leader_epoch", "first_offset", "last_offset", "start_file_position",
-    "end_file_position", "crc32c",
-)  # fmt: skip
-"""Of what `decode_columns` gives, in the order of RemoteLogSegmentMetadataEntry's fields."""
+_COLUMN_HEADS: Final = {count: struct.Struct("<" + "qB" * count) for count in (len(COLUMNS), len(COLUMNS) + 1)}
+"""All heads, by the number of columns."""
 
 
 def encode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> bytes:
@@ -96,11 +95,30 @@ def encode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> bytes:
 
 def decode(block: bytes | memoryview) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
     """The inverse of `encode`. Raises ValueError, naming the byte, for what cannot be decoded."""
-    columns = decode_columns(block)
-    topics = [TopicId(topic_id.tobytes()) for topic_id in columns["topic_ids"]]
+    layout = _read_layout(block)
+    topic_index, partition, leader_epoch, first_offset, delta, length, crc32c, *stored_starts = (
+        _plain_column(block, layout, index) for index in range(len(layout.specs))
+    )
+    if layout.positions == _POSITIONS_UNKNOWN:
+        starts = ends = [UNKNOWN_POSITION] * layout.entry_count
+    else:
+        starts = stored_starts[0] if stored_starts else list(accumulate(length, initial=layout.first_position))[:-1]
+        ends = list(map(add, starts, length))
+    topics = [
+        TopicId(bytes(block[at : at + TOPIC_ID_BYTES]))
+        for at in range(layout.topics_start, layout.topics_end, TOPIC_ID_BYTES)
+    ]
     return tuple(
-        RemoteLogSegmentMetadataEntry(TopicIdPartition(topics[topic], partition), *others)
-        for topic, partition, *others in zip(*(columns[name].tolist() for name in _OF_ENTRIES), strict=True)
+        map(
+            RemoteLogSegmentMetadataEntry,
+            map(TopicIdPartition, map(topics.__getitem__, topic_index), partition),
+            leader_epoch,
+            first_offset,
+            map(add, first_offset, delta),
+            starts,
+            ends,
+            crc32c,
+        )
     )
 
 
@@ -230,8 +248,8 @@ def _read_layout(block: bytes | memoryview) -> _Layout:
     topics_start = HEAD.size + len(specs) * COLUMN_HEAD.size
     if len(block) < topics_start:
         raise ValueError(f"entry columns end at byte {len(block)}, inside the column heads")
-    heads = list(COLUMN_HEAD.iter_unpack(block[HEAD.size : topics_start]))
-    minima, widths = zip(*heads, strict=True)
+    heads = _COLUMN_HEADS[len(specs)].unpack_from(block, HEAD.size)
+    minima, widths = heads[::2], heads[1::2]
     topics_end = cursor = topics_start + topic_count * TOPIC_ID_BYTES
     starts = []
     for index, (spec, width) in enumerate(zip(specs, widths, strict=True)):
@@ -275,3 +293,11 @@ def _numpy_column(block: bytes | memoryview, layout: _Layout, index: int) -> NDA
     deltas = np.frombuffer(block, dtype=dtype, count=layout.entry_count, offset=layout.starts[index])
     _check_range(layout, index, int(deltas.max(initial=0)))
     return deltas.astype(np.int64) + layout.minima[index]
+
+
+def _plain_column(block: bytes | memoryview, layout: _Layout, index: int) -> list[int]:
+    """Without numpy: where values are wanted one by one, making them at once costs less."""
+    width, minimum = layout.widths[index], layout.minima[index]
+    deltas = struct.unpack_from(f"<{layout.entry_count}{_CODE_OF_WIDTH[width]}", block, layout.starts[index])
+    _check_range(layout, index, max(deltas, default=0))
+    return [minimum + delta for delta in deltas] if minimum else list(deltas)

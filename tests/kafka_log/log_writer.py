@@ -4,8 +4,16 @@ import os
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.kafka_log.batches import batch
+
+
+class BatchKey(NamedTuple):
+    """No two different batches of a partition have the same."""
+
+    leader_epoch: int
+    base_offset: int
 
 
 @dataclass
@@ -14,16 +22,26 @@ class WrittenBatch:
     last_offset: int
     leader_epoch: int
     raw: bytes
+    key: BatchKey = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = BatchKey(self.leader_epoch, self.base_offset)
 
 
 @dataclass
 class WrittenSegment:
     base_offset: int
     batches: list[WrittenBatch] = field(default_factory=list)
+    size: int = 0
+    """Of its batches, in bytes."""
 
-    @property
-    def size(self) -> int:
-        return sum([len(b.raw) for b in self.batches])
+    def append(self, written: WrittenBatch) -> None:
+        self.batches.append(written)
+        self.size += len(written.raw)
+
+    def keep(self, batches: list[WrittenBatch]) -> None:
+        """These of its own, and no others."""
+        self.batches, self.size = batches, sum(len(kept.raw) for kept in batches)
 
 
 class LogWriter:
@@ -34,6 +52,8 @@ class LogWriter:
         path.mkdir(parents=True, exist_ok=True)
         self.epochs: list[tuple[int, int]] = []
         self.segments: list[WrittenSegment] = []
+        self.present: dict[BatchKey, WrittenBatch] = {}
+        """What is in the log, in its order."""
         self.ever_written: set[bytes] = set()
         self._preallocate_bytes = preallocate_bytes
         self._torn = False
@@ -79,7 +99,8 @@ class LogWriter:
         if size:
             self._write(self._name(active, "index"), self._index_entry(active, written, size))
         self._write(self._name(active), written.raw, at=size)
-        active.batches.append(written)
+        active.append(written)
+        self.present[written.key] = written
         self.ever_written.add(written.raw)
 
     def tear(self, leader_epoch: int = 0, keep: int = 30, *, full_length: bool = False) -> None:
@@ -116,7 +137,8 @@ class LogWriter:
         while len(self.segments) > 1 and self.segments[-1].base_offset >= offset:
             self._remove(self.segments.pop())
         active = self.segments[-1]
-        active.batches = [b for b in active.batches if b.last_offset < offset]
+        active.keep([b for b in active.batches if b.last_offset < offset])
+        self._find_present()
         self._truncate_file(active)
         self.epochs = [(epoch, start) for epoch, start in self.epochs if start < self.log_end_offset]
         if flush_checkpoint:
@@ -129,6 +151,7 @@ class LogWriter:
         for segment in self.segments:
             self._remove(segment)
         self.segments = []
+        self.present = {}
         self.epochs = []
         self._create(offset)
         self.write_checkpoint()
@@ -137,6 +160,7 @@ class LogWriter:
         """Retention: the first segment goes, if it is not the active one."""
         if len(self.segments) > 1:
             self._remove(self.segments.pop(0), unlink=unlink)
+            self._find_present()
             start = self.log_start_offset
             kept = [(epoch, first) for epoch, first in self.epochs if first > start]
             covering = [epoch for epoch, first in self.epochs if first <= start]
@@ -146,7 +170,8 @@ class LogWriter:
     def compact(self, index: int) -> None:
         """Swap in a cleaned copy of a closed segment, which keeps every second batch."""
         segment = self.segments[index]
-        segment.batches = segment.batches[1::2]
+        segment.keep(segment.batches[1::2])
+        self._find_present()
         cleaned = self.file(segment, "log.cleaned")
         cleaned.write_bytes(b"".join(b.raw for b in segment.batches))
         swap = cleaned.rename(self.file(segment, "log.swap"))
@@ -161,6 +186,9 @@ class LogWriter:
         temporary.write_text("\n".join(lines) + "\n")
         temporary.rename(self.path / "leader-epoch-checkpoint")
         self._stamp()
+
+    def _find_present(self) -> None:
+        self.present = {written.key: written for written in self.batches}
 
     def _create(self, base_offset: int) -> None:
         segment = WrittenSegment(base_offset)

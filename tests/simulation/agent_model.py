@@ -30,9 +30,9 @@ from rlm.write_path.resume_point import ResumePoint, resume_point
 from rlm.write_path.segment_queue import MetaQueueItem
 from rlm.write_path.uploaded_segment import UploadedSegment
 from rlm.write_path.wal_task import run_tasks
-from tests.kafka_log.log_writer import WrittenBatch
+from tests.kafka_log.log_writer import BatchKey, WrittenBatch
 from tests.simulation.directory_events import SimulatedDirectoryEvents
-from tests.simulation.led_log import BatchKey, LedLog
+from tests.simulation.led_log import LedLog
 from tests.simulation.metadata_topic_model import Consumption, Publication, TopicModel
 from tests.simulation.seeded_storage import TIMEOUT_S, SeededStorage
 from tests.simulation.virtual_time import Delays, SeededExecutor, VirtualTimeLoop
@@ -291,7 +291,7 @@ def _sees_the_end(outcome: TaskOutcome, log: LedLog) -> bool:
 
     A torn batch may stand in the place of that; and a deleted segment that is open is read to its end before others.
     """
-    present = log.present().keys()
+    present = log.log.present.keys()
     found = {BatchKey(item.leader_epoch, batch.base_offset) for item in outcome.items for batch in item.batches}
     return not log.log.is_torn and found <= present
 

@@ -12,9 +12,9 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.write_path.uploaded_segment import UploadedSegment
-from tests.kafka_log.log_writer import WrittenBatch
+from tests.kafka_log.log_writer import BatchKey, WrittenBatch
 from tests.simulation.agent_model import LIMITS, QUEUE_BYTES, UPLOAD_BYTES, UPLOADS_MAX, AgentModel
-from tests.simulation.led_log import BatchKey, LedLog, key_of
+from tests.simulation.led_log import LedLog
 from tests.simulation.seeded_storage import SeededStorage
 
 LONGEST_BATCH = 1400
@@ -78,7 +78,7 @@ class Invariants:
                 for batch in self._logs[gap.topic_id_partition].log.batches:
                     is_said = batch.leader_epoch <= gap.leader_epoch
                     covers = gap.from_offset <= batch.base_offset < gap.to_offset
-                    assert not (is_said and covers), f"{gap} is not lost: the log has {key_of(batch)}"
+                    assert not (is_said and covers), f"{gap} is not lost: the log has {batch.key}"
 
     def acknowledged(self, record: PublishedSegment) -> None:
         """The topic tells of a finished object, that nobody has told to be deleted before."""
@@ -101,7 +101,7 @@ class Invariants:
             if segment_id in agent.stored_ids:
                 for partition, key in batches:
                     log = self._logs[partition]
-                    if (found := log.present().get(key) or log.gone.get(key)) is not None:
+                    if (found := log.log.present.get(key) or log.gone.get(key)) is not None:
                         agent.unstored[partition][key] = found
 
     def log(self, partition: TopicIdPartition) -> LedLog:
@@ -121,7 +121,7 @@ class Invariants:
         self.agents.append(agent)
         for partition, log in self._logs.items():
             told = self._told[partition]
-            all_batches = log.present() | log.gone
+            all_batches = log.log.present | log.gone
             agent.unstored[partition] = {key: batch for key, batch in all_batches.items() if key not in told}
         agent.on_object_stored = lambda segment_id: self._stored(agent, segment_id)
 
@@ -142,11 +142,11 @@ class Invariants:
 
     def appended(self, log: LedLog, batch: WrittenBatch) -> None:
         for agent in self.agents:
-            agent.unstored[log.partition][key_of(batch)] = batch
+            agent.unstored[log.partition][batch.key] = batch
 
     def rewritten(self, log: LedLog) -> None:
         """The log was cut, or compacted: nobody wants what it has not any more, but for what retention took."""
-        kept = log.present()
+        kept = log.log.present
         for agent in self.agents:
             unstored = agent.unstored[log.partition]
             for key in [key for key in unstored if key not in kept and key not in log.gone]:

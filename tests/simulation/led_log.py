@@ -6,22 +6,10 @@ All replicas are taken to be equal at all times, so there is one directory for a
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from kafka_log.partition_metadata import FILE_NAME as PARTITION_METADATA
 from kafka_log.topic_partition import TopicIdPartition, topic_id_to_text
-from tests.kafka_log.log_writer import LogWriter, WrittenBatch
-
-
-class BatchKey(NamedTuple):
-    """No two different batches have the same."""
-
-    leader_epoch: int
-    base_offset: int
-
-
-def key_of(batch: WrittenBatch) -> BatchKey:
-    return BatchKey(batch.leader_epoch, batch.base_offset)
+from tests.kafka_log.log_writer import BatchKey, LogWriter, WrittenBatch
 
 
 @dataclass
@@ -63,16 +51,13 @@ class LedLog:
 
     def append(self, records: int, payload: bytes) -> WrittenBatch:
         written = self.log.append(records, self.epoch, payload)
-        self.raw[key_of(written)] = written.raw
+        self.raw[written.key] = written.raw
         return written
 
     def take(self, batch: WrittenBatch) -> None:
         """A batch of a leader's log, as a follower appends it."""
         self.log.append_batch(batch)
-        self.raw[key_of(batch)] = batch.raw
-
-    def present(self) -> dict[BatchKey, WrittenBatch]:
-        return {key_of(batch): batch for batch in self.log.batches}
+        self.raw[batch.key] = batch.raw
 
     def elect(self, leader: int, cut_off: int, *, writes_its_epoch: bool) -> None:
         """A leader that lacks so many offsets, perhaps none, and has told its files of its epoch, or is about to."""
@@ -80,9 +65,9 @@ class LedLog:
         self.leader = leader
         end = max(self.end - cut_off, self.log.log_start_offset)
         if end < self.end:
-            before = self.present()
+            before = set(self.log.present)
             self.log.truncate_to(end)
-            self.cut_off |= before.keys() - self.present().keys()
+            self.cut_off |= before - self.log.present.keys()
             self.cuts.append(self.end)
         if writes_its_epoch:
             self.write_epoch()
@@ -101,7 +86,7 @@ class LedLog:
     def expire(self, *, unlink: bool) -> None:
         """The broker's own retention, which does not ask what is stored."""
         if len(self.log.segments) > 1:
-            self.gone |= {key_of(batch): batch for batch in self.log.segments[0].batches}
+            self.gone |= {batch.key: batch for batch in self.log.segments[0].batches}
             before = self.log.epochs
             self.log.remove_oldest(unlink=unlink)
             self._old_epochs |= {epoch: start for epoch, start in before if start < self.log.log_start_offset}

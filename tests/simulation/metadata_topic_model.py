@@ -119,9 +119,11 @@ class Consumption:
         self._look()
 
     def _read(self, end: int) -> None:
+        if end <= self._read_to:
+            return
         places: Iterator[Source] = ((0, offset) for offset in range(self._read_to, end))
         self.store.apply_all(zip(self._topic.records[self._read_to : end], places, strict=True))
-        self._read_to = max(self._read_to, end)
+        self._read_to = end
 
     def read_to_end(self) -> bool:
         """False when nobody can tell where the end is."""

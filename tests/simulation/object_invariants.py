@@ -19,9 +19,9 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from rlm.lifecycle.release import NEVER, ClusterView
+from tests.kafka_log.log_writer import BatchKey
 from tests.simulation.agent_model import wall_ms_at
 from tests.simulation.invariants import Invariants
-from tests.simulation.led_log import BatchKey
 from tests.simulation.life_of_objects import GRACE_MS, TOPIC_GONE_MS, Cluster, LifeOfObjects
 from tests.simulation.seeded_storage import SeededStorage
 

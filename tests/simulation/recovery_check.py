@@ -21,7 +21,8 @@ from recovery.metadata_notes import NotedMetadata
 from recovery.restore import RestoredLog, RestoreJob, restore_logs
 from recovery.run_reader import RunReader
 from rlm.lifecycle.release import NEVER
-from tests.simulation.led_log import BatchKey, LedLog
+from tests.kafka_log.log_writer import BatchKey
+from tests.simulation.led_log import LedLog
 from tests.simulation.life_of_objects import Cluster
 from tests.simulation.metadata_topic_model import TopicModel
 from tests.simulation.seeded_storage import SeededStorage
@@ -100,7 +101,7 @@ def _check_whole(world: Surroundings, log: LedLog, found: dict[BatchKey, bytes],
     assert not cut, f"{cut[:5]} of {_name(log.partition)} are recovered, and were cut off"
     missing = [
         key
-        for key in log.present()
+        for key in log.log.present
         if key.base_offset >= wanted_from and key not in log.not_wanted and key not in found
     ]
     assert not missing, f"{missing[:5]} of {_name(log.partition)} are not recovered, {restored.gap}"

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Protocol
 
-from tests.kafka_log.log_writer import WrittenBatch
-from tests.simulation.led_log import BatchKey, key_of
+from tests.kafka_log.log_writer import BatchKey, WrittenBatch
 from tests.simulation.network import PROCESS
 from tests.simulation.replicas.controller_model import ControllerModel
 from tests.simulation.replicas.fetch_sessions import LeadersSession, SessionCache
@@ -218,7 +217,7 @@ class BrokerModel:
         batch = replica.files.append(records, payload)
         self.world.produced(replica, batch, before)
         if len(replica.leadership.isr) >= MIN_IN_SYNC:
-            replica.unacknowledged.append((replica.end, key_of(batch)))
+            replica.unacknowledged.append((replica.end, batch.key))
         self.advance(replica)
         self.appended(replica)
         return True

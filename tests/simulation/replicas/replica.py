@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tests.kafka_log.log_writer import WrittenBatch
-from tests.simulation.led_log import BatchKey, LedLog, key_of
+from tests.kafka_log.log_writer import BatchKey, WrittenBatch
+from tests.simulation.led_log import LedLog
 from tests.simulation.replicas.kafka_frames import EpochEnd
 
 NO_LEADER = 0
@@ -70,7 +70,7 @@ class Replica:
     def last_key(self) -> BatchKey | None:
         for segment in reversed(self.files.log.segments):
             if segment.batches:
-                return key_of(segment.batches[-1])
+                return segment.batches[-1].key
         return None
 
     def batches_from(self, offset: int) -> Iterator[WrittenBatch]:

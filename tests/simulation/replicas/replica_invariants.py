@@ -8,8 +8,7 @@ from metadata_topic.records.publishable import Publishable
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from replication.wire.link import LinkedResponse
 from rlm.write_path.uploaded_segment import UploadedSegment
-from tests.kafka_log.log_writer import WrittenBatch
-from tests.simulation.led_log import BatchKey, key_of
+from tests.kafka_log.log_writer import BatchKey, WrittenBatch
 from tests.simulation.replicas.agent_process import AgentProcess
 from tests.simulation.replicas.kafka_frames import Answered, FetchRequest, FetchResponse
 from tests.simulation.replicas.replica import Replica
@@ -91,7 +90,7 @@ class ReplicaInvariants:
 
     def produced(self, partition: int, batch: WrittenBatch, before: BatchKey | None) -> None:
         """A leader makes history."""
-        history, key = self._written[partition], key_of(batch)
+        history, key = self._written[partition], batch.key
         assert key not in history, f"{key} is written twice"
         history[key] = (batch.raw, set() if before is None else {before})
 
@@ -100,7 +99,7 @@ class ReplicaInvariants:
 
         But for what the leader has deleted: a follower that diverged there is not told of it.
         """
-        history, key = self._written[partition], key_of(batch)
+        history, key = self._written[partition], batch.key
         assert key in history, f"a follower has {key}, which no leader wrote"
         raw, known_before = history[key]
         assert raw == batch.raw, f"a follower has other bytes of {key}"
@@ -135,7 +134,7 @@ class ReplicaInvariants:
 
     def _lost(self, partition: int, leader: Replica, from_offset: int) -> list[BatchKey]:
         start = max(from_offset, leader.start)
-        had = {key_of(batch) for batch in leader.batches_from(start)}
+        had = {batch.key for batch in leader.batches_from(start)}
         return [key for key in self.acknowledged[partition] if key.base_offset >= start and key not in had]
 
     # Responses.
@@ -174,7 +173,7 @@ class ReplicaInvariants:
             for batch in replica.batches_from(max(looked_to, begins[number])):
                 if batch.last_offset >= below:
                     break
-                key = key_of(batch)
+                key = batch.key
                 assert key in self.stored[number] or _is_lost(agent, partition, key), (
                     f"{agent.name} tells {uploaded} of {number} as uploaded, without {key}"
                 )

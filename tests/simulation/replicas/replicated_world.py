@@ -11,9 +11,9 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.publishable import Publishable
 from replication.wire.metrics import ReplicationMetrics
 from rlm.write_path.uploaded_segment import UploadedSegment
-from tests.kafka_log.log_writer import WrittenBatch
+from tests.kafka_log.log_writer import BatchKey, WrittenBatch
 from tests.simulation.agent_model import AgentModel
-from tests.simulation.led_log import BatchKey, LedLog
+from tests.simulation.led_log import LedLog
 from tests.simulation.replicas.agent_process import AgentProcess
 from tests.simulation.replicas.broker_model import BrokerModel
 from tests.simulation.replicas.controller_model import ControllerModel
