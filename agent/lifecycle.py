@@ -77,7 +77,9 @@ def build_lifecycle(
         ClusterWatch(observer, wanted, kafka.topic_settings, wal_retention(settings), observed, wall_ms, threads),
         caretaking,
         _build_expiration(around, kept, kafka, planner, caretaking, is_under_way),
-        OrphanRounds(orphans, kept.publisher, caretaking.brokers, settings.orphans_heal_enable, metrics, threads),
+        OrphanRounds(
+            orphans, kept.publisher, caretaking.brokers, settings.orphans_heal_enable, metrics.orphan_search, threads
+        ),
     )
     intervals = LifecycleIntervals(
         settings.failover_check_interval_s,

@@ -75,6 +75,11 @@ class PlannedLog:
     def has_other_replicas(self) -> bool:
         return len(self.replicas.replicas) > 1
 
+    def restore_job(self, target: LogDirectoryTarget) -> RestoreJob:
+        """To be written there."""
+        place = target.building_place(self.topic, self.partition.partition)
+        return RestoreJob(self.partition, self.name, place, self.runs, self.plan, self.settings, self.rules)
+
 
 def plan_broker(
     broker: LostBroker, view: ClusterView, inventory: Inventory, selection: Selection, now_ms: int
@@ -139,18 +144,7 @@ def recover_broker(
         targets = [held.enter_context(LogDirectoryTarget(path, identities[path])) for path in broker.lost_log_dirs]
         stored = [log for log in planned if log.is_stored]
         placed = place_logs(stored, targets, view, broker.node_id)
-        jobs = [
-            RestoreJob(
-                log.partition,
-                log.name,
-                placed[log.partition].building_place(log.topic, log.partition.partition),
-                log.runs,
-                log.plan,
-                log.settings,
-                log.rules,
-            )
-            for log in stored
-        ]
+        jobs = [log.restore_job(placed[log.partition]) for log in stored]
         restored = restore_logs(
             jobs, reader, to_timestamp_ms=to_timestamp_ms, threads=threads, progress=progress, wall_ms=wall_ms
         )

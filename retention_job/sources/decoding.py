@@ -67,16 +67,8 @@ def _segment_rows(batch: SegmentBatch, record_id: Any, facts: ReleaseFacts) -> I
     if not len(batch.row):
         return
     ids = record_id[batch.row]
-    entries = batch.entries
-    of_segment = entries.block
-    count = entries.counts
-    topic_ids = _fixed_binary(entries.topic_ids).dictionary_encode()
-    codes = topic_ids.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    kept = facts.retention_of(topic_ids.dictionary.to_pylist(), codes, entries.partition, entries.last_offset)
-    retention = np.zeros(len(batch.row), dtype=np.int64)
-    filled = np.flatnonzero(count)
-    if len(filled):
-        retention[filled] = np.maximum.reduceat(kept, (np.cumsum(count) - count)[filled])
+    count = batch.entries.counts
+    retention = _retention_of_segments(batch, facts)
     representable = batch.broker_id <= _MAX_BROKER_ID
     yield rows(
         SEGMENT_ROW,
@@ -95,27 +87,46 @@ def _segment_rows(batch: SegmentBatch, record_id: Any, facts: ReleaseFacts) -> I
         },
     )
     # Only what was uploaded has places; a deletion's entries are a copy of what was told before.
+    of_segment = batch.entries.block
     chosen = (batch.state[of_segment] == 1) & representable[of_segment]
     if chosen.any():
-        of_segment = of_segment[chosen]
-        yield rows(
-            ENTRY_ROW,
-            len(of_segment),
-            {
-                "record_id": ids[of_segment],
-                "broker_id": batch.broker_id[of_segment],
-                "incarnation": batch.incarnation[of_segment],
-                "sequence": batch.sequence[of_segment],
-                "event_timestamp_ms": batch.event_timestamp_ms[of_segment],
-                "topic_id": _fixed_binary(entries.topic_ids[chosen]).cast(pa.binary()),
-                "partition": entries.partition[chosen],
-                "leader_epoch": entries.leader_epoch[chosen],
-                "first_offset": entries.first_offset[chosen],
-                "last_offset": entries.last_offset[chosen],
-                "start_position": entries.start_file_position[chosen],
-                "end_position": entries.end_file_position[chosen],
-            },
-        )
+        yield _entry_rows(batch, ids, chosen)
+
+
+def _retention_of_segments(batch: SegmentBatch, facts: ReleaseFacts) -> Any:
+    """The longest of each segment's entries; 0 where it has none."""
+    entries = batch.entries
+    topic_ids = _fixed_binary(entries.topic_ids).dictionary_encode()
+    codes = topic_ids.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    kept = facts.retention_of(topic_ids.dictionary.to_pylist(), codes, entries.partition, entries.last_offset)
+    retention = np.zeros(len(batch.row), dtype=np.int64)
+    filled = np.flatnonzero(entries.counts)
+    if len(filled):
+        retention[filled] = np.maximum.reduceat(kept, (np.cumsum(entries.counts) - entries.counts)[filled])
+    return retention
+
+
+def _entry_rows(batch: SegmentBatch, ids: Any, chosen: Any) -> pa.RecordBatch:
+    entries = batch.entries
+    of_segment = entries.block[chosen]
+    return rows(
+        ENTRY_ROW,
+        len(of_segment),
+        {
+            "record_id": ids[of_segment],
+            "broker_id": batch.broker_id[of_segment],
+            "incarnation": batch.incarnation[of_segment],
+            "sequence": batch.sequence[of_segment],
+            "event_timestamp_ms": batch.event_timestamp_ms[of_segment],
+            "topic_id": _fixed_binary(entries.topic_ids[chosen]).cast(pa.binary()),
+            "partition": entries.partition[chosen],
+            "leader_epoch": entries.leader_epoch[chosen],
+            "first_offset": entries.first_offset[chosen],
+            "last_offset": entries.last_offset[chosen],
+            "start_position": entries.start_file_position[chosen],
+            "end_position": entries.end_file_position[chosen],
+        },
+    )
 
 
 def _fixed_binary(ids: Any) -> pa.FixedSizeBinaryArray:

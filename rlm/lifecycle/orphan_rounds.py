@@ -12,7 +12,7 @@ from metadata_topic.records.publishable import Publishable
 from plugin.errors import RemoteStorageError
 from rlm.lifecycle.orphan_task import OrphanTask
 from rlm.lifecycle.orphans import Comparison, Kind, MetadataBehindError, skipped_because
-from rlm.write_path.metrics import LifecycleMetrics
+from rlm.write_path.metrics import OrphanMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +26,7 @@ class OrphanRounds:
         publisher: MetadataPublisher[Publishable],
         brokers: Callable[[], Collection[int]],
         heals: bool,
-        metrics: LifecycleMetrics,
+        metrics: OrphanMetrics,
         threads: Executor,
     ) -> None:
         self._task = task
@@ -46,7 +46,7 @@ class OrphanRounds:
                 if self._heals and comparison.disagreements:
                     await loop.run_in_executor(self._threads, self._task.heal, comparison, self._publisher)
         except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError) as error:
-            self._metrics.orphan_rounds_skipped.labels(skipped_because(error)).inc()
+            self._metrics.rounds_skipped.labels(skipped_because(error)).inc()
             log.warning("orphans_not_searched", error=str(error))
             return False
         self._tell(comparisons.values())
@@ -56,8 +56,8 @@ class OrphanRounds:
         for kind in Kind:
             count = sum(comparison.count(kind) for comparison in comparisons)
             waiting = sum(found.kind is kind for comparison in comparisons for found in comparison.waiting)
-            self._metrics.orphans_waiting.labels(kind.value).set(waiting)
-            self._metrics.orphans.labels(kind.value).set(count)
+            self._metrics.waiting.labels(kind.value).set(waiting)
+            self._metrics.found.labels(kind.value).set(count)
             if kind is Kind.LOST and count:
                 self._metrics.lost_segments.inc(count)
                 log.error("segments_lost", segments=count, reason="metadata knows them, the store does not have them")

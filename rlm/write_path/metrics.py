@@ -106,6 +106,35 @@ class ArchiveMetrics:
         )
 
 
+class OrphanMetrics:
+    """What the comparisons of object storage and metadata came to."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.found = Gauge(
+            "remote_wal_orphans",
+            "Disagreements of object storage and metadata in the last comparison",
+            ["kind"],
+            registry=registry,
+        )
+        self.waiting = Gauge(
+            "remote_wal_orphans_waiting",
+            "Those of them that nobody heals before their amount is confirmed",
+            ["kind"],
+            registry=registry,
+        )
+        self.rounds_skipped = Counter(
+            "remote_wal_orphan_rounds_skipped",
+            "Comparisons of object storage and metadata that were given up",
+            ["reason"],
+            registry=registry,
+        )
+        self.lost_segments = Counter(
+            "remote_wal_lost_segments",
+            "Combined segments that metadata knew as stored, and that are not there",
+            registry=registry,
+        )
+
+
 class LifecycleMetrics:
     """Counters of what becomes of combined segments after their upload."""
 
@@ -145,29 +174,7 @@ class LifecycleMetrics:
             "Partitions of the cluster whose objects are kept beyond the WAL's retention, as a replica is not in sync",
             registry=registry,
         )
-        self.orphans = Gauge(
-            "remote_wal_orphans",
-            "Disagreements of object storage and metadata in the last comparison",
-            ["kind"],
-            registry=registry,
-        )
-        self.orphans_waiting = Gauge(
-            "remote_wal_orphans_waiting",
-            "Those of them that nobody heals before their amount is confirmed",
-            ["kind"],
-            registry=registry,
-        )
-        self.orphan_rounds_skipped = Counter(
-            "remote_wal_orphan_rounds_skipped",
-            "Comparisons of object storage and metadata that were given up",
-            ["reason"],
-            registry=registry,
-        )
-        self.lost_segments = Counter(
-            "remote_wal_lost_segments",
-            "Combined segments that metadata knew as stored, and that are not there",
-            registry=registry,
-        )
+        self.orphan_search = OrphanMetrics(registry)
         self.metadata_topic_problems = Gauge(
             "remote_wal_metadata_topic_problems",
             "Settings of the metadata topic by which it forgets objects before they go",
