@@ -130,8 +130,6 @@ class LogPlan:
     """What ends the log before its time."""
     declared_gaps: tuple[Gap, ...] = ()
     """Offsets within the log that are missing, as was declared."""
-    unused_runs: int = 0
-    """Runs of which nothing is needed: copies, overwritten ones, leftovers."""
 
     @property
     def size_bytes(self) -> int:
@@ -177,10 +175,6 @@ class LogRuns:
         }
         self._known_end = max(self._reached.values(), default=0)
 
-    @property
-    def run_count(self) -> int:
-        return sum(map(len, self._runs.values()))
-
     def without(self, unreadable: Container[StoredRun]) -> "LogRuns":
         """The same, where these are known and cannot be read."""
         readable = copy(self)
@@ -216,7 +210,7 @@ class LogRuns:
         behind = next((one[0].first_offset for one in stretches if one[0].first_offset > end), self._known_end)
         gap = Gap(end, behind) if behind > end and not _is_within((end, behind), declared) else None
         epochs = self._epochs_between(start, end, is_natural_end=gap is None)
-        return LogPlan(tuple(chosen), start, end, epochs, gap, missing, self.run_count - len(chosen))
+        return LogPlan(tuple(chosen), start, end, epochs, gap, missing)
 
     def _behind_released(
         self, stretches: Sequence[Sequence[Extent]], rules: PlanRules, declared: Sequence[OffsetRange]
@@ -248,7 +242,7 @@ class LogRuns:
         start = rules.start_offset if rules.start_offset is not None else self._known_end
         gap = Gap(start, next_offset) if start < next_offset else None
         epochs = () if gap else self._epochs_between(start, start, is_natural_end=True)
-        return LogPlan((), start, start, epochs, gap, unused_runs=self.run_count)
+        return LogPlan((), start, start, epochs, gap)
 
     def _epoch_ranges(self) -> Iterator[tuple[EpochStart, int]]:
         """Each epoch of the log with the offset behind its last one."""

@@ -107,7 +107,6 @@ class Choice:
     interval_ms: int
     buckets: int
     usd_per_month: float
-    linked_brokers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +128,7 @@ def choices(loads: Sequence[BrokerLoad], prices: PriceTable) -> Choices | None:
     for buckets in BUCKETS:
         for interval_ms in INTERVALS_MS:
             costs = [replication_usd(_workload(load, interval_ms, buckets), prices) for load in loads]
-            linked = sum(is_linked for _, is_linked in costs)
-            computed.append(Choice(interval_ms, buckets, sum(usd for usd, _ in costs), linked))
+            computed.append(Choice(interval_ms, buckets, sum(usd for usd, _ in costs)))
     cheapest = min(computed, key=lambda choice: choice.usd_per_month)
     near = [
         choice

@@ -127,11 +127,6 @@ class ExpirationPlanner:
         """By what the tier holds now."""
         self._judge = ReleaseJudge(self._view, self._tier)
 
-    @property
-    def deleting(self) -> int:
-        """Objects whose deletion was started."""
-        return len(self._deletions)
-
     # Which deletions to start.
 
     def scan(

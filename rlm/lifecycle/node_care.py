@@ -42,10 +42,6 @@ class NodeCare:
         self._takeover_ms = takeover_ms
         self._missing_since_ms: dict[int, int] = {}
 
-    def first_registration(self) -> NodeRegistration:
-        """To be published before anything else."""
-        return self._own
-
     def registrations_due(self, living: Collection[int], now_ms: int) -> list[NodeRegistration]:
         """What to publish now; `living` are the brokers in the cluster, in an answer that is complete."""
         own_id = self._own.broker_id

@@ -21,7 +21,6 @@ class Release(StrEnum):
     TIERED = "tiered"
     EXPIRED = "expired"
     UNCOMMITTED = "uncommitted"
-    ORPHAN = "orphan"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,8 +78,6 @@ class AppendWatcher:
         self._watches: dict[TopicIdPartition, int] = {}
         self._changed: set[TopicIdPartition] = set()
         """Whose directory may have seen more than appends since its log was last read to the end."""
-        self.unwatched = 0
-        """Directories that the kernel would not watch (fs.inotify.max_user_watches): seen at the process interval."""
 
     def listen(self, appended: Callable[[TopicIdPartition], None]) -> None:
         """Call `appended` from now on, as appends come."""
@@ -128,7 +126,6 @@ class AppendWatcher:
         except FileNotFoundError:
             return
         except OSError as error:
-            self.unwatched += 1
             log.warning("append_watch_refused", directory=str(directory), error=str(error))
             return
         self._partitions[watch] = partition

@@ -88,7 +88,7 @@ def test_without_the_metadata_topic_the_new_leaders_first_upload_cuts_the_old_on
 def test_a_stale_leaders_late_upload_is_not_taken() -> None:
     plan = LogRuns([run(3, 0, 9, 1), run(4, 6, 8, 2), run(3, 10, 20, 3)]).plan(NO_RULES)
 
-    assert (plan.end_offset, plan.unused_runs) == (9, 1)
+    assert [(extent.first_offset, extent.last_offset) for extent in plan.extents] == [(0, 5), (6, 8)]
 
 
 def test_an_epoch_that_was_overwritten_as_a_whole_is_not_in_the_checkpoint() -> None:
@@ -108,7 +108,7 @@ def test_leftovers_older_than_the_retention_do_not_end_the_log() -> None:
     stored = LogRuns([leftover, run(1, 50, 59, 2, written_ms=900), run(1, 60, 69, 3, written_ms=950)])
 
     plan = stored.plan(PlanRules(retention_horizon_ms=500))
-    assert (plan.start_offset, plan.end_offset, plan.gap, plan.unused_runs) == (50, 70, None, 1)
+    assert (plan.start_offset, plan.end_offset, plan.gap, len(plan.extents)) == (50, 70, None, 2)
 
     unexpired = stored.plan(PlanRules(retention_horizon_ms=50))
     assert (unexpired.end_offset, unexpired.gap) == (10, Gap(10, 50))

@@ -24,7 +24,7 @@ def care(topic: TopicOfOnePartition, broker_id: int, incarnation: int) -> NodeCa
 def test_a_caretaker_takes_over_and_gives_back_when_the_broker_returns_with_a_new_incarnation() -> None:
     topic = TopicOfOnePartition()
     for broker_id in (1, 2):
-        publish_registration(topic, care(topic, broker_id, 10).first_registration(), 0)
+        publish_registration(topic, NodeRegistration(broker_id, 10, broker_id), 0)
     first = care(topic, 1, 10)
     assert first.registrations_due([1], 0) == []
     [due] = first.registrations_due([1], 1000)
@@ -34,14 +34,14 @@ def test_a_caretaker_takes_over_and_gives_back_when_the_broker_returns_with_a_ne
     assert topic.store.caretaker_of(2) == 1
 
     returned = care(topic, 2, 11)
-    publish_registration(topic, returned.first_registration(), 2000)
+    publish_registration(topic, NodeRegistration(2, 11, 2), 2000)
     assert returned.brokers_in_care() == {2}
     assert first.brokers_in_care() == {1}
 
 
 def test_what_an_older_incarnation_still_publishes_is_refused_and_its_object_an_orphan() -> None:
     topic = TopicOfOnePartition()
-    publish_registration(topic, care(topic, 1, 11).first_registration(), 0)
+    publish_registration(topic, NodeRegistration(1, 11, 1), 0)
     segment_id = CombinedSegmentId(1, 10, 0)
     state = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
     topic.publish(RemoteWalCombinedLogSegmentMetadata(segment_id, (), state, 0, 100))

@@ -271,7 +271,7 @@ def test_a_failed_deletion_backs_off_and_one_that_another_agent_finished_is_let_
         assert longest / 2 <= pause <= longest
     rig.store.apply(record(0, DELETED))
     assert rig.planner.due(now_ms, 10) == []
-    assert rig.planner.deleting == 0
+    assert not rig.planner.is_being_deleted(segment_id)
 
 
 def test_the_guard_holds_an_object_whose_retention_was_raised_meanwhile() -> None:

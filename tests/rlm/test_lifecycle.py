@@ -390,7 +390,7 @@ async def test_while_the_store_reads_late_nothing_is_deleted_twice_and_nothing_i
     for record in world.topic:
         agent.store.apply(record)
     await agent.expiration.run_once()
-    assert agent.planner.deleting == 0
+    assert not agent.planner.is_being_deleted(CombinedSegmentId(BROKER, world.incarnation, 0))
     agent.close()
 
 
