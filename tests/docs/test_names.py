@@ -126,7 +126,9 @@ def _is_there(name: str) -> bool:
 
 def _false_names(text: str) -> list[str]:
     spans = re.findall(r"`+([^`]+)`+", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
-    words = (re.sub(r"(=|\{|::|\().*", "", word.strip(",;:()[]\"'…|")) for span in spans for word in span.split())
+    words = (
+        re.sub(r"(=|\{|::|\().*", "", word.strip(",;()[]\"'…|")).strip(":") for span in spans for word in span.split()
+    )
     names = (word for word in words if OPTION.match(word) or PATH.match(word) or NAME.match(word))
     return [name for name in names if not _is_there(name)]
 
