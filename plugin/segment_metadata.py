@@ -7,7 +7,7 @@ from the object's first byte, and ranges are half open: [start_file_position, en
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from kafka_log.topic_partition import TopicIdPartition
 
@@ -57,6 +57,10 @@ class CombinedSegmentId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.broker_id}-{self.incarnation:012x}-{self.sequence:012x}"
+
+
+CUSTOM_METADATA_MAX_BYTES: Final = 1024
+"""So much a storage manager may say of an object."""
 
 
 @dataclass(frozen=True, slots=True)

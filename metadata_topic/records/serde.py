@@ -67,6 +67,7 @@ from metadata_topic.records.records import (
 )
 from plugin import entry_columns
 from plugin.segment_metadata import (
+    CUSTOM_METADATA_MAX_BYTES,
     UNKNOWN_POSITION,
     CombinedSegmentId,
     RemoteLogSegmentState,
@@ -92,7 +93,6 @@ _NODE_KEY: Final = b"rwm:node:"
 _TOPIC_KEY: Final = b"rwm:topic"
 _ID_BYTES: Final = 16
 
-CUSTOM_METADATA_MAX_BYTES: Final = 1024
 """KIP-405 caps custom metadata too (remote.log.metadata.custom.metadata.max.bytes), so that none fills the
 topic.
 """

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metadata_topic.records.record_fields import FORMAT_VERSION
-from metadata_topic.records.serde import COMBINED_SEGMENT, CUSTOM_METADATA_MAX_BYTES, REBUILT_SEGMENT
+from metadata_topic.records.serde import COMBINED_SEGMENT, REBUILT_SEGMENT
 from plugin.entry_column_batches import PADDING_BYTES, Bools, EntryBatch, Ints, decode_blocks, gather
-from plugin.segment_metadata import UNKNOWN_POSITION, RemoteLogSegmentState
+from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES, UNKNOWN_POSITION, RemoteLogSegmentState
 
 _KEY_FIELDS: Final = [
     ("broker_id", ">u4"),

@@ -44,13 +44,15 @@ class CatchUpReads:
         self._pool = pool(limits.threads, "catch-up-read")
         self._closed = False
 
-    def read_ahead(self, object_id: StoredObjectId, ranges: tuple[tuple[int, int], ...]) -> None:
+    def read_ahead(
+        self, object_id: StoredObjectId, ranges: tuple[tuple[int, int], ...], custom_metadata: bytes = b""
+    ) -> None:
         """These ranges will be asked for soon. A hint, let go where it does not fit."""
         for start, end in chain.from_iterable(self._cache.ranges.missing(object_id, *wanted) for wanted in ranges):
             if not self._quota.has_room(end - start):
                 self._metrics.fault("catch_up_over_budget")
                 return
-            refusal = self._plan(object_id, start, end)
+            refusal = self._plan(object_id, start, end, custom_metadata)
             if refusal is not None:
                 self._metrics.fault(f"catch_up_{refusal}")
                 return
@@ -58,17 +60,21 @@ class CatchUpReads:
     async def fetch_all(self, links: Sequence[SegmentLink]) -> list[memoryview]:
         """The links' bytes. Raises HydrationError."""
         missing: defaultdict[StoredObjectId, list[tuple[int, int]]] = defaultdict(list)
+        custom_metadata = {link.object_id: link.custom_metadata for link in links}
         for link in links:
             missing[link.object_id] += self._cache.ranges.missing(
                 link.object_id, link.start_position, link.end_position
             )
         for object_id, wanted in missing.items():
             for start, end in coalesce_ranges(wanted, max_gap_bytes=0, max_ranges=math.inf):
-                refusal = self._plan(object_id, start, end)
+                refusal = self._plan(object_id, start, end, custom_metadata[object_id])
                 if refusal is not None:
                     raise HydrationError(refusal, "the bytes are not read now")
         return await asyncio.gather(
-            *(self._cache.fetch(link.object_id, link.start_position, link.end_position) for link in links)
+            *(
+                self._cache.fetch(link.object_id, link.start_position, link.end_position, link.custom_metadata)
+                for link in links
+            )
         )
 
     def close(self) -> None:
@@ -76,17 +82,17 @@ class CatchUpReads:
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _plan(self, object_id: StoredObjectId, start: int, end: int) -> str | None:
+    def _plan(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes) -> str | None:
         """Have the range read when the quota lets it; or why not."""
         now_s, size = self._clock(), end - start
         if self._quota.is_spent(now_s):
             return "over_quota"
-        if not self._cache.may_read(object_id, now_s):
-            return "breaker_open"
+        if (refusal := self._cache.refusal(object_id, custom_metadata)) is not None:
+            return refusal
         wait_s = self._quota.plan(size, now_s)
         self._metrics.catch_up.read_bytes.inc(size)
         self._metrics.catch_up.wait_seconds.inc(wait_s)
-        wanted = self._cache.ranges.reading(object_id, start, end)
+        wanted = self._cache.ranges.reading(object_id, start, end, custom_metadata)
         if wait_s > 0:
             asyncio.get_running_loop().call_later(wait_s, self._begin, wanted)
         else:

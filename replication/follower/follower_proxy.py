@@ -204,6 +204,8 @@ class _FollowerRelay:
         self._channel = PeerChannel(leader)
         self._spliced_at_s: float | None = None
         self._links_are_paused = False
+        self._newest: bytes | None = None
+        """The custom metadata of the leader's newest object; None before one was announced."""
         self._held_bytes = 0
         """Taken from the budget for messages that are queued, and for what is put together now."""
         self._passing_bytes = 0
@@ -217,8 +219,6 @@ class _FollowerRelay:
         """Until either side ends. Only an unexpected error is raised."""
         hydration = self._context.hydration
         hydration.on_breaker_change.append(self._breaker_changed)
-        if hydration.segments.breaker.is_open:
-            self._breaker_changed(is_open=True)
         self._tell_links()
         try:
             await run_until_one_ends(self._relay_requests(), self._receive(), self._relay_responses())
@@ -271,9 +271,10 @@ class _FollowerRelay:
         decode = Announcement.decode_archive if kind is MessageKind.READ_ARCHIVE_AHEAD else Announcement.decode
         announcement = decode(body)
         if kind is MessageKind.ANNOUNCE:
-            self._context.hydration.announce(announcement.object_id, announcement.ranges)
+            self._newest = announcement.custom_metadata
+            self._context.hydration.announce(announcement.object_id, announcement.ranges, self._newest)
         else:
-            self._context.catch_up.read_ahead(announcement.object_id, announcement.ranges)
+            self._context.catch_up.read_ahead(announcement.object_id, announcement.ranges, announcement.custom_metadata)
 
     async def _relay_responses(self) -> None:
         while (message := await self._responses.get()) is not None:
@@ -343,7 +344,7 @@ class _FollowerRelay:
                     return splice(response, await fetch_all(links))
         except TimeoutError as error:
             if not is_old:  # large reads that take their time are no sign of a store that fails
-                self._context.hydration.timed_out()
+                self._context.hydration.timed_out(self._context.hydration.not_there(links))
             raise HydrationError("timeout", "object storage did not answer in time") from error
 
     async def _ask_inline(self, reason: str, detail: str) -> None:
@@ -353,13 +354,12 @@ class _FollowerRelay:
         self._channel.send(MessageKind.INLINE_REQUEST, encode_inline_request(self._asked_last))
         await self._leader.drain()
 
-    def _breaker_changed(self, is_open: bool) -> None:
-        log.warning("hydration_paused" if is_open else "hydration_resumed")
+    def _breaker_changed(self, _is_open: bool) -> None:
         self._tell_links()
 
     def _tell_links(self) -> None:
         """Tell the leader's agent whether to send links, when that has changed."""
-        paused = self._context.hydration.segments.breaker.is_open or self._defects.links_rest
+        paused = self._context.hydration.is_given_up(self._newest) or self._defects.links_rest
         if paused is not self._links_are_paused:
             self._links_are_paused = paused
             with contextlib.suppress(ConnectionError):

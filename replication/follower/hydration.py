@@ -1,30 +1,37 @@
 """Fetches ranges of stored objects for the follower's side, each byte once, ahead of need where announced.
 
-What is there, on its way, or waited for is in the `RangeCache`; how an object is read, and whether its store is asked
-at all, is for its tier's reader to say (`replication.follower.tier_reader`). Memory is bounded: announcements beyond
-half of the cache are let go, as they are only hints. A follower's Fetch that waits for a range waits here as in
-KIP-405's purgatory, with the caller's deadline; the retries are the storage manager's.
+What is there, on its way, or waited for is in the `RangeCache`; how an object is read, and whether the place where it
+is may be asked at all, is for that place's reader to say (`replication.follower.tier_reader`). The storage manager says
+by an object's custom metadata which place that is; what is in a place that it does not know is not read.
 
-Used from the event loop alone; reads run in the pool of `remote.wal.hydration.thread.pool.size` threads, or in one that
-the caller names (`replication.follower.catch_up_reads`).
+Memory is bounded: announcements beyond half of the cache are let go, as they are only hints. A follower's Fetch that
+waits for a range waits here as in KIP-405's purgatory, with the caller's deadline; the retries are the storage
+manager's.
+
+Used from the event loop alone; reads run in `remote.wal.hydration.thread.pool.size` threads for each place, or in a
+pool that the caller names (`replication.follower.catch_up_reads`).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+
+import structlog
 
 from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
-from plugin.errors import RemoteStorageError, defect_site, failure_label
+from plugin.errors import RemoteStorageError, UnknownBucketError, defect_site, failure_label
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from replication.follower.range_cache import CachedRange, RangeCache, RangeWait
-from replication.follower.tier_reader import ArchiveReads, TierReader, archive_reader
+from replication.follower.tier_reader import ArchiveReads, TierReader, archive_fetch, archive_told, segment_fetch
 from replication.wire.circuit_breaker import BreakerLimits
+from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import StageTimes
+
+log = structlog.get_logger(__name__)
 
 
 class HydrationError(Exception):
@@ -61,18 +68,22 @@ class HydrationCache:
         self._stage_times = stage_times
         self._metrics = metrics
         self._clock = clock
-        self._pool = pool(limits.threads, "hydration")
+        self._make_pool = partial(pool, limits.threads, "hydration")
         self._max_in_flight_bytes = limits.cache_bytes // 2
-        self.segments = TierReader(storage.fetch_log_segment, limits.breaker, self._segments_changed)
-        self.archive = archive_reader(archive, limits.breaker, metrics)
+        self._storage = storage
+        self._breaker = limits.breaker
+        self._segments: dict[str, TierReader] = {}
+        self.archive = TierReader(archive_fetch(archive), limits.breaker, archive_told(metrics), self._make_pool())
         self._waiting: dict[RangeWait, asyncio.Future[memoryview]] = {}
         self.ranges = RangeCache(limits.cache_bytes)
         self.in_flight_bytes = 0
         """Of reads in the pool for what is new."""
         self.on_breaker_change: list[Callable[[bool], None]] = []
-        """Called with True when the combined segments' store is given up for a while, with False when it answers."""
+        """Called with True when a place of combined segments is given up for a while, with False when it answers."""
 
-    def announce(self, object_id: StoredObjectId, ranges: tuple[tuple[int, int], ...]) -> None:
+    def announce(
+        self, object_id: StoredObjectId, ranges: tuple[tuple[int, int], ...], custom_metadata: bytes = b""
+    ) -> None:
         """These ranges will be asked for soon. While storage fails, one of them is the probe."""
         for start, end in ranges:
             if not self.ranges.missing(object_id, start, end):
@@ -80,21 +91,40 @@ class HydrationCache:
             if self.in_flight_bytes + end - start > self._max_in_flight_bytes:
                 self._metrics.fault("announcement_over_budget")
                 return
-            if not self.may_read(object_id, self._clock()):
+            if self.refusal(object_id, custom_metadata) is not None:
                 return
-            self._fetch(object_id, start, end)
+            self._fetch(object_id, start, end, custom_metadata)
 
-    def may_read(self, object_id: StoredObjectId, now_s: float) -> bool:
-        """Whether the object's store is to be asked now; while it fails, now and then, as a probe."""
-        return self._tier_of(object_id).breaker.allows(now_s)
+    def refusal(self, object_id: StoredObjectId, custom_metadata: bytes) -> str | None:
+        """Why the object is not read now; None where its place is to be asked: while it fails, now and then."""
+        tier = self.tier_of(object_id, custom_metadata)
+        if tier is None:
+            return UnknownBucketError.label
+        return None if tier.breaker.allows(self._clock()) else "breaker_open"
 
-    async def fetch(self, object_id: StoredObjectId, start: int, end: int) -> memoryview:
+    def is_given_up(self, custom_metadata: bytes | None) -> bool:
+        """Whether combined segments with this custom metadata cannot be had for now: no links to them are wanted.
+
+        None for what no segment was seen of yet.
+        """
+        place = self._storage.place_of(custom_metadata or b"")
+        if place is None:
+            return custom_metadata is not None
+        return place in self._segments and self._segments[place].breaker.is_open
+
+    @property
+    def given_up(self) -> list[str]:
+        """Places of combined segments that failed repeatedly, and are left alone for a while."""
+        return sorted(place for place, tier in self._segments.items() if tier.breaker.is_open)
+
+    async def fetch(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes = b"") -> memoryview:
         """The bytes [start, end) of an object. Raises HydrationError."""
         found = self.ranges.covering(object_id, start, end)
         if not found:
-            if not self.may_read(object_id, self._clock()):
-                raise HydrationError("breaker_open", "object storage failed repeatedly and is left alone for a while")
-            found = [self._fetch(object_id, start, end)]
+            refusal = self.refusal(object_id, custom_metadata)
+            if refusal is not None:
+                raise HydrationError(refusal, "the place where the object is failed repeatedly, or is not known here")
+            found = [self._fetch(object_id, start, end, custom_metadata)]
         wait = RangeWait(start, end, found)
         if wait.is_over:
             return wait.data()
@@ -111,35 +141,51 @@ class HydrationCache:
         """Forget an object whose bytes proved wrong, so that the next fetch reads it anew."""
         self.ranges.discard(object_id)
 
-    def timed_out(self) -> None:
-        """A caller gave up waiting: as good as a failure."""
-        self.segments.failed(self._clock())
+    def not_there(self, links: Iterable[SegmentLink]) -> list[tuple[StoredObjectId, bytes]]:
+        """Whose bytes were not read yet."""
+        return [
+            (link.object_id, link.custom_metadata)
+            for link in links
+            if any(
+                one.data is None for one in self.ranges.covering(link.object_id, link.start_position, link.end_position)
+            )
+        ]
+
+    def timed_out(self, waited_for: Iterable[tuple[StoredObjectId, bytes]]) -> None:
+        """A caller gave up waiting for objects with such custom metadata: as good as a failure of their places."""
+        tiers = {id(tier): tier for one in waited_for if (tier := self.tier_of(*one)) is not None}
+        for tier in tiers.values():
+            tier.failed(self._clock())
 
     def close(self) -> None:
         """Fetches under way are abandoned."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for tier in (self.archive, *self._segments.values()):
+            tier.pool.shutdown(wait=False, cancel_futures=True)
 
-    def _fetch(self, object_id: StoredObjectId, start: int, end: int) -> CachedRange:
-        wanted = self.ranges.reading(object_id, start, end)
+    def _fetch(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes) -> CachedRange:
+        wanted = self.ranges.reading(object_id, start, end, custom_metadata)
         self.in_flight_bytes += end - start
-        self.read(wanted, self._pool, self._not_in_flight)
+        self.read(wanted, None, self._not_in_flight)
         return wanted
 
     def _not_in_flight(self, size: int) -> None:
         self.in_flight_bytes -= size
 
-    def read(self, wanted: CachedRange, pool: Executor, ended: Callable[[int], None]) -> None:
-        """Read what is on record as being read; `ended` is told of its bytes."""
-        tier = self._tier_of(wanted.object_id)
-        reading = asyncio.get_running_loop().run_in_executor(
-            pool, tier.read, wanted.object_id, wanted.start, wanted.end
-        )
+    def read(self, wanted: CachedRange, pool: Executor | None, ended: Callable[[int], None]) -> None:
+        """Read what is on record as being read, which was not refused; `ended` is told of its bytes.
+
+        `pool` is None for the place's own.
+        """
+        tier = self.tier_of(wanted.object_id, wanted.custom_metadata)
+        if tier is None:
+            raise ValueError(f"{wanted.object_id} is in no place that is known")
+        reading = asyncio.get_running_loop().run_in_executor(pool or tier.pool, tier.read, wanted)
         reading.add_done_callback(partial(self._was_read, wanted, tier, self._clock(), ended))
 
     def _was_read(
         self,
         wanted: CachedRange,
-        tier: TierReader[Any],
+        tier: TierReader,
         started_s: float,
         ended: Callable[[int], None],
         reading: asyncio.Future[bytes],
@@ -169,9 +215,19 @@ class HydrationCache:
         found = (self._waiting.get(wait) for wait in waits)
         return [future for future in found if future is not None and not future.done()]
 
-    def _tier_of(self, object_id: StoredObjectId) -> TierReader[Any]:
-        return self.archive if isinstance(object_id, ArchiveObjectId) else self.segments
+    def tier_of(self, object_id: StoredObjectId, custom_metadata: bytes = b"") -> TierReader | None:
+        """What reads where the object is; None where that is not known."""
+        if isinstance(object_id, ArchiveObjectId):
+            return self.archive
+        place = self._storage.place_of(custom_metadata)
+        if place is None:
+            return None
+        if place not in self._segments:
+            fetch, changed = segment_fetch(self._storage), partial(self._changed, place)
+            self._segments[place] = TierReader(fetch, self._breaker, changed, self._make_pool())
+        return self._segments[place]
 
-    def _segments_changed(self, is_open: bool) -> None:
+    def _changed(self, place: str, is_open: bool) -> None:
+        log.warning("hydration_paused" if is_open else "hydration_resumed", bucket=place or None)
         for callback in list(self.on_breaker_change):
             callback(is_open)

@@ -29,7 +29,10 @@ async def fetch_links(cache: HydrationCache, links: Sequence[SegmentLink]) -> li
     for link in links:
         wanted[link.object_id].append((link.start_position, link.end_position))
     reads = [(object_id, each) for object_id, ranges in wanted.items() for each in _reads(cache, object_id, ranges)]
-    fetched = await asyncio.gather(*(cache.fetch(object_id, *each) for object_id, each in reads))
+    custom_metadata = {link.object_id: link.custom_metadata for link in links}
+    fetched = await asyncio.gather(
+        *(cache.fetch(object_id, *each, custom_metadata[object_id]) for object_id, each in reads)
+    )
     found: defaultdict[StoredObjectId, list[tuple[int, memoryview]]] = defaultdict(list)
     for (object_id, (start, _)), data in zip(reads, fetched, strict=True):
         found[object_id].append((start, data))

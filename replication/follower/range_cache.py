@@ -24,6 +24,8 @@ class CachedRange:
     end: int
     data: bytes | None = None
     waiting: list["RangeWait"] = field(default_factory=list)
+    custom_metadata: bytes = b""
+    """The object's, by which its storage manager finds it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,9 +77,9 @@ class RangeCache:
             start = max(start, known.end)
         return [*parts, (start, end)] if start < end else parts
 
-    def reading(self, object_id: StoredObjectId, start: int, end: int) -> CachedRange:
+    def reading(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes = b"") -> CachedRange:
         """The range is being read from now on; `arrived` or `failed` must follow."""
-        wanted = CachedRange(object_id, start, end)
+        wanted = CachedRange(object_id, start, end, custom_metadata=custom_metadata)
         self._objects.setdefault(object_id, []).append(wanted)
         return wanted
 

@@ -1,25 +1,27 @@
-"""One tier that followers read from: how a range is read there, and whether it is to be asked at all.
+"""One place that followers read from: how a range is read there, and whether it is to be asked at all.
 
-Combined segments are in one store, archive objects in another, which may fail, or be missing here, while the other
-answers. So each tier has a circuit breaker of its own: while the archive's is open, links to archive objects are
-refused at once, and a response that names one comes inline, whole; responses that name combined segments alone are read
-as ever. The leaders' agents are not told of it, as they are of the other one.
+Combined segments are in one store, or in a bucket of each zone; archive objects are in another store. Each of these may
+fail, or be missing here, while the others answer. So each has a circuit breaker and threads of its own: while it is
+given up, links to what it has are refused at once, and a response that names one comes inline, whole; responses that
+name other places alone are read as ever. Of a place of combined segments the leaders' agents are told that write there.
 """
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from concurrent.futures import Executor
+from typing import Protocol
 
 import structlog
 
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError
-from plugin.segment_metadata import CombinedSegmentId
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from replication.follower.range_cache import CachedRange
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.metrics import ReplicationMetrics
 
 log = structlog.get_logger(__name__)
 
-ObjectId = TypeVar("ObjectId", CombinedSegmentId, ArchiveObjectId)
+Fetch = Callable[[CachedRange], bytes]
 
 
 class ArchiveReads(Protocol):
@@ -28,23 +30,22 @@ class ArchiveReads(Protocol):
     def fetch(self, object_id: ArchiveObjectId, start_position: int, end_position: int) -> bytes: ...
 
 
-class TierReader(Generic[ObjectId]):
-    """Reads of one tier. All but `read` is for the event loop alone."""
+class TierReader:
+    """Reads of one place. All but `read` is for the event loop alone."""
 
     def __init__(
-        self,
-        fetch: Callable[[ObjectId, int, int], bytes],
-        limits: BreakerLimits,
-        on_breaker_change: Callable[[bool], None],
+        self, fetch: Fetch, limits: BreakerLimits, on_breaker_change: Callable[[bool], None], pool: Executor
     ) -> None:
-        """`on_breaker_change` is told True when the tier is given up for a while, False when it answers again."""
-        self._fetch: Callable[[ObjectId, int, int], bytes] = fetch
+        """`on_breaker_change` is told True when the place is given up for a while, False when it answers again."""
+        self._fetch = fetch
         self._on_breaker_change = on_breaker_change
         self.breaker = CircuitBreaker(limits)
+        self.pool = pool
+        """For reads of what is new."""
 
-    def read(self, object_id: ObjectId, start: int, end: int) -> bytes:
-        """The bytes [start, end). On a thread. Raises RemoteStorageError, and whatever a backend's defect may be."""
-        data = self._fetch(object_id, start, end)
+    def read(self, wanted: CachedRange) -> bytes:
+        """The range's bytes. On a thread. Raises RemoteStorageError, and whatever a backend's defect may be."""
+        data = self._fetch(wanted)
         if not isinstance(data, bytes):
             raise TypeError("a storage manager gives bytes")
         return data
@@ -62,21 +63,38 @@ class TierReader(Generic[ObjectId]):
             self._on_breaker_change(True)
 
 
-def archive_reader(
-    archive: Callable[[], ArchiveReads | None], limits: BreakerLimits, metrics: ReplicationMetrics
-) -> TierReader[ArchiveObjectId]:
+def segment_fetch(storage: RemoteWalStorageManager) -> Fetch:
+    """Of combined segments."""
+
+    def fetch(wanted: CachedRange) -> bytes:
+        if isinstance(wanted.object_id, ArchiveObjectId):
+            raise TypeError("an archive object is in the archive")
+        return storage.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, wanted.custom_metadata)
+
+    return fetch
+
+
+def archive_fetch(archive: Callable[[], ArchiveReads | None]) -> Fetch:
     """Of archive objects, whose store `archive` gives as soon as it is there."""
 
-    def fetch(object_id: ArchiveObjectId, start: int, end: int) -> bytes:
+    def fetch(wanted: CachedRange) -> bytes:
+        if not isinstance(wanted.object_id, ArchiveObjectId):
+            raise TypeError("a combined segment is not in the archive")
         store = archive()
         if store is None:
             why = "this agent has no archive, or its store has not answered yet"
-            raise RemoteStorageError("fetch", str(object_id), why, label="no_archive")
-        return store.fetch(object_id, start, end)
+            raise RemoteStorageError("fetch", str(wanted.object_id), why, label="no_archive")
+        return store.fetch(wanted.object_id, wanted.start, wanted.end)
+
+    return fetch
+
+
+def archive_told(metrics: ReplicationMetrics) -> Callable[[bool], None]:
+    """Counts and tells that the archive is given up, or answers again."""
 
     def changed(is_open: bool) -> None:
         event = "archive_reads_paused" if is_open else "archive_reads_resumed"
         metrics.fault(event)
         log.warning(event)
 
-    return TierReader(fetch, limits, changed)
+    return changed

@@ -30,8 +30,8 @@ log = structlog.get_logger(__name__)
 _THREADS = 1
 """The log is read from the page cache, where the broker's own read has just put it, or from one disk."""
 
-Announce = Callable[[StoredObjectId, list[tuple[int, int]]], None]
-"""Tell the follower's agent that it will be given links to these ranges."""
+Announce = Callable[[StoredObjectId, list[tuple[int, int]], bytes], None]
+"""Tell the follower's agent that it will be given links to these ranges of an object with this custom metadata."""
 
 
 class CatchUp:
@@ -98,8 +98,9 @@ class FollowerCatchUp:
             self._shared.metrics.fault("catch_up_log_unreadable")
             log.warning("catch_up_log_unreadable", partition=str(wanted.log.topic_id_partition), error=str(error))
         finally:  # also after a defect: who waits must go on without
+            custom_metadata = {run.object_id: run.custom_metadata for run in found.runs}
             for object_id, ranges in self.plan.was_read(wanted, found).items():
-                self._announce(object_id, ranges)
+                self._announce(object_id, ranges, custom_metadata[object_id])
             self._notify()
             self.begin_reads()
 

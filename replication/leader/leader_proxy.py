@@ -153,7 +153,13 @@ class LeaderProxy:
         for item, entry in zip(segment.items, segment.entries, strict=True):
             self._context.index.add(
                 item.topic_id_partition,
-                stored_batches(segment.combined_segment_id, entry.start_file_position, item.records, item.batches),
+                stored_batches(
+                    segment.combined_segment_id,
+                    entry.start_file_position,
+                    item.records,
+                    item.batches,
+                    segment.custom_metadata,
+                ),
             )
             self._watermarks.stored(item.topic_id_partition, item.last_offset + 1, item.seen_s)
         if self._found is not None:

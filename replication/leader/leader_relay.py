@@ -67,10 +67,12 @@ class LeaderRelay:
         if self.peer.is_writable:
             self._tell(self.core.uploaded(segment))
 
-    def announce_ahead(self, object_id: StoredObjectId, ranges: list[tuple[int, int]]) -> None:
+    def announce_ahead(
+        self, object_id: StoredObjectId, ranges: list[tuple[int, int]], custom_metadata: bytes = b""
+    ) -> None:
         """Tell the agent of a follower that is far behind what it will be given links to."""
         if self.peer.is_writable:
-            self._tell(self.core.read_ahead(object_id, ranges))
+            self._tell(self.core.read_ahead(object_id, ranges, custom_metadata))
 
     def _tell(self, announcement: ToFollower | None) -> None:
         if announcement is not None:

@@ -29,10 +29,16 @@ class StoredBatch(NamedTuple):
     object_id: StoredObjectId
     start_position: int
     end_position: int
+    custom_metadata: bytes = b""
+    """The object's, by which its storage manager finds it."""
 
 
 def stored_batches(
-    object_id: StoredObjectId, start_position: int, records: Buffer, batches: Iterable[BatchSpan]
+    object_id: StoredObjectId,
+    start_position: int,
+    records: Buffer,
+    batches: Iterable[BatchSpan],
+    custom_metadata: bytes = b"",
 ) -> list[tuple[int, StoredBatch]]:
     """(base offset, batch) of each, as `LinkIndex.add` takes them. `records` stand there in the object."""
     return [
@@ -43,6 +49,7 @@ def stored_batches(
                 object_id,
                 start_position + batch.start,
                 start_position + batch.end,
+                custom_metadata,
             ),
         )
         for batch in batches

@@ -8,6 +8,8 @@ or the time came that the last answer named. Rules:
   alone, or nothing this time: the follower asks again from where it stands, as it does after a cut-off batch.
 - What was uploaded before the index began, or was forgotten by it, is looked for as `OlderBatches`.
 - A partition waits for its links at most `wait_max_s`, over as many responses as it takes; then its bytes go inline.
+- An object with custom metadata is linked only where the follower's agent understands that; where it does not, and
+  meets one, nothing is waited for on its connection.
 - In partitions where inline is cheaper, links are used only when they save enough (a follower that catches up).
 """
 
@@ -44,10 +46,12 @@ Verdict = PassThrough | WaitForUploads | SendLinked
 
 @dataclass(frozen=True, slots=True)
 class PlannerLimits:
-    """How long a partition waits for links, and what links must save where inline is cheaper."""
+    """How long a partition waits for links, what links must save where inline is cheaper, and what may be linked."""
 
     wait_max_s: float
     break_even_bytes: int
+    custom_metadata: bool = True
+    """Whether the follower's agent understands links to objects that have it."""
 
 
 class OlderBatches(Protocol):
@@ -75,6 +79,7 @@ class LinkPlanner:
         self._begun_s: float | None = None
         self._fields: list[PlannedField] = []
         self._size_bytes = 0
+        self._met_what_is_not_understood = False
 
     def begin(self, frame: Buffer, view: FetchResponseView, follower_id: int) -> None:
         """Take up a response. Partitions that are not of this agent's concern stay as they are.
@@ -137,6 +142,9 @@ class LinkPlanner:
                 stored = self._older.find(planned.partition, batch.base_offset) if self._older is not None else None
                 if stored is None or stored.header_prefix != header_prefix:
                     return
+            if stored.custom_metadata and not self._limits.custom_metadata:
+                self._met_what_is_not_understood = True
+                return
             planned.stored.append(stored)
 
     def _still_waiting(self, now_s: float, begun_s: float) -> list[PlannedField]:
@@ -156,7 +164,7 @@ class LinkPlanner:
 
     def _is_worth_waiting(self, planned: PlannedField) -> bool:
         planned.mode = self._led.mode_of(planned.partition, self._size_bytes)
-        if planned.mode is not LinkMode.LINK:
+        if planned.mode is not LinkMode.LINK or self._met_what_is_not_understood:
             return False
         partition, offset = planned.partition, planned.batches[0].base_offset
         if self._led.upload_expected(partition, offset):

@@ -85,7 +85,8 @@ def _links(frame: memoryview, planned: PlannedField) -> list[Part]:
         if index < len(stored) and _adjoin(stored[index - 1], stored[index]):
             continue
         run = frame[planned.batches[first].start : planned.batches[index - 1].end]
-        links.append(SegmentLink(stored[first].object_id, stored[first].start_position, len(run), crc32c(run)))
+        begin = stored[first]
+        links.append(SegmentLink(begin.object_id, begin.start_position, len(run), crc32c(run), begin.custom_metadata))
         first = index
     return links
 

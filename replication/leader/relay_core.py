@@ -123,9 +123,14 @@ class RelayCore:
         next_offsets = {entry.topic_id_partition: entry.last_offset + 1 for entry in entries}
         self.patience.uploaded(next_offsets, sum(end - start for start, end in ranges), segment.stored_s)
         gap_bytes = self._context.limits.range_gap_bytes
-        return self._announced(MessageKind.ANNOUNCE, segment.combined_segment_id, ranges, gap_bytes)
+        announcement = Announcement(
+            segment.combined_segment_id, coalesce_ranges(ranges, gap_bytes), segment.custom_metadata
+        )
+        return self._announced(MessageKind.ANNOUNCE, announcement)
 
-    def read_ahead(self, object_id: StoredObjectId, ranges: list[tuple[int, int]]) -> ToFollower | None:
+    def read_ahead(
+        self, object_id: StoredObjectId, ranges: list[tuple[int, int]], custom_metadata: bytes = b""
+    ) -> ToFollower | None:
         """What a follower that is far behind will be given links to.
 
         Gaps are priced by the combined segments' store; in the archive, what adjoins is joined, and no more.
@@ -133,14 +138,15 @@ class RelayCore:
         if PeerCapabilities.CATCH_UP not in self._capabilities:
             return None
         if isinstance(object_id, ArchiveObjectId):
-            return self._announced(MessageKind.READ_ARCHIVE_AHEAD, object_id, ranges, 0)
-        return self._announced(MessageKind.READ_AHEAD, object_id, ranges, self._context.limits.range_gap_bytes)
+            return self._announced(MessageKind.READ_ARCHIVE_AHEAD, Announcement(object_id, coalesce_ranges(ranges, 0)))
+        joined = coalesce_ranges(ranges, self._context.limits.range_gap_bytes)
+        return self._announced(MessageKind.READ_AHEAD, Announcement(object_id, joined, custom_metadata))
 
-    def _announced(
-        self, kind: MessageKind, object_id: StoredObjectId, ranges: list[tuple[int, int]], gap_bytes: int
-    ) -> ToFollower:
+    def _announced(self, kind: MessageKind, announcement: Announcement) -> ToFollower | None:
+        if announcement.custom_metadata and PeerCapabilities.CUSTOM_METADATA not in self._capabilities:
+            return None
         self._context.metrics.announcements.inc()
-        return ToFollower(kind, (Announcement(object_id, coalesce_ranges(ranges, gap_bytes)).encode(),))
+        return ToFollower(kind, (announcement.encode(),))
 
     def forget(self, partition: TopicIdPartition) -> None:
         """The partition is not led here any more; nothing of it will be linked."""

@@ -33,7 +33,10 @@ class ResponseLinks:
         self._understands_links = PeerCapabilities.LINKS in capabilities
         self._is_told_of_old = PeerCapabilities.CATCH_UP in capabilities
         self._read_ahead = read_ahead
-        limits = PlannerLimits(context.limits.link_wait_max_s, context.limits.break_even_bytes)
+        understands_custom_metadata = PeerCapabilities.CUSTOM_METADATA in capabilities
+        limits = PlannerLimits(
+            context.limits.link_wait_max_s, context.limits.break_even_bytes, understands_custom_metadata
+        )
         self._planner = LinkPlanner(context.index, context.led, limits, read_ahead)
         self._begun_s = 0.0
         self._is_waiting = False

@@ -7,6 +7,8 @@ skeleton), and for each cut what belongs there: runs of bytes of an object (`Seg
 A link names a combined segment by its writer's broker id, incarnation and sequence, or an archive object by partition,
 offsets and writer. It cannot name a bucket, a key or a URL: the reader builds the key itself, within its own store and
 cluster. Links to archive objects (`PeerCapabilities.ARCHIVE_LINKS`) are long and few: each has its object's whole id.
+Custom metadata, which the reader's storage manager finds a combined segment by, is opaque here; the first link to a
+segment has it for all that follow (`PeerCapabilities.CUSTOM_METADATA`), and where there is none, it takes no byte.
 
 Layout (integers big endian, `varint` is Kafka's unsigned varint):
 
@@ -19,6 +21,7 @@ Layout (integers big endian, `varint` is Kafka's unsigned varint):
         kind 0: segment index varint, start position varint, length varint, CRC32C uint32
         kind 1: length varint, bytes
         kind 2: archive object id (52 bytes), start position varint, length varint, CRC32C uint32
+        kind 3: segment index varint, length varint, custom metadata of that segment from here on; the rest as kind 0
     skeleton              the rest
 """
 
@@ -29,7 +32,7 @@ from dataclasses import dataclass
 from kafka_log.byte_cursor import ByteCursor
 from kafka_log.crc32c import Buffer
 from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
-from plugin.segment_metadata import CombinedSegmentId
+from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES, CombinedSegmentId
 from replication.wire.fetch_frame import MalformedFrameError, encode_unsigned_varint
 
 _FRAME_SIZE = struct.Struct(">I")
@@ -37,6 +40,7 @@ _CRC32C = struct.Struct(">I")
 _SEGMENT_LINK = 0
 _INLINE_BYTES = 1
 _ARCHIVE_LINK = 2
+_LINK_WITH_CUSTOM_METADATA = 3
 _VARINT_BITS = 63
 
 MAX_ITEMS = 8192
@@ -53,6 +57,8 @@ class SegmentLink:
     length: int
     crc32c: int
     """CRC32C of those bytes as the leader's broker returned them in this very response."""
+    custom_metadata: bytes = b""
+    """The combined segment's, as its storage manager gave it."""
 
     @property
     def end_position(self) -> int:
@@ -107,6 +113,7 @@ class LinkedResponse:
 def encode_linked_response(response: LinkedResponse) -> list[Buffer]:
     """The response as buffers to be written one after the other; record bytes are not copied."""
     segments: dict[CombinedSegmentId, int] = {}
+    told: dict[int, bytes] = {}
     for link in response.links:
         if not isinstance(link.object_id, ArchiveObjectId):
             segments.setdefault(link.object_id, len(segments))
@@ -124,7 +131,7 @@ def encode_linked_response(response: LinkedResponse) -> list[Buffer]:
         previous = cut.skeleton_position
         for part in cut.parts:
             if isinstance(part, SegmentLink):
-                head += _encode_link(part, segments)
+                head += _encode_link(part, segments, told)
             else:
                 head.append(_INLINE_BYTES)
                 head += encode_unsigned_varint(part.length)
@@ -133,11 +140,16 @@ def encode_linked_response(response: LinkedResponse) -> list[Buffer]:
     return [*buffers, head, *response.skeleton]
 
 
-def _encode_link(link: SegmentLink, segments: Mapping[CombinedSegmentId, int]) -> bytes:
+def _encode_link(link: SegmentLink, segments: Mapping[CombinedSegmentId, int], told: dict[int, bytes]) -> bytes:
+    """`told` is the custom metadata of segments that links before this one have named."""
     if isinstance(link.object_id, ArchiveObjectId):
         named = bytes((_ARCHIVE_LINK,)) + link.object_id.to_bytes()
+    elif told.get(index := segments[link.object_id], b"") == link.custom_metadata:
+        named = bytes((_SEGMENT_LINK,)) + encode_unsigned_varint(index)
     else:
-        named = bytes((_SEGMENT_LINK,)) + encode_unsigned_varint(segments[link.object_id])
+        told[index] = link.custom_metadata
+        named = bytes((_LINK_WITH_CUSTOM_METADATA,)) + encode_unsigned_varint(index)
+        named += encode_unsigned_varint(len(link.custom_metadata)) + link.custom_metadata
     return b"".join(
         (named, encode_unsigned_varint(link.start_position), encode_unsigned_varint(link.length),
          _CRC32C.pack(link.crc32c))
@@ -155,11 +167,12 @@ def decode_linked_response(payload: Buffer, max_frame_bytes: int) -> LinkedRespo
     if original_frame_bytes > max_frame_bytes:
         raise MalformedFrameError(0, f"an original frame of {original_frame_bytes} bytes exceeds {max_frame_bytes}")
     segments = [_decode_segment(reader) for _ in range(reader.count(min_item_bytes=13))]
+    told: dict[int, bytes] = {}
     cuts: list[Cut] = []
     position = described_bytes = 0
     for _ in range(reader.count(min_item_bytes=2)):
         position += reader.unsigned_varint(_VARINT_BITS)
-        parts = tuple([_decode_part(reader, segments) for _ in range(reader.count(min_item_bytes=2))])
+        parts = tuple([_decode_part(reader, segments, told) for _ in range(reader.count(min_item_bytes=2))])
         described_bytes += sum([part.length for part in parts])
         cuts.append(Cut(position, parts))
     skeleton = reader.take(reader.left)
@@ -177,22 +190,33 @@ def _decode_segment(reader: "_Reader") -> CombinedSegmentId:
     return CombinedSegmentId(broker_id, int.from_bytes(reader.take(6), "big"), int.from_bytes(reader.take(6), "big"))
 
 
-def _decode_part(reader: "_Reader", segments: Sequence[CombinedSegmentId]) -> Part:
+def _decode_part(reader: "_Reader", segments: Sequence[CombinedSegmentId], told: dict[int, bytes]) -> Part:
     kind = reader.take(1)[0]
     if kind == _INLINE_BYTES:
         return InlineBytes(reader.take(reader.unsigned_varint(_VARINT_BITS)))
     object_id: StoredObjectId
-    if kind == _SEGMENT_LINK:
+    custom_metadata = b""
+    if kind in (_SEGMENT_LINK, _LINK_WITH_CUSTOM_METADATA):
         segment_index = reader.unsigned_varint(_VARINT_BITS)
         if segment_index >= len(segments):
             raise MalformedFrameError(reader.position, f"segment {segment_index} of {len(segments)}")
         object_id = segments[segment_index]
+        if kind == _LINK_WITH_CUSTOM_METADATA:
+            told[segment_index] = _decode_custom_metadata(reader)
+        custom_metadata = told.get(segment_index, b"")
     elif kind == _ARCHIVE_LINK:
         object_id = _decode_archive_object(reader)
     else:
         raise MalformedFrameError(reader.position, f"unknown kind of part {kind}")
     start_position, length = reader.unsigned_varint(_VARINT_BITS), reader.unsigned_varint(_VARINT_BITS)
-    return SegmentLink(object_id, start_position, length, reader.uint32())
+    return SegmentLink(object_id, start_position, length, reader.uint32(), custom_metadata)
+
+
+def _decode_custom_metadata(reader: "_Reader") -> bytes:
+    size = reader.unsigned_varint(_VARINT_BITS)
+    if size > CUSTOM_METADATA_MAX_BYTES:
+        raise MalformedFrameError(reader.position, f"{size} bytes of custom metadata")
+    return bytes(reader.take(size))
 
 
 def _decode_archive_object(reader: "_Reader") -> ArchiveObjectId:

@@ -30,7 +30,7 @@ from enum import CONFORM, Flag, IntEnum
 
 from kafka_log.crc32c import Buffer
 from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
-from plugin.segment_metadata import CombinedSegmentId
+from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES, CombinedSegmentId
 from replication.wire.fetch_frame import MalformedFrameError
 
 HELLO_MAGIC = b"RWAL"
@@ -42,6 +42,7 @@ MAX_ANNOUNCED_RANGES = 256
 _HELLO = struct.Struct(">4sHIiQH")  # magic, version, capabilities, broker id, incarnation, cluster id's length
 _SEGMENT_ID_BYTES = 16
 _RANGE = struct.Struct(">II")
+_SIZE = struct.Struct(">H")
 _CORRELATION = struct.Struct(">i")
 
 
@@ -55,6 +56,8 @@ class PeerCapabilities(Flag, boundary=CONFORM):
     """READ_AHEAD, LINKED_OLD: a follower is told that it is far behind."""
     ARCHIVE_LINKS = 4
     """READ_ARCHIVE_AHEAD, and links to archive objects."""
+    CUSTOM_METADATA = 8
+    """Links and announcements with their object's custom metadata: without it, what is in such objects goes inline."""
 
 
 CAPABILITIES = ~PeerCapabilities.NONE
@@ -129,6 +132,8 @@ class Announcement:
     object_id: StoredObjectId
     ranges: tuple[tuple[int, int], ...]
     """[start, end) positions in bytes, ascending and apart."""
+    custom_metadata: bytes = b""
+    """The combined segment's; opaque here."""
 
     def encode(self) -> bytes:
         """The message's body; the message's kind tells which kind of object it names."""
@@ -137,36 +142,49 @@ class Announcement:
                 self.object_id.to_bytes(),
                 bytes((len(self.ranges) - 1,)),
                 *(_RANGE.pack(start, end) for start, end in self.ranges),
+                *((_SIZE.pack(len(self.custom_metadata)), self.custom_metadata) if self.custom_metadata else ()),
             )
         )
 
     @classmethod
     def decode(cls, body: Buffer) -> "Announcement":
         """Of a combined segment, from a message's body. Raises MalformedFrameError."""
-        ranges = _decode_ranges(body, _SEGMENT_ID_BYTES)
-        return cls(CombinedSegmentId.from_bytes(bytes(body[:_SEGMENT_ID_BYTES])), ranges)
+        ranges, rest = _decode_ranges(body, _SEGMENT_ID_BYTES)
+        segment_id = CombinedSegmentId.from_bytes(bytes(body[:_SEGMENT_ID_BYTES]))
+        return cls(segment_id, ranges, _decode_custom_metadata(rest) if rest else b"")
 
     @classmethod
     def decode_archive(cls, body: Buffer) -> "Announcement":
         """Of an archive object, from a message's body. Raises MalformedFrameError."""
-        ranges = _decode_ranges(body, ARCHIVE_OBJECT_ID_BYTES)
+        ranges, rest = _decode_ranges(body, ARCHIVE_OBJECT_ID_BYTES)
+        if rest:
+            raise MalformedFrameError(0, f"{len(rest)} bytes behind the ranges of an archive object")
         try:
             return cls(ArchiveObjectId.from_bytes(bytes(body[:ARCHIVE_OBJECT_ID_BYTES])), ranges)
         except ValueError as error:
             raise MalformedFrameError(0, str(error)) from error
 
 
-def _decode_ranges(body: Buffer, id_bytes: int) -> tuple[tuple[int, int], ...]:
+def _decode_ranges(body: Buffer, id_bytes: int) -> tuple[tuple[tuple[int, int], ...], bytes]:
+    """The ranges, and what follows them."""
     first = id_bytes + 1
     if len(body) < first:
         raise MalformedFrameError(0, f"an announcement of {len(body)} bytes")
     count = body[id_bytes] + 1
-    if len(body) != first + count * _RANGE.size:
+    rest = first + count * _RANGE.size
+    if len(body) < rest:
         raise MalformedFrameError(first, f"{count} ranges in {len(body)} bytes")
     ranges = tuple(_RANGE.unpack_from(body, first + index * _RANGE.size) for index in range(count))
     if any(start >= end for start, end in ranges):
         raise MalformedFrameError(first, "an empty range")
-    return ranges
+    return ranges, bytes(body[rest:])
+
+
+def _decode_custom_metadata(body: bytes) -> bytes:
+    size = int.from_bytes(body[: _SIZE.size], "big")
+    if not 0 < size <= CUSTOM_METADATA_MAX_BYTES or len(body) != _SIZE.size + size:
+        raise MalformedFrameError(0, f"{size} bytes of custom metadata in {len(body)} bytes")
+    return body[_SIZE.size :]
 
 
 def encode_inline_request(correlation_id: int) -> bytes:

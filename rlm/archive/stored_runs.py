@@ -85,14 +85,16 @@ class Places:
 
     def at(
         self, partition: TopicIdPartition, offset: int, epochs: LeaderEpochChain
-    ) -> Iterator[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry]]:
-        """Entries that hold `offset`, and then runs, which are only looked for when no entry will do."""
+    ) -> Iterator[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry, bytes]]:
+        """Entries that hold `offset`, with their segments' custom metadata, and then runs, which are only looked for
+        when no entry will do.
+        """
         for found in self._segments.entries_covering(partition, offset, epochs):
             if _size_of(found.entry) >= self._min_entry_bytes:
-                yield found.combined_segment_id, found.entry
+                yield found.combined_segment_id, found.entry, found.custom_metadata
         for archived in self._archive.runs_covering(partition, offset, epochs) if self._archive is not None else ():
             if _size_of(archived.run) >= self._min_run_bytes:
-                yield archived.object_id, archived.run
+                yield archived.object_id, archived.run, b""
 
 
 def _size_of(entry: RemoteLogSegmentMetadataEntry) -> int:
@@ -127,15 +129,16 @@ def stored_runs(places: Places, partition: TopicIdPartition, directory: Path, of
 
 
 def _first_proved(
-    found: Iterable[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry]], log: "_Log"
+    found: Iterable[tuple[StoredObjectId, RemoteLogSegmentMetadataEntry, bytes]], log: "_Log"
 ) -> tuple[ProvedRun | None, int]:
     """The first entry that the log proves; or None, and the offset behind those that it does not."""
     refused_to = 0
-    for object_id, entry in found:
+    for object_id, entry, custom_metadata in found:
         size = _size_of(entry)
         records = log.read(entry.first_offset, size)
         if len(records) == size and crc32c(records) == entry.crc32c:
-            return ProvedRun(object_id, entry, memoryview(records), tuple(scan_batches(records, 0, size))), 0
+            batches = tuple(scan_batches(records, 0, size))
+            return ProvedRun(object_id, entry, memoryview(records), batches, custom_metadata), 0
         refused_to = max(refused_to, entry.last_offset + 1)
     return None, refused_to
 

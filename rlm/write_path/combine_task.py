@@ -91,7 +91,10 @@ class RLMWalCombineTask:
         finally:
             self._uploading.discard(segment_id.sequence)
         self._publish_in_order(segment_id.sequence, _finished(update, self._clocks.wall_ms()))
-        return UploadedSegment(segment_id, tuple(items), update.entries, update.size_bytes, self._clocks.monotonic_s())
+        stored_s = self._clocks.monotonic_s()
+        return UploadedSegment(
+            segment_id, tuple(items), update.entries, update.size_bytes, stored_s, update.custom_metadata
+        )
 
     async def _upload(
         self, segment_id: CombinedSegmentId, items: list[MetaQueueItem]

@@ -33,6 +33,8 @@ class ProvedRun:
     records: memoryview
     batches: tuple[BatchSpan, ...]
     """Positions are relative to `records`; in the object, they are that much behind `entry.start_file_position`."""
+    custom_metadata: bytes = b""
+    """The combined segment's."""
 
 
 @dataclass(frozen=True, slots=True)

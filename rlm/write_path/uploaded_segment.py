@@ -17,3 +17,5 @@ class UploadedSegment:
     size_bytes: int
     stored_s: float
     """Monotonic."""
+    custom_metadata: bytes = b""
+    """The storage manager's."""

@@ -69,7 +69,11 @@ class Rig:
 
     def follower(self, capabilities: PeerCapabilities = CAPABILITIES) -> tuple[FollowerCatchUp, LinkPlanner]:
         """One follower's connection."""
-        catch_up = FollowerCatchUp(self.shared, lambda *what: self.announced.append(what), self.told.set, capabilities)
+
+        def announce(object_id: StoredObjectId, ranges: list[tuple[int, int]], _custom_metadata: bytes) -> None:
+            self.announced.append((object_id, ranges))
+
+        catch_up = FollowerCatchUp(self.shared, announce, self.told.set, capabilities)
         return catch_up, LinkPlanner(self.index, FakeLed(expected=False), PlannerLimits(0.5, 1), catch_up.plan)
 
     def fill(self, objects: int, batches_each: int = 4, payload_bytes: int = 200) -> list[list[WrittenBatch]]:

@@ -38,7 +38,12 @@ class FakeLed:
 
 
 def store(
-    index: LinkIndex, partition: TopicIdPartition, raw: bytes, segment: CombinedSegmentId, start: int = 112
+    index: LinkIndex,
+    partition: TopicIdPartition,
+    raw: bytes,
+    segment: CombinedSegmentId,
+    start: int = 112,
+    custom_metadata: bytes = b"",
 ) -> None:
     """List the batches of `raw` as stored one after the other from `start` on."""
     index.add(
@@ -47,7 +52,11 @@ def store(
             (
                 span.base_offset,
                 StoredBatch(
-                    raw[span.start : span.start + HEADER_PREFIX_BYTES], segment, start + span.start, start + span.end
+                    raw[span.start : span.start + HEADER_PREFIX_BYTES],
+                    segment,
+                    start + span.start,
+                    start + span.end,
+                    custom_metadata,
                 ),
             )
             for span in scan_batches(raw, 0, len(raw))

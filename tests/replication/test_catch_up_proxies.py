@@ -152,7 +152,7 @@ async def test_all_of_it_comes_from_archive_objects_within_the_quota_for_such_re
 async def test_gaps_are_read_along_by_the_combined_segments_prices_and_never_in_archive_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[StoredObjectId, tuple[tuple[int, int], ...]]] = []
+    told: list[tuple[StoredObjectId, tuple[tuple[int, int], ...], bytes]] = []
     monkeypatch.setattr(CatchUpReads, "read_ahead", lambda _, *what: told.append(what))
     async with missed_much(tmp_path) as missed:
         archived = missed.log.archive_all(missed.log.writer.batches)
@@ -161,10 +161,13 @@ async def test_gaps_are_read_along_by_the_combined_segments_prices_and_never_in_
         (relay,) = missed.agents.leader.relays
         counted = missed.agents.leader_metrics.traffic.by_follower[2].peer_bytes
         ranges = [(0, 10), (20, 30), (30, 40), (2000, 2010)]
-        relay.announce_ahead(OWN, ranges)
+        relay.announce_ahead(OWN, ranges, b"bucket-1")
         relay.announce_ahead(archived, ranges)
         await missed.agents.until(lambda: len(told) == 2)
-        assert told == [(OWN, ((0, 40), (2000, 2010))), (archived, ((0, 10), (20, 40), (2000, 2010)))]
+        assert told == [
+            (OWN, ((0, 40), (2000, 2010)), b"bucket-1"),
+            (archived, ((0, 10), (20, 40), (2000, 2010)), b""),
+        ]
         assert missed.agents.leader_metrics.traffic.by_follower[2].peer_bytes > counted
 
 
@@ -213,7 +216,7 @@ async def test_while_the_archive_is_away_a_response_that_names_it_comes_inline_w
         assert missed.agents.hydration.archive.breaker.is_open
         came_inline = missed.agents.leader_faults("inline_requested_by_follower")
         assert await follower.fetch({1: 0}) == follower.expected({1: records[1]})
-        assert not missed.agents.hydration.segments.breaker.is_open
+        assert not missed.agents.hydration.given_up
         assert missed.agents.leader_faults("links_paused") == 0
         assert missed.agents.leader_faults("inline_requested_by_follower") == came_inline
 
@@ -266,7 +269,7 @@ async def test_an_archive_that_does_not_answer_in_time_leads_to_inline_bytes(tmp
     async with stuck_archive(tmp_path) as missed:
         assert await caught_up(missed) == missed.agents.broker.logs[0]
         assert missed.agents.follower_faults("inline_requested_timeout") > 0
-        assert not missed.agents.hydration.segments.breaker.is_open
+        assert not missed.agents.hydration.given_up
 
 
 async def test_time_outs_of_a_response_that_names_archive_objects_never_pause_links(
@@ -279,6 +282,6 @@ async def test_time_outs_of_a_response_that_names_archive_objects_never_pause_li
         for _ in range(4):
             assert await follower.fetch({0: 0}) == follower.expected({0: missed.agents.broker.logs[0]})
         assert missed.agents.follower_faults("inline_requested_timeout") == 4
-        assert not missed.agents.hydration.segments.breaker.is_open
+        assert not missed.agents.hydration.given_up
         assert missed.agents.leader_faults("links_paused") == 0
         assert missed.agents.hydration.in_flight_bytes == 0  # the threads for what is new are free

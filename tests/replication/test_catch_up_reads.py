@@ -140,7 +140,7 @@ async def test_they_take_neither_the_threads_nor_the_budget_of_what_was_stored_j
 
 async def test_while_the_store_is_left_alone_they_are_not_made(rig: Rig) -> None:
     for _ in range(3):
-        rig.cache.timed_out()
+        rig.cache.timed_out([(segment(0), b"")])
     rig.reads.read_ahead(segment(0), ((0, 10),))
     with pytest.raises(HydrationError) as refused:
         await rig.fetch(link(0, 0, 10))

@@ -252,7 +252,7 @@ async def test_objects_that_are_gone_are_no_sign_of_a_store_that_fails(rig: Rig)
 
 async def test_callers_that_time_out_open_the_breaker_too(rig: Rig) -> None:
     for _ in range(3):
-        rig.cache.timed_out()
+        rig.cache.timed_out([(segment(0), b"")])
     assert rig.told == [True]
     assert await rig.refused(0) == "breaker_open"
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from plugin.errors import RemoteResourceNotFoundError
+from plugin.segment_metadata import CombinedSegmentId
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, two_agents
 
@@ -93,14 +94,14 @@ async def test_a_pause_ends_the_wait_of_a_response_for_its_links() -> None:
         follower.send({0: 0})
         await agents.until(lambda: bool(agents.led.wanted))
         for _ in range(3):
-            agents.hydration.timed_out()
+            agents.hydration.timed_out([(CombinedSegmentId(1, 1, 0), b"")])
         assert await follower.receive() == follower.expected({0: raw})
 
 
 async def test_a_connection_made_while_the_breaker_is_open_begins_paused() -> None:
     async with two_agents() as agents:
         for _ in range(3):
-            agents.hydration.timed_out()
+            agents.hydration.timed_out([(CombinedSegmentId(1, 1, 0), b"")])
         raw = batches(1, 0)
         agents.append({0: raw})
         follower = await agents.connect()

@@ -28,7 +28,11 @@ MAX = 1024 * 1024
 SEGMENT = CombinedSegmentId(3, 2**40 + 1, 9)
 
 object_ids = combined_segment_ids | archive_object_ids
-links = st.builds(SegmentLink, object_ids, st.integers(0, 2**40), st.integers(0, 5000), st.integers(0, 2**32 - 1))
+positions = st.integers(0, 2**40), st.integers(0, 5000), st.integers(0, 2**32 - 1)
+custom_metadata = st.sampled_from([b"", b"bucket-1", b"x" * 1024])
+links = st.builds(SegmentLink, object_ids, *positions) | st.builds(
+    SegmentLink, st.sampled_from([SEGMENT, SEGMENT._replace(sequence=10)]), *positions, custom_metadata
+)
 inline = st.builds(InlineBytes, st.binary(max_size=300))
 
 
@@ -87,7 +91,9 @@ def test_hostile_payloads_are_refused_or_read_within_bounds(linked: LinkedRespon
         b"\0\0\0\1" + b"\x00\x01\x00" + b"\xff\xff\xff\xff\x0f",
         b"\0\0\0\1" + b"\x00\x01\x00\x01\x01" + b"\xff\xff\xff\xff\x0f",
         b"\0\0\0\1" + b"\x00\x01\x00\x01\x00\x05\x00\x00\0\0\0\0",
-        b"\0\0\0\1" + b"\x00\x01\x00\x01\x03\x00",
+        b"\0\0\0\1" + b"\x00\x01\x00\x01\x04\x00",
+        b"\0\0\0\1" + b"\x00\x01\x00\x01\x03\x00\x00",
+        b"\0\0\0\1" + b"\x01" + b"\0" * 13 + b"\x01\x00\x01\x03\x00\x81\x08" + b"\0" * 1100,
         b"\0\0\0\1" + b"\x00\x01\x00\x01\x02" + b"\0" * 51,
         b"\0\0\0\1" + b"\x00\x01\x00\x01\x02" + b"\0" * 16 + b"\xff" * 4 + b"\0" * 60,
         b"\0\0\0\1" + b"\x00\x01\x00\x01\x02" + b"\0" * 27 + b"\x01" + b"\0" * 60,
@@ -102,6 +108,8 @@ def test_hostile_payloads_are_refused_or_read_within_bounds(linked: LinkedRespon
         "inline",
         "no such segment",
         "kind",
+        "no such segment with custom metadata",
+        "custom metadata",
         "archive id",
         "partition",
         "offsets",
@@ -131,6 +139,15 @@ def test_without_archive_objects_the_payload_has_the_first_two_kinds_of_parts_al
     part = b"\x00\x00\x07\xac\x02\x01\x02\x03\x04"
     expected = b"\0\0\0\x09" + table + b"\x01\x02\x01" + part + b"skeleton"
     assert encoded(LinkedResponse(9, (Cut(2, (link,)),), (b"skeleton",))) == expected
+
+
+def test_custom_metadata_travels_once_for_each_object() -> None:
+    link = SegmentLink(SEGMENT, 7, 300, 0x01020304, b"bucket-1")
+    table = b"\x01\x03" + (2**40 + 1).to_bytes(6, "big") + (9).to_bytes(6, "big")
+    where = b"\x07\xac\x02\x01\x02\x03\x04"
+    parts = b"\x03\x00\x08bucket-1" + where + b"\x00\x00" + where
+    expected = b"\0\0\0\x09" + table + b"\x01\x02\x02" + parts + b"skeleton"
+    assert encoded(LinkedResponse(9, (Cut(2, (link, link)),), (b"skeleton",))) == expected
 
 
 class LinkedFrame:

@@ -133,9 +133,20 @@ def test_hostile_announcements_of_archive_objects_are_refused() -> None:
             Announcement.decode_archive(bad)
 
 
+@pytest.mark.parametrize("custom_metadata", [b"bucket-1", b"x", bytes(1024)])
+def test_an_announcement_brings_its_objects_custom_metadata(custom_metadata: bytes) -> None:
+    plain = Announcement(CombinedSegmentId(1, 2, 3), ((1, 5), (9, 12)))
+    announcement = replace(plain, custom_metadata=custom_metadata)
+    assert Announcement.decode(announcement.encode()) == announcement
+    assert announcement.encode()[: len(plain.encode())] == plain.encode()
+
+
 def test_hostile_announcements_are_refused() -> None:
-    good = Announcement(CombinedSegmentId(1, 2, 3), ((1, 5), (9, 12))).encode()
+    plain = Announcement(CombinedSegmentId(1, 2, 3), ((1, 5), (9, 12)))
+    good = plain.encode()
     empty_range = Announcement(CombinedSegmentId(1, 2, 3), ((5, 5),)).encode()
-    for bad in (good[:-1], good + b"x", b"", good[:16] + b"\xff" + good[17:], empty_range):
+    too_much = replace(plain, custom_metadata=bytes(1025)).encode()
+    for bad in (good[:-1], good + b"x", good + b"\0\0", good + b"\0\2x", too_much, b"",
+                good[:16] + b"\xff" + good[17:], empty_range):  # fmt: skip
         with pytest.raises(MalformedFrameError):
             Announcement.decode(bad)

@@ -5,6 +5,7 @@ import struct
 
 import pytest
 
+from plugin.segment_metadata import CombinedSegmentId
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import connect_framed, exchange_hellos
@@ -43,9 +44,11 @@ async def test_an_agent_of_another_version_or_without_links_gets_everything_inli
         assert await follower.fetch({0: 0}) == follower.expected({0: raw})
         agents.append({0: batches(1, 2)})
         for _ in range(3):
-            agents.hydration.timed_out()
+            agents.hydration.timed_out([(CombinedSegmentId(1, 1, 0), b"")])
         await agents.until(lambda: agents.leader_faults("links_paused") == 1)
-        agents.hydration.segments.answered()
+        reader = agents.hydration.tier_of(CombinedSegmentId(1, 1, 0))
+        assert reader is not None
+        reader.answered()
         await agents.until(lambda: agents.leader_faults("links_resumed") == 1)
         assert await follower.fetch({0: 2}) == follower.expected({0: batches(1, 2)})
         assert agents.linked_responses == 0

@@ -255,7 +255,9 @@ class Agents:
             0,
         )
         update = self.storage.copy_log_segment_data(metadata, [item.records for item in items])
-        self.leader.segment_uploaded(UploadedSegment(segment_id, items, update.entries, update.size_bytes, self.now_s))
+        self.leader.segment_uploaded(
+            UploadedSegment(segment_id, items, update.entries, update.size_bytes, self.now_s, update.custom_metadata)
+        )
         return segment_id
 
     def append(self, records: dict[int, bytes], stored: bool = True) -> None:

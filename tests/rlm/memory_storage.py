@@ -41,6 +41,8 @@ class MemoryStorage(RemoteWalStorageManager):
         self.copy_begun: dict[int, threading.Event] = {}
         self.fetch_gate = threading.Event()
         self.fetch_gate.set()
+        self.custom_metadata = b""
+        """Of what is written."""
         self.fetches: list[tuple[CombinedSegmentId, int, int]] = []
         self._lock = threading.Lock()
 
@@ -73,7 +75,9 @@ class MemoryStorage(RemoteWalStorageManager):
             self.entries[segment_id] = sealed.entries
         if fault == FAIL_AFTER:
             raise RemoteStorageTimeoutError("put", str(segment_id), "planted, after the effect")
-        return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, sealed.entries, sealed.size_bytes, b"")
+        return RemoteWalCombinedLogSegmentMetadataUpdate(
+            segment_id, sealed.entries, sealed.size_bytes, self.custom_metadata
+        )
 
     def fetch_log_segment(
         self,
