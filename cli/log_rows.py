@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from recovery.broker_recovery import PlannedLog
+    from recovery.log_plan import PlanRules
     from recovery.restore import GoneHead, RestoredLog
     from recovery.timestamp_bound import TimestampBound
 
@@ -29,6 +30,10 @@ class LogRow:
     is_at_most: bool = False
     """The end is a bound: it is known for certain only when the log is read."""
     gone_head: "GoneHead | None" = None
+    expired: tuple[int, int] | None = None
+    """Offsets [from, to) that the other replicas hold and object storage holds no more."""
+    is_behind_expired: bool = False
+    """What was stored before its start has expired."""
 
     @property
     def is_complete(self) -> bool:
@@ -39,6 +44,8 @@ class LogRow:
         """The last column of the table."""
         gaps = [*map(_declared, self.declared_gaps), *([_missing(self.gap)] if self.gap else [])]
         missing = gaps or [self.status]
+        if self.is_behind_expired:
+            missing.append(f"before {self.start_offset:,} expired")
         if self.gone_head is not None:
             why = "expired" if self.gone_head.is_expired else "deleted"
             missing.append(f"{self.gone_head.from_offset:,} to {self.gone_head.to_offset - 1:,} {why} meanwhile")
@@ -48,6 +55,8 @@ class LogRow:
 def planned_row(log: "PlannedLog", bound: "TimestampBound | None" = None) -> LogRow:
     """Of what would be restored; `bound`: up to the point in time that was asked for."""
     plan = log.plan
+    if log.is_left_to_others(plan.start_offset):
+        return left_row(log, plan.start_offset)
     if bound is not None:
         return LogRow(
             log.name,
@@ -74,7 +83,19 @@ def planned_row(log: "PlannedLog", bound: "TimestampBound | None" = None) -> Log
         tuple((epoch, start) for epoch, start in plan.leader_epochs),
         status,
         declared_gaps=plan.declared_gaps,
+        is_behind_expired=_is_behind_expired(plan.start_offset, log.rules),
     )
+
+
+def left_row(log: "PlannedLog", stored_from: int) -> LogRow:
+    """Of what is not restored, as the other replicas hold older records than `stored_from`."""
+    held_from = log.replicas.log_start or 0
+    status = f"left to the other replicas: {held_from:,} to {stored_from - 1:,} expired in object storage"
+    return LogRow(log.name, held_from, held_from, 0, None, None, (), status, expired=(held_from, stored_from))
+
+
+def _is_behind_expired(start_offset: int, rules: "PlanRules") -> bool:
+    return start_offset > 0 and any(start_offset <= released.offset for released in rules.released)
 
 
 def _status(gap: object, declared_gaps: Sequence[object]) -> str:
@@ -97,6 +118,7 @@ def restored_row(log: "RestoredLog") -> LogRow:
         log.resumed_bytes,
         log.declared_gaps,
         gone_head=log.gone_head,
+        is_behind_expired=_is_behind_expired(log.job.plan.start_offset, log.job.rules),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.connection import Json
-from cli.log_rows import LogRow, planned_row, restored_row
+from cli.log_rows import LogRow, left_row, planned_row, restored_row
 from cli.option_groups import grouped
 from cli.recovery_sources import Sources, StoredLogs, new_directory_id, open_sources
 from cli.tables import table, tell_json
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from recovery.broker_recovery import LostBroker, PlannedLog, Selection
     from recovery.errors import TargetRefusedError
+    from recovery.restore import RestoredLog
     from recovery.timestamp_bound import TimestampBound
 
 INCOMPLETE = 3
@@ -47,6 +48,14 @@ class RestoreOptions:
     after_last_gap: Annotated[
         bool,
         typer.Option("--after-last-gap", help="Restore what is behind the last gap, not what is before the first."),
+    ] = False
+    begin_late: Annotated[
+        bool,
+        typer.Option(
+            "--without-expired-head",
+            help="Also restore logs of which other replicas hold older records than are stored. Once this broker leads "
+            "such a log, Kafka deletes the older records everywhere.",
+        ),
     ] = False
     lead: Annotated[
         bool,
@@ -79,7 +88,11 @@ def recover(
 
     to_timestamp_ms = _timestamp_ms(what.to_timestamp)
     selection = Selection(
-        frozenset(logs.topic or ()), frozenset(logs.partition or ()), what.after_last_gap, to_timestamp_ms
+        frozenset(logs.topic or ()),
+        frozenset(logs.partition or ()),
+        what.after_last_gap,
+        to_timestamp_ms,
+        what.begin_late,
     )
     ids = dict(_directory_id(text) for text in what.directory_id or ())
     console = _console()
@@ -180,7 +193,14 @@ def _recover(
             progress=show,
         )
     done = {log.job.partition: log for log in restored}
-    return [restored_row(done[log.partition]) if log.partition in done else planned_row(log) for log in planned]
+    return [_made_row(log, done.get(log.partition)) for log in planned]
+
+
+def _made_row(log: "PlannedLog", made: "RestoredLog | None") -> LogRow:
+    if made is None:
+        return planned_row(log)
+    start_offset = made.job.plan.start_offset
+    return left_row(log, start_offset) if log.is_left_to_others(start_offset) else restored_row(made)
 
 
 def _refusals(broker: "LostBroker", lead_refused: "TargetRefusedError | None") -> list[str]:
@@ -225,6 +245,8 @@ def _document(
                 "gap": {"from_offset": row.gap[0], "to_offset": row.gap[1]} if row.gap else None,
                 "declared_gaps": [{"from_offset": begin, "to_offset": end} for begin, end in row.declared_gaps],
                 "deleted_meanwhile": row.gone_head._asdict() if row.gone_head else None,
+                "is_behind_expired": row.is_behind_expired,
+                "expired": {"from_offset": row.expired[0], "to_offset": row.expired[1]} if row.expired else None,
                 "recovery_point_ms": row.recovery_point_ms,
                 "leader_epochs": [{"leader_epoch": epoch, "start_offset": at} for epoch, at in row.leader_epochs],
                 "failed_copies": list(row.failed_copies),
@@ -259,6 +281,13 @@ def _print(document: dict[str, Any], rows: list[LogRow]) -> None:
         console.print(
             "At most: behind such an end there is a younger record first. Where time stamps do not go back along the "
             "log, it is the end.",
+            soft_wrap=True,
+        )
+    if any(row.expired or row.is_behind_expired for row in rows):
+        console.print(
+            "Expired: objects are kept for remote.wal.retention.ms, by default an hour, or for the local retention. "
+            "What is left to other replicas the broker copies from the leaders, inline. To have all of the local "
+            "retention in objects from now on: remote-wal topics set --wal-retention-ms -2.",
             soft_wrap=True,
         )
     for refusal in document["would_be_refused"]:

@@ -154,7 +154,7 @@ def _cluster(
 ) -> "tuple[str, ClusterView, dict[Path, str]]":
     from metadata_topic.records.errors import MetadataTopicError
     from metadata_topic.settings.settings_topic import read_settings
-    from recovery.cluster_view import ask_cluster, with_directories
+    from recovery.cluster_view import ask_cluster, with_directories, with_wal_retention
 
     if where.cluster_metadata is not None:
         cluster_id, view = _from_kraft(where.cluster_metadata, where.cluster_id)
@@ -165,11 +165,12 @@ def _cluster(
         raise typer.BadParameter(f"the cluster there is {cluster_id}, not {where.cluster_id}")
     ids: dict[Path, str] = {}
     try:
-        _, agents = read_settings(client)
+        topics, agents = read_settings(client)
+        view = with_wal_retention(view, topics, agents.values())
         if broker.node_id in agents:
             ids = {Path(path): known for path, known in agents[broker.node_id].directory_ids.items()}
     except MetadataTopicError:
-        pass  # then the ids come from elsewhere, or are new ones
+        pass  # then the ids come from elsewhere, or are new ones, and the WAL's retention is not known
     return cluster_id, with_directories(view, _surviving_kraft_log(broker, cluster_id)), ids
 
 

@@ -6,7 +6,7 @@ each log, `log_directory_target` where it may be written, `restore` writes it.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kafka_log.log_directory import LogDirectory
@@ -31,6 +31,8 @@ class Selection:
     """Empty: all of the topics'."""
     begins_behind_last_gap: bool = False
     to_timestamp_ms: int | None = None
+    may_begin_late: bool = False
+    """Also logs of which others hold older records than are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class PlannedLog:
     plan: LogPlan
     rules: PlanRules = field(default_factory=PlanRules)
     """Those of the plan."""
+    may_begin_late: bool = False
 
     @property
     def name(self) -> str:
@@ -80,6 +83,18 @@ class PlannedLog:
         place = target.building_place(self.topic, self.partition.partition)
         return RestoreJob(self.partition, self.name, place, self.runs, self.plan, self.settings, self.rules)
 
+    def begins_late(self, start_offset: int) -> bool:
+        """Whether others hold records before that offset. If this broker's log began there, and led once, Kafka would
+        delete them everywhere: followers take over where the leader's log begins.
+        """
+        return (
+            self.has_other_replicas and self.replicas.log_start is not None and start_offset > self.replicas.log_start
+        )
+
+    def is_left_to_others(self, start_offset: int) -> bool:
+        """Whether a log that would begin there is not restored: the broker copies all of it from the leader."""
+        return self.is_stored and not self.may_begin_late and self.begins_late(start_offset)
+
 
 def plan_broker(
     broker: LostBroker, view: ClusterView, inventory: Inventory, selection: Selection, now_ms: int
@@ -95,19 +110,21 @@ def plan_broker(
         if not _is_selected(topic.name, partition.partition, selection) or partition in kept:
             continue
         try:
-            settings = log_settings(topic.config, broker.properties)
+            settings = replace(log_settings(topic.config, broker.properties), stored_ms=topic.stored_ms)
         except ValueError as error:
             raise RecoveryError("plan recovery", topic.name, f"a setting is no number: {error}") from error
         runs = inventory.log_runs(partition)
         rules = PlanRules(
             may_have_holes=settings.is_compacted,
-            retention_horizon_ms=None if settings.retention_ms is None else now_ms - settings.retention_ms,
+            retention_horizon_ms=settings.horizon_ms(now_ms),
             declared_gaps=tuple(inventory.declared_gaps.get(partition, ())),
             released=tuple(inventory.released.get(partition, ())),
             begins_behind_last_gap=selection.begins_behind_last_gap,
         )
         replicas = topic.partitions[partition.partition]
-        planned.append(PlannedLog(partition, topic.name, replicas, settings, runs, runs.plan(rules), rules))
+        plan = runs.plan(rules)
+        may_begin_late = selection.may_begin_late
+        planned.append(PlannedLog(partition, topic.name, replicas, settings, runs, plan, rules, may_begin_late))
     if not planned:
         raise UnknownClusterError(
             "plan recovery",
@@ -142,18 +159,20 @@ def recover_broker(
     identities = directory_identities(broker, view, new_directory_id)
     with ExitStack() as held:
         targets = [held.enter_context(LogDirectoryTarget(path, identities[path])) for path in broker.lost_log_dirs]
-        stored = [log for log in planned if log.is_stored]
+        stored = [log for log in planned if log.is_stored and not log.is_left_to_others(log.plan.start_offset)]
         placed = place_logs(stored, targets, view, broker.node_id)
         jobs = [log.restore_job(placed[log.partition]) for log in stored]
         restored = restore_logs(
             jobs, reader, to_timestamp_ms=to_timestamp_ms, threads=threads, progress=progress, wall_ms=wall_ms
         )
         starts = {log.job.partition: log.job.plan.start_offset for log in restored}
+        # What expired while it was read may have been the head of a log that others have.
+        made = [log for log in stored if not log.is_left_to_others(starts[log.partition])]
         for target in targets:
             target.publish(
                 {
                     (log.topic, log.partition.partition): starts[log.partition]
-                    for log in stored
+                    for log in made
                     if placed[log.partition] is target
                 }
             )

@@ -9,15 +9,19 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from kafka_log.cluster_metadata import KRaftImage
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import ClientPropertyError
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+from metadata_topic.settings.wal_retention import NO_LIMIT, AgentsRetention
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescribedTopic, DescriptionError
 from recovery.errors import UnknownClusterError
+from rlm.lifecycle.cluster_observer import local_retention_ms
 
 _CLIENT_ID = "remote-wal-recover"
 _REQUEST_TIMEOUT_S = 10.0
@@ -42,6 +46,8 @@ class ReplicaSet:
     """Ids of the replicas' log directories; empty when they are not known."""
     eligible: tuple[int, ...] = ()
     """Who is not in sync and may be elected all the same (KIP-966); empty when it is not known."""
+    log_start: int | None = None
+    """Where the log begins, as its leader tells; None when there is nobody to tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,8 @@ class TopicView:
     config: Mapping[str, str | None]
     """Its own settings, or all that are in force for it."""
     partitions: Mapping[int, ReplicaSet]
+    stored_ms: int | None = None
+    """How long its records are kept in combined segments; None: for ever, or nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +144,24 @@ def with_directories(view: ClusterView, kraft: ClusterView | None) -> ClusterVie
     return ClusterView(topics, kraft.directories)
 
 
+def with_wal_retention(
+    view: ClusterView, settings: Mapping[str, TopicSettings], agents: Iterable[AgentRegistration]
+) -> ClusterView:
+    """The view, with how long its topics' records are kept in combined segments, by the longest of the agents."""
+    retention = AgentsRetention.registered(agents)
+
+    def stored_ms(topic: TopicView) -> int | None:
+        local_ms = local_retention_ms(topic.config)
+        if local_ms is None:
+            return None
+        factor = max((len(one.replicas) for one in topic.partitions.values()), default=0)
+        kept_ms = retention.longest_of(settings.get(topic.name), factor, local_ms).retention_ms
+        return None if kept_ms == NO_LIMIT else kept_ms
+
+    topics = {topic_id: replace(topic, stored_ms=stored_ms(topic)) for topic_id, topic in view.topics.items()}
+    return replace(view, topics=topics)
+
+
 @retry(retry=retry_if_exception_type(UnknownClusterError), stop=stop_after_attempt(_ATTEMPTS), reraise=True)
 def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
     """The cluster's id and the view that it gives of itself. Blocks. Raises UnknownClusterError.
@@ -153,6 +179,7 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
         descriptions = ClusterDescriptions(client, _CLIENT_ID, _REQUEST_TIMEOUT_S)
         described = descriptions.topics(names)
         eligible = _eligible_leaders(descriptions, described)
+        log_starts = _log_starts(admin, described)
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         configs = admin.describe_configs(resources, request_timeout=_REQUEST_TIMEOUT_S) if names else {}
         topics = {}
@@ -170,6 +197,7 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
                         one.isr,
                         one.leader_id,
                         eligible=eligible.get((topic.name, one.partition), ()),
+                        log_start=log_starts.get((topic.name, one.partition)),
                     )
                     for one in topic.partitions
                 },
@@ -180,6 +208,23 @@ def ask_cluster(client: KafkaClientConfig) -> tuple[str, ClusterView]:
             "ask cluster", client.bootstrap_servers, reason, "give --cluster-metadata when no broker is left"
         ) from error
     return str(metadata.cluster_id), ClusterView(topics)
+
+
+def _log_starts(admin: Any, topics: Iterable[DescribedTopic]) -> dict[tuple[str, int], int]:
+    """Of the partitions that have other replicas, and a leader. Raises KafkaException, TimeoutError."""
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    wanted = {
+        TopicPartition(topic.name, one.partition): OffsetSpec.earliest()
+        for topic in topics
+        for one in topic.partitions
+        if one.leader_id >= 0 and len(one.replicas) > 1
+    }
+    if not wanted:
+        return {}
+    answers = admin.list_offsets(wanted, request_timeout=_REQUEST_TIMEOUT_S)
+    return {(asked.topic, asked.partition): int(one.result(_ANSWER_TIMEOUT_S).offset) for asked, one in answers.items()}
 
 
 def _eligible_leaders(

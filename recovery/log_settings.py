@@ -24,6 +24,13 @@ class LogSettings:
     is_compacted: bool = False
     retention_ms: int | None = DEFAULT_RETENTION_MS
     """None: for ever."""
+    stored_ms: int | None = None
+    """How long its records are kept in combined segments; None: as in the log, as far as is known."""
+
+    def horizon_ms(self, now_ms: int) -> int | None:
+        """What was stored before that time is wanted no more; None: nothing is."""
+        kept_ms = [ms for ms in (self.retention_ms, self.stored_ms) if ms is not None]
+        return now_ms - min(kept_ms) if kept_ms else None
 
 
 def log_settings(topic: Mapping[str, str | None], broker: Mapping[str, str]) -> LogSettings:

@@ -55,7 +55,7 @@ class GoneHead(NamedTuple):
     from_offset: int
     to_offset: int
     is_expired: bool
-    """All that was found deleted was older than the topic's retention."""
+    """All that was found deleted was older than the retention, the topic's or the WAL's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +139,8 @@ class _Log:
             return False
         job = self.job
         rules = job.rules
-        if now_ms is not None and job.settings.retention_ms is not None:
-            rules = replace(rules, retention_horizon_ms=now_ms - job.settings.retention_ms)
+        if now_ms is not None:
+            rules = replace(rules, retention_horizon_ms=job.settings.horizon_ms(now_ms))
         plan = job.runs.without(self.unusable).plan(rules)
         if plan.start_offset <= self.gap.from_offset:
             return False

@@ -6,10 +6,12 @@ retention, as Kafka itself wants no copy then. Where nobody says how long (the f
 its replicas are not known), that is how long.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from functools import reduce
+from typing import Final, Self
 
-from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 
 AS_LOCAL: Final = -2
 """A retention that is the topic's local retention, as in Kafka's own `local.retention.ms`."""
@@ -50,6 +52,41 @@ class WalRetention:
 
 AS_BEFORE: Final = WalRetention(AS_LOCAL)
 """Of agents that do not say: those that know of no retention of the WAL's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsRetention:
+    """What the registered agents go by, who may differ. Each judges the objects that it cares for."""
+
+    agents: tuple[WalRetention, ...]
+
+    @classmethod
+    def registered(cls, agents: Iterable[AgentRegistration]) -> Self:
+        """Of these; where there are none, objects are kept as long as the brokers keep the log."""
+        told = {
+            AS_BEFORE
+            if agent.wal_retention_ms is None or agent.wal_retention_lagging_max_ms is None
+            else WalRetention(agent.wal_retention_ms, agent.wal_retention_lagging_max_ms)
+            for agent in agents
+        }
+        return cls(tuple(told) or (AS_BEFORE,))
+
+    def shortest_of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> KeptFor:
+        """What every agent keeps."""
+        kept = self._all_of(topic, replication_factor, local_ms)
+        return KeptFor(
+            reduce(_shorter, (one.retention_ms for one in kept)), reduce(_shorter, (one.lagging_ms for one in kept))
+        )
+
+    def longest_of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> KeptFor:
+        """What no agent keeps longer."""
+        kept = self._all_of(topic, replication_factor, local_ms)
+        return KeptFor(
+            reduce(longer, (one.retention_ms for one in kept)), reduce(longer, (one.lagging_ms for one in kept))
+        )
+
+    def _all_of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> list[KeptFor]:
+        return [agent.of(topic, replication_factor, local_ms) for agent in self.agents]
 
 
 def longer(one_ms: int, other_ms: int) -> int:

@@ -1,6 +1,7 @@
 """Which logs a broker gets back, and into which of its directories."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.archive_object import OpenArchiveObject
 from plugin.archive_object_id import ArchiveObjectId
@@ -22,16 +24,25 @@ from recovery.broker_recovery import (
     plan_broker,
     recover_broker,
 )
-from recovery.cluster_view import ClusterView, ReplicaSet, TopicView, ask_cluster, with_directories
+from recovery.cluster_view import (
+    ClusterView,
+    ReplicaSet,
+    TopicView,
+    ask_cluster,
+    with_directories,
+    with_wal_retention,
+)
 from recovery.errors import TargetRefusedError, UnknownClusterError
 from recovery.inventory import Inventory, from_objects
 from recovery.log_settings import LogSettings, log_settings
 from recovery.run_reader import RunReader
+from recovery.verification import check_inventory
 from tests.recovery.stored_objects import ObjectsInMemory, records, runs_of
 
 ORDERS = TopicId(b"orders".ljust(16))
 IDS = ("first-directory", "second-directory")
 NEW_ID = "made-anew"
+AGENT = AgentRegistration(1, 1, "", "", "", 0, wal_retention_ms=5, wal_retention_lagging_max_ms=9)
 
 
 def _view(replicas: Mapping[int, ReplicaSet], directories: tuple[str, ...] = ()) -> ClusterView:
@@ -128,6 +139,87 @@ def test_what_the_broker_does_not_have_is_not_restored() -> None:
     assert [log.name for log in plan_broker(_broker(), view, inventory, Selection(), 0)] == ["orders-0"]
     with pytest.raises(UnknownClusterError, match="no such partition"):
         plan_broker(_broker(), view, inventory, Selection(frozenset({"payments"})), 0)
+
+
+def test_a_log_whose_first_records_only_the_others_hold_is_left_to_them(tmp_path: Path) -> None:
+    """A replica that began later, and led, would have Kafka delete what the others hold before."""
+    store = ObjectsInMemory()
+    replicas = {
+        0: ReplicaSet((2, 1), (2,), 2, log_start=0),
+        1: ReplicaSet((2, 1), (2,), 2, log_start=10),
+        2: ReplicaSet((2, 1), (), -1),
+        3: ReplicaSet((1,), (1,), 1, log_start=0),
+    }
+    partitions = [TopicIdPartition(ORDERS, number) for number in replicas]
+    uploads = [store.upload(1, *(records(one, 0, 10, 14) for one in partitions))]
+    inventory = Inventory(runs={one: runs_of(uploads, one) for one in partitions}, objects=1)
+
+    planned = _recover(_broker(tmp_path / "log"), _view(replicas), inventory, store)
+
+    left = [log.name for log in planned if log.is_left_to_others(log.plan.start_offset)]
+    assert left == ["orders-0"]
+    assert [finding.subject for finding in check_inventory(inventory, planned)] == left
+    made = {path.name for path in (tmp_path / "log").glob("orders-*")}
+    assert made == {"orders-1", "orders-2", "orders-3"}, "where nobody holds more, all is restored that there is"
+
+
+def test_a_log_is_restored_without_its_first_records_where_that_is_wanted(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    partition = TopicIdPartition(ORDERS, 0)
+    inventory = Inventory(runs={partition: runs_of([store.upload(1, records(partition, 0, 10, 14))], partition)})
+    view = _view({0: ReplicaSet((2, 1), (2,), 2, log_start=0)})
+
+    [planned] = plan_broker(_broker(tmp_path), view, inventory, Selection(may_begin_late=True), now_ms=0)
+
+    assert (planned.plan.start_offset, planned.is_left_to_others(10)) == (10, False)
+
+
+def test_a_head_that_expired_while_it_was_read_leaves_the_log_to_those_who_hold_it(tmp_path: Path) -> None:
+    store = ObjectsInMemory()
+    partition = TopicIdPartition(ORDERS, 0)
+    uploads = [store.upload(number, records(partition, 0, 5 * number, 5 * number + 4)) for number in range(2)]
+    inventory = Inventory(runs={partition: runs_of(uploads, partition)})
+    view = _view({0: ReplicaSet((2, 1), (2,), 2, log_start=0)})
+    view = with_wal_retention(view, {"orders": TopicSettings(enable=True)}, [])
+    broker = _broker(tmp_path / "log")
+    [planned] = plan_broker(broker, view, inventory, Selection(), now_ms=0)
+    assert not planned.is_left_to_others(planned.plan.start_offset)
+
+    store.objects.pop(CombinedSegmentId(1, 1, 0))
+    [restored] = recover_broker(
+        broker, view, [planned], RunReader(store), new_directory_id=lambda: NEW_ID, wall_ms=lambda: 10**12
+    )
+
+    assert planned.is_left_to_others(restored.job.plan.start_offset)
+    assert not list((tmp_path / "log").glob("orders-*"))
+    assert read_meta_properties(tmp_path / "log").directory_id == NEW_ID, "the broker may be started on what there is"
+
+
+@pytest.mark.parametrize(
+    ("config", "agents", "stored_ms"),
+    [
+        ({"retention.ms": "604800000"}, [AGENT], 5),
+        ({"retention.ms": "604800000"}, [AGENT, replace(AGENT, wal_retention_ms=7)], 7),
+        ({"retention.ms": "604800000"}, [AGENT, replace(AGENT, wal_retention_ms=None)], 604_800_000),
+        ({"retention.ms": "-1"}, [replace(AGENT, wal_retention_ms=-2)], None),
+        ({}, [AGENT], None),
+    ],
+)
+def test_how_long_records_are_stored_is_what_the_agents_go_by(
+    config: dict[str, str | None], agents: list[AgentRegistration], stored_ms: int | None
+) -> None:
+    view = ClusterView({ORDERS: TopicView("orders", ORDERS, config, {0: ReplicaSet((1, 2), (1,), 1)})})
+    view = with_wal_retention(view, {"orders": TopicSettings(enable=True)}, agents)
+    assert view.topics[ORDERS].stored_ms == stored_ms
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "stored_ms", "expected"), [(None, None, None), (100, None, 900), (None, 5, 995), (100, 5, 995)]
+)
+def test_what_is_older_than_either_retention_is_wanted_no_more(
+    retention_ms: int | None, stored_ms: int | None, expected: int | None
+) -> None:
+    assert LogSettings(retention_ms=retention_ms, stored_ms=stored_ms).horizon_ms(1000) == expected
 
 
 def test_a_living_clusters_replicas_are_joined_with_the_ids_of_an_older_log() -> None:
