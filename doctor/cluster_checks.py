@@ -46,12 +46,12 @@ def metadata_topic_retention(facts: Facts) -> Verdict:
     config = _metadata_topic_config(facts)
     topics = known(facts.topics)
     grace_ms = milliseconds(facts.settings.lifecycle.expiration_delete_grace_s)
-    kept_ms = [topic.local_retention_ms for topic in topics.values() if topic.local_retention_ms is not None]
+    kept_ms = [topic.kept.lagging_ms for topic in topics.values() if topic.kept is not None]
     longest_ms = UNLIMITED if any(retention_ms < 0 for retention_ms in kept_ms) else max(kept_ms, default=0)
     problems = retention_problems(METADATA_TOPIC, config, retention_needed_ms(longest_ms, grace_ms), _servers(facts))
     if problems:
-        return _refused(problems, "; or shorten the topics' local.retention.ms")
-    silent = sorted(name for name, topic in topics.items() if topic.local_retention_ms is None)
+        return _refused(problems, "; or shorten the topics' remote.wal.retention.ms")
+    silent = sorted(name for name, topic in topics.items() if topic.kept is None)
     if silent:
         return Verdict(Level.UNKNOWN, f"the retention of {_some(silent)} is not known")
     return Verdict(Level.OK, f"retention.ms {config.get('retention.ms')} covers {len(topics)} topics")
@@ -99,14 +99,14 @@ def metadata_topic_replication(facts: Facts) -> Verdict:
 
 
 def long_term_tier(facts: Facts) -> Verdict:
-    """Which topics' records are in object storage for as long as on the brokers' disks only."""
+    """Which topics' records are in object storage for as long as the WAL keeps them only."""
     topics = known(facts.topics)
     without = sorted(name for name, topic in topics.items() if not topic.has_long_term_tier)
     if not without:
         return Verdict(Level.OK, f"{len(topics)} topics, none without tiered storage or archive")
     return Verdict(
         Level.INFORMATION,
-        f"{_some(without)}: neither tiered storage nor archive; their objects live as long as local retention only",
+        f"{_some(without)}: neither tiered storage nor archive; what the WAL does not keep is on the brokers alone",
         "remote.storage.enable=true (KIP-405), or remote-wal topics enable --archive, where they are to be kept",
     )
 

@@ -1,25 +1,30 @@
 """What is asked of Kafka: the brokers, the metadata topic, and the topics that replicate through object storage."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from doctor.facts import Cluster, EnabledTopic, MetadataTopic, Unknown
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.wal_retention import AgentsRetention
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
-from metadata_topic.topic.cluster_descriptions import TOPIC_AUTHORIZATION_FAILED, ClusterDescriptions
+from metadata_topic.topic.cluster_descriptions import TOPIC_AUTHORIZATION_FAILED, ClusterDescriptions, DescribedTopic
 from metadata_topic.topic.topic import METADATA_TOPIC, confluent_admin
+from recovery.errors import ReassignmentError
+from recovery.reassignment_admin import ReassignmentAdmin
+from recovery.reassignment_plan import TopicPartition
 from rlm.lifecycle.cluster_observer import local_retention_ms
+
+_CLIENT_ID = "remote-wal-doctor"
 
 
 def ask_cluster(client: KafkaClientConfig, timeout_s: float) -> Cluster:
     """Blocks. Raises confluent_kafka.KafkaException."""
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient(
-        client.for_confluent(client_id="remote-wal-doctor"), logger=logging.getLogger(LIBRDKAFKA_LOGGER)
-    )
+    admin = AdminClient(client.for_confluent(client_id=_CLIENT_ID), logger=logging.getLogger(LIBRDKAFKA_LOGGER))
     metadata: Any = admin.list_topics(timeout=timeout_s)
     return Cluster(frozenset(metadata.brokers), _metadata_topic(client, metadata, timeout_s))
 
@@ -36,7 +41,7 @@ def _metadata_topic(client: KafkaClientConfig, metadata: Any, timeout_s: float) 
 
 
 def ask_topics(
-    client: KafkaClientConfig, settings: Mapping[str, TopicSettings], timeout_s: float
+    client: KafkaClientConfig, settings: Mapping[str, TopicSettings], retention: AgentsRetention, timeout_s: float
 ) -> dict[str, EnabledTopic]:
     """The enabled ones. Blocks. What has no readable configuration is taken as of unknown retention.
 
@@ -44,19 +49,44 @@ def ask_topics(
     """
     admin = confluent_admin(client, timeout_s)
     names = sorted(name for name, topic in settings.items() if topic.enable)
-    described = ClusterDescriptions(client, "remote-wal-doctor", timeout_s).topics(names)
-    hidden = {topic.name for topic in described if topic.error_code == TOPIC_AUTHORIZATION_FAILED}
+    described = {topic.name: topic for topic in ClusterDescriptions(client, _CLIENT_ID, timeout_s).topics(names)}
+    log_bytes = _log_bytes(client, described.values(), timeout_s)
     found = {}
     for name in names:
         try:
             config = admin.topic_config(name)
         except MetadataTopicError:
             config = {}
-        found[name] = enabled_topic(config, settings[name].archive, is_hidden=name in hidden)
+        topic = described.get(name)
+        factor = max((len(one.replicas) for one in topic.partitions), default=0) if topic is not None else 0
+        enabled = enabled_topic(config, settings[name], retention, factor)
+        is_hidden = topic is not None and topic.error_code == TOPIC_AUTHORIZATION_FAILED
+        found[name] = replace(enabled, is_hidden=is_hidden, log_bytes=log_bytes.get(name))
     return found
 
 
-def enabled_topic(config: Mapping[str, str], archive: bool, *, is_hidden: bool = False) -> EnabledTopic:
+def enabled_topic(
+    config: Mapping[str, str], settings: TopicSettings, retention: AgentsRetention, replication_factor: int
+) -> EnabledTopic:
     """From the topic's own configuration in Kafka."""
-    has_tier = archive or config.get("remote.storage.enable") == "true"
-    return EnabledTopic(local_retention_ms(config), has_tier, is_hidden)
+    has_tier = settings.archive or config.get("remote.storage.enable") == "true"
+    local_ms = local_retention_ms(config)
+    kept = None if local_ms is None else retention.longest_of(settings, replication_factor, local_ms)
+    return EnabledTopic(local_ms, has_tier, kept=kept, is_archived=settings.archive)
+
+
+def _log_bytes(client: KafkaClientConfig, topics: Iterable[DescribedTopic], timeout_s: float) -> dict[str, int]:
+    """Of one replica of each partition, by topic; without those that nobody tells of. Costs alone depend on it."""
+    partitions = [TopicPartition(topic.name, one.partition) for topic in topics for one in topic.partitions]
+    try:
+        with ReassignmentAdmin(client, timeout_s) as admin:
+            sizes = admin.replica_sizes(partitions)
+    except (ReassignmentError, MetadataTopicError):
+        return {}
+    largest: dict[TopicPartition, int] = {}
+    for (where, _broker), size in sizes.items():
+        largest[where] = max(size, largest.get(where, 0))
+    found: dict[str, int] = {}
+    for where, size in largest.items():
+        found[where.topic] = found.get(where.topic, 0) + size
+    return found

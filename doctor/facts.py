@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
+from metadata_topic.settings.wal_retention import KeptFor
 
 T = TypeVar("T")
 
@@ -65,6 +66,11 @@ class EnabledTopic:
     """KIP-405's remote storage, or the archive."""
     is_hidden: bool = False
     """The agents' client may not describe it."""
+    kept: KeptFor | None = None
+    """For how long objects are kept, by the agent that keeps them longest; None: not known."""
+    is_archived: bool = False
+    log_bytes: int | None = None
+    """Of one replica of each partition; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)

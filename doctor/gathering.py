@@ -23,6 +23,7 @@ from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration
+from metadata_topic.settings.wal_retention import AgentsRetention
 from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.remote_wal_storage_manager import StorageContext
 from replication.wire.peer_connection import PeerTls
@@ -65,7 +66,8 @@ def _settings_topic(
     if isinstance(read, Unknown):
         return read, read
     topics, agents = read
-    return _known(lambda: ask_topics(client, topics, _KAFKA_TIMEOUT_S)), _ask_agents(agents, wall_ms)
+    retention = AgentsRetention.registered(agents.values())
+    return _known(lambda: ask_topics(client, topics, retention, _KAFKA_TIMEOUT_S)), _ask_agents(agents, wall_ms)
 
 
 def _ask_agents(

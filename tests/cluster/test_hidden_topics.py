@@ -23,6 +23,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.port_block import free_port_block
 from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.wal_retention import AgentsRetention
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC
 from rlm.lifecycle.cluster_observer import ClusterObserver, Observation
@@ -118,7 +119,9 @@ def test_a_topic_is_gone_when_it_was_deleted_and_not_when_it_is_hidden(
                 assert not one.says_gone(orders, late_ms)
         assert stranger.look(LONG_AFTER_MS).hidden == {topic_id_to_text(orders)}, "it knows no name"
         client = KafkaClientConfig(f"127.0.0.1:{watchers_port}", WATCHER)
-        assert ask_topics(client, {ORDERS: TopicSettings(enable=True)}, PATIENCE_S)[ORDERS].is_hidden, "doctor is told"
+        assert ask_topics(client, {ORDERS: TopicSettings(enable=True)}, AgentsRetention.registered(()), PATIENCE_S)[
+            ORDERS
+        ].is_hidden, "doctor is told"
 
         # By its id it can be told that it is deleted now; by its name it cannot.
         cluster.admin.delete_topic(ORDERS)

@@ -23,10 +23,12 @@ from doctor.facts import (
 )
 from doctor.findings import Finding, Level, Verdict, exit_code
 from kafka_log.server_properties import parse_broker_properties
+from metadata_topic.settings.wal_retention import KeptFor
 from metadata_topic.topic.topic import MetadataTopicSettings
 
 FILE = Path("/etc/kafka/server.properties")
 HOUR_MS = 3_600_000
+WEEK_MS = 168 * HOUR_MS
 AGREEING = ClockReading(10_000, 10_100, 10_050, 1000)
 LATE = ClockReading(1_000_000, 1_000_100, 990_000, 1000)
 DEAD = Unknown("no answer")
@@ -54,6 +56,17 @@ PLAINTEXT_ACCEPTED = {
 }
 
 
+def kept_all(local_ms: int | None, **changes: Any) -> EnabledTopic:
+    """A topic whose objects are kept for as long as its log."""
+    kept = None if local_ms is None else KeptFor(local_ms, local_ms)
+    return replace(EnabledTopic(local_ms, True, kept=kept), **changes)
+
+
+def kept_for_an_hour(**changes: Any) -> EnabledTopic:
+    """A topic with Kafka's and our defaults."""
+    return replace(EnabledTopic(WEEK_MS, True, kept=KeptFor(HOUR_MS, 24 * HOUR_MS)), **changes)
+
+
 def protocols(bypass: str) -> dict[str, str]:
     return {"listener_security_protocol_map": f"CLIENT:PLAINTEXT,WAL:PLAINTEXT,BYPASS:{bypass}"}
 
@@ -67,7 +80,7 @@ def facts_of(**properties: str) -> Facts:
         broker=broker,
         settings=agent_settings(broker, FILE),
         cluster=Cluster(frozenset({1, 2, 3}), MetadataTopic(config, 3)),
-        topics={"orders": EnabledTopic(HOUR_MS, True)},
+        topics={"orders": kept_all(HOUR_MS)},
         store=Store({}, True, AGREEING, frozenset()),
         peers={2: None, 3: None},
         agents={broker_id: AgentAnswer(broker_id, "abc", AGREEING) for broker_id in (1, 2, 3)},
@@ -99,9 +112,9 @@ def test_where_all_is_well_nothing_is_found() -> None:
 
 FAULTS = [
     ("metadata-topic-retention", Level.ERROR, {"cluster": topic(retention_ms="3600000")}, "3660000"),
-    ("metadata-topic-retention", Level.ERROR, {"topics": {"t": EnabledTopic(-1, True)}}, "need -1"),
+    ("metadata-topic-retention", Level.ERROR, {"topics": {"t": kept_all(-1)}}, "need -1"),
     ("metadata-topic-retention", Level.ERROR, {"cluster": topic(retention_bytes="1000")}, "retention.bytes"),
-    ("metadata-topic-retention", Level.UNKNOWN, {"topics": {"t": EnabledTopic(None, True)}}, "t is not known"),
+    ("metadata-topic-retention", Level.UNKNOWN, {"topics": {"t": kept_all(None)}}, "t is not known"),
     (
         "metadata-topic-message-size",
         Level.ERROR,
@@ -113,9 +126,16 @@ FAULTS = [
     ("metadata-topic-replication", Level.ERROR, {"cluster": topic(1, min_insync_replicas="1")}, "factor 1"),
     ("metadata-topic-replication", Level.ERROR, {"cluster": topic(2, min_insync_replicas="1")}, "replicas 1"),
     ("metadata-topic-replication", Level.ERROR, {"cluster": topic(min_insync_replicas="1")}, "replicas 1"),
-    ("topics-visible", Level.WARNING, {"topics": {"t": EnabledTopic(HOUR_MS, True, is_hidden=True)}}, "t: hidden"),
+    ("topics-visible", Level.WARNING, {"topics": {"t": kept_all(HOUR_MS, is_hidden=True)}}, "t: hidden"),
     ("topics-visible", Level.UNKNOWN, {"topics": DEAD}, "no answer"),
-    ("long-term-tier", Level.INFORMATION, {"topics": {"t": EnabledTopic(1, False)}}, "local retention only"),
+    (
+        "long-term-tier",
+        Level.INFORMATION,
+        {"topics": {"t": kept_all(1, has_long_term_tier=False)}},
+        "on the brokers alone",
+    ),
+    ("wal-retention", Level.INFORMATION, {"topics": {"t": kept_for_an_hour()}}, "recover gives back the last 1 h of t"),
+    ("wal-retention", Level.UNKNOWN, {"topics": {"t": kept_all(None)}}, "t is not known"),
     ("clock-brokers", Level.WARNING, {"agents": {2: AgentAnswer(2, "abc", LATE)}}, "broker 2 is 9000 ms behind"),
     ("clock-brokers", Level.UNKNOWN, {"agents": {2: DEAD}}, "broker 2: no answer"),
     ("clock-brokers", Level.UNKNOWN, {"agents": {}}, "no agent is registered"),
@@ -229,3 +249,37 @@ def test_the_exit_code_is_that_of_the_worst() -> None:
 
     assert [code(level) for level in Level] == [0, 0, 1, 1, 2]
     assert code(Level.ERROR, Level.WARNING, Level.OK) == 2
+
+
+def retention_of(**topics: EnabledTopic) -> Finding:
+    return judged(replace(facts_of(), topics=topics))["wal-retention"]
+
+
+def test_what_the_wal_keeps_is_told_with_what_it_costs_and_what_all_would_cost() -> None:
+    found = retention_of(t=kept_for_an_hour(log_bytes=168 * 10**9)).found
+    assert found == (
+        "recover gives back the last 1 h of t; with a replica out of sync the last 24 h. About 1.0 GB in objects at a "
+        "steady rate, $0.11 a month (s3_express); with -2 for all, 168.0 GB and $18.48"
+    )
+
+
+def test_a_topic_that_keeps_all_of_it_keeps_what_others_have_in_the_same_objects() -> None:
+    found = retention_of(t=kept_for_an_hour(), all=kept_all(WEEK_MS)).found
+    assert found.endswith("; all: all of local retention, and what shares objects with them stays as long")
+
+
+def test_where_all_comes_back_that_is_well_and_its_cost_is_told() -> None:
+    finding = retention_of(t=kept_all(WEEK_MS, log_bytes=10**10))
+    assert finding.level is Level.OK
+    assert finding.found.endswith("About 10.0 GB in objects at a steady rate, $1.10 a month (s3_express)")
+
+
+def test_what_the_archive_has_comes_back_however_short_the_wal_keeps_it() -> None:
+    assert retention_of(t=kept_for_an_hour(is_archived=True)).level is Level.OK
+
+
+def test_the_metadata_topic_must_remember_objects_for_as_long_as_a_lagging_replica_is_waited_for() -> None:
+    short = replace(facts_of(), cluster=topic(retention_ms=str(23 * HOUR_MS)), topics={"t": kept_for_an_hour()})
+    assert judged(short)["metadata-topic-retention"].level is Level.ERROR
+    enough = replace(short, cluster=topic(retention_ms=str(25 * HOUR_MS)))
+    assert judged(enough)["metadata-topic-retention"].level is Level.OK

@@ -21,6 +21,8 @@ from doctor.facts import AgentAnswer, ClockReading, EnabledTopic, Store, Unknown
 from doctor.host_questions import ask_agent, ask_broker, dial, lock_holder, soft_limit
 from doctor.store_probe import probe
 from local_cluster.authority import Authority
+from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.wal_retention import AgentsRetention, KeptFor, WalRetention
 from plugin.errors import RemoteStorageAccessError
 from plugin.local_directory import DirectoryStore, LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
@@ -154,9 +156,14 @@ def test_the_agents_process_and_its_limit_are_read_from_the_kernels_text(tmp_pat
 
 def test_a_topic_without_tiered_storage_keeps_its_records_for_all_of_its_retention() -> None:
     tiered = {"remote.storage.enable": "true", "local.retention.ms": "1000", "retention.ms": "9000"}
-    assert enabled_topic(tiered, archive=False) == EnabledTopic(1000, True)
-    assert enabled_topic({"retention.ms": "9000"}, archive=False) == EnabledTopic(9000, False)
-    assert enabled_topic({"retention.ms": "-1"}, archive=True) == EnabledTopic(-1, True)
+    on, archived = TopicSettings(enable=True), TopicSettings(enable=True, archive=True)
+    agents = AgentsRetention((WalRetention(2000, 3000), WalRetention(1500, 1500)))
+    assert enabled_topic(tiered, on, agents, 3) == EnabledTopic(1000, True, kept=KeptFor(1000, 1000))
+    assert enabled_topic({"retention.ms": "9000"}, on, agents, 3) == EnabledTopic(9000, False, kept=KeptFor(2000, 3000))
+    assert enabled_topic({"retention.ms": "9000"}, on, agents, 1) == EnabledTopic(9000, False, kept=KeptFor(9000, 9000))
+    kept = KeptFor(2000, 3000)
+    assert enabled_topic({"retention.ms": "-1"}, archived, agents, 3) == EnabledTopic(-1, True, False, kept, True)
+    assert enabled_topic({}, on, agents, 3) == EnabledTopic(None, False)
 
 
 def test_where_nothing_answers_every_check_is_made_or_says_why_not(

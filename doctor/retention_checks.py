@@ -1,0 +1,88 @@
+"""What the WAL keeps for how long: what that costs in a month, and what of the topics could be recovered."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from doctor.facts import EnabledTopic, Facts, UnknownFactError, known
+from doctor.findings import Level, Verdict
+from metadata_topic.settings.wal_retention import NO_LIMIT
+from plugin.prices import BYTES_PER_GB, DEFAULT_PRICES_FILE, PriceTable, section_of
+
+_NAMED: Final = 5
+_UNITS_MS: Final = ((3_600_000, "h"), (60_000, "min"), (1000, "s"))
+
+
+def wal_retention(facts: Facts) -> Verdict:
+    """How long objects are kept, what that costs, and what comes back of topics that keep them for less than Kafka."""
+    topics = known(facts.topics)
+    unknown = sorted(name for name, topic in topics.items() if topic.kept is None)
+    if unknown:
+        raise UnknownFactError(f"the retention of {_some(unknown)} is not known")
+    short = {name: topic for name, topic in sorted(topics.items()) if _is_short(topic)}
+    cost = _cost(facts, topics)
+    if not short:
+        return Verdict(Level.OK, f"{len(topics)} topics keep their objects for as long as local retention{cost}")
+    found = [
+        f"recover gives back the last {duration(kept_ms)} of {_some(names)}; with a replica out of sync the last "
+        f"{duration(lagging_ms)}"
+        for (kept_ms, lagging_ms), names in _by_retention(short).items()
+    ]
+    longer = sorted(set(topics) - set(short))
+    if longer:
+        found.append(f"{_some(longer)}: all of local retention, and what shares objects with them stays as long")
+    return Verdict(
+        Level.INFORMATION,
+        "; ".join(found) + cost,
+        "for all of local retention: remote-wal topics set --wal-retention-ms -2 TOPIC",
+    )
+
+
+def _is_short(topic: EnabledTopic) -> bool:
+    """Whether brokers keep what objects do not; the archive has all of a log."""
+    return topic.kept is not None and not topic.is_archived and topic.kept.retention_ms != topic.local_retention_ms
+
+
+def _by_retention(topics: Mapping[str, EnabledTopic]) -> dict[tuple[int, int], list[str]]:
+    found: dict[tuple[int, int], list[str]] = {}
+    for name, topic in topics.items():
+        if topic.kept is not None:
+            found.setdefault((topic.kept.retention_ms, topic.kept.lagging_ms), []).append(name)
+    return found
+
+
+def _cost(facts: Facts, topics: Mapping[str, EnabledTopic]) -> str:
+    """In dollars a month, at a steady rate; nothing where no size is known. Raises PriceError."""
+    shares = [share for topic in topics.values() if (share := _bytes_kept(topic)) is not None]
+    if not shares:
+        return ""
+    section = section_of(facts.settings.storage.manager_class_name)
+    prices = PriceTable.load(facts.settings.link.prices_file or DEFAULT_PRICES_FILE)
+    gb_month = prices.store(section).storage_gb_month
+    now, all_of_it = (sum(column) / BYTES_PER_GB for column in zip(*shares, strict=True))
+    told = f". About {now:,.1f} GB in objects at a steady rate, ${now * gb_month:,.2f} a month ({section})"
+    if now == all_of_it:
+        return told
+    return f"{told}; with -2 for all, {all_of_it:,.1f} GB and ${all_of_it * gb_month:,.2f}"
+
+
+def _bytes_kept(topic: EnabledTopic) -> tuple[float, float] | None:
+    """In objects, as it is and with -2; None where that is not known. A log holds its local retention."""
+    if topic.log_bytes is None or topic.kept is None or topic.local_retention_ms is None:
+        return None
+    if topic.kept.retention_ms == topic.local_retention_ms:
+        return topic.log_bytes, topic.log_bytes
+    if topic.local_retention_ms == NO_LIMIT:
+        return None
+    return topic.log_bytes * topic.kept.retention_ms / topic.local_retention_ms, topic.log_bytes
+
+
+def duration(ms: int) -> str:
+    """In the largest unit, of hours and less, that it is a whole number of, for people."""
+    if ms == NO_LIMIT:
+        return "of all time"
+    return next((f"{ms // unit} {name}" for unit, name in _UNITS_MS if ms and ms % unit == 0), f"{ms} ms")
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
