@@ -109,15 +109,20 @@ def parse_leader_epochs(text: str, path: Path) -> LeaderEpochs:
     body = [line for line in lines[2:] if line.strip()]
     if len(body) != int(count_text):
         raise MalformedFileError(path, len(body) + 2, f"{len(body)} entries, line 2 says {count_text}")
-    entries: list[tuple[int, int]] = []
-    for number, line in enumerate(body, start=3):
-        try:
-            epoch_text, start_text = line.split()
-            entries.append((int(epoch_text), int(start_text)))
-            LeaderEpochs(entries[-2:])
-        except ValueError as error:
-            raise MalformedFileError(path, number, f"{line!r}: {error}") from error
-    return LeaderEpochs(entries)
+    try:
+        return LeaderEpochs(map(_entry, body))
+    except ValueError:
+        for number in range(len(body)):
+            try:
+                LeaderEpochs(map(_entry, body[max(number - 1, 0) : number + 1]))
+            except ValueError as error:
+                raise MalformedFileError(path, number + 3, f"{body[number]!r}: {error}") from error
+        raise
+
+
+def _entry(line: str) -> tuple[int, int]:
+    epoch_text, start_text = line.split()
+    return int(epoch_text), int(start_text)
 
 
 def read_leader_epochs(partition_dir: Path) -> LeaderEpochs:
@@ -127,7 +132,7 @@ def read_leader_epochs(partition_dir: Path) -> LeaderEpochs:
     """
     path = partition_dir / FILE_NAME
     try:
-        text = path.read_text("ascii", errors="replace")
+        text = path.read_bytes().decode("ascii", errors="replace")
     except FileNotFoundError:
         return LeaderEpochs()
     return parse_leader_epochs(text, path)

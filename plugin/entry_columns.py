@@ -36,6 +36,8 @@ _DTYPE_OF_WIDTH: Final = {width: np.dtype(f"<u{width}") for width in _CODE_OF_WI
 _HIGHEST_OFFSET: Final = 2**62
 """Half of what Kafka's int64 could hold: no log gets there, and no sum of two columns can overflow."""
 MAX_ENTRIES: Final = 2**24
+_FEW_ENTRIES: Final = 64
+"""So many numbers are gone through in less time than numpy takes to begin."""
 
 
 class _Column(NamedTuple):
@@ -95,12 +97,13 @@ def encode(entries: Sequence[RemoteLogSegmentMetadataEntry]) -> bytes:
 
 def decode(block: bytes | memoryview) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
     """The inverse of `encode`. Raises ValueError, naming the byte, for what cannot be decoded."""
-    layout = _read_layout(block)
+    layout = _checked_layout(block)
     topic_index, partition, leader_epoch, first_offset, delta, length, crc32c, *stored_starts = (
         _plain_column(block, layout, index) for index in range(len(layout.specs))
     )
     if layout.positions == _POSITIONS_UNKNOWN:
-        starts = ends = [UNKNOWN_POSITION] * layout.entry_count
+        starts: Sequence[int] = [UNKNOWN_POSITION] * layout.entry_count
+        ends: Sequence[int] = starts
     else:
         starts = stored_starts[0] if stored_starts else list(accumulate(length, initial=layout.first_position))[:-1]
         ends = list(map(add, starts, length))
@@ -129,7 +132,7 @@ def decode_columns(block: bytes | memoryview) -> dict[str, NDArray[np.int64] | N
     topic_ids), `partition`, `leader_epoch`, `first_offset`, `last_offset`, `start_file_position`,
     `end_file_position`, `crc32c`. Raises ValueError as `decode` does.
     """
-    layout = _read_layout(block)
+    layout = _checked_layout(block)
     raw = {spec.name: _numpy_column(block, layout, index) for index, spec in enumerate(layout.specs)}
     length, delta = raw.pop("byte_length"), raw.pop("last_offset_delta")
     if layout.positions == _POSITIONS_FOLLOW:
@@ -151,19 +154,8 @@ def decode_columns(block: bytes | memoryview) -> dict[str, NDArray[np.int64] | N
 
 
 def check(block: bytes | memoryview) -> None:
-    """Raise ValueError exactly where `decode` would, without making anything of the entries.
-
-    Most columns cannot leave their range whatever their deltas are, so only the others are looked at.
-    """
-    layout = _read_layout(block)
-    for index, (width, minimum) in enumerate(zip(layout.widths, layout.minima, strict=True)):
-        highest_delta = 256**width - 1
-        if minimum + highest_delta > _highest_of(layout, index):
-            deltas = np.frombuffer(
-                block, dtype=_DTYPE_OF_WIDTH[width], count=layout.entry_count, offset=layout.starts[index]
-            )
-            highest_delta = int(deltas.max(initial=0))
-        _check_range(layout, index, highest_delta)
+    """Raise ValueError exactly where `decode` would, without making anything of the entries."""
+    _checked_layout(block)
 
 
 def entry_count(block: bytes | memoryview) -> int:
@@ -274,30 +266,46 @@ def _read_layout(block: bytes | memoryview) -> _Layout:
     )
 
 
-def _highest_of(layout: _Layout, index: int) -> int:
-    spec = layout.specs[index]
-    return min(spec.highest, layout.topic_count - 1) if spec.name == "topic_index" else spec.highest
+def _checked_layout(block: bytes | memoryview) -> _Layout:
+    """The layout of a block whose values are all in range. Raises ValueError.
+
+    Most columns cannot leave their range whatever their deltas are, so only the others are looked at.
+    """
+    layout = _read_layout(block)
+    for index, (spec, width, minimum) in enumerate(zip(layout.specs, layout.widths, layout.minima, strict=True)):
+        highest = spec.highest if index else min(spec.highest, layout.topic_count - 1)
+        highest_delta: int = 256**width - 1
+        if minimum + highest_delta > highest:
+            highest_delta = _highest_delta(block, layout, index)
+        if layout.entry_count and (minimum < spec.lowest or minimum + highest_delta > highest):
+            raise ValueError(
+                f"column {spec.name} at byte {layout.starts[index]} holds {minimum}..{minimum + highest_delta}, "
+                f"outside {spec.lowest}..{highest}"
+            )
+    return layout
 
 
-def _check_range(layout: _Layout, index: int, highest_delta: int) -> None:
-    spec, minimum, highest = layout.specs[index], layout.minima[index], _highest_of(layout, index)
-    if layout.entry_count and (minimum < spec.lowest or minimum + highest_delta > highest):
-        raise ValueError(
-            f"column {spec.name} at byte {layout.starts[index]} holds {minimum}..{minimum + highest_delta}, "
-            f"outside {spec.lowest}..{highest}"
-        )
+def _highest_delta(block: bytes | memoryview, layout: _Layout, index: int) -> int:
+    if layout.entry_count <= _FEW_ENTRIES:
+        return max(_deltas(block, layout, index), default=0)
+    return int(_numpy_deltas(block, layout, index).max(initial=0))
+
+
+def _deltas(block: bytes | memoryview, layout: _Layout, index: int) -> tuple[int, ...]:
+    code = _CODE_OF_WIDTH[layout.widths[index]]
+    return struct.unpack_from(f"<{layout.entry_count}{code}", block, layout.starts[index])
+
+
+def _numpy_deltas(block: bytes | memoryview, layout: _Layout, index: int) -> NDArray[np.unsignedinteger]:
+    dtype = _DTYPE_OF_WIDTH[layout.widths[index]]
+    return np.frombuffer(block, dtype=dtype, count=layout.entry_count, offset=layout.starts[index])
 
 
 def _numpy_column(block: bytes | memoryview, layout: _Layout, index: int) -> NDArray[np.int64]:
-    dtype = _DTYPE_OF_WIDTH[layout.widths[index]]
-    deltas = np.frombuffer(block, dtype=dtype, count=layout.entry_count, offset=layout.starts[index])
-    _check_range(layout, index, int(deltas.max(initial=0)))
-    return deltas.astype(np.int64) + layout.minima[index]
+    return _numpy_deltas(block, layout, index).astype(np.int64) + layout.minima[index]
 
 
-def _plain_column(block: bytes | memoryview, layout: _Layout, index: int) -> list[int]:
+def _plain_column(block: bytes | memoryview, layout: _Layout, index: int) -> Sequence[int]:
     """Without numpy: where values are wanted one by one, making them at once costs less."""
-    width, minimum = layout.widths[index], layout.minima[index]
-    deltas = struct.unpack_from(f"<{layout.entry_count}{_CODE_OF_WIDTH[width]}", block, layout.starts[index])
-    _check_range(layout, index, max(deltas, default=0))
-    return [minimum + delta for delta in deltas] if minimum else list(deltas)
+    deltas, minimum = _deltas(block, layout, index), layout.minima[index]
+    return [minimum + delta for delta in deltas] if minimum else deltas
