@@ -11,7 +11,7 @@ stops who writes. Between two zones that are cut apart everything waits, as TCP 
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -419,8 +419,3 @@ class End(asyncio.Transport):
 
     def _soon(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call, context=self._context)
-
-
-def ends_of(network: Network, processes: set[str]) -> Iterator[End]:
-    """Connections between any of these."""
-    return (end for end in network.connections() if {end.process, end.peer.process} <= processes)

@@ -13,11 +13,13 @@ import logging
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
 import structlog
 
+from plugin import entry_column_batches, entry_columns
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path import group_commit
 from tests.simulation import agent_events, broker_events, outside_events
@@ -26,7 +28,6 @@ from tests.simulation.plan import Event, plan
 from tests.simulation.recovery_check import check_recovery
 from tests.simulation.replicas.replica_plan import is_replicated
 from tests.simulation.replicas.replicated_simulation import ReplicatedSimulation
-from tests.simulation.seeded_storage import HEALTHY
 from tests.simulation.simulated_run import SimulatedRun
 from tests.simulation.virtual_time import run
 from tests.simulation.world import BROKERS, World
@@ -51,24 +52,20 @@ class Simulation(World):
         """Raises AssertionError where an invariant is broken."""
         is_bulk_small = self.seed % 2
         with patch.object(group_commit, "BULK_BYTES", 200 if is_bulk_small else group_commit.BULK_BYTES):
-            run(self.loop, self._run(events))
+            run(self.loop, self.live(events))
 
-    async def _run(self, events: Sequence[Event]) -> None:
+    def begin(self) -> None:
         for log in self.living_logs():
             self.append(log, 1, 20)
         for broker in BROKERS:
             self.start(broker)
-        for count, (after_s, kind, number) in enumerate(events):
-            if count == len(events) // 2 and self.seed % 4 == 0:
-                self._check_recovery("midst", is_settled=False)
-            await asyncio.sleep(after_s)
-            self.look()
-            self.note(kind, number)
-            doing = DO[kind](self, number)
-            if doing is not None:
-                await doing
-            self.look()
-        await self._settle()
+
+    def in_the_midst(self) -> None:
+        if self.seed % 4 == 0:
+            self._check_recovery("midst", is_settled=False)
+
+    def do(self, kind: str, number: int) -> Awaitable[None] | None:
+        return DO[kind](self, number)
 
     def look(self) -> None:
         if self.defects:
@@ -83,12 +80,8 @@ class Simulation(World):
 
     # The end.
 
-    async def _settle(self) -> None:
-        """Nothing fails any more: all is stored, and the next incarnations find nothing to do."""
-        self.note("settle")
-        self.ends = self.storage.never_fails = True
-        self.storage.mode = HEALTHY
-        self.topic.is_away, self.topic.delay_max_s = False, 0.02
+    async def settle(self) -> None:
+        """All is stored, and the next incarnations find nothing to do."""
         self.withdrawn.clear()
         self.cluster.is_mute = False
         for log in self.living_logs():
@@ -182,6 +175,14 @@ def _silence() -> Iterator[None]:
         structlog.configure(**before)
 
 
+@contextmanager
+def _decoded_once() -> Iterator[None]:
+    """What is told of an object is read by all agents again and again, and always means the same."""
+    kept = cache(entry_columns.decode)
+    with patch.object(entry_columns, "decode", kept), patch.object(entry_column_batches, "decode", kept):
+        yield
+
+
 class FailedRunError(AssertionError):
     """A run in which something did not hold."""
 
@@ -196,7 +197,7 @@ def simulate(seed: int, events: Sequence[Event] | None = None) -> SimulatedRun:
     with tempfile.TemporaryDirectory(dir=in_memory if in_memory.is_dir() else None) as directory:
         simulation = (ReplicatedSimulation if is_replicated(seed) else Simulation)(seed, Path(directory))
         try:
-            with _silence():
+            with _silence(), _decoded_once():
                 simulation.run(plan(seed) if events is None else events)
         except Exception as what:
             raise FailedRunError(seed, what, simulation.trace) from what

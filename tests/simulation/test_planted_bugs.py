@@ -1,7 +1,7 @@
 """The simulation finds what it is there for: each of these defects loses records, or tells of them too early."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -24,11 +24,7 @@ from rlm.write_path.resumed_tail import ResumedTail
 from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
 from rlm.write_path.write_path_core import WritePathCore
 from tests.simulation import agent_model
-from tests.simulation.replicas.replica_plan import is_replicated
-from tests.simulation.simulation import FailedRunError, simulate
-
-SEEDS = 60
-Plant = Callable[[pytest.MonkeyPatch], None]
+from tests.simulation.planted_bugs import Plant, find
 
 
 def resume_at_the_highest_offset(patch: pytest.MonkeyPatch) -> None:
@@ -129,12 +125,4 @@ def trust_what_was_known_of_a_log_that_was_cut(patch: pytest.MonkeyPatch) -> Non
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, found: str, first: int) -> None:
     """`first` spares the runs that do not meet it."""
-    plant(monkeypatch)
-    with pytest.raises(FailedRunError, match=found):
-        _simulate_many(first)
-
-
-def _simulate_many(first: int) -> None:
-    for seed in range(first, first + SEEDS):
-        if not is_replicated(seed):
-            simulate(seed)
+    find(monkeypatch, plant, found, first)

@@ -1,6 +1,5 @@
 """The simulation finds what would delete records that are wanted, or keep what is to go."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,11 +11,7 @@ from rlm.lifecycle.node_care import NodeCare
 from rlm.lifecycle.orphan_task import OrphanTask
 from tests.simulation import agent_events, life_of_objects
 from tests.simulation.metadata_topic_model import Consumption
-from tests.simulation.replicas.replica_plan import is_replicated
-from tests.simulation.simulation import FailedRunError, simulate
-
-SEEDS = 60
-Plant = Callable[[pytest.MonkeyPatch], None]
+from tests.simulation.planted_bugs import Plant, find
 
 
 def take_a_batch_without_its_checksum(patch: pytest.MonkeyPatch) -> None:
@@ -72,12 +67,4 @@ def write_a_snapshot_that_is_older_than_it_tells(patch: pytest.MonkeyPatch) -> N
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, found: str, first: int) -> None:
     """`first` spares the runs that do not meet it."""
-    plant(monkeypatch)
-    with pytest.raises(FailedRunError, match=found):
-        _simulate_many(first)
-
-
-def _simulate_many(first: int) -> None:
-    for seed in range(first, first + SEEDS):
-        if not is_replicated(seed):
-            simulate(seed)
+    find(monkeypatch, plant, found, first)

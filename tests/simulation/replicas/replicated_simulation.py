@@ -6,7 +6,7 @@ appends.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from unittest.mock import patch
 
 from kafka_log.crc32c import Buffer
@@ -58,28 +58,22 @@ class ReplicatedSimulation(ReplicatedWorld):
             patch.object(fetch_patience, "BULK_BYTES", bulk_bytes),
             patch.object(found_batches, "_NEWEST_OBJECTS", newest_objects),
         ):
-            run(self.loop, self._run(events))
+            run(self.loop, self.live(events))
 
-    async def _run(self, events: Sequence[Event]) -> None:
+    def begin(self) -> None:
         for broker in BROKERS:
             self.start_broker(broker)
             self.start_agent(broker)
-        for after_s, kind, number in events:
-            await asyncio.sleep(after_s)
-            self.look()
-            self.note(kind, number)
-            doing = DO[kind](self, number)
-            if doing is not None:
-                await doing
-            self.look()
-        await self._settle()
 
-    async def _settle(self) -> None:
-        """Nothing fails any more: replicas are equal and in sync, and all is stored."""
-        self.note("settle")
-        self.ends = self.storage.never_fails = True
-        self.storage.mode = self.storage.read_mode = HEALTHY
-        self.topic.is_away, self.topic.delay_max_s = False, 0.02
+    def in_the_midst(self) -> None:
+        """Nothing more than after each event."""
+
+    def do(self, kind: str, number: int) -> Awaitable[None] | None:
+        return DO[kind](self, number)
+
+    async def settle(self) -> None:
+        """Replicas are equal and in sync, and all is stored."""
+        self.storage.read_mode = HEALTHY
         self.network.slowest_s = 0.002
         self.network.join()
         for process in sorted(self.paused):

@@ -1,9 +1,7 @@
 """Three brokers with replicas and agents of their own in three zones, the controller, a topic, a store, a network."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -37,14 +35,13 @@ class ReplicatedWorld(SimulatedRun):
 
     def __init__(self, seed: int, directory: Path) -> None:
         super().__init__(seed)
-        self.loop.set_exception_handler(self._defect)
         self.network = self.loop.network
         self.network.rng, self.network.hit = self.random("network"), self.hit
         for broker in BROKERS:
             self.network.zone_of |= {f"broker {broker}": broker, f"agent {broker}": broker}
         self.controller = ControllerModel(self.loop, BROKERS, PARTITIONS)
         self.controller.on_change, self.controller.on_unclean = self._leadership_changed, self._unclean
-        self.storage = ReplicaStorage(self.random("store"), self.random("gets"), self.hit, self.wall_ms)
+        self.storage: ReplicaStorage = ReplicaStorage(self.random("store"), self.random("gets"), self.hit, self.wall_ms)
         self.invariants = ReplicaInvariants(PARTITIONS, self.storage)
         self.replication_metrics = ReplicationMetrics(CollectorRegistry())
         self.is_bypassing = seed // 4 % 2 == 0
@@ -60,10 +57,6 @@ class ReplicatedWorld(SimulatedRun):
         self.paused: set[str] = set()
         self._incarnations = dict.fromkeys(BROKERS, 0)
         self._is_unclean: set[int] = set()
-
-    def _defect(self, _loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
-        """What nobody waits for has failed."""
-        self.defects.append(told.get("exception") or AssertionError(told["message"]))
 
     # Brokers.
 

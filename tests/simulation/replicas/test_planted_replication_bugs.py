@@ -1,7 +1,5 @@
 """Runs of replication whole find what they are there for: each of these defects harms a replica, or may."""
 
-from collections.abc import Callable
-
 import pytest
 
 from kafka_log.crc32c import Buffer
@@ -10,14 +8,11 @@ from replication.leader import link_index, link_planner
 from replication.leader.link_index import LinkIndex
 from replication.wire import splicer
 from replication.wire.link import SegmentLink
+from tests.simulation.planted_bugs import Plant, find_in_replication
 from tests.simulation.replicas.broker_model import BrokerModel
 from tests.simulation.replicas.replica import Replica
-from tests.simulation.replicas.replica_plan import is_replicated
-from tests.simulation.simulation import FailedRunError, simulate
 from tests.simulation.test_planted_bugs import tell_listeners_before_the_put
 
-RUNS = 25
-Plant = Callable[[pytest.MonkeyPatch], None]
 OFFSET_BYTES = 8
 
 
@@ -73,11 +68,4 @@ def acknowledge_what_the_leader_alone_has(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, found: str) -> None:
-    plant(monkeypatch)
-    with pytest.raises(FailedRunError, match=found):
-        _simulate_many()
-
-
-def _simulate_many() -> None:
-    for seed in filter(is_replicated, range(4 * RUNS)):
-        simulate(seed)
+    find_in_replication(monkeypatch, plant, found)

@@ -1,0 +1,32 @@
+"""How a defect that is planted into the product, or into a model, is looked for."""
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from tests.simulation.replicas.replica_plan import is_replicated
+from tests.simulation.simulation import FailedRunError, simulate
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+SEEDS = 60
+
+
+def find(patch: pytest.MonkeyPatch, plant: Plant, found: str, first: int = 0) -> None:
+    """Some run of the write path, from the seed `first` on, must fail with words that match `found`."""
+    _find(patch, plant, found, (seed for seed in range(first, first + SEEDS) if not is_replicated(seed)))
+
+
+def find_in_replication(patch: pytest.MonkeyPatch, plant: Plant, found: str) -> None:
+    """The same of replication whole."""
+    _find(patch, plant, found, filter(is_replicated, range(100)))
+
+
+def _find(patch: pytest.MonkeyPatch, plant: Plant, found: str, seeds: Iterable[int]) -> None:
+    plant(patch)
+    with pytest.raises(FailedRunError, match=found):
+        _simulate(seeds)
+
+
+def _simulate(seeds: Iterable[int]) -> None:
+    for seed in seeds:
+        simulate(seed)
