@@ -8,6 +8,7 @@ from agent.descriptors import DescriptorWatch
 from agent.identity import AgentIdentity
 from agent.relaying import Relaying
 from plugin.prices import NEVER_PAYS
+from plugin.remote_wal_storage_manager import WHOLE_STORE
 
 if TYPE_CHECKING:
     from agent.storage_run import StorageRun
@@ -73,6 +74,13 @@ class AgentState:
             "gaps": run.led_gaps.describe() if run is not None else [],
         }
 
+    def _buckets_away(self) -> list[str]:
+        """Of a list of buckets, those that fail: what is in them goes inline, and its deletion waits."""
+        loading = self.system.loading.away if self.system is not None else {}
+        given_up = self.relaying.hydration.given_up if self.relaying is not None else []
+        told = {place: "it fails on reads, which go inline" for place in given_up if place != WHOLE_STORE}
+        return [f"bucket {place}: {why}" for place, why in {**told, **loading}.items()]
+
     def objects(self) -> dict[str, Any]:
         """What `remote-wal describe --objects` shows."""
         run = self.storage_run
@@ -93,7 +101,7 @@ class AgentState:
         """What is not well, here or with others, or waits for a person, while the agent is ready itself."""
         run = self.storage_run
         bypassed = self.relaying.follower.bypassed if self.relaying is not None else []
-        told = [*(run.degraded if run is not None else ()), self.descriptors.shortage]
+        told = [*(run.degraded if run is not None else ()), *self._buckets_away(), self.descriptors.shortage]
         return [
             *(f"the agent of broker {one} is dead, and bypassed inline" for one in bypassed),
             *(reason for reason in told if reason),

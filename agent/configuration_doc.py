@@ -52,6 +52,10 @@ These keys have the prefix that `remote.log.wal.storage.manager.impl.prefix` say
 `bucket` is `{DEFAULT_IMPL_PREFIX}bucket`. Every agent of a cluster must be given the same store and the same `prefix`,
 as a follower's agent reads what a leader's agent wrote.
 
+With `remote.wal.buckets`, the key that names the place (`bucket`, `directory`) is taken from there for each zone, and
+stays for what was written before there was a list. Any other key with `zone.<zone>.` in front, behind the prefix, is
+for that zone's bucket alone.
+
 The archive's storage manager takes the same keys under the prefix that
 `remote.wal.archive.storage.manager.impl.prefix` says, `{DEFAULT_ARCHIVE_IMPL_PREFIX}` by default.
 """

@@ -8,6 +8,7 @@ from agent.kafka_client import client_config
 from agent.lifecycle import healing_limits
 from agent.setting_types import milliseconds
 from agent.settings import AgentSettings
+from agent.storage_spec import storage_spec
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.records.errors import MetadataTopicError
@@ -15,7 +16,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_memory import TopicMemory
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_session import TopicSession
-from plugin.loading import load_storage_manager, settings_under_prefix
+from plugin.bucket_loading import load_storage
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.wall_clock import wall_ms
 from rlm.lifecycle.orphan_task import OrphanTask
@@ -27,7 +28,6 @@ class OrphanCheck:
 
     def __init__(self, broker: BrokerProperties, settings: AgentSettings) -> None:
         """Raises RemoteStorageError when the store cannot be used."""
-        prefix = settings.storage.manager_impl_prefix
         self._broker_id = broker.node_id
         store = RemoteWalMetadataStore()
         if (remembered := TopicMemory(settings.process.state_directory).load()) is not None:
@@ -35,13 +35,8 @@ class OrphanCheck:
         self._session = TopicSession(
             client_config(broker, settings.client), broker.node_id, time.monotonic, broker.rack, store
         )
-        self._storage = load_storage_manager(
-            settings.storage.manager_class_name,
-            settings.storage.manager_class_path,
-            settings_under_prefix(broker.raw, prefix),
-            StorageContext(read_meta_properties(broker.log_dirs[0]).cluster_id, broker.node_id),
-            prefix,
-        )
+        context = StorageContext(read_meta_properties(broker.log_dirs[0]).cluster_id, broker.node_id)
+        self._storage = load_storage(storage_spec(settings.storage, broker), context)
         self._task = OrphanTask(
             self._storage,
             store,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
+from plugin.buckets import parse_buckets
 from replication.wire.peer_connection import Address
 
 MAX_PORT = 65535
@@ -43,8 +44,13 @@ def parse_peers(value: object) -> object:
     return peers
 
 
+def _parse_buckets(value: object) -> object:
+    return parse_buckets(value) if isinstance(value, str) else value
+
+
 AddressSetting = Annotated[Address, BeforeValidator(parse_address)]
 PeersSetting = Annotated[dict[int, Address], BeforeValidator(parse_peers)]
+BucketsSetting = Annotated[dict[str, str], BeforeValidator(_parse_buckets)]
 if TYPE_CHECKING:
     Seconds = float
     """Of a field whose name ends in _s."""

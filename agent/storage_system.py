@@ -18,6 +18,7 @@ from agent.metrics import StateCollector
 from agent.setting_types import milliseconds
 from agent.storage_loading import StorageLoading
 from agent.storage_run import StorageRun
+from agent.storage_spec import storage_spec
 from agent.surroundings import Kept, StorageMetrics, Surroundings
 from agent.usage import UsageReport, store_counts
 from metadata_topic.topic.publication_queue import PublisherSettings
@@ -38,9 +39,8 @@ class StorageSystem:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         settings, relaying, registry = around.settings, around.relaying, around.registry
-        self.loading = StorageLoading(
-            settings.storage, around.configuration.broker.raw, around.storage_context, relaying.storage
-        )
+        spec = storage_spec(settings.storage, around.configuration.broker)
+        self.loading = StorageLoading(spec, around.storage_context, relaying.storage)
         self.publisher = RemoteWalMetadataPublisher(
             around.configuration.client,
             around.identity.broker_id,

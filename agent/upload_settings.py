@@ -2,7 +2,8 @@
 
 from pydantic import Field
 
-from agent.setting_types import Seconds, Section, keyed
+from agent.setting_types import BucketsSetting, Seconds, Section, keyed
+from plugin.buckets import BUCKETS_KEY
 from plugin.loading import (
     DEFAULT_ARCHIVE_CLASS_NAME,
     DEFAULT_ARCHIVE_IMPL_PREFIX,
@@ -25,6 +26,13 @@ class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage."))
     )
     manager_impl_prefix: str = Field(
         DEFAULT_IMPL_PREFIX, description="What the storage manager's own keys begin with (KIP-1176)."
+    )
+    buckets: BucketsSetting = Field(
+        alias=BUCKETS_KEY,
+        default={},
+        description="A bucket for each zone: `az1=bucket-one,az2=bucket-two`, where a zone is a broker.rack. An agent "
+        "writes to that of its own zone, and reads and deletes in all. Default: one bucket for all, as the storage "
+        "manager's own key names it.",
     )
 
 

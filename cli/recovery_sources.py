@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from recovery.run_reader import RunReader
 
 METADATA_TIMEOUT_S = 300.0
-_OWN_BACKENDS = "plugin."
 
 Tell = Callable[[str], None]
 
@@ -247,23 +246,14 @@ def open_stores(
     broker: "BrokerProperties", settings: "AgentSettings", cluster_id: str
 ) -> "tuple[RemoteWalStorageManager, ObjectArchiveStorage | None]":
     """Of combined segments, and of the archive where the broker has one."""
+    from agent.storage_spec import storage_spec
     from plugin.archive_storage import load_archive_storage
-    from plugin.loading import load_storage_manager, settings_under_prefix
+    from plugin.bucket_loading import load_storage
+    from plugin.loading import WITHOUT_SELF_TEST, settings_under_prefix
     from plugin.remote_wal_storage_manager import StorageContext
 
     context = StorageContext(cluster_id, broker.node_id)
-    class_name = settings.storage.manager_class_name
-    prefix = settings.storage.manager_impl_prefix
-    # Nothing is written, so that credentials for reading are enough.
-    read_only = {"startup.self.test": "false"}
-    own = read_only if class_name.startswith(_OWN_BACKENDS) else {}
-    storage = load_storage_manager(
-        class_name,
-        settings.storage.manager_class_path,
-        {**settings_under_prefix(broker.raw, prefix), **own},
-        context,
-        prefix,
-    )
+    storage = load_storage(storage_spec(settings.storage, broker), context)
     if not settings.archive.enable:
         return storage, None
     prefix = settings.archive.storage_manager_impl_prefix
@@ -271,7 +261,7 @@ def open_stores(
         archive = load_archive_storage(
             settings.archive.storage_manager_class_name,
             settings.archive.storage_manager_class_path,
-            {**settings_under_prefix(broker.raw, prefix), **read_only},
+            {**settings_under_prefix(broker.raw, prefix), **WITHOUT_SELF_TEST},
             context,
             prefix,
         )

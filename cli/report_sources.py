@@ -62,6 +62,7 @@ def report_sources(
         settings.storage.manager_class_name,
         settings.storage.manager_class_path,
         sections.wal,
+        settings.storage.buckets,
     )
     archive: StoreListing | InventoryFile | None = given_archive
     if archive is None and settings.archive.enable:

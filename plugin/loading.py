@@ -3,20 +3,18 @@
 import importlib
 import inspect
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from plugin.buckets import BucketPlan, BucketSpec, StorageSpec, plan_buckets
-from plugin.errors import RemoteStorageConfigError, RemoteStorageError
-from plugin.guarded_storage import GuardedStorageManager
+from plugin.errors import RemoteStorageConfigError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
-from plugin.zoned_storage import Bucket, ZonedWalStorageManager
 
 CLASS_NAME_KEY: Final = "remote.log.wal.storage.manager.class.name"
 CLASS_PATH_KEY: Final = "remote.log.wal.storage.manager.class.path"
 
+WITHOUT_SELF_TEST: Final = {"startup.self.test": "false"}
+"""So that credentials for reading are enough."""
 DEFAULT_CLASS_NAME: Final = "plugin.local_directory.LocalWalStorageManager"
 DEFAULT_IMPL_PREFIX: Final = "rsm.wal.config."
 ARCHIVE_CLASS_NAME_KEY: Final = "remote.wal.archive.storage.manager.class.name"
@@ -65,47 +63,6 @@ def storage_manager_class(class_name: str, class_path: str | None) -> type[Remot
     if class_path:
         _add_to_import_path(class_path)
     return _find_class(class_name)
-
-
-def load_bucket(spec: StorageSpec, bucket: BucketSpec, context: StorageContext) -> RemoteWalStorageManager:
-    """The storage manager of one bucket. Raises as `load_storage_manager` does."""
-    return load_storage_manager(spec.class_name, spec.class_path, bucket.settings, context, spec.impl_prefix)
-
-
-def load_storage(spec: StorageSpec, context: StorageContext) -> RemoteWalStorageManager:
-    """For tools: the one storage manager, or that of all buckets, those that do not answer included.
-
-    Raises as `load_storage_manager` does; with a list of buckets only where none of them answers.
-    """
-    if not spec.buckets:
-        return load_storage_manager(spec.class_name, spec.class_path, spec.settings, context, spec.impl_prefix)
-    plan = plan_buckets(spec, storage_manager_class(spec.class_name, spec.class_path).bucket_key)
-    guards = {bucket_id: GuardedStorageManager() for bucket_id in plan.buckets}
-    storage = zoned_storage(plan, guards)
-    failure: RemoteStorageError | None = None
-    try:
-        for bucket_id, bucket in plan.buckets.items():
-            try:
-                guards[bucket_id].arrived(load_bucket(spec, bucket, context))
-            except RemoteStorageError as error:
-                failure = error
-                guards[bucket_id].did_not_answer(str(error))
-        if failure is not None and not any(guard.is_there for guard in guards.values()):
-            raise failure
-    except BaseException:
-        storage.close()
-        raise
-    return storage
-
-
-def zoned_storage(
-    plan: BucketPlan,
-    managers: Mapping[bytes, RemoteWalStorageManager],
-    clock: Callable[[], float] = time.monotonic,
-) -> ZonedWalStorageManager:
-    """One store of the planned buckets' storage managers."""
-    buckets = {bucket_id: Bucket(bucket.name, managers[bucket_id]) for bucket_id, bucket in plan.buckets.items()}
-    return ZonedWalStorageManager(buckets, plan.own, plan.unnamed, clock)
 
 
 def _add_to_import_path(class_path: str) -> None:

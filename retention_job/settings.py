@@ -36,6 +36,8 @@ class StoreListing:
     class_path: str | None = None
     store_class: str | None = None
     """What the store is in price tables, for instance `s3_express`."""
+    buckets: Mapping[str, str] = field(default_factory=dict)
+    """By zone, where there is one for each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,21 @@
 """What is in the stores: by listing them, the combined segments' with a task per broker, or from an S3 Inventory."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from plugin.archive_storage import ObjectArchiveStorage, StoredArchiveObject, load_archive_storage
+from plugin.archive_storage import StoredArchiveObject, load_archive_storage
+from plugin.bucket_loading import load_storage
+from plugin.buckets import StorageSpec
 from plugin.errors import RemoteStorageError
-from plugin.loading import load_storage_manager
+from plugin.loading import WITHOUT_SELF_TEST
 from plugin.object_keys import ObjectKeyFactory
-from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, StoredSegment
+from plugin.remote_wal_storage_manager import StorageContext, StoredSegment
 from retention_job.errors import SourceError
 from retention_job.schemas import INVENTORY
 from retention_job.settings import InventoryFile, StoreListing
@@ -28,7 +30,6 @@ _NO_BROKER: Final = 0
 _SUFFIX_CHARACTERS: Final = len("/000000000000/000000000000.rwal")
 
 Stored = StoredSegment | StoredArchiveObject
-Manager = TypeVar("Manager", RemoteWalStorageManager, ObjectArchiveStorage)
 
 
 def list_store(spark: "SparkSession", listing: StoreListing, brokers: Iterable[int]) -> "DataFrame":
@@ -69,18 +70,16 @@ def _check(name: str, whose: str, stored: Generator[Stored, None, None]) -> None
 
 
 def _segments(listing: StoreListing, broker_id: int | None) -> Generator[Stored, None, None]:
-    with closing(_opened(load_storage_manager, listing)) as manager:
+    spec = StorageSpec(listing.class_name, listing.class_path, listing.settings, "", listing.buckets)
+    with closing(load_storage(spec, StorageContext(listing.cluster_id, _NO_BROKER))) as manager:
         yield from manager.list_log_segments(broker_id)
 
 
 def _archived(listing: StoreListing) -> Generator[Stored, None, None]:
-    with closing(_opened(load_archive_storage, listing)) as archive:
+    settings = {**listing.settings, **WITHOUT_SELF_TEST}
+    context = StorageContext(listing.cluster_id, _NO_BROKER)
+    with closing(load_archive_storage(listing.class_name, listing.class_path, settings, context)) as archive:
         yield from archive.list()
-
-
-def _opened(load: Callable[..., Manager], listing: StoreListing) -> Manager:
-    settings = {**listing.settings, "startup.self.test": "false"}
-    return load(listing.class_name, listing.class_path, settings, StorageContext(listing.cluster_id, _NO_BROKER))
 
 
 def _batches(stored: Iterator[Stored], store_class: str | None) -> Iterator[pa.RecordBatch]:

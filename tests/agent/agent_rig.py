@@ -151,13 +151,13 @@ def format_log_directory(directory: Path) -> None:
 
 @asynccontextmanager
 async def running_agent(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, back_off: BackOff | None = None
+    directory: Path, monkeypatch: pytest.MonkeyPatch, back_off: BackOff | None = None, **changes: str
 ) -> AsyncIterator[AgentRig]:
-    """An agent that has begun to relay."""
+    """An agent that has begun to relay. `changes` are settings, as `write_properties` takes them."""
     monkeypatch.setattr(metadata_topics, "confluent_admin", _brokers_are_away)
     monkeypatch.setattr(RemoteWalMetadataPublisher, "_new_producer", lambda _self: _AcknowledgingProducer())
     scripted = ScriptedBroker()
-    path = write_properties(directory, await scripted.start())
+    path = write_properties(directory, await scripted.start(), **changes)
     broker = load_broker_properties(path)
     settings = agent_settings(broker, path)
     lock = AgentLock(settings.process.state_directory)

@@ -9,6 +9,7 @@ import pytest
 from local_cluster.object_store_server import ObjectStoreServer
 from plugin.blob_storage import BlobStorage
 from plugin.bucket_id import bucket_id
+from plugin.bucket_loading import load_storage, zoned_storage
 from plugin.buckets import StorageSpec, check_own_zone, parse_buckets, plan_buckets
 from plugin.errors import (
     IncompleteListingError,
@@ -18,7 +19,6 @@ from plugin.errors import (
     RemoteStorageError,
     UnknownBucketError,
 )
-from plugin.loading import load_storage, zoned_storage
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from agent.settings_file import agent_settings
+from agent.storage_spec import storage_spec
 from kafka_log.leader_epoch_checkpoint import LeaderEpochs, read_leader_epochs
 from kafka_log.server_properties import load_broker_properties
 from kafka_log.topic_partition import TopicIdPartition
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG
 from metadata_topic.topic.client_config import KafkaClientConfig
-from plugin.loading import load_storage_manager, settings_under_prefix
+from plugin.bucket_loading import load_storage
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from recovery.cluster_view import ask_cluster
 from recovery.inventory import Inventory, from_metadata
@@ -126,14 +127,7 @@ def open_storage(cluster: LocalCluster) -> RemoteWalStorageManager:
     path = cluster.layout.server_properties(broker_id)
     broker = load_broker_properties(path)
     settings = agent_settings(broker, path)
-    prefix = settings.storage.manager_impl_prefix
-    return load_storage_manager(
-        settings.storage.manager_class_name,
-        settings.storage.manager_class_path,
-        {**settings_under_prefix(broker.raw, prefix), "startup.self.test": "false"},
-        StorageContext(cluster.layout.cluster_id, broker_id),
-        prefix,
-    )
+    return load_storage(storage_spec(settings.storage, broker), StorageContext(cluster.layout.cluster_id, broker_id))
 
 
 def _wanted(cluster: LocalCluster, topic: str, number: int, appended_since_ms: int | None) -> OffsetRange:

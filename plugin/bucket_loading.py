@@ -1,0 +1,60 @@
+"""The storage managers of buckets, and the one store that they make together."""
+
+import time
+from collections.abc import Callable, Mapping
+
+from plugin.buckets import BucketPlan, BucketSpec, StorageSpec, plan_buckets
+from plugin.errors import RemoteStorageError
+from plugin.guarded_storage import GuardedStorageManager
+from plugin.loading import WITHOUT_SELF_TEST, load_storage_manager, storage_manager_class
+from plugin.object_wal_storage_manager import ObjectWalStorageManager
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
+from plugin.zoned_storage import Bucket, ZonedWalStorageManager
+
+
+def load_bucket(
+    spec: StorageSpec, bucket: BucketSpec, context: StorageContext, *, is_written: bool
+) -> RemoteWalStorageManager:
+    """The storage manager of one bucket; what is not written to is not tested by a write. Raises as
+    `load_storage_manager` does.
+    """
+    settings = dict(bucket.settings)
+    if not is_written and issubclass(storage_manager_class(spec.class_name, spec.class_path), ObjectWalStorageManager):
+        settings |= WITHOUT_SELF_TEST
+    return load_storage_manager(spec.class_name, spec.class_path, settings, context, spec.impl_prefix)
+
+
+def load_storage(spec: StorageSpec, context: StorageContext) -> RemoteWalStorageManager:
+    """For tools, which write nothing: the one storage manager, or that of all buckets, those that are away included.
+
+    Raises as `load_storage_manager` does; with a list of buckets only where none of them is there.
+    """
+    if not spec.buckets:
+        return load_bucket(spec, BucketSpec("", spec.settings), context, is_written=False)
+    plan = plan_buckets(spec, storage_manager_class(spec.class_name, spec.class_path).bucket_key)
+    guards = {bucket_id: GuardedStorageManager() for bucket_id in plan.buckets}
+    storage = zoned_storage(plan, guards)
+    failure: RemoteStorageError | None = None
+    try:
+        for bucket_id, bucket in plan.buckets.items():
+            try:
+                guards[bucket_id].arrived(load_bucket(spec, bucket, context, is_written=False))
+            except RemoteStorageError as error:
+                failure = error
+                guards[bucket_id].did_not_answer(str(error))
+        if failure is not None and not any(guard.is_there for guard in guards.values()):
+            raise failure
+    except BaseException:
+        storage.close()
+        raise
+    return storage
+
+
+def zoned_storage(
+    plan: BucketPlan,
+    managers: Mapping[bytes, RemoteWalStorageManager],
+    clock: Callable[[], float] = time.monotonic,
+) -> ZonedWalStorageManager:
+    """One store of the planned buckets' storage managers."""
+    buckets = {bucket_id: Bucket(bucket.name, managers[bucket_id]) for bucket_id, bucket in plan.buckets.items()}
+    return ZonedWalStorageManager(buckets, plan.own, plan.unnamed, clock)
