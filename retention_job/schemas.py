@@ -52,7 +52,7 @@ SEGMENTS: Final = _schema(
     **_OF_STATES,
     size_bytes=_LONG,  # as the writer said
     entry_count=_INT,  # null until COPY_SEGMENT_FINISHED was read
-    retention_ms=_LONG,  # must be kept so long: the longest local retention among its entries that a log still holds
+    retention_ms=_LONG,  # must be kept so long: the longest retention among its entries that a log still holds
     is_stored=_BOOL,  # whether the inventory holds its object; null without an inventory
     stored_bytes=_LONG,  # the object's size by the inventory
     stored_ms=_LONG,  # last modified, by the store's clock
@@ -124,6 +124,7 @@ TOPICS: Final = _schema(
     cleanup_policy=_TEXT,
     retention_ms=_LONG,  # -1 is for ever
     local_retention_ms=_LONG,  # effective: -2 resolved, and retention.ms where nothing is tiered; -1 is for ever
+    wal_retention_ms=_LONG,  # for how long every agent keeps its entries; -1 is for ever
     retention_bytes=_LONG,
     local_retention_bytes=_LONG,
     is_tiered=(_BOOL, False),  # KIP-405's remote.storage.enable

@@ -89,6 +89,10 @@ class AgentsRetention:
         return [agent.of(topic, replication_factor, local_ms) for agent in self.agents]
 
 
+ALL_AS_BEFORE: Final = AgentsRetention((AS_BEFORE,))
+"""Where no agent says anything."""
+
+
 def longer(one_ms: int, other_ms: int) -> int:
     """The longer of two retentions."""
     return NO_LIMIT if NO_LIMIT in (one_ms, other_ms) else max(one_ms, other_ms)

@@ -2,9 +2,9 @@
 
 The segment table names the suspects: deletion was started sooner than the longest retention among the entries that are
 in a log today. The suspects' entries then decide, one by one: a dead entry, or one that a log no longer holds, is no
-loss, and neither is one that the archive holds, which is all that entries of archived topics wait for. A retention that
-was raised since makes suspects of what was right at its time, and is told as what it is: deleted sooner than the
-settings of today ask.
+loss, and neither is one that the archive holds, which is all that entries of archived topics wait for. Where agents
+differ in how long they keep entries, the shortest counts. A retention that was raised since makes suspects of what was
+right at its time, and is told as what it is: deleted sooner than the settings of today ask.
 """
 
 from typing import TYPE_CHECKING
@@ -36,8 +36,8 @@ def early_deletions(history: History, chains: Chains) -> "DataFrame":
         entries = _outside(archived, history.entries_of_all_runs(), "first_offset", "last_offset")
     suspects = small_side(suspects)
     topics = history.topics.selectExpr(
-        "topic_id", "topic", "local_retention_ms IS NOT NULL AS is_known",
-        "CASE WHEN local_retention_ms >= 0 AND NOT is_archived THEN local_retention_ms END AS kept_ms",
+        "topic_id", "topic", "wal_retention_ms IS NOT NULL AS is_known",
+        "CASE WHEN wal_retention_ms >= 0 AND NOT is_archived THEN wal_retention_ms END AS kept_ms",
     )  # fmt: skip
     starts = history.partitions.select("topic_id", "partition", "log_start_offset")
     told = history.dead_entries.groupBy(*SEGMENT_KEY, *EPOCH_KEY).agg(fn.min("first_offset").alias("told_from"))

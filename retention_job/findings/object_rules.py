@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
 
+from metadata_topic.settings.wal_retention import NO_LIMIT
 from retention_job.findings.kinds import Kind
 from retention_job.schemas import SEGMENT_KEY
 from retention_job.settings import LifeTimes
+from retention_job.sources.release_facts import FOREVER
 from retention_job.spark.joins import union
 from retention_job.tables.history import History
 from retention_job.tables.objects import ARCHIVE_OBJECT, COMBINED_SEGMENT, ObjectKind
@@ -57,7 +59,8 @@ _SIZES: Final = ("stored_bytes", "size_bytes")
 # kind of object, and `early_deletions` combined segments that were deleted before the archive held all of them.
 _RULES: Final = (
     _Rule(
-        "state = 1 AND coalesce(is_stored, true) AND finished_ms < {now} - {slack} - retention_ms",
+        "state = 1 AND coalesce(is_stored, true) AND finished_ms < {now} - {slack} - retention_ms "
+        "AND finished_ms < {now} - {slack} - {held}",
         "finished_ms",
         _Told(
             Kind.EXPIRED,
@@ -150,7 +153,10 @@ def object_findings(history: History, now_ms: int, life_times: LifeTimes) -> "Da
         fn.col("partition").alias("topic_partition"),
         fn.format_string("archive:%d-%d:%s", "first_offset", "last_offset", writer_name()).alias("segment"),
     )
-    times = {"now": now_ms, "ttl": life_times.uncommitted_ttl_ms, "slack": life_times.slack_ms}
+    # Agents keep more while a replica is not in sync, and which of the objects the job does not know.
+    held_ms = history.cluster.held_ms
+    held = FOREVER if held_ms == NO_LIMIT else held_ms
+    times = {"now": now_ms, "ttl": life_times.uncommitted_ttl_ms, "slack": life_times.slack_ms, "held": held}
 
     def times_of(kind: ObjectKind, grace_ms: int) -> Mapping[str, int]:
         return {**times, "inventory": history.read.inventory_ms.get(kind.table, 0), "grace": grace_ms}

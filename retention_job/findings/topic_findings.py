@@ -19,8 +19,7 @@ def topic_findings(cluster: Cluster, life_times: LifeTimes) -> list[SmallFinding
         for rule in _CONTRADICTIONS
         for detail, heal in rule(topic)
     ]
-    lasting = [topic.local("ms") for topic in enabled]
-    known = [kept_ms for kept_ms in lasting if kept_ms is not None]
+    known = [kept.lagging_ms for topic in enabled if (kept := topic.kept_longest) is not None]
     if known:
         longest_ms = -1 if min(known) < 0 else max(known)
         needed_ms = retention_needed_ms(longest_ms, life_times.delete_grace_ms)

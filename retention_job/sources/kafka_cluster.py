@@ -3,13 +3,15 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Final, TypeVar
 
 from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.settings_topic import read_settings
-from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+from metadata_topic.settings.wal_retention import ALL_AS_BEFORE, NO_LIMIT, AgentsRetention, KeptFor, longer
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig, from_java_properties
 from metadata_topic.topic.cluster_descriptions import ClusterDescriptions, DescriptionError
 from metadata_topic.topic.topic import METADATA_TOPIC, SETTINGS_TOPIC
@@ -34,6 +36,9 @@ class Topic:
     replication_factor: int
     settings: TopicSettings
     config: Mapping[str, str]
+    agents: AgentsRetention = ALL_AS_BEFORE
+    has_lagging_replica: bool = False
+    """A partition has a replica that is not in sync."""
 
     def number(self, key: str) -> int | None:
         """A setting of Kafka's; None when it is absent or no number."""
@@ -48,9 +53,29 @@ class Topic:
         return self.number(f"retention.{kind}") if local is None or local == _AS_RETENTION else local
 
     @property
+    def kept_longest(self) -> KeptFor | None:
+        """For how long no agent keeps its entries longer, but for an archive; None where nobody knows."""
+        local_ms = self.local("ms")
+        return None if local_ms is None else self.agents.longest_of(*self._told, _endless(local_ms))
+
+    @property
+    def kept_shortest(self) -> KeptFor | None:
+        """For how long every agent keeps them."""
+        local_ms = self.local("ms")
+        return None if local_ms is None else self.agents.shortest_of(*self._told, _endless(local_ms))
+
+    @property
+    def _told(self) -> tuple[TopicSettings, int]:
+        return self.settings, self.replication_factor
+
+    @property
     def is_tiered(self) -> bool:
         """KIP-405's remote storage is on."""
         return self.config.get("remote.storage.enable") == "true"
+
+
+def _endless(retention_ms: int) -> int:
+    return retention_ms if retention_ms >= 0 else NO_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +99,12 @@ class Cluster:
     def config_of(self, topic: str) -> Mapping[str, str]:
         """Kafka's settings of a topic; empty when it is not there."""
         return next((found.config for found in self.topics if found.name == topic), {})
+
+    @property
+    def held_ms(self) -> int:
+        """For how long agents keep entries for replicas that are not in sync; 0 where all are. NO_LIMIT."""
+        kept = (topic.kept_longest for topic in self.topics if topic.settings.enable and topic.has_lagging_replica)
+        return reduce(longer, (one.lagging_ms for one in kept if one is not None), 0)
 
     @property
     def has_tier(self) -> bool:
@@ -108,14 +139,16 @@ class _Admin:
         metadata = self._ask("list topics", lambda: self._admin.list_topics(timeout=self._source.timeout_s))
         if METADATA_TOPIC not in metadata.topics:
             raise SourceError("read", METADATA_TOPIC, "the cluster shows no such topic", "have agents ever run here?")
-        settings, agents = self._settings() if SETTINGS_TOPIC in metadata.topics else ({}, set())
+        settings, agents = self._settings() if SETTINGS_TOPIC in metadata.topics else ({}, {})
+        retention = AgentsRetention.registered(agents.values())
         ids = self._ids(sorted(metadata.topics))
         configs = self._configs(sorted(ids))
-        topics = tuple(
+        described = (
             self._topic(topic_id, metadata.topics[name], settings.get(name, TopicSettings()), configs.get(name, {}))
             for name, topic_id in ids.items()
         )
-        return Cluster(frozenset(metadata.brokers) | agents, topics, self._offsets(topics))
+        topics = tuple(replace(topic, agents=retention) for topic in described)
+        return Cluster(frozenset(metadata.brokers) | set(agents), topics, self._offsets(topics))
 
     def _topic(self, topic_id: bytes, described: Any, settings: TopicSettings, config: Mapping[str, str]) -> Topic:
         partitions = [described.partitions[number] for number in sorted(described.partitions)]
@@ -127,14 +160,14 @@ class _Admin:
             max((len(partition.replicas) for partition in partitions), default=0),
             settings,
             config,
+            has_lagging_replica=any(not set(partition.replicas) <= set(partition.isrs) for partition in partitions),
         )
 
-    def _settings(self) -> tuple[Mapping[str, TopicSettings], set[int]]:
+    def _settings(self) -> tuple[Mapping[str, TopicSettings], Mapping[int, AgentRegistration]]:
         try:
-            settings, agents = read_settings(self._client)
+            return read_settings(self._client)
         except MetadataTopicError as error:
             raise SourceError("read", SETTINGS_TOPIC, str(error)) from error
-        return settings, set(agents)
 
     def _ids(self, names: list[str]) -> dict[str, bytes]:
         """Without what was deleted since it was listed, and what this client may not describe."""

@@ -1,7 +1,7 @@
 """What decides how long an entry must be kept, as arrays that travel to the executors. Sans-IO.
 
 An entry is wanted while its topic is there, a log still holds its last offset, and the long-term tier does not. It is
-kept for its topic's local retention then, counted from the writing of its object; without end where the retention is
+kept for the WAL's retention of its topic then, counted from the writing of its object; without end where that is
 endless or not known, and where the topic's archive waits for it. So one number per object tells when it may go: the
 longest of its wanted entries. It is the rule of `rlm.lifecycle.release`, from what the job can know: as it does not
 read the leader epochs of the tier's copies, it may hold an object for released that an agent still keeps, never the

@@ -207,6 +207,7 @@ def _topic_row(topic: Topic) -> tuple[Any, ...]:
         topic.config.get("cleanup.policy"),
         topic.number("retention.ms"),
         topic.local("ms"),
+        None if (kept := topic.kept_shortest) is None else kept.retention_ms,
         topic.number("retention.bytes"),
         topic.local("bytes"),
         topic.is_tiered,

@@ -7,7 +7,7 @@ but for objects whose publication is still under way, which are younger than the
 The metadata topic is decoded once, into staged tables (`decoding`); everything after that reads columns of those. An
 incremental run stages the new records alone and joins them with the tables of objects of the run before, in which every
 object is that is not deleted yet. It goes on from there only if nothing has changed that the older rows depend on: the
-same metadata topic, not cut off before the last run's offsets, the same local retentions. Else it reads all.
+same metadata topic, not cut off before the last run's offsets, the same retentions. Else it reads all.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ from retention_job.tables.objects import (
     facts_of_state,
     object_table,
 )
-from retention_job.tables.read_plan import plan_reading
+from retention_job.tables.read_plan import kept_ms, plan_reading
 from retention_job.tables.state import RunState
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def load(spark: "SparkSession", sources: Sources, now_ms: int, run_id: str, kafk
 
 
 def _release_facts(cluster: Cluster, tiered_up_to: Mapping[tuple[bytes, int], int]) -> ReleaseFacts:
-    retention = {topic.topic_id: None if topic.settings.archive else topic.local("ms") for topic in cluster.topics}
+    retention = {topic.topic_id: kept_ms(topic) for topic in cluster.topics}
     before = {
         (topic.topic_id, number): max(log_start, tiered_up_to.get((topic.topic_id, number), 0))
         for topic in cluster.topics

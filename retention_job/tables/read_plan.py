@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.settings import Sources
-from retention_job.sources.kafka_cluster import Cluster
+from retention_job.sources.kafka_cluster import Cluster, Topic
 from retention_job.tables.state import RunRecord
 
 
@@ -53,7 +53,7 @@ def _why_not(cluster: Cluster, last: RunRecord | None) -> str | None:
         return "the metadata topic ends before the last run's end"
     now = retentions(cluster)
     if any(now.get(topic_id, "gone") != kept_ms for topic_id, kept_ms in last.retention.items()):
-        return "a topic was deleted, or its local retention was changed"
+        return "a topic was deleted, or its retention was changed"
     return None
 
 
@@ -69,9 +69,13 @@ def metadata_retention_ms(cluster: Cluster) -> int | None:
 
 
 def retentions(cluster: Cluster) -> dict[str, int | None]:
-    """What segments are judged by: the local retention in ms of each topic with the feature on, by hexadecimal id."""
-    return {
-        topic.topic_id.hex(): None if topic.settings.archive else topic.local("ms")
-        for topic in cluster.topics
-        if topic.settings.enable
-    }
+    """What segments are judged by: `kept_ms` of each topic with the feature on, by hexadecimal id."""
+    return {topic.topic_id.hex(): kept_ms(topic) for topic in cluster.topics if topic.settings.enable}
+
+
+def kept_ms(topic: Topic) -> int | None:
+    """How long its entries are kept by the agent that keeps them longest, all replicas in sync; -1 for ever; None where
+    nobody knows, or they wait for the archive.
+    """
+    kept = None if topic.settings.archive else topic.kept_longest
+    return None if kept is None else kept.retention_ms

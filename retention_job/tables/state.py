@@ -35,7 +35,7 @@ class RunRecord:
     topic_id: str
     """The metadata topic's, hexadecimal: offsets of another one mean nothing."""
     retention: Mapping[str, int | None]
-    """The local retention by which segments were judged, by topic id, hexadecimal."""
+    """The retention by which segments were judged, by topic id, hexadecimal."""
     entry_runs: Mapping[str, int]
     """Runs whose entries still count, with their times in ms."""
 

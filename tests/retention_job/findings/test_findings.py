@@ -14,7 +14,7 @@ from retention_job.run import RunResult, RunSettings, run
 from retention_job.schemas import ENTRIES, FINDINGS, QUARANTINE, SEGMENTS
 from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, Sources
 from tests.retention_job.findings.plain_findings import FOR_EVER_MS, Facts, Finding, decoded, plain_findings
-from tests.retention_job.recorded.history import CLUSTER_ID, HOUR_MS, HistorySpec, Record
+from tests.retention_job.recorded.history import CLUSTER_ID, DAY_MS, HOUR_MS, HistorySpec, Record
 from tests.retention_job.recorded.inventory import write_inventory
 from tests.retention_job.recorded.kafka import World, small_world
 
@@ -26,6 +26,8 @@ TIMES = LifeTimes(delete_grace_ms=60_000, uncommitted_ttl_ms=600_000, slack_ms=H
 SPEC = HistorySpec(
     segments=400, now_ms=NOW_MS, brokers=2, entries_per_segment=4, partitions_per_broker=12, defects=2, hot_entries=1
 )
+KEPT_MS = {"short": HOUR_MS}
+"""Of topics that are not kept for a week."""
 OF_SETTINGS = {("retention_contradiction", "short", None, None)}
 
 
@@ -41,7 +43,7 @@ def plainly(world: World, records: Mapping[int, Sequence[Record]]) -> set[Findin
         TIMES.slack_ms,
         TIMES.archive_delete_grace_ms,
         {
-            topic.topic_id: (topic.name, FOR_EVER_MS if topic.settings.archive else topic.local("ms") or 0)
+            topic.topic_id: (topic.name, FOR_EVER_MS if topic.settings.archive else KEPT_MS.get(topic.name, 7 * DAY_MS))
             for topic in cluster.topics
         },
         {

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 import pytest
 
 from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.wal_retention import AgentsRetention, KeptFor, WalRetention
 from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.findings.kinds import Kind
 from retention_job.findings.topic_findings import topic_findings
 from retention_job.settings import LifeTimes
 from retention_job.sources.kafka_cluster import Cluster, Topic
+from retention_job.tables.read_plan import kept_ms
 
 WEEK = "604800000"
 
@@ -64,3 +66,35 @@ def test_the_metadata_must_outlive_the_objects(topic_ms: str, metadata_ms: str, 
     found = topic_findings(cluster({"retention.ms": topic_ms}, ON, metadata_ms), LifeTimes())
     assert [one.kind for one in found] == ([Kind.METADATA_RETENTION] if is_short else [])
     assert all("kafka-configs.sh" in one.heal for one in found)
+
+
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+AGENTS = AgentsRetention((WalRetention(HOUR_MS, DAY_MS), WalRetention(2 * HOUR_MS, 3 * HOUR_MS)))
+
+
+def orders(settings: TopicSettings = ON, *, is_lagging: bool = False, retention_ms: str = WEEK) -> Topic:
+    return Topic(b"a" * 16, "orders", (0,), (1,), 3, settings, {"retention.ms": retention_ms}, AGENTS, is_lagging)
+
+
+def test_where_agents_differ_the_longest_and_the_shortest_are_known() -> None:
+    assert orders().kept_longest == KeptFor(2 * HOUR_MS, DAY_MS)
+    assert orders().kept_shortest == KeptFor(HOUR_MS, 3 * HOUR_MS)
+    assert (kept_ms(orders()), kept_ms(orders(TopicSettings(enable=True, archive=True)))) == (2 * HOUR_MS, None)
+    assert kept_ms(orders(TopicSettings(enable=True, wal_retention_ms=-2), retention_ms="-5")) == -1
+    assert orders(retention_ms="soon").kept_longest is orders(retention_ms="soon").kept_shortest is None
+
+
+@pytest.mark.parametrize(
+    ("topic", "held_ms"),
+    [(orders(), 0), (orders(is_lagging=True), DAY_MS), (orders(TopicSettings(), is_lagging=True), 0)],
+)
+def test_agents_keep_more_while_a_replica_of_an_enabled_topic_is_out_of_sync(topic: Topic, held_ms: int) -> None:
+    assert Cluster(frozenset({1}), (topic,), {}).held_ms == held_ms
+
+
+@pytest.mark.parametrize(("metadata_ms", "is_short"), [(DAY_MS, True), (DAY_MS + 60_000, False)])
+def test_the_metadata_must_outlive_objects_that_wait_for_a_replica(metadata_ms: int, is_short: bool) -> None:
+    config = {"retention.ms": str(metadata_ms)}
+    metadata = Topic(b"m" * 16, METADATA_TOPIC, (0,), (1,), 3, TopicSettings(), config)
+    found = kinds(Cluster(frozenset({1}), (orders(), metadata), {}))
+    assert found == ([(Kind.METADATA_RETENTION, METADATA_TOPIC)] if is_short else [])

@@ -196,7 +196,7 @@ def cluster_of(
         "short": planted_partitions + 100,
         ARCHIVED: planted_partitions + 100,
     }
-    topics = [_topic(name, count, str(HOUR_MS if name == "short" else 7 * DAY_MS)) for name, count in sizes.items()]
+    topics = [_topic(name, count) for name, count in sizes.items()]
     offsets = {
         topic.name: Offsets(
             {number: log_starts.get((topic.name, number), 0) for number in topic.partitions},
@@ -215,11 +215,12 @@ def cluster_of(
     return Cluster(frozenset(broker_ids(spec)), (*topics, metadata), {**offsets, METADATA_TOPIC: metadata_offsets})
 
 
-def _topic(name: str, partitions: int, local_retention_ms: str) -> Topic:
+def _topic(name: str, partitions: int) -> Topic:
+    """Brokers keep the logs of `short` for an hour, and all others for ever; the WAL keeps these for a week."""
     config = {
         "cleanup.policy": "delete",
-        "retention.ms": str(7 * DAY_MS),
-        "local.retention.ms": local_retention_ms,
+        "retention.ms": str(7 * DAY_MS if name == "short" else -1),
+        "local.retention.ms": str(HOUR_MS if name == "short" else -2),
         "retention.bytes": "-1",
         "local.retention.bytes": "-2",
     }
@@ -230,7 +231,7 @@ def _topic(name: str, partitions: int, local_retention_ms: str) -> Topic:
         numbers,
         (1,) * partitions,
         3,
-        TopicSettings(enable=True, archive=name == ARCHIVED),
+        TopicSettings(enable=True, archive=name == ARCHIVED, wal_retention_ms=7 * DAY_MS),
         config,
     )
 

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.wal_retention import ALL_AS_BEFORE, AgentsRetention, WalRetention
 from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.errors import StateError
 from retention_job.settings import KafkaSource, Sources
@@ -90,8 +91,15 @@ def test_the_state_of_another_format_is_no_state(state: RunState, tmp_path: Path
     assert state.last() is None
 
 
-def cluster(earliest: int = 0, latest: int = 100, retention_ms: int = 5000, topic: bytes = b"m" * 16) -> Cluster:
-    orders = Topic(b"o" * 16, "orders", (0,), (1,), 3, TopicSettings(enable=True), {"retention.ms": str(retention_ms)})
+def cluster(
+    earliest: int = 0,
+    latest: int = 100,
+    retention_ms: int = 5000,
+    topic: bytes = b"m" * 16,
+    agents: AgentsRetention = ALL_AS_BEFORE,
+) -> Cluster:
+    config = {"retention.ms": str(retention_ms)}
+    orders = Topic(b"o" * 16, "orders", (0,), (1,), 3, TopicSettings(enable=True), config, agents)
     metadata = Topic(topic, METADATA_TOPIC, (0,), (1,), 3, TopicSettings(), {})
     return Cluster(frozenset({1}), (orders, metadata), {METADATA_TOPIC: Offsets({0: earliest}, {0: latest})})
 
@@ -114,6 +122,7 @@ def test_an_incremental_run_goes_on_where_the_last_one_ended() -> None:
         (cluster(latest=49), LAST, "ends before"),
         (cluster(topic=b"n" * 16), LAST, "another one"),
         (cluster(retention_ms=6000), LAST, "retention was changed"),
+        (cluster(agents=AgentsRetention((WalRetention(4000),))), LAST, "retention was changed"),
     ],
 )
 def test_it_reads_everything_where_older_tables_may_be_wrong(now: Cluster, last: RunRecord | None, reason: str) -> None:

@@ -1,0 +1,83 @@
+"""Objects go after the WAL's own retention, though their topics are kept for a week; who is behind is waited for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from metadata_topic.records.states import DELETED, FINISHED
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
+from plugin.wall_clock import wall_ms
+from tests.cluster.agent_views import read_metrics
+from tests.cluster.script import PATIENCE_S, PLAIN, Script
+
+LEADER, OTHER, FOLLOWER = 1, 2, 3
+RETENTION_MS, LAGGING_MAX_MS = 5_000, 30_000
+AGENTS = {
+    "remote.wal.retention.ms": str(RETENTION_MS),
+    "remote.wal.retention.lagging.max.ms": str(LAGGING_MAX_MS),
+    "remote.wal.expiration.task.interval.ms": "200",
+    "remote.wal.expiration.delete.grace.ms": "1000",
+    "remote.wal.expiration.cluster.interval.ms": "500",
+}
+
+
+@pytest.fixture
+def life(tmp_path: Path, topic: str) -> Iterator[Script]:
+    settings = ClusterSettings(AgentsMode(overrides=AGENTS))
+    with LocalCluster.create(tmp_path / "cluster", settings=settings) as cluster:
+        cluster.start()
+        with Script(cluster, topic) as script:
+            yield script
+
+
+@pytest.fixture
+def store(life: Script) -> Iterator[RemoteWalMetadataStore]:
+    """Follows the metadata topic."""
+    store = RemoteWalMetadataStore()
+    reader = RemoteWalMetadataConsumer(KafkaClientConfig(life.cluster.bootstrap_servers), store)
+    reader.start()
+    assert reader.wait_until_ready(PATIENCE_S)
+    yield store
+    reader.close()
+
+
+def test_objects_go_long_before_their_topic_does_and_wait_for_a_replica_up_to_the_bound(
+    life: Script, store: RemoteWalMetadataStore
+) -> None:
+    # objects go under load -> broker 3 dies: they stay, up to the bound -> they go all the same -> 3 comes back
+    cluster = life.cluster
+    life.create_topic(assignment=[[LEADER, OTHER, FOLLOWER], [OTHER, LEADER, FOLLOWER]])
+    life.produce(PLAIN)
+    life.expect_links_to_be_used()
+    wait_until(lambda: store.totals()[DELETED].segments > 10, "objects go under load", PATIENCE_S)
+    assert oldest_ms(store) < 3 * RETENTION_MS
+    assert life.counters.growth("remote_wal_faults_total", reason="hydration_not_found") == 0
+
+    cluster.broker(FOLLOWER).kill()
+    cluster.admin.wait_for_isr(life.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
+    wait_until(lambda: held_partitions(cluster) == 2, "both partitions are held", PATIENCE_S)
+    wait_until(lambda: oldest_ms(store) > 3 * RETENTION_MS, "objects wait for the replica", PATIENCE_S)
+    before = store.totals()[DELETED].segments
+    wait_until(lambda: store.totals()[DELETED].segments > before + 10, "they wait no longer than that", PATIENCE_S)
+    assert oldest_ms(store) > 3 * RETENTION_MS
+
+    cluster.start_broker(FOLLOWER)
+    life.expect_promises()
+    wait_until(lambda: held_partitions(cluster) == 0, "nobody is waited for", PATIENCE_S)
+    wait_until(lambda: not list(store.published_segments(FINISHED)), "all has gone", PATIENCE_S)
+
+
+def oldest_ms(store: RemoteWalMetadataStore) -> int:
+    """The age of the oldest object that is not to be deleted."""
+    return wall_ms() - min((one.event_timestamp_ms for one in store.published_segments(FINISHED)), default=wall_ms())
+
+
+def held_partitions(cluster: LocalCluster) -> float:
+    """As the leaders' agents tell."""
+    return min(read_metrics(cluster, broker_id)["remote_wal_held_partitions", ()] for broker_id in (LEADER, OTHER))
