@@ -17,6 +17,7 @@ import structlog
 
 from agent.identity import AgentIdentity
 from agent.leadership import LeadershipReader, LeadershipWatch
+from agent.lifecycle_settings import LifecycleSettings
 from agent.setting_types import milliseconds
 from agent.settings import AgentSettings
 from kafka_log.log_directory import LogDirectory
@@ -26,6 +27,7 @@ from metadata_topic.kip405.tiered_offsets import TieredOffsets
 from metadata_topic.records.errors import MetadataTopicError
 from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
 from metadata_topic.settings.topic_settings import AgentRegistration
+from metadata_topic.settings.wal_retention import WalRetention
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.followed_metadata import FollowedMetadata, Reader
 from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
@@ -92,6 +94,7 @@ class KafkaFollowing:
             on_assignments,
             self._pool,
             zones,
+            wal_retention(settings.lifecycle),
         )
         tiered = TieredOffsets()
         self._tier_follower = TierFollower(client, tiered, rack=identity.rack)
@@ -197,6 +200,11 @@ def _register(
         log.warning("registration_failed", reason=str(error), consequence="describe does not find this agent")
     finally:
         writer.close()
+
+
+def wal_retention(settings: LifecycleSettings) -> WalRetention:
+    """How long this agent keeps combined segments."""
+    return WalRetention(milliseconds(settings.retention_s), milliseconds(settings.retention_lagging_max_s))
 
 
 def _topic_plan(settings: AgentSettings, identity: AgentIdentity, client: KafkaClientConfig) -> TopicPlan:

@@ -17,6 +17,7 @@ from agent.partition_directories import partition_directories
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.wal_retention import AS_LOCAL, NO_LIMIT, WalRetention
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
 from replication.leader.zones import Zones
@@ -66,14 +67,21 @@ def assignments(
     directories: Iterable[PartitionDirectory],
     default_latency_bound_ms: int,
     zones: Zones,
+    retention: WalRetention,
 ) -> list[Assignment]:
-    """The partitions to take care of: led here, of a topic with the feature on, with a directory of that topic's id."""
+    """The partitions to take care of: led here, of a topic with the feature on, with a directory of that topic's id.
+
+    Objects are kept for more than links where the archive makes others of them, or where they are kept for as long as
+    the log, as for a recovery; so they are, by default, where there is no other replica.
+    """
     found: list[Assignment] = []
     for directory in directories:
         settings = topics.get(directory.topic)
         followers = led.get(directory.topic, {}).get(directory.partition)
         if settings is None or not settings.enable or followers is None:
             continue
+        kept_ms = retention.chosen_ms(settings, len(followers) + 1)
+        is_kept = settings.archive or kept_ms in (AS_LOCAL, NO_LIMIT)
         partition = TopicIdPartition(directory.topic_id, directory.partition)
         found.append(
             Assignment(
@@ -84,6 +92,8 @@ def assignments(
                 settings.link_latency_bound_ms or default_latency_bound_ms,
                 settings.archive,
                 zones.remote(followers),
+                is_kept,
+                0.0 if is_kept else kept_ms / 1000,
             )
         )
     return found
@@ -101,6 +111,7 @@ class LeadershipWatch:
         on_assignments: Callable[[list[Assignment]], None],
         threads: Executor,
         zones: Zones,
+        retention: WalRetention,
     ) -> None:
         """`topics` are the settings as they were read; while this agent `is_fenced`, it leads nothing. `zones` are
         told what the cluster says of them.
@@ -112,6 +123,7 @@ class LeadershipWatch:
         self._on_assignments = on_assignments
         self._threads = threads
         self._zones = zones
+        self._retention = retention
         self._paths: dict[TopicIdPartition, Path] = {}
         self._changed = asyncio.Event()
         self.is_known = False
@@ -151,4 +163,4 @@ class LeadershipWatch:
     def _assignments(self, led: LedByTopic) -> list[Assignment]:
         found = partition_directories(self._log_directories)
         self._paths = {directory.topic_id_partition: directory.path for directory in found}
-        return assignments(led, self._topics(), found, self._default_latency_bound_ms, self._zones)
+        return assignments(led, self._topics(), found, self._default_latency_bound_ms, self._zones, self._retention)

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from agent.kafka_following import KafkaFollowing
+from agent.kafka_following import KafkaFollowing, wal_retention
 from agent.lifecycle_settings import LifecycleSettings
 from agent.setting_types import milliseconds
 from agent.surroundings import Kept, Surroundings
 from kafka_log.topic_partition import TopicId
-from metadata_topic.settings.wal_retention import WalRetention
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.lifecycle.caretaking import Caretaking, StoreRegistrations
 from rlm.lifecycle.cluster_observer import ClusterObserver, Observation, longest_retention_ms, topics_of
@@ -34,11 +33,6 @@ _DELETE_THREADS = 4
 def healing_limits(settings: LifecycleSettings) -> HealingLimits:
     """What of orphans may be healed without a word from somebody."""
     return HealingLimits(settings.orphans_heal_max_percent, settings.orphans_heal_min_objects)
-
-
-def wal_retention(settings: LifecycleSettings) -> WalRetention:
-    """How long this agent keeps combined segments."""
-    return WalRetention(milliseconds(settings.retention_s), milliseconds(settings.retention_lagging_max_s))
 
 
 def build_lifecycle(

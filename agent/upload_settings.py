@@ -118,7 +118,9 @@ class QuotaSettings(Section, alias_generator=keyed("remote.wal.log.manager.")):
         alias="remote.wal.archive.interval.ms",
         default=1000,
         ge=1,
-        description="How often an object is uploaded while linking would cost more than the zone border.",
+        description="How often an object is uploaded while linking would cost more than the zone border, of topics "
+        "that something wants stored beside links: a recovery (remote.wal.retention.ms=-2, or one replica), the "
+        "archive.",
     )
 
 

@@ -213,6 +213,7 @@ class WritePath:
             context.on_unknown_partition,
             self.tails.settled,
             lambda: leader.replication_is_pending,
+            leader.links_left_out,
         )
         limits, stage_times = log_manager_limits(around.settings), around.relaying.stage_times
         machine = Machine(around.clocks)

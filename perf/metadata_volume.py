@@ -21,9 +21,9 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 
-_RECORD_OVERHEAD_BYTES = 12
+RECORD_OVERHEAD_BYTES = 12
 """Lengths, deltas and attributes of a record in a batch of Kafka's."""
-_BATCH_HEADER_BYTES = 61
+BATCH_HEADER_BYTES = 61
 _FIRST_POSITION = 48
 _STARTED_MS = 1_700_000_000_000
 
@@ -87,7 +87,7 @@ def records(load: Load, objects: int, seed: int = 7) -> Iterator[tuple[bytes, by
         yield serde.encode_key(segment_id), serde.encode(started)
         counts = 1 + rng.poisson(0.5, load.partitions)
         lengths = (
-            _BATCH_HEADER_BYTES + (batch_bytes - _BATCH_HEADER_BYTES) * rng.uniform(0.5, 1.5, load.partitions)
+            BATCH_HEADER_BYTES + (batch_bytes - BATCH_HEADER_BYTES) * rng.uniform(0.5, 1.5, load.partitions)
         ).astype(int)
         crcs = rng.integers(0, 2**32, load.partitions)
         entries, position = [], _FIRST_POSITION
@@ -116,9 +116,9 @@ def measure_volume(
         count = decoded.entry_count if isinstance(decoded, PublishedSegment) else 0
         entries += count
         value_bytes += len(value) if count else 0
-        batch.append(key + value + bytes(_RECORD_OVERHEAD_BYTES))
+        batch.append(key + value + bytes(RECORD_OVERHEAD_BYTES))
         if len(batch) == per_batch or number == 2 * objects - 1:
-            topic_bytes += _BATCH_HEADER_BYTES + len(compress(b"".join(batch)))
+            topic_bytes += BATCH_HEADER_BYTES + len(compress(b"".join(batch)))
             batch = []
     return Volume(entries, value_bytes, topic_bytes, objects / load.objects_per_s)
 

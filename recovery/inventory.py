@@ -97,7 +97,7 @@ def from_metadata(
     inventory.foreign_objects = storage.request_counts.foreign_objects
     image = noted.store.image()
     for gap in image.gaps:
-        if gap.reason.is_loss:
+        if gap.reason.is_hole:
             inventory.declared_gaps.setdefault(gap.topic_id_partition, []).append(gap)
     for released in image.released:
         inventory.released.setdefault(released.topic_id_partition, []).append(released)

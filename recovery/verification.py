@@ -21,11 +21,13 @@ from kafka_log.record_batch import verify_batches
 from kafka_log.segment_directory import SegmentDirectory
 from kafka_log.segment_files import locate, walk_batches
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.declared_gaps import GapReason
+from metadata_topic.records.offset_ranges import ranges_missing
 from plugin.archive_object_id import StoredObjectId
 from recovery.broker_recovery import PlannedLog
 from recovery.errors import GoneRunError
 from recovery.inventory import Inventory
-from recovery.log_plan import Extent, LogRuns, StoredObject, StoredRun
+from recovery.log_plan import Extent, Gap, LogRuns, StoredObject, StoredRun
 from recovery.object_reads import LogExtent, group_reads
 from recovery.run_reader import FailedExtent, ReadExtent, RunReader
 
@@ -103,7 +105,7 @@ def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iter
         if log.plan.gap is not None:
             detail = f"offsets {log.plan.gap.from_offset} to {log.plan.gap.to_offset - 1} are in no readable object"
             yield Finding(FindingKind.GAP, log.name, detail)
-        for gap in log.plan.declared_gaps:
+        for gap in _lost(log, inventory):
             detail = f"offsets {gap.from_offset} to {gap.to_offset - 1} were gone before they could be stored"
             yield Finding(FindingKind.DECLARED_GAP, log.name, detail)
         if log.is_stored and log.begins_late(log.plan.start_offset):
@@ -111,6 +113,15 @@ def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iter
             detail = f"{expired} are on the brokers alone: recover leaves the log to the other replicas"
             yield Finding(FindingKind.EXPIRED, log.name, detail)
         yield from _check_epochs(log, inventory.runs.get(log.partition, ()))
+
+
+def _lost(log: PlannedLog, inventory: Inventory) -> Iterator[Gap]:
+    """Declared gaps of the plan, but for those of records that nobody wanted."""
+    declared = inventory.declared_gaps.get(log.partition, ())
+    unwanted = [(one.from_offset, one.to_offset) for one in declared if one.reason is GapReason.NOT_WANTED]
+    for gap in log.plan.declared_gaps:
+        if ranges_missing(unwanted, (gap.from_offset, gap.to_offset)):
+            yield gap
 
 
 def _check_epochs(log: PlannedLog, runs: Iterable[StoredRun]) -> Iterator[Finding]:

@@ -43,11 +43,15 @@ class WalRetention:
         """`topic` is None, and the replication factor 0, where they are not known; `local_ms` may be NO_LIMIT."""
         if topic is None or not topic.enable or replication_factor < 1:
             return KeptFor(local_ms, local_ms)
-        chosen_ms = topic.wal_retention_ms
-        if chosen_ms is None:
-            chosen_ms = AS_LOCAL if replication_factor == 1 else self.default_ms
+        chosen_ms = self.chosen_ms(topic, replication_factor)
         kept_ms = local_ms if chosen_ms == AS_LOCAL else _shorter(chosen_ms, local_ms)
         return KeptFor(kept_ms, _shorter(longer(kept_ms, self.lagging_max_ms), local_ms))
+
+    def chosen_ms(self, topic: TopicSettings, replication_factor: int) -> int:
+        """What is asked for, whatever the local retention: a time in ms, AS_LOCAL or NO_LIMIT."""
+        if topic.wal_retention_ms is not None:
+            return topic.wal_retention_ms
+        return AS_LOCAL if replication_factor == 1 else self.default_ms
 
 
 AS_BEFORE: Final = WalRetention(AS_LOCAL)

@@ -146,6 +146,10 @@ class LeaderProxy:
         """Whether followers have yet to take something that is stored."""
         return self._watermarks.any_ahead
 
+    def links_left_out(self) -> None:
+        """Some will not come: whoever waits looks again."""
+        self._context.uploads.notify()
+
     # UploadListener.
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:

@@ -81,6 +81,9 @@ class GapDeclarations:
                 "gap_not_declared", partition=str(partition), error=str(error), consequence="at the next resume"
             )
             return
+        if not assignment.is_kept:
+            self.not_wanted(assignment, [(gap.from_offset, gap.to_offset) for gap in gaps])
+            return
         for gap in gaps:
             reason = GapReason.UNREADABLE if gap.is_unreadable else GapReason.RETENTION
             for begin, end in self._not_tiered(assignment, (gap.from_offset, gap.to_offset), epochs):
@@ -89,6 +92,15 @@ class GapDeclarations:
                     "upload_gap", partition=str(partition), from_offset=begin, to_offset=end, reason=reason.name.lower()
                 )
                 self._declare([DeclaredGap(partition, begin, end, epochs.latest_epoch, reason)])
+
+    def not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange]) -> None:
+        """As GapListener says."""
+        partition = assignment.topic_id_partition
+        try:
+            epoch = read_leader_epochs(assignment.directory).latest_epoch
+        except (OSError, MalformedFileError):
+            return  # read again at the next resume, and left out again
+        self._declare([DeclaredGap(partition, begin, end, epoch, GapReason.NOT_WANTED) for begin, end in ranges])
 
     def close(self) -> None:
         """Publish what waits, as far as the publisher takes it."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.offset_ranges import OffsetRange
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.led_partition import LedPartition
 from rlm.write_path.log_task import TaskOutcome
@@ -51,6 +52,11 @@ class TellStored:
 
 
 @dataclass(frozen=True, slots=True)
+class TellLeftOut:
+    """Tell who waits for links that some will not come."""
+
+
+@dataclass(frozen=True, slots=True)
 class TellSettled:
     """Tell that nothing of a hurried log was left to upload."""
 
@@ -63,6 +69,14 @@ class DeclareGaps:
 
     assignment: Assignment
     gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareNotWanted:
+    """Tell what of the log was left out of objects, as nobody wants it stored."""
+
+    assignment: Assignment
+    ranges: tuple[OffsetRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +118,10 @@ Action = (
     | AskAnew
     | TellTruncated
     | TellStored
+    | TellLeftOut
     | TellSettled
     | DeclareGaps
+    | DeclareNotWanted
     | CountQueued
     | CountStored
     | CountReadFailure

@@ -11,8 +11,10 @@ from rlm.write_path.actions import (
     CountReadFailure,
     CountStored,
     DeclareGaps,
+    DeclareNotWanted,
     PassOver,
     Release,
+    TellLeftOut,
     TellSettled,
     TellStored,
     TellTruncated,
@@ -78,9 +80,7 @@ class Effects:
                 case Release(led):
                     self._release(led)
                 case PassOver(led):
-                    rest = led.task.pass_over(led.followers_offset)
-                    if rest is not None:
-                        led.passed_over = self.backlog.add(led.assignment, rest)
+                    self._pass_over(led)
                 case CountQueued() | CountStored() | CountReadFailure():
                     self._count(action)
                 case _:
@@ -101,8 +101,24 @@ class Effects:
         self.backlog.release(partition)
         self.listeners.partition_released(partition)
 
-    def _tell(self, action: TellTruncated | TellStored | TellSettled | DeclareGaps | AskAnew) -> None:
+    def _pass_over(self, led: LedPartition) -> None:
+        rest = led.task.pass_over(led.followers_offset)
+        if rest is None:
+            return
+        if led.assignment.is_kept:
+            led.passed_over = self.backlog.add(led.assignment, rest)
+            return
+        for begin, end in rest.missing:
+            led.left_out.also(begin, end)
+        rest.close()
+
+    def _tell(
+        self,
+        action: TellTruncated | TellStored | TellLeftOut | TellSettled | DeclareGaps | DeclareNotWanted | AskAnew,
+    ) -> None:
         match action:
+            case TellLeftOut():
+                self._hooks.on_left_out()
             case TellStored(segment):
                 self.listeners.segment_uploaded(segment)
             case TellTruncated(partition, offset):
@@ -111,6 +127,8 @@ class Effects:
                 self._hooks.on_hurried_settled(partition)
             case DeclareGaps(assignment, gaps):
                 self._hooks.gaps.found(assignment, gaps)
+            case DeclareNotWanted(assignment, ranges):
+                self._hooks.gaps.not_wanted(assignment, ranges)
             case AskAnew(after_s) if after_s > 0:
                 asyncio.get_running_loop().call_later(after_s, self._hooks.on_unknown_partition)
             case AskAnew():

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from kafka_log.tail_events import Gap
+from metadata_topic.records.offset_ranges import OffsetRange
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.resume_point import ResumePoint
 
@@ -17,12 +18,18 @@ class GapListener(Protocol):
     def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
         """Of what was to be uploaded, this cannot be had any more."""
 
+    def not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange]) -> None:
+        """This was left out of objects, as nobody wants it stored."""
+
 
 class _NoGaps:
     def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
         pass
 
     def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
+        pass
+
+    def not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange]) -> None:
         pass
 
 

@@ -246,6 +246,10 @@ class GroupCommit:
         """What was told of is about to be read."""
         self._unread_bytes.clear()
 
+    def left_out(self, now_s: float) -> None:
+        """What was read is in no upload, as nobody wants it: the next look is for as much as an object would hold."""
+        self._last_start_s = now_s
+
     def started(self, now_s: float, size_bytes: int) -> None:
         """An upload of so many bytes began."""
         self._last_start_s = now_s

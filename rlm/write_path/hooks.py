@@ -23,3 +23,5 @@ class WritePathHooks:
     """Called when the log of a hurried partition was read and nothing of it was left to upload."""
     replication_is_pending: Callable[[], bool] = lambda: False
     """Whether followers have yet to take something that is stored."""
+    on_left_out: Callable[[], None] = lambda: None
+    """Called when what was queued for links is not stored after all, as they do not pay any more."""

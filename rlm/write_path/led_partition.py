@@ -7,6 +7,7 @@ import structlog
 
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.led_views import StoredLog
+from rlm.write_path.left_out import LeftOut
 from rlm.write_path.log_task import LogTask, TaskOutcome
 from rlm.write_path.passed_over import PassedOver
 from rlm.write_path.segment_queue import MetaQueueItem
@@ -30,7 +31,7 @@ class LedPartition:
     queued_offset: int = -1
     """The first offset that was not put into the queue; negative before the first run of the task."""
     uploaded_offset: int = -1
-    """Every batch of this assignment below this offset is stored, but for what was passed over."""
+    """Every batch of this assignment below this offset is stored, but for what was passed over or left out."""
     read_s: float | None = None
     """When the task last read something, or first looked."""
     oldest_unstored_s: float | None = None
@@ -40,6 +41,10 @@ class LedPartition:
     """The furthest offset that a follower was sent records from."""
     passed_over: PassedOver | None = None
     """What was left behind for `BacklogUploads`, last; perhaps stored since."""
+    left_out: LeftOut = field(default_factory=LeftOut)
+    """What nobody wants stored."""
+    fetch_offsets: dict[int, int] = field(default_factory=dict)
+    """By follower, the offset that it was last sent records from: it has all below."""
     pending_bytes: int = 0
     """Bytes that are queued or being uploaded."""
     _unstored: dict[int, MetaQueueItem] = field(default_factory=dict)
@@ -47,9 +52,15 @@ class LedPartition:
 
     @property
     def stored_offset(self) -> int:
-        """Every batch of this assignment below this offset is stored."""
+        """Every batch of this assignment below this offset is stored, or on record as not wanted."""
         passed_over = None if self.passed_over is None else self.passed_over.first_offset
         return self.uploaded_offset if passed_over is None else min(self.uploaded_offset, passed_over)
+
+    @property
+    def held_by_followers(self) -> int:
+        """All remote followers have what is below this offset; 0 where one has not fetched yet, or none are known."""
+        followers = self.assignment.remote_followers or ()
+        return min((self.fetch_offsets.get(one, 0) for one in followers), default=0)
 
     @property
     def is_settled(self) -> bool:
@@ -75,6 +86,12 @@ class LedPartition:
         self._remove(item)
         self._unstored_changed()
 
+    def item_left_out(self, item: MetaQueueItem) -> None:
+        """What was queued is not wanted any more."""
+        self._remove(item)
+        self.left_out.also(item.first_offset, item.last_offset + 1)
+        self._unstored_changed()
+
     def truncated(self, offset: int) -> None:
         """The log was cut: batches that reach `offset` or beyond are void."""
         for item in list(self._unstored.values()):
@@ -85,6 +102,8 @@ class LedPartition:
                 self._unstored[item.first_offset] = kept
                 self.pending_bytes -= len(item.records) - len(kept.records)
         self.followers_offset = min(self.followers_offset, offset)
+        self.fetch_offsets = {one: min(fetched, offset) for one, fetched in self.fetch_offsets.items()}
+        self.left_out.truncated(offset)
         self._unstored_changed()
 
     def stored_log(self) -> StoredLog:

@@ -4,9 +4,9 @@ Theory. Uploads run side by side, so one may fail while the next is stored and t
 leaves a hole. Hence work does not go on behind the highest offset alone: first comes what is `missing`, ranges of
 offsets between those that are known for each of the log's leader epochs; then what lies behind all of them.
 
-Known is what finished combined segments or archive objects hold, and what was declared as a gap. Of archive objects
-nothing counts from the first offset on that was declared dead and is the log's again: it is uploaded anew, as nothing
-else tells a recovery that it is (`recovery.epoch_ends`).
+Known is what finished combined segments or archive objects hold, and what was declared as a gap or as not wanted. Of
+archive objects nothing counts from the first offset on that was declared dead and is the log's again: it is uploaded
+anew, as nothing else tells a recovery that it is (`recovery.epoch_ends`).
 
 Nothing is missing below where the upload of the log began (told by a declaration; of logs from before there were any,
 taken for the start of the segment of the first known offset), nor below what was stored once and released, as release
@@ -88,10 +88,10 @@ def resume_of(store: RemoteWalMetadataStore, archive: ArchiveStore, log: LedLog)
     if not epochs.entries:  # a leader's log has its own epoch at least, as soon as the broker has begun to lead
         raise ResumeUnknownError("the log has no leader epochs yet")
     declared = store.declared_gaps(partition)
-    begun = [gap.end_in(epochs) for gap in declared if not gap.reason.is_loss]
-    lost = ((gap.from_offset, gap.end_in(epochs)) for gap in declared if gap.reason.is_loss)
+    begun = [gap.end_in(epochs) for gap in declared if not gap.reason.is_hole]
+    holes = ((gap.from_offset, gap.end_in(epochs)) for gap in declared if gap.reason.is_hole)
     known = joined_ranges(
-        [*store.stored_ranges(partition, epochs), *_archived_ranges(store, archive, partition, epochs), *lost]
+        [*store.stored_ranges(partition, epochs), *_archived_ranges(store, archive, partition, epochs), *holes]
     )
     released = store.released_up_to(partition, epochs)
     if not (known or begun or released):

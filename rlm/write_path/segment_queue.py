@@ -6,7 +6,7 @@ partition's items is the order of its log then, too.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from kafka_log.record_batch import BatchSpan
@@ -50,6 +50,17 @@ class MetaQueueItem:
             return self
         batches = tuple(batch for batch in self.batches if batch.last_offset < offset)
         return replace(self, batches=batches, records=self.records[: batches[-1].end]) if batches else None
+
+    def beyond(self, offset: int) -> "MetaQueueItem | None":
+        """The item without the batches that begin below `offset`; None when none are left."""
+        if self.first_offset >= offset:
+            return self
+        batches = [batch for batch in self.batches if batch.base_offset >= offset]
+        if not batches:
+            return None
+        start = batches[0].start
+        moved = tuple(batch._replace(start=batch.start - start, end=batch.end - start) for batch in batches)
+        return replace(self, batches=moved, records=self.records[start:])
 
     def metadata_entry(self) -> RemoteLogSegmentMetadataEntry:
         """The item as an entry of a combined segment that is not written yet."""
@@ -126,6 +137,15 @@ class RemoteSegmentQueue:
             drained.append(item)
         self.size_bytes -= size
         return drained
+
+    def take_out(self, is_taken: Callable[[MetaQueueItem], bool]) -> list[MetaQueueItem]:
+        """Remove these items, and return them."""
+        taken = [item for item in self._items if is_taken(item)]
+        if taken:
+            gone = set(map(id, taken))
+            self._items = deque(item for item in self._items if id(item) not in gone)
+            self.size_bytes -= sum(len(item.records) for item in taken)
+        return taken
 
     def discard(self, partition: TopicIdPartition, from_offset: int = 0) -> None:
         """Drop a partition's batches that reach `from_offset` or beyond: truncated, or not ours any more."""

@@ -25,8 +25,10 @@ from rlm.write_path.actions import (
     CountReadFailure,
     CountStored,
     DeclareGaps,
+    DeclareNotWanted,
     Read,
     Release,
+    TellLeftOut,
     TellSettled,
     TellStored,
     TellTruncated,
@@ -135,6 +137,10 @@ class WritePathCore:
         wanted = TopicIdPartition(TopicId(topic_id), partition)
         return wanted if wanted in self.led else None
 
+    def left_out(self, now_s: float) -> Sequence[Action]:
+        """When nothing is read any more: all that was left out and not told of."""
+        return [action for led in self.led.values() for action in self._not_wanted(led, now_s, is_last=True)]
+
     def _release(self, partition: TopicIdPartition) -> Release:
         led = self.led.pop(partition)
         self.pacing.forget(partition)
@@ -172,6 +178,8 @@ class WritePathCore:
                 return [*actions, *self.void(partition)]
         if outcome.gaps:
             actions.append(DeclareGaps(led.assignment, outcome.gaps))
+        outcome = self._without_unwanted(led, outcome, now_s)
+        actions += self._not_wanted(led, now_s)
         self.queue.put(outcome.items)
         led.log_read(outcome)
         if outcome.more:
@@ -185,6 +193,47 @@ class WritePathCore:
         if outcome.deleted:  # should it be there again, it is assigned and taken on anew
             actions.append(self._release(partition))
         return actions
+
+    def _without_unwanted(self, led: LedPartition, outcome: TaskOutcome, now_s: float) -> TaskOutcome:
+        """What was read, without what nobody wants stored."""
+        wanted_from = self.pacing.wanted_from(led, now_s) if outcome.items else 0
+        if not wanted_from:
+            led.left_out.kept()
+            return outcome
+        kept = []
+        for item in outcome.items:
+            wanted = item.beyond(wanted_from)
+            begin = item.first_offset
+            end = item.last_offset + 1 if wanted is None else wanted.first_offset
+            if begin < end:
+                led.left_out.add(begin, end)
+                self.pacing.commit.left_out(now_s)
+            if wanted is not None:
+                led.left_out.kept()
+                kept.append(wanted)
+        return replace(outcome, items=tuple(kept))
+
+    def _not_wanted(self, led: LedPartition, now_s: float, *, is_last: bool = False) -> Sequence[Action]:
+        """Tell of what was left out, when it is time."""
+        if not (is_last or led.left_out.is_due(now_s)):
+            return ()
+        ranges = led.left_out.take(now_s)
+        return (DeclareNotWanted(led.assignment, ranges),) if ranges else ()
+
+    def let_go(self, now_s: float) -> Sequence[Action]:
+        """Take out of the queue what links do not pay for any more, and nobody else wants."""
+        taken = self.queue.take_out(lambda item: self._is_unwanted(item, now_s))
+        if not taken:
+            return ()
+        for item in taken:
+            if (part := self._unstored_part(item)) is not None:
+                self.led[item.topic_id_partition].item_left_out(part)
+        self.pacing.commit.left_out(now_s)
+        return (TellLeftOut(),)
+
+    def _is_unwanted(self, item: MetaQueueItem, now_s: float) -> bool:
+        led = self.led.get(item.topic_id_partition)
+        return led is not None and self.pacing.wanted_from(led, now_s) > item.last_offset
 
     def _truncated(self, led: LedPartition, offset: int) -> Action:
         partition = led.assignment.topic_id_partition

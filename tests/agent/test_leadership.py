@@ -2,13 +2,19 @@
 
 from pathlib import Path
 
+import pytest
+
 from agent.leadership import assignments
 from kafka_log.log_directory import PartitionDirectory
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.wal_retention import AS_LOCAL, NO_LIMIT, WalRetention
 from replication.leader.zones import Zones
 
 OLD_ID, NEW_ID, OTHER_ID = (TopicId(letter * 16) for letter in (b"o", b"n", b"x"))
+
+
+HOUR = WalRetention()
 
 
 def directory(topic: str, number: int, topic_id: TopicId = NEW_ID) -> PartitionDirectory:
@@ -24,7 +30,7 @@ def test_only_led_partitions_of_enabled_topics_with_a_directory_are_taken_on() -
     topics = {"on": TopicSettings(True, LinkPolicy.ALWAYS, 5), "off": TopicSettings(False), "idle": TopicSettings(True)}
     directories = [directory("on", n) for n in (0, 1, 2)]
     directories += [directory(topic, 0, OTHER_ID) for topic in ("off", "unknown", "idle", "gone from metadata")]
-    found = assignments(led, topics, directories, 20, Zones())
+    found = assignments(led, topics, directories, 20, Zones(), HOUR)
     assert [(a.topic, a.topic_id_partition) for a in found] == [
         ("on", TopicIdPartition(NEW_ID, 0)),
         ("on", TopicIdPartition(NEW_ID, 2)),
@@ -35,14 +41,14 @@ def test_only_led_partitions_of_enabled_topics_with_a_directory_are_taken_on() -
 
 def test_the_id_comes_from_the_directory_so_that_a_topic_made_anew_is_another_one() -> None:
     led, topics = {"t": led_here(0)}, {"t": TopicSettings(True)}
-    before = assignments(led, topics, [directory("t", 0, OLD_ID)], 20, Zones())
-    after = assignments(led, topics, [directory("t", 0, NEW_ID)], 20, Zones())
+    before = assignments(led, topics, [directory("t", 0, OLD_ID)], 20, Zones(), HOUR)
+    after = assignments(led, topics, [directory("t", 0, NEW_ID)], 20, Zones(), HOUR)
     assert before[0].topic_id_partition != after[0].topic_id_partition
 
 
 def test_a_topic_without_a_latency_bound_takes_the_agents() -> None:
     topics = {"t": TopicSettings(True, LinkPolicy.LATENCY)}
-    found = assignments({"t": led_here(0)}, topics, [directory("t", 0)], 33, Zones())
+    found = assignments({"t": led_here(0)}, topics, [directory("t", 0)], 33, Zones(), HOUR)
     assert found[0].latency_bound_ms == 33
 
 
@@ -51,9 +57,29 @@ def test_the_followers_that_count_are_those_of_other_zones_as_the_cluster_tells_
     led = {"t": {0: frozenset({2, 3}), 1: frozenset({2}), 2: frozenset[int]()}}
 
     def counting() -> list[frozenset[int] | None]:
-        found = assignments(led, topics, [directory("t", number) for number in range(3)], 20, zones)
+        found = assignments(led, topics, [directory("t", number) for number in range(3)], 20, zones, HOUR)
         return [assignment.remote_followers for assignment in found]
 
     assert counting() == [{2, 3}, {2}, frozenset()], "of whom no zone is known, they count"
     zones.learned({2: "az1", 3: "az2"})
     assert counting() == [{3}, frozenset(), frozenset()]
+
+
+@pytest.mark.parametrize(
+    ("settings", "followers", "retention", "kept"),
+    [
+        (TopicSettings(True), {2, 3}, HOUR, (False, 3600.0)),
+        (TopicSettings(True, wal_retention_ms=60_000), {2, 3}, HOUR, (False, 60.0)),
+        (TopicSettings(True), set[int](), HOUR, (True, 0.0)),
+        (TopicSettings(True, archive=True), {2, 3}, HOUR, (True, 0.0)),
+        (TopicSettings(True, wal_retention_ms=AS_LOCAL), {2, 3}, HOUR, (True, 0.0)),
+        (TopicSettings(True), {2, 3}, WalRetention(AS_LOCAL), (True, 0.0)),
+        (TopicSettings(True), {2, 3}, WalRetention(NO_LIMIT), (True, 0.0)),
+    ],
+)
+def test_objects_are_for_links_alone_but_where_a_recovery_or_the_archive_wants_them_or_no_replica_is(
+    settings: TopicSettings, followers: set[int], retention: WalRetention, kept: tuple[bool, float]
+) -> None:
+    led = {"t": led_here(0, followers=frozenset(followers))}
+    (found,) = assignments(led, {"t": settings}, [directory("t", 0)], 20, Zones(), retention)
+    assert (found.is_kept, found.object_life_s) == kept

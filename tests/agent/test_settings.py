@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.configuration_doc import configuration_document
-from agent.lifecycle import wal_retention
+from agent.kafka_following import wal_retention
 from agent.relaying import catch_up_read_limits
 from agent.setting_types import AgentSettingsError, parse_address, parse_peers
 from agent.settings import AgentSettings

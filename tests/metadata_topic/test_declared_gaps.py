@@ -135,3 +135,31 @@ def test_a_snapshot_holds_no_gap_that_the_topic_has_not_told_of() -> None:
     assert store.image().gaps == [], "lost with the process, it is declared anew"
     store.apply(ONE)
     assert store.declared_gaps(ORDERS) == store.image().gaps == list(ONE.gaps)
+
+
+@given(st.permutations([(0, 5), (5, 9), (9, 9), (20, 30), (12, 15), (25, 40)]), st.integers(1, 6))
+def test_what_was_not_wanted_is_one_gap_where_its_pieces_touch_in_whatever_order_they_came(
+    pieces: list[tuple[int, int]], twice: int
+) -> None:
+    known = DeclaredGaps()
+    told = [DeclaredGap(ORDERS, *piece, 1, GapReason.NOT_WANTED) for piece in pieces]
+    known.add([*told, *told[:twice]])
+    assert [(gap.from_offset, gap.to_offset) for gap in known.of(ORDERS)] == [(0, 9), (12, 15), (20, 40)]
+
+
+def test_what_was_not_wanted_stays_apart_from_losses_and_from_other_leaders_words() -> None:
+    known = DeclaredGaps()
+    lost = DeclaredGap(ORDERS, 5, 9, 1, GapReason.RETENTION)
+    told = [DeclaredGap(ORDERS, 0, 5, epoch, GapReason.NOT_WANTED) for epoch in (1, 2)]
+    known.add([lost, *told])
+    assert known.of(ORDERS) == [*told, lost]
+    assert [gap.reason.is_hole for gap in known.of(ORDERS)] == [True, True, True]
+    assert [gap.reason.is_loss for gap in known.of(ORDERS)] == [False, False, True]
+
+
+def test_many_pieces_of_what_was_not_wanted_take_the_room_of_one() -> None:
+    known = DeclaredGaps(kept_max=3)
+    known.add(DeclaredGap(PAYMENTS, 0, 1, 1, GapReason.RETENTION) for _ in range(1))
+    known.add(DeclaredGap(ORDERS, at, at + 1, 1, GapReason.NOT_WANTED) for at in range(1000))
+    assert len(known.of(PAYMENTS)) == 1
+    assert len(known.of(ORDERS)) == 1

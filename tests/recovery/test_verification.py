@@ -1,6 +1,7 @@
 """What verify finds, each fault planted."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from plugin.combined_segment import HEADER_BYTES
 from recovery.broker_recovery import PlannedLog
 from recovery.cluster_view import ReplicaSet
@@ -129,6 +131,20 @@ def test_gaps_and_objects_that_are_lost_or_unreadable_are_errors() -> None:
     assert _kinds(found) == [FindingKind.LOST_OBJECT, FindingKind.UNREADABLE_OBJECT, FindingKind.GAP]
     assert "5 to 7" in found[-1].detail
     assert all(finding.kind.is_error for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"), [(GapReason.RETENTION, [FindingKind.DECLARED_GAP]), (GapReason.NOT_WANTED, [])]
+)
+def test_what_was_declared_lost_is_told_of_and_what_nobody_wanted_is_no_loss(
+    reason: GapReason, told: list[FindingKind]
+) -> None:
+    log, inventory = _stored(ObjectsInMemory(), records(ORDERS, 0, 0, 4), records(ORDERS, 0, 8, 9))
+    gap = DeclaredGap(ORDERS, 5, 8, 0, reason)
+    inventory.declared_gaps[ORDERS] = [gap]
+    log = replace(log, plan=log.runs.plan(PlanRules(declared_gaps=(gap,))))
+
+    assert _kinds(list(check_inventory(inventory, [log]))) == told
 
 
 def test_an_epoch_that_the_cluster_never_had_is_an_error() -> None:

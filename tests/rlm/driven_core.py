@@ -50,8 +50,13 @@ class Driven:
         """Offsets and batches that listeners were told of as stored, in that order."""
         self.objects = 0
 
-    def assign(self, *numbers: int, policy: LinkPolicy = LinkPolicy.ALWAYS) -> None:
-        self._do(self.core.assigned(Assignment(partition(n), "t", Path(f"t-{n}"), policy, 20) for n in numbers))
+    def assign(self, *numbers: int, policy: LinkPolicy = LinkPolicy.ALWAYS, is_kept: bool = True) -> None:
+        self._do(
+            self.core.assigned(
+                Assignment(partition(n), "t", Path(f"t-{n}"), policy, 20, False, frozenset({2, 3}), is_kept)
+                for n in numbers
+            )
+        )
         while self.core.has_to_take_on:
             for assignment in self.core.to_take_on():
                 task = PlainTask(self.logs[assignment.topic_id_partition.partition])
@@ -107,6 +112,7 @@ class Driven:
             match self.core.pacing.next_step(self.now_s):
                 case UploadNow():
                     self.read()
+                    self._do(self.core.let_go(self.now_s))
                     self.begin_upload()
                 case Wait() if self.uploads:
                     self.now_s += 0.01

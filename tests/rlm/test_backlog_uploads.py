@@ -9,6 +9,7 @@ import pytest
 
 from kafka_log.errors import LogDirectoryError
 from kafka_log.tail_events import Gap
+from metadata_topic.records.offset_ranges import OffsetRange
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.log_task import TaskOutcome
 from rlm.write_path.resume_point import ResumePoint
@@ -31,6 +32,9 @@ class Gaps:
 
     def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:
         self.found_gaps += gaps
+
+    def not_wanted(self, assignment: Assignment, ranges: Iterable[OffsetRange]) -> None:
+        pass
 
 
 def slow(bytes_per_s: int) -> dict[str, object]:

@@ -107,6 +107,14 @@ def test_what_was_rolled_before_anything_was_stored_is_not_left_out(tmp_path: Pa
     assert next_offset(store, ArchiveStore(), log) == 0
 
 
+def test_what_was_not_wanted_is_not_missing_and_the_upload_goes_on_behind_it(tmp_path: Path) -> None:
+    log = log_of(tmp_path, (1, 40))
+    store = RemoteWalMetadataStore()
+    declared(store, 0, 0, 1, GapReason.BEFORE_UPLOAD)
+    declared(store, 10, 25, 1, GapReason.NOT_WANTED)
+    assert resumed(store, ArchiveStore(), log) == ResumePoint(25, ((0, 10),), 1)
+
+
 def test_holes_between_what_is_stored_and_before_it_are_missing(tmp_path: Path) -> None:
     log = log_of(tmp_path, (1, 30), (3, 30))
     store = RemoteWalMetadataStore()

@@ -222,6 +222,9 @@ class AgentModel:
         self.gaps_declared += 1
         self.gaps.found(assignment, gaps)
 
+    def not_wanted(self, assignment: Assignment, ranges: Any) -> None:
+        self.gaps.not_wanted(assignment, ranges)
+
     # UploadListener.
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
