@@ -20,7 +20,9 @@ from metadata_topic.settings.topic_settings import (
     LinkPolicy,
     TopicSettings,
 )
+from plugin.azure_blob import AzureBlobSettings
 from plugin.backend_settings import ObjectBackendSettings
+from plugin.gcs import GcsSettings
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX
 from plugin.local_directory import LocalDirectorySettings
 from plugin.s3 import S3Settings
@@ -78,6 +80,8 @@ def configuration_document() -> str:
             "`plugin.s3.S3WalStorageManager` and `plugin.s3_express.S3ExpressWalStorageManager`",
             _model_rows(S3Settings, shared),
         ),
+        ("`plugin.gcs.GcsWalStorageManager`", _model_rows(GcsSettings, shared)),
+        ("`plugin.azure_blob.AzureBlobWalStorageManager`", _model_rows(AzureBlobSettings, shared)),
     )
     parts = [_INTRODUCTION, "## Agent\n", table(_HEADER, _rows(AgentSettings.documented())), _BACKENDS]
     for title, rows in backends:

@@ -153,7 +153,7 @@ class ObjectStoreFront:
         self._wait(method, target)
         if fault := self.faults.take("error", method, target):
             return _error(fault.status, fault.code, "a fault was set")
-        answer = self._answer(request)
+        answer = self.answer(request)
         self.answered[method] += 1
         if fault := self.faults.take("error", method, target, after_effect=True):
             return _error(fault.status, fault.code, "a fault was set")
@@ -174,7 +174,8 @@ class ObjectStoreFront:
         if self.faults.take("hang", method, target):
             self.faults.wait_until_cleared()
 
-    def _answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Answer:
+        """As the store itself has it, but for faults that change what arrives."""
         if not request.bucket.endswith(DIRECTORY_BUCKET_SUFFIX):
             return self._from_moto(request)
         query = parse_qs(request.query, keep_blank_values=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -35,6 +36,19 @@ class ObjectBackendSettings(BaseModel):
         if self.total_timeout_ms < self.attempt_timeout_ms:
             raise ValueError("total.timeout.ms must be at least attempt.timeout.ms")
         return self
+
+
+def check_endpoint(url: str | None, allow_http: bool) -> None:
+    """Raises RemoteStorageConfigError where `endpoint.url` is none, or is plain http and that was not permitted."""
+    if url is None:
+        return
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+        raise RemoteStorageConfigError("configure", "endpoint.url", "is no URL like https://host:port")
+    if parts.scheme == "http" and not allow_http:
+        raise RemoteStorageConfigError(
+            "configure", "endpoint.url", "is plain http", "use https, or set allow.http=true"
+        )
 
 
 S = TypeVar("S", bound=ObjectBackendSettings)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
-from urllib.parse import urlsplit
 
 import boto3
 from botocore.awsrequest import AWSRequest
@@ -21,7 +20,7 @@ from botocore.exceptions import BotoCoreError
 from pydantic import Field, model_validator
 
 from kafka_log.crc32c import crc32c
-from plugin.backend_settings import ObjectBackendSettings
+from plugin.backend_settings import ObjectBackendSettings, check_endpoint
 from plugin.errors import RemoteStorageConfigError, RemoteStorageTimeoutError
 from plugin.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
@@ -95,7 +94,7 @@ class S3WalStorageManager(ObjectWalStorageManager):
 
 def open_client(settings: S3Settings) -> "S3Client":
     """A boto3 client as the settings say. Raises RemoteStorageConfigError."""
-    _check_endpoint(settings)
+    check_endpoint(settings.endpoint_url, settings.allow_http)
     credentials = _credentials_of(settings)
     try:
         client: S3Client = boto3.session.Session(region_name=settings.region, **credentials).client(
@@ -128,18 +127,6 @@ def _drop_expect(request: AWSRequest, **_: object) -> None:
 
 def _follow_no_redirect(context: dict[str, dict[str, object]], **_: object) -> None:
     context.setdefault("s3_redirect", {})["redirected"] = True
-
-
-def _check_endpoint(settings: S3Settings) -> None:
-    if settings.endpoint_url is None:
-        return
-    url = urlsplit(settings.endpoint_url)
-    if url.scheme not in ("http", "https") or not url.hostname or url.username or url.password:
-        raise RemoteStorageConfigError("configure", "endpoint.url", "is no URL like https://host:port")
-    if url.scheme == "http" and not settings.allow_http:
-        raise RemoteStorageConfigError(
-            "configure", "endpoint.url", "is plain http", "use https, or set allow.http=true"
-        )
 
 
 class _Credentials(TypedDict, total=False):

@@ -1,8 +1,7 @@
 """What botocore raises, turned into `plugin.errors`: the kind, the label for counters, and a hint for the operator.
 
-The codes are those of "Error responses" in the S3 API reference. An answer of 500 or no answer leaves the
-outcome of a write unknown; the manager sends the same write again, so nothing here has to tell which it
-was.
+What the store's own answers mean, `plugin.answer_errors` says. No answer leaves the outcome of a write unknown, as an
+answer of 500 does.
 """
 
 import errno
@@ -13,16 +12,12 @@ from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import EmptyPoolError, HTTPError, NameResolutionError
 
+from plugin.answer_errors import Permissions, error_of_answer
 from plugin.errors import (
-    ObjectExistsError,
-    RemoteResourceNotFoundError,
     RemoteSegmentCorruptError,
     RemoteStorageAccessError,
-    RemoteStorageConfigError,
     RemoteStorageError,
     RemoteStorageRefusedError,
-    RemoteStorageSessionExpiredError,
-    RemoteStorageThrottledError,
     RemoteStorageTimeoutError,
     RemoteStorageUnreachableError,
     defect_site,
@@ -31,18 +26,6 @@ from plugin.errors import (
 _CONNECTION_ERRORS: Final = (boto.BotoCoreError, HTTPError, OSError)
 """What a botocore client raises where it has no answer, streaming of bodies included."""
 
-_THROTTLED: Final = frozenset(
-    {"SlowDown", "ServiceUnavailable", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"}
-)
-_EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"})
-_NO_OBJECT: Final = frozenset({"NoSuchKey", "404", "NotFound"})
-_WRONG_BUCKET: Final = {
-    "NoSuchBucket": ("bucket", "there is no such bucket"),
-    "InvalidBucketName": ("bucket", "the store does not take this bucket name"),
-    "PermanentRedirect": ("region", "the bucket is in another region"),
-    "AuthorizationHeaderMalformed": ("region", "the bucket is in another region"),
-    "IllegalLocationConstraintException": ("region", "the bucket is in another region"),
-}
 _NO_CREDENTIALS: Final = (
     boto.NoCredentialsError,
     boto.PartialCredentialsError,
@@ -54,9 +37,6 @@ _TIMEOUTS: Final = (boto.ReadTimeoutError, boto.ConnectTimeoutError, TimeoutErro
 _CUT_BODY: Final = (boto.ResponseStreamingError, boto.IncompleteReadError)
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 _CHAIN_MAX: Final = 16
-
-Permissions = Mapping[str, str]
-"""The permission that each operation needs, for the hint: `{"put": "s3:PutObject", ...}`."""
 
 
 def as_storage_error(operation: str, key: str, error: Exception, permissions: Permissions) -> RemoteStorageError:
@@ -126,50 +106,4 @@ def _of_an_answer(operation: str, key: str, error: boto.ClientError, permissions
     answer: Mapping[str, Any] = error.response
     code = str(answer.get("Error", {}).get("Code", ""))
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    reason = f"{status} {code}"
-    if status == 412:
-        return ObjectExistsError(operation, key, reason)
-    if code in _WRONG_BUCKET:
-        setting, text = _WRONG_BUCKET[code]
-        return RemoteStorageConfigError(operation, setting, f"{text} ({reason})")
-    if code in _NO_OBJECT:
-        return RemoteResourceNotFoundError(operation, key, reason)
-    if code in _EXPIRED:
-        return RemoteStorageSessionExpiredError(operation, key, reason, "the credentials or the session ran out")
-    if code in _THROTTLED or status in (429, 503):
-        return RemoteStorageThrottledError(operation, key, reason)
-    if code == "RequestTimeTooSkewed":
-        return RemoteStorageAccessError(
-            operation, key, reason, "this host's clock is more than 15 minutes off: set it", "clock_skew"
-        )
-    if status in (401, 403):
-        hint = f"needs {permissions.get(operation, 'access to the bucket')}, and credentials that the store knows"
-        return RemoteStorageAccessError(operation, key, reason, hint)
-    return _of_another_answer(operation, key, status, code)
-
-
-def _of_another_answer(operation: str, key: str, status: int, code: str) -> RemoteStorageError:
-    reason = f"{status} {code}"
-    if code == "RequestTimeout":
-        return RemoteStorageTimeoutError(operation, key, reason)
-    if code in ("BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"):
-        return RemoteStorageError(operation, key, reason, "the bytes were altered on their way", "bad_digest")
-    if status == 416:
-        return RemoteSegmentCorruptError(operation, key, f"the object ends before the range ({reason})")
-    if status == 409:
-        return RemoteStorageError(operation, key, reason, "another request on the key is under way", "busy")
-    if status == 501:
-        return RemoteStorageConfigError(
-            operation, "endpoint.url", f"the store lacks what is needed ({reason})", "conditional PUT, range GET"
-        )
-    if 300 <= status < 400:
-        return RemoteStorageRefusedError(
-            operation,
-            key,
-            f"the store sends its clients elsewhere ({reason})",
-            "see region and endpoint.url",
-            "redirect",
-        )
-    if 400 <= status < 500:
-        return RemoteStorageRefusedError(operation, key, reason)
-    return RemoteStorageError(operation, key, reason, label="server_error")
+    return error_of_answer(operation, key, status, code, permissions)

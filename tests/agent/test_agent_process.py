@@ -228,7 +228,18 @@ agent.process.CLOSING_S = 2.0
 
 
 def test_what_an_agent_begins_to_relay_with_has_none_of_the_heavy_libraries() -> None:
-    heavy = ["numpy", "pandas", "pyarrow", "boto3", "botocore", "confluent_kafka", "kafka", "typer", "tenacity"]
+    heavy = [
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "boto3",
+        "botocore",
+        "obstore",
+        "confluent_kafka",
+        "kafka",
+        "typer",
+        "tenacity",
+    ]
     rooms = ["agent.storage_system", "rlm.write_path.remote_wal_log_manager", "metadata_topic.store.store"]
     code = (
         "import sys; import cli.start, cli.agent_start, agent.process, agent.settings_file;"

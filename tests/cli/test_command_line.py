@@ -18,7 +18,7 @@ def test_help_lists_the_commands() -> None:
 def test_help_does_not_load_what_is_heavy() -> None:
     code = (
         "import sys; from cli.main import build_app; build_app();"
-        "heavy = {'numpy', 'boto3', 'confluent_kafka', 'kafka', 'pyspark', 'moto'};"
+        "heavy = {'numpy', 'boto3', 'obstore', 'confluent_kafka', 'kafka', 'pyspark', 'moto'};"
         "print(sorted(heavy & sys.modules.keys()))"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,5 @@
 import itertools
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,17 +7,25 @@ from pathlib import Path
 import botocore.loaders
 import botocore.session
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from local_cluster.object_store_front import ObjectStoreFront
 from local_cluster.object_store_server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET, ObjectStoreServer
+from plugin.azure_blob import AzureBlobWalStorageManager
+from plugin.gcs import GcsWalStorageManager
 from plugin.local_directory import LocalWalStorageManager
 from plugin.s3 import S3WalStorageManager
 from plugin.s3_express import S3ExpressWalStorageManager
+from tests.plugin import azurite
+from tests.plugin.dialect_front import AZURITE_ACCOUNT, LOOK_ALIKE_ACCOUNT, DialectFront
 from tests.plugin.storage_backends import Backend
 
 _numbers = itertools.count(1)
+_WITHOUT_AZURITE = pytest.mark.skipif(not azurite.is_installed(), reason=azurite.WHY_SKIPPED)
+OF_OBSTORE = ["gcs", "azure", pytest.param("azurite", marks=_WITHOUT_AZURITE)]
+SPEAK_HTTP = ["s3", "s3_express", *OF_OBSTORE]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,9 +38,33 @@ def _one_loader_for_all_clients() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared_server() -> Iterator[ObjectStoreServer]:
-    with ObjectStoreServer(ObjectStoreFront(), [DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET]) as server:
+def front() -> DialectFront:
+    return DialectFront()
+
+
+@pytest.fixture(scope="session")
+def shared_server(front: DialectFront) -> Iterator[ObjectStoreServer]:
+    with ObjectStoreServer(front, [DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET]) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def _azurite(front: DialectFront, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with azurite.running(tmp_path_factory.mktemp("azurite"), DEFAULT_BUCKET) as port:
+        front.azurite_port, front.azurite_sas_token = port, azurite.sas_token()
+        yield
+
+
+@pytest.fixture(scope="session")
+def service_account(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file as Google gives it out, with a key that nobody else has."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path = tmp_path_factory.mktemp("google") / "service-account.json"
+    fields = {"client_email": "agent@example.com", "private_key": key.decode(), "private_key_id": "planted-key"}
+    path.write_text(json.dumps(fields))
+    return path
 
 
 @pytest.fixture
@@ -64,7 +97,7 @@ def _closing(backend: Backend) -> Iterator[Backend]:
         manager.close()
 
 
-@pytest.fixture(params=["local", "s3", "s3_express"])
+@pytest.fixture(params=["local", *SPEAK_HTTP])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
     """Each backend in turn, with a cluster of its own in a shared bucket."""
     if request.param == "local":
@@ -72,12 +105,24 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]
         settings = {"directory": str(tmp_path / "objects")}
         yield from _closing(Backend(LocalWalStorageManager, settings, cluster_id, []))
     else:
-        yield from _closing(_cloud_backend(request.param, request.getfixturevalue("cloud_settings")))
+        yield from _closing(_http_backend(request))
+
+
+@pytest.fixture(params=SPEAK_HTTP)
+def remote(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """The backends that speak HTTP."""
+    yield from _closing(_http_backend(request))
+
+
+@pytest.fixture(params=OF_OBSTORE)
+def by_obstore(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """Google's and Azure's."""
+    yield from _closing(_http_backend(request))
 
 
 @pytest.fixture(params=["s3", "s3_express"])
 def cloud(request: pytest.FixtureRequest, cloud_settings: dict[str, str]) -> Iterator[Backend]:
-    """The backends that speak HTTP."""
+    """S3's two."""
     yield from _closing(_cloud_backend(request.param, cloud_settings))
 
 
@@ -91,3 +136,25 @@ def _cloud_backend(kind: str, settings: dict[str, str]) -> Backend:
     if kind == "s3":
         return Backend(S3WalStorageManager, {**settings, "bucket": DEFAULT_BUCKET}, cluster_id, [])
     return Backend(S3ExpressWalStorageManager, {**settings, "bucket": DEFAULT_DIRECTORY_BUCKET}, cluster_id, [])
+
+
+def _http_backend(request: pytest.FixtureRequest) -> Backend:
+    kind: str = request.param
+    if kind in ("s3", "s3_express"):
+        return _cloud_backend(kind, request.getfixturevalue("cloud_settings"))
+    server: ObjectStoreServer = request.getfixturevalue("server")
+    cluster_id = f"cluster-{next(_numbers)}"
+    settings = {"endpoint.url": server.endpoint_url, "allow.http": "true"}
+    if kind == "gcs":
+        file = request.getfixturevalue("service_account")
+        settings |= {"bucket": DEFAULT_BUCKET, "credentials.file": str(file)}
+        return Backend(GcsWalStorageManager, settings, cluster_id, [])
+    account, key, secret = LOOK_ALIKE_ACCOUNT, "sas.token.file", "sv=2019-12-12&sig=planted-secret"
+    if kind == "azurite":
+        request.getfixturevalue("_azurite")
+        account, key, secret = AZURITE_ACCOUNT, "account.key.file", azurite.KEY
+    file = request.getfixturevalue("tmp_path") / "secret"
+    file.write_text(secret + "\n")
+    settings["endpoint.url"] += f"/{account}"
+    settings |= {"account": account, "container": DEFAULT_BUCKET, key: str(file)}
+    return Backend(AzureBlobWalStorageManager, settings, cluster_id, [])

@@ -1,4 +1,4 @@
-"""What S3 and S3 Express do to us, and what comes of it."""
+"""What stores do to us, and what comes of it."""
 
 import json
 import threading
@@ -10,6 +10,7 @@ import pytest
 
 from local_cluster.object_store_faults import Fault
 from local_cluster.object_store_server import ObjectStoreServer
+from plugin.azure_blob import AzureBlobWalStorageManager
 from plugin.errors import (
     RemoteSegmentCorruptError,
     RemoteStorageAccessError,
@@ -18,15 +19,18 @@ from plugin.errors import (
     RemoteStorageTimeoutError,
     RemoteStorageUnreachableError,
 )
+from plugin.gcs import GcsWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
+from plugin.s3 import S3WalStorageManager
+from plugin.s3_express import S3ExpressWalStorageManager
 from tests.plugin.storage_backends import Backend, VirtualTime, segment
 
 QUICK = {"attempt_timeout_ms": "400", "connect_timeout_ms": "100", "total_timeout_ms": "10000"}
 
 
-def test_a_throttled_put_is_sent_again_with_growing_waits(cloud: Backend, server: ObjectStoreServer) -> None:
+def test_a_throttled_put_is_sent_again_with_growing_waits(remote: Backend, server: ObjectStoreServer) -> None:
     time = VirtualTime()
-    manager = cloud.manager(time, startup_self_test="false")
+    manager = remote.manager(time, startup_self_test="false")
     server.faults.add(Fault("error", ("PUT",), times=3))
     manager.copy_log_segment_data(*segment(0, [b"abc"]))
     assert manager.request_counts.put == 4
@@ -35,10 +39,10 @@ def test_a_throttled_put_is_sent_again_with_growing_waits(cloud: Backend, server
 
 
 def test_a_store_that_throttles_for_ever_ends_with_the_total_deadline(
-    cloud: Backend, server: ObjectStoreServer
+    remote: Backend, server: ObjectStoreServer
 ) -> None:
     time = VirtualTime()
-    manager = cloud.manager(time, startup_self_test="false")
+    manager = remote.manager(time, startup_self_test="false")
     server.faults.add(Fault("error", ("PUT",)))
     begun = time.now
     with pytest.raises(RemoteStorageThrottledError):
@@ -56,39 +60,39 @@ def test_a_store_that_throttles_for_ever_ends_with_the_total_deadline(
     ids=["500-after-effect", "lost-response"],
 )
 def test_a_put_that_took_effect_without_saying_so_succeeds(
-    cloud: Backend, server: ObjectStoreServer, fault: Fault
+    remote: Backend, server: ObjectStoreServer, fault: Fault
 ) -> None:
-    manager = cloud.manager(VirtualTime(), startup_self_test="false")
+    manager = remote.manager(VirtualTime(), startup_self_test="false")
     server.faults.add(fault)
     update = manager.copy_log_segment_data(*segment(0, [b"abc"]))
     assert manager.fetch_log_segment(update.combined_segment_id, 112, 115) == b"abc"
     assert (manager.request_counts.put, manager.request_counts.head) == (2, 1)
 
 
-def test_a_put_that_failed_before_it_took_effect_succeeds(cloud: Backend, server: ObjectStoreServer) -> None:
-    manager = cloud.manager(VirtualTime(), startup_self_test="false")
+def test_a_put_that_failed_before_it_took_effect_succeeds(remote: Backend, server: ObjectStoreServer) -> None:
+    manager = remote.manager(VirtualTime(), startup_self_test="false")
     server.faults.add(Fault("error", ("PUT",), times=1, status=500, code="InternalError"))
     manager.copy_log_segment_data(*segment(0, [b"abc"]))
     assert (manager.request_counts.put, manager.request_counts.head) == (2, 0)
     assert manager.request_counts.failures == {"server_error": 1}
 
 
-def test_a_put_that_hangs_is_given_up_and_sent_again(cloud: Backend, server: ObjectStoreServer) -> None:
-    manager = cloud.manager(VirtualTime(), startup_self_test="false", **QUICK)
+def test_a_put_that_hangs_is_given_up_and_sent_again(remote: Backend, server: ObjectStoreServer) -> None:
+    manager = remote.manager(VirtualTime(), startup_self_test="false", **QUICK)
     server.faults.add(Fault("hang", ("PUT",), times=1))
     manager.copy_log_segment_data(*segment(0, [b"abc"]))
     assert manager.request_counts.failures == {"timeout": 1}
 
 
-def test_a_store_that_hangs_for_ever_is_a_time_out(cloud: Backend, server: ObjectStoreServer) -> None:
-    manager = cloud.manager(None, startup_self_test="false", **{**QUICK, "total_timeout_ms": "500"})
+def test_a_store_that_hangs_for_ever_is_a_time_out(remote: Backend, server: ObjectStoreServer) -> None:
+    manager = remote.manager(None, startup_self_test="false", **{**QUICK, "total_timeout_ms": "500"})
     server.faults.add(Fault("hang"))
     with pytest.raises(RemoteStorageTimeoutError):
         manager.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10)
 
 
-def test_closing_ends_the_wait_between_attempts(cloud: Backend, server: ObjectStoreServer) -> None:
-    manager = cloud.manager(startup_self_test="false", total_timeout_ms="600000")
+def test_closing_ends_the_wait_between_attempts(remote: Backend, server: ObjectStoreServer) -> None:
+    manager = remote.manager(startup_self_test="false", total_timeout_ms="600000")
     server.faults.add(Fault("error", ("GET",)))
     ended = threading.Event()
 
@@ -104,8 +108,8 @@ def test_closing_ends_the_wait_between_attempts(cloud: Backend, server: ObjectSt
     assert ended.is_set()
 
 
-def test_a_cut_body_is_fetched_once_more(cloud: Backend, server: ObjectStoreServer) -> None:
-    manager = cloud.manager(VirtualTime())
+def test_a_cut_body_is_fetched_once_more(remote: Backend, server: ObjectStoreServer) -> None:
+    manager = remote.manager(VirtualTime())
     update = manager.copy_log_segment_data(*segment(0, [b"abcdef"]))
     server.faults.add(Fault("cut_body", ("GET",), times=1, path_part="rwal"))
     assert manager.fetch_log_segment(update.combined_segment_id, 112, 118) == b"abcdef"
@@ -124,8 +128,8 @@ def test_bytes_altered_on_their_way_to_the_store_are_sent_again(cloud: Backend, 
     assert manager.fetch_log_segment(update.combined_segment_id, 112, 118) == b"abcdef"
 
 
-def test_an_altered_footer_is_corrupt(cloud: Backend, server: ObjectStoreServer) -> None:
-    manager = cloud.manager(VirtualTime())
+def test_an_altered_footer_is_corrupt(remote: Backend, server: ObjectStoreServer) -> None:
+    manager = remote.manager(VirtualTime())
     manager.copy_log_segment_data(*segment(0, [b"abcdef"]))
     (stored,) = manager.list_log_segments()
     server.faults.add(Fault("alter_body", ("GET",), path_part="rwal"))
@@ -133,20 +137,28 @@ def test_an_altered_footer_is_corrupt(cloud: Backend, server: ObjectStoreServer)
         manager.fetch_segment_metadata(stored)
 
 
-def test_a_store_that_ignores_conditions_is_refused_at_start(cloud: Backend, server: ObjectStoreServer) -> None:
+def test_a_store_that_ignores_conditions_is_refused_at_start(remote: Backend, server: ObjectStoreServer) -> None:
     server.faults.add(Fault("ignore_conditions", ("PUT",)))
     with pytest.raises(RemoteStorageConfigError, match="conditional PUT"):
-        cloud.manager()
-    assert list(cloud.store().list_page(f"{cloud.cluster_id}/", None).objects) == []
+        remote.manager()
+    assert list(remote.store().list_page(f"{remote.cluster_id}/", None).objects) == []
 
 
-@pytest.mark.parametrize(
-    ("operation", "permission"), [("put", "s3:PutObject"), ("get", "s3:GetObject"), ("list", "s3:ListBucket")]
-)
+PERMISSIONS = {
+    S3WalStorageManager: {"put": "s3:PutObject", "get": "s3:GetObject", "list": "s3:ListBucket"},
+    S3ExpressWalStorageManager: dict.fromkeys(("put", "get", "list"), "s3express:CreateSession"),
+    GcsWalStorageManager: {
+        f"{name}": f"storage.objects.{does}" for name, does in (("put", "create"), ("get", "get"), ("list", "list"))
+    },
+    AzureBlobWalStorageManager: {"put": "blobs/write", "get": "blobs/read", "list": "blobs/read"},
+}
+
+
+@pytest.mark.parametrize("operation", ["put", "get", "list"])
 def test_a_missing_permission_is_named_and_not_asked_for_again(
-    cloud: Backend, server: ObjectStoreServer, operation: str, permission: str
+    remote: Backend, server: ObjectStoreServer, operation: str
 ) -> None:
-    manager = cloud.manager()
+    manager = remote.manager()
     calls: dict[str, Callable[[], object]] = {
         "put": partial(manager.copy_log_segment_data, *segment(0, [b"abc"])),
         "get": partial(manager.fetch_log_segment, segment(0, [])[0].combined_segment_id, 0, 1),
@@ -157,39 +169,39 @@ def test_a_missing_permission_is_named_and_not_asked_for_again(
     with pytest.raises(RemoteStorageAccessError) as caught:
         calls[operation]()
     assert getattr(manager.request_counts, operation) == before + 1
-    assert permission in caught.value.hint or "s3express:CreateSession" in caught.value.hint
+    assert PERMISSIONS[type(manager)][operation] in caught.value.hint
     assert "planted-secret" not in repr(caught.getrepr(chain=True))
 
 
-def test_a_clock_that_is_off_is_said_to_be(cloud: Backend, server: ObjectStoreServer) -> None:
-    manager = cloud.manager()
+def test_a_clock_that_is_off_is_said_to_be(remote: Backend, server: ObjectStoreServer) -> None:
+    manager = remote.manager()
     server.faults.add(Fault("error", status=403, code="RequestTimeTooSkewed"))
     with pytest.raises(RemoteStorageAccessError, match="clock") as caught:
         list(manager.list_log_segments())
     assert caught.value.label == "clock_skew"
 
 
-def test_nobody_at_the_endpoint_is_unreachable(cloud: Backend) -> None:
+def test_nobody_at_the_endpoint_is_unreachable(remote: Backend) -> None:
     with pytest.raises(RemoteStorageUnreachableError) as caught:
-        cloud.manager(VirtualTime(), endpoint_url="http://127.0.0.1:1")
+        remote.manager(VirtualTime(), endpoint_url="http://127.0.0.1:1")
     assert caught.value.label == "connection"
 
 
-def test_a_bucket_that_is_not_there_is_named(cloud: Backend) -> None:
-    bucket = cloud.settings["bucket"].replace("remote", "no-such")
-    with pytest.raises(RemoteStorageConfigError, match="no such bucket"):
-        cloud.manager(bucket=bucket)
+def test_a_bucket_that_is_not_there_is_named(remote: Backend) -> None:
+    key = "bucket" if "bucket" in remote.settings else "container"
+    with pytest.raises(RemoteStorageConfigError, match=f"no such {key}"):
+        remote.manager(None, None, **{key: remote.settings[key].replace("remote", "no-such")})
 
 
-def test_plain_http_needs_a_flag(cloud: Backend) -> None:
+def test_plain_http_needs_a_flag(remote: Backend) -> None:
     with pytest.raises(RemoteStorageConfigError, match="plain http"):
-        cloud.manager(allow_http="false")
+        remote.manager(allow_http="false")
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "https://", "host:9000", "https://user:planted-secret@host"])
-def test_an_endpoint_that_is_no_url_is_refused(cloud: Backend, url: str) -> None:
+def test_an_endpoint_that_is_no_url_is_refused(remote: Backend, url: str) -> None:
     with pytest.raises(RemoteStorageConfigError) as caught:
-        cloud.manager(endpoint_url=url)
+        remote.manager(endpoint_url=url)
     assert caught.value.key == "endpoint.url"
     assert "planted-secret" not in str(caught.value)
 
@@ -286,7 +298,7 @@ def test_faults_can_be_set_from_another_process(server: ObjectStoreServer) -> No
     refused.value.close()
 
 
-def test_a_context_and_settings_are_enough_to_start(cloud: Backend) -> None:
-    manager = cloud.unconfigured()
-    manager.configure(cloud.settings, StorageContext(cloud.cluster_id, 3))
+def test_a_context_and_settings_are_enough_to_start(remote: Backend) -> None:
+    manager = remote.unconfigured()
+    manager.configure(remote.settings, StorageContext(remote.cluster_id, 3))
     assert list(manager.list_log_segments()) == []

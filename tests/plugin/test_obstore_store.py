@@ -1,0 +1,193 @@
+"""What is obstore's alone: listings by streams, secrets in its errors, its settings."""
+
+import datetime
+import logging
+from pathlib import Path
+
+import pytest
+import structlog
+from obstore.store import AzureStore, GCSStore
+
+from local_cluster.object_store_faults import Fault
+from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
+from plugin.errors import (
+    RemoteStorageAccessError,
+    RemoteStorageConfigError,
+    RemoteStorageThrottledError,
+    RemoteStorageTimeoutError,
+    RemoteStorageUnreachableError,
+)
+from plugin.object_store import ListPage
+from plugin.obstore_store import ObstoreObjectStore
+from tests.plugin.dialect_front import LOOK_ALIKE_ACCOUNT
+from tests.plugin.odd_store import OddStore
+from tests.plugin.storage_backends import Backend, VirtualTime, segment
+
+NO_RETRIES = {"max_retries": 0, "retry_timeout": datetime.timedelta(seconds=1), "backoff": {}}
+
+
+@pytest.fixture(params=["gcs", "azure"])
+def paged(request: pytest.FixtureRequest, server: ObjectStoreServer, service_account: Path) -> ObstoreObjectStore:
+    """With two objects on a page."""
+    options = {"allow_http": True, "timeout": datetime.timedelta(seconds=5)}
+    given = {"client_options": options, "retry_config": NO_RETRIES}
+    if request.param == "gcs":
+        store = GCSStore(
+            DEFAULT_BUCKET,
+            service_account=str(service_account),
+            base_url=server.endpoint_url,
+            **given,  # type: ignore[arg-type]
+        )
+        return ObstoreObjectStore(store, {}, 2)
+    config = {"account_name": LOOK_ALIKE_ACCOUNT, "endpoint": f"{server.endpoint_url}/{LOOK_ALIKE_ACCOUNT}"}
+    azure = AzureStore(DEFAULT_BUCKET, sas_key="sig=planted", **config, **given)  # type: ignore[arg-type]
+    return ObstoreObjectStore(azure, {}, 2)
+
+
+@pytest.fixture
+def five_keys(paged: ObstoreObjectStore, request: pytest.FixtureRequest) -> list[str]:
+    keys = [f"{abs(hash(request.node.nodeid))}/{n}" for n in range(5)]
+    for key in keys:
+        paged.put_if_absent(key, [b"x"])
+    return keys
+
+
+def keys_of(page: ListPage) -> list[str]:
+    return [item.key for item in page.objects]
+
+
+def test_a_listing_of_several_pages_is_whole(paged: ObstoreObjectStore, five_keys: list[str]) -> None:
+    prefix = five_keys[0][:-1]
+    pages = [paged.list_page(prefix, None)]
+    while pages[-1].next_page is not None:
+        pages.append(paged.list_page(prefix, pages[-1].next_page))
+    assert [keys_of(page) for page in pages] == [five_keys[:2], five_keys[2:4], five_keys[4:]]
+
+
+def test_a_listing_that_failed_half_way_goes_on_where_it_was(
+    paged: ObstoreObjectStore, five_keys: list[str], server: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "2")  # of the server, in this process
+    prefix = five_keys[0][:-1]
+    first = paged.list_page(prefix, None)
+    server.faults.add(Fault("error", ("GET",), times=1))
+    with pytest.raises(RemoteStorageThrottledError):
+        paged.list_page(prefix, first.next_page)
+    second = paged.list_page(prefix, first.next_page)
+    third = paged.list_page(prefix, second.next_page)
+    assert keys_of(first) + keys_of(second) + keys_of(third) == five_keys
+
+
+def test_two_listings_at_once_do_not_disturb_each_other(paged: ObstoreObjectStore, five_keys: list[str]) -> None:
+    prefix = five_keys[0][:-1]
+    one, other = paged.list_page(prefix, None), paged.list_page(prefix, None)
+    assert keys_of(paged.list_page(prefix, one.next_page)) == five_keys[2:4]
+    assert keys_of(paged.list_page(prefix, other.next_page)) == five_keys[2:4]
+
+
+def test_an_empty_listing_is_asked_for_once_and_believed_when_the_store_knows_what_is_not_there(
+    by_obstore: Backend, server: ObjectStoreServer
+) -> None:
+    manager = by_obstore.manager(startup_self_test="false")
+    before = dict(server.front.answered)
+    assert list(manager.list_log_segments()) == []
+    asked = {method: server.front.answered[method] - before.get(method, 0) for method in ("GET", "HEAD")}
+    assert asked == {"GET": 1, "HEAD": 1}
+
+
+def test_nothing_that_is_secret_is_in_errors_or_logs(
+    by_obstore: Backend, server: ObjectStoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    manager = by_obstore.manager(VirtualTime(), startup_self_test="false", total_timeout_ms="2500")
+    for fault in (Fault("error", status=403, code="AccessDenied"), Fault("error"), Fault("lose_response")):
+        server.faults.clear()
+        server.faults.add(fault)
+        with structlog.testing.capture_logs() as logs, pytest.raises(Exception, match="put") as caught:
+            manager.copy_log_segment_data(*segment(0, [b"abc"]))
+        told = f"{caught.getrepr(chain=True)} {caught.value.__context__!r} {caught.value.__cause__!r} {logs}"
+        for secret in ("planted", "sig=", "Bearer", "SharedKey"):
+            assert secret not in told + caplog.text
+
+
+def test_a_store_that_hangs_is_a_time_out_after_one_attempt(by_obstore: Backend, server: ObjectStoreServer) -> None:
+    store = by_obstore.manager(startup_self_test="false", attempt_timeout_ms="300", connect_timeout_ms="100",
+                               total_timeout_ms="300")  # fmt: skip
+    server.faults.add(Fault("hang", ("GET",)))
+    with pytest.raises(RemoteStorageTimeoutError):
+        store.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10)
+    assert store.request_counts.failures == {"timeout": 1}
+
+
+def test_a_host_that_nobody_knows_is_told(by_obstore: Backend) -> None:
+    with pytest.raises(RemoteStorageUnreachableError) as caught:
+        by_obstore.manager(VirtualTime(), endpoint_url="http://no-such-store.localhost.invalid")
+    assert caught.value.label == "dns"
+
+
+@pytest.mark.parametrize("content", [None, "planted nonsense"])
+def test_a_file_that_is_none_of_its_kind_is_told_by_its_key(
+    by_obstore: Backend, tmp_path: Path, content: str | None
+) -> None:
+    file = tmp_path / "file"
+    if content is not None:
+        file.write_text(content)
+    keys = {"credentials.file", "account.key.file", "sas.token.file"} & by_obstore.settings.keys()
+    if content is not None:
+        keys -= {"sas.token.file"}  # it can only be tried
+    for key in (*keys, "tls.ca.file"):
+        with pytest.raises(RemoteStorageConfigError) as caught:
+            by_obstore.manager(None, None, **{key: str(file)})
+        assert caught.value.key == key
+        assert "planted" not in f"{caught.value} {caught.value.__context__!r} {caught.value.__cause__!r}"
+
+
+def test_a_token_that_the_store_does_not_know_is_an_access_error(server: ObjectStoreServer, tmp_path: Path) -> None:
+    from plugin.azure_blob import AzureBlobWalStorageManager
+
+    file = tmp_path / "token"
+    file.write_text("sv=2019-12-12")
+    settings = {
+        "account": LOOK_ALIKE_ACCOUNT,
+        "container": DEFAULT_BUCKET,
+        "endpoint.url": f"{server.endpoint_url}/{LOOK_ALIKE_ACCOUNT}",
+        "allow.http": "true",
+        "sas.token.file": str(file),
+    }
+    with pytest.raises(RemoteStorageAccessError):
+        Backend(AzureBlobWalStorageManager, settings, "cluster", []).manager()
+
+
+def test_a_page_where_tokens_should_come_from_is_an_access_error() -> None:
+    """Azure's tokens for a client come from an authority; one that refuses the client is no reason to try again."""
+    store = OddStore()
+    try:
+        store.answer = lambda _: b"HTTP/1.1 401 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        azure = AzureStore(
+            "container", account_name="account", client_id="one", client_secret="planted", tenant_id="two",
+            authority_host=store.endpoint, endpoint=store.endpoint, client_options={"allow_http": True},
+            retry_config=NO_RETRIES,  # type: ignore[arg-type]
+        )  # fmt: skip
+        with pytest.raises(RemoteStorageAccessError, match="no token") as caught:
+            ObstoreObjectStore(azure, {}, 2).delete("key")
+        assert "planted" not in f"{caught.value} {caught.value.__context__!r} {caught.value.__cause__!r}"
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"account": "No-Account"}, "account"),
+        ({"container": "c"}, "container"),
+        ({"bucket": "remote-wal"}, "bucket"),
+        ({"account_key_file": "/a", "sas_token_file": "/b"}, "sas.token.file"),
+    ],
+)
+def test_a_wrong_setting_of_azure_is_told_by_its_key(changes: dict[str, str], key: str) -> None:
+    from plugin.azure_blob import AzureBlobWalStorageManager
+
+    backend = Backend(AzureBlobWalStorageManager, {"account": "account", "container": "container"}, "cluster", [])
+    with pytest.raises(RemoteStorageConfigError) as caught:
+        backend.manager(None, None, **changes)
+    assert caught.value.key == key
