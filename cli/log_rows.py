@@ -34,6 +34,8 @@ class LogRow:
     """Offsets [from, to) that the other replicas hold and object storage holds no more."""
     is_behind_expired: bool = False
     """What was stored before its start has expired."""
+    unreachable_in: tuple[str, ...] = ()
+    """Buckets, out of reach, that have offsets of the gap."""
 
     @property
     def is_complete(self) -> bool:
@@ -43,6 +45,8 @@ class LogRow:
     def told(self) -> str:
         """The last column of the table."""
         gaps = [*map(_declared, self.declared_gaps), *([_missing(self.gap)] if self.gap else [])]
+        if self.unreachable_in:
+            gaps.append(f"not lost: in {', '.join(self.unreachable_in)}, out of reach")
         missing = gaps or [self.status]
         if self.is_behind_expired:
             missing.append(f"before {self.start_offset:,} expired")

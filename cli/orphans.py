@@ -29,7 +29,7 @@ def orphans(
     lost segments out of the metadata. What may be all that is left of the records waits for --confirm: objects whose
     writer the metadata does not know either, more than a small share of the objects, and everything while the metadata
     topic is in doubt. Look whether `remote-wal metadata rebuild` is what you want first. Exits with 1 if something was
-    found and not healed.
+    found and not healed, or if a bucket did not answer.
     """
     from agent.orphan_check import OrphanCheck
     from agent.settings_file import agent_settings
@@ -45,7 +45,7 @@ def orphans(
         tell_json(_as_json(broker.node_id, found, healed))
     else:
         _print(broker.node_id, found, healed)
-    if len(found.disagreements) > healed:
+    if len(found.disagreements) > healed or found.unanswered:
         raise typer.Exit(1)
 
 
@@ -54,6 +54,8 @@ def _as_json(broker_id: int, found: "Comparison", healed: int) -> dict[str, obje
         "broker_id": broker_id,
         "objects": found.objects,
         "young": found.young,
+        "not_looked_for": found.not_looked_for,
+        "unanswered_buckets": sorted(found.unanswered),
         "doubt": found.doubt,
         "waiting": len(found.waiting),
         "amount": found.amount,
@@ -81,6 +83,10 @@ def _print(broker_id: int, found: "Comparison", healed: int) -> None:
         table("segment", "kind", ">bytes", ">age", rows=rows, title=title),
         f"{found.objects:,} objects, {found.young:,} too young to tell, {healed:,} healed",
     )
+    if found.unanswered:
+        show(f"Did not answer, so that nothing is said of what is there: {', '.join(sorted(found.unanswered))}.")
+    if found.not_looked_for:
+        show(f"{found.not_looked_for:,} finished segments were not looked for: their buckets are away, or unknown.")
     if found.doubt:
         show(f"Nothing is healed by itself: {found.doubt}.")
     if found.waiting:

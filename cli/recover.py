@@ -1,7 +1,7 @@
 """`remote-wal recover`: rebuild a broker's log directories from object storage."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,10 +77,10 @@ def recover(
     """Rebuild the log directories of a broker that has lost them, from object storage, so that it can be started.
 
     Run it on the broker's new host, with the broker stopped. Run again after an interruption, it goes on. Exits with 0
-    if all logs are whole; with 3 if one of them ends before a gap, which is named; with 5 if offsets are missing within
-    a log alone that its leader has declared as gaps, which are named too; with 4 if nothing was written, as a directory
-    is not empty, belongs to another cluster or node, or is locked, or as the broker is the last replica in sync of a
-    log; with 1 if it failed.
+    if all logs are whole; with 3 if one of them ends before a gap, which is named, or if a bucket did not answer; with
+    5 if offsets are missing within a log alone that its leader has declared as gaps, which are named too; with 4 if
+    nothing was written, as a directory is not empty, belongs to another cluster or node, or is locked, or as the
+    broker is the last replica in sync of a log; with 1 if it failed.
     """
     from recovery.broker_recovery import Selection
     from recovery.errors import TargetRefusedError
@@ -113,6 +113,7 @@ def recover(
         except TargetRefusedError as error:
             typer.echo(f"remote-wal: {error}", err=True)
             raise typer.Exit(REFUSED) from None
+    rows = [_with_buckets(row, log, sources) for row, log in zip(rows, planned, strict=True)]
     document = _document(sources, rows, planned, _refusals(broker, lead_refused) if dry_run else None)
     if json:
         tell_json(document)
@@ -203,6 +204,12 @@ def _made_row(log: "PlannedLog", made: "RestoredLog | None") -> LogRow:
     return left_row(log, start_offset) if log.is_left_to_others(start_offset) else restored_row(made)
 
 
+def _with_buckets(row: LogRow, log: "PlannedLog", sources: Sources) -> LogRow:
+    """The row, with the buckets out of reach that have what is missing."""
+    found = sources.inventory.unreachable_in(log.partition, *row.gap) if row.gap is not None else []
+    return replace(row, unreachable_in=tuple(found))
+
+
 def _refusals(broker: "LostBroker", lead_refused: "TargetRefusedError | None") -> list[str]:
     """Why a recovery would not be begun now."""
     from recovery.log_directory_target import refusal_of
@@ -218,14 +225,15 @@ def _document(
     from recovery.last_in_sync import last_in_sync
 
     inventory = sources.inventory
+    is_all_known = not (inventory.unreadable or inventory.unanswered)
     points = [row.recovery_point_ms for row in rows if row.recovery_point_ms is not None]
     return {
         "cluster_id": sources.cluster_id,
         "broker_id": sources.broker.node_id,
         "dry_run": refusals is not None,
         "would_be_refused": refusals or [],
-        "complete": all(row.is_complete and not row.declared_gaps for row in rows) and not inventory.unreadable,
-        "only_declared_gaps": all(row.is_complete for row in rows) and not inventory.unreadable,
+        "complete": all(row.is_complete and not row.declared_gaps for row in rows) and is_all_known,
+        "only_declared_gaps": all(row.is_complete for row in rows) and is_all_known,
         "recovery_point_ms": max(points, default=None),
         "size_bytes": sum(row.size_bytes for row in rows),
         "objects": inventory.objects,
@@ -233,6 +241,8 @@ def _document(
         "foreign_objects": inventory.foreign_objects,
         "unreadable_objects": [{"key": item.key, "reason": item.reason} for item in inventory.unreadable],
         "lost_objects": inventory.lost_objects,
+        "unanswered_buckets": sorted(inventory.unanswered),
+        "unreachable_objects": len(inventory.unreachable),
         "only_in_sync_here": [log.name for log in last_in_sync(planned, sources.broker.node_id)],
         "logs": [
             {
@@ -243,6 +253,7 @@ def _document(
                 "size_bytes": row.size_bytes,
                 "resumed_bytes": row.resumed_bytes,
                 "gap": {"from_offset": row.gap[0], "to_offset": row.gap[1]} if row.gap else None,
+                "unreachable_in": list(row.unreachable_in),
                 "declared_gaps": [{"from_offset": begin, "to_offset": end} for begin, end in row.declared_gaps],
                 "deleted_meanwhile": row.gone_head._asdict() if row.gone_head else None,
                 "is_behind_expired": row.is_behind_expired,
@@ -298,6 +309,10 @@ def _print(document: dict[str, Any], rows: list[LogRow]) -> None:
         console.print(
             f"objects that the metadata tells of and the store does not have: {len(document['lost_objects'])}"
         )
+    for bucket in document["unanswered_buckets"]:
+        console.print(f"did not answer, so that more may be stored than is told here: {bucket}", soft_wrap=True)
+    if document["unreachable_objects"]:
+        console.print(f"objects in buckets that are out of reach: {document['unreachable_objects']}")
     if document["foreign_objects"]:
         console.print(f"objects that are not ours, passed over: {document['foreign_objects']}")
     for name in document["only_in_sync_here"]:

@@ -1,9 +1,9 @@
 """One store made of a bucket for each zone: written to in the own zone, read and deleted in all.
 
 Theory. An object's custom metadata begins with the id of its bucket (`plugin.bucket_id`); the rest is the bucket's own
-storage manager's. What names no bucket, as objects do that were written before there was a list, is in the unnamed one;
-it is deleted in all, as an upload that never ended left no custom metadata. What names a bucket that is not known here
-is neither read nor deleted.
+storage manager's. What names no bucket was written before there was a list, and is in the unnamed one; or its upload
+never ended, and left no custom metadata: so it is looked for in the others too, and deleted in all. What names a bucket
+that is not known here is neither read nor deleted.
 
 Each bucket stands for itself: it may be away, or come late, and only what is asked of it fails. One that does not
 answer a deletion is asked for no other one for a while, so that its time-outs do not hold up those of the others. A
@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.bucket_id import BUCKET_ID_BYTES, unknown_bucket
-from plugin.errors import IncompleteListingError, RemoteStorageError
+from plugin.errors import IncompleteListingError, RemoteResourceNotFoundError, RemoteStorageError
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
@@ -84,9 +84,21 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
         end_position: int,
         custom_metadata: bytes = b"",
     ) -> bytes:
+        """Where no bucket is named, in the unnamed one first, and in each of the others while it is not there."""
+        if not custom_metadata:
+            return self._fetch_anywhere(combined_segment_id, start_position, end_position)
         bucket = self._known("fetch", combined_segment_id, custom_metadata)
         rest = custom_metadata[BUCKET_ID_BYTES:]
         return bucket.manager.fetch_log_segment(combined_segment_id, start_position, end_position, rest)
+
+    def _fetch_anywhere(self, segment_id: CombinedSegmentId, start_position: int, end_position: int) -> bytes:
+        ids = sorted(self._buckets, key=lambda bucket_id: bucket_id != self._unnamed)
+        for bucket_id in ids[:-1]:
+            try:
+                return self._buckets[bucket_id].manager.fetch_log_segment(segment_id, start_position, end_position)
+            except RemoteResourceNotFoundError:
+                continue
+        return self._buckets[ids[-1]].manager.fetch_log_segment(segment_id, start_position, end_position)
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         bucket = self._known("fetch metadata", stored.combined_segment_id, stored.custom_metadata)

@@ -1,9 +1,10 @@
 """All runs that object storage holds, by partition: from the metadata topic where there is one, else from the objects.
 
-With metadata, the store's listing is held against it: a finished segment that is not listed is lost, and what its
-entries tell is kept, as they say how far the logs went. An object that is listed and not finished by the metadata (its
-agent died between upload and publication) is whole, as an upload is all or nothing; its own footer tells what is in
-it. What the metadata tells of as deleted, or as to be deleted, counts for nothing.
+With metadata, the store's listing is held against it: a finished segment that is not listed is lost, or out of reach
+where its bucket did not answer or is not known here; what its entries tell is kept, as they say how far the logs went.
+An object that is listed and not finished by the metadata (its agent died between upload and publication) is whole, as
+an upload is all or nothing; its own footer tells what is in it. What the metadata tells of as deleted, or as to be
+deleted, counts for nothing.
 
 What a leader declared dead is dead in the segment that it named. A finished segment is always named by itself, so no
 more is taken from it. Of objects that nobody could name, unpublished and archived ones, what an epoch holds beyond its
@@ -12,7 +13,7 @@ declared end is dead too, where nothing speaks against it (`recovery.epoch_ends`
 Without metadata, every object's footer is read: a request for each. An object whose footer cannot be read is named.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kafka_log.topic_partition import TopicIdPartition
@@ -21,7 +22,9 @@ from metadata_topic.records.states import FINISHED, STARTED
 from metadata_topic.store.archive_recovery import records_from_objects
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.released_offsets import ReleasedUpTo
+from plugin.archive_object_id import StoredObjectId
 from plugin.archive_storage import ArchiveStorage
+from plugin.errors import IncompleteListingError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.epoch_ends import EpochEnds
@@ -35,6 +38,8 @@ DeadTails = Mapping[tuple[CombinedSegmentId, TopicIdPartition, int], int]
 DeadFrom = Callable[[RemoteLogSegmentMetadataEntry], int | None]
 """The offset from which on an object's entry is dead; None: it lives whole."""
 
+_UNKNOWN_BUCKET = "a bucket that is not known here"
+
 
 @dataclass(slots=True)
 class Inventory:
@@ -42,7 +47,7 @@ class Inventory:
 
     runs: dict[TopicIdPartition, list[StoredRun]] = field(default_factory=dict)
     lost: dict[TopicIdPartition, list[StoredRun]] = field(default_factory=dict)
-    """Runs that the metadata tells of, whose objects are gone."""
+    """Runs that the metadata tells of, whose objects are gone, or unreachable."""
     known_starts: dict[TopicIdPartition, list[EpochStart]] = field(default_factory=dict)
     declared_gaps: dict[TopicIdPartition, list[DeclaredGap]] = field(default_factory=dict)
     """By which records are missing, as the leaders said."""
@@ -50,6 +55,10 @@ class Inventory:
     """Up to where records went with their objects, as they were not wanted any more."""
     unreadable: list[UnreadableObject] = field(default_factory=list)
     lost_objects: list[str] = field(default_factory=list)
+    unreachable: dict[StoredObjectId, str] = field(default_factory=dict)
+    """Objects that the metadata tells of and that cannot be looked for now: in which bucket."""
+    unanswered: frozenset[str] = frozenset()
+    """Buckets that did not answer: what else is there is not known."""
     objects: int = 0
     """Those whose runs are in `runs`."""
     unpublished_objects: int = 0
@@ -65,6 +74,18 @@ class Inventory:
         """All of one partition."""
         return LogRuns(self.runs.get(partition, ()), self.lost.get(partition, ()), self.known_starts.get(partition, ()))
 
+    def unreachable_in(self, partition: TopicIdPartition, from_offset: int, to_offset: int) -> list[str]:
+        """The buckets, out of reach, that have any of the offsets [from, to)."""
+        runs = self.lost.get(partition, ())
+        found = {
+            self.unreachable[run.stored_in.object_id]
+            for run in runs
+            if run.first_offset < to_offset
+            and run.living_last_offset >= from_offset
+            and run.stored_in.object_id in self.unreachable
+        }
+        return sorted(found)
+
 
 def from_objects(
     storage: RemoteWalStorageManager,
@@ -74,7 +95,7 @@ def from_objects(
 ) -> Inventory:
     """What the objects tell of themselves. Raises RemoteStorageError when the store fails."""
     inventory = Inventory()
-    _add_footers(inventory, storage, storage.list_log_segments(), progress, patience)
+    _add_footers(inventory, storage, _listed(inventory, storage), progress, patience)
     if archive is not None:
         for record in records_from_objects(archive):
             stored = StoredObject(record.object_id, record.size_bytes, record.event_timestamp_ms)
@@ -93,7 +114,7 @@ def from_metadata(
 ) -> Inventory:
     """What the metadata topic tells, held against the listing. Raises RemoteStorageError when the store fails."""
     inventory = Inventory(known_starts=noted.epoch_ends.starts())
-    listed = {stored.combined_segment_id: stored for stored in storage.list_log_segments()}
+    listed = {stored.combined_segment_id: stored for stored in _listed(inventory, storage)}
     inventory.foreign_objects = storage.request_counts.foreign_objects
     image = noted.store.image()
     for gap in image.gaps:
@@ -113,7 +134,7 @@ def from_metadata(
             dead_from = _named_dead(segment.combined_segment_id, dead)
             is_there = listed.pop(segment.combined_segment_id, None) is not None
             if not is_there:
-                inventory.lost_objects.append(str(segment.combined_segment_id))
+                _not_listed(inventory, storage, stored)
             _add_entries(inventory, stored, segment.metadata.entries, dead_from, is_lost=not is_there)
         elif segment.state is STARTED:
             if (found := listed.pop(segment.combined_segment_id, None)) is not None:
@@ -128,6 +149,23 @@ def from_metadata(
     _add_archive(inventory, archived, archive)
     _end_epochs(inventory, noted.epoch_ends, {found.combined_segment_id for found in unpublished})
     return inventory
+
+
+def _listed(inventory: Inventory, storage: RemoteWalStorageManager) -> Iterator[StoredSegment]:
+    """What the buckets that answer have."""
+    try:
+        yield from storage.list_log_segments()
+    except IncompleteListingError as error:
+        inventory.unanswered = error.unanswered
+
+
+def _not_listed(inventory: Inventory, storage: RemoteWalStorageManager, stored: StoredObject) -> None:
+    """A finished segment that is not in the listing: it is lost, unless its bucket is out of reach."""
+    place = storage.place_of(stored.custom_metadata)
+    if place is None or place in inventory.unanswered:
+        inventory.unreachable[stored.object_id] = place or _UNKNOWN_BUCKET
+    else:
+        inventory.lost_objects.append(str(stored.object_id))
 
 
 def _end_epochs(inventory: Inventory, ends: EpochEnds, unpublished: Container[CombinedSegmentId]) -> None:
@@ -177,7 +215,9 @@ def _add_footers(
         if isinstance(found, UnreadableObject):
             inventory.unreadable.append(found)
         else:
-            stored = StoredObject(found.combined_segment_id, found.size_bytes, found.event_timestamp_ms)
+            stored = StoredObject(
+                found.combined_segment_id, found.size_bytes, found.event_timestamp_ms, found.custom_metadata
+            )
             _add_entries(inventory, stored, found.entries)
 
 

@@ -145,7 +145,9 @@ class Rebuild:
         self._patience = patience
 
     def plan(self, told: Known) -> RebuildPlan:
-        """What the topic does not tell, of which this is told. Raises RemoteStorageError."""
+        """What the topic does not tell, of which this is told. Raises RemoteStorageError, also when one of many buckets
+        did not answer: what is not told of would be deleted as orphans once it does.
+        """
         plan = RebuildPlan()
         self._plan_registrations(plan, told)
         self._plan_segments(plan, told)
@@ -204,7 +206,12 @@ class Rebuild:
             if state in (DELETING, DELETED):
                 plan.deletions.append(
                     RemoteWalCombinedLogSegmentMetadata(
-                        stored.combined_segment_id, (), DELETING, self._wall_ms(), stored.size_bytes
+                        stored.combined_segment_id,
+                        (),
+                        DELETING,
+                        self._wall_ms(),
+                        stored.size_bytes,
+                        stored.custom_metadata,
                     )
                 )
             elif remembered is not None and state is FINISHED and remembered.entry_count:

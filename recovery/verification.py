@@ -41,6 +41,8 @@ class FindingKind(Enum):
     """A log lacks records within, as its leader has declared that nobody can have them any more."""
     LOST_OBJECT = "lost_object"
     """The metadata tells of an object that the store does not have."""
+    UNREACHABLE_BUCKET = "unreachable_bucket"
+    """A bucket did not answer, or is not known here: nothing is said of what it has."""
     UNREADABLE_OBJECT = "unreadable_object"
     """An object's header or footer is damaged, or it is another cluster's."""
     WRONG_BYTES = "wrong_bytes"
@@ -97,6 +99,9 @@ def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iter
     """What is wrong without reading any records."""
     for key in inventory.lost_objects:
         yield Finding(FindingKind.LOST_OBJECT, key, "the metadata tells of it as finished, and it is not in the store")
+    for bucket in sorted({*inventory.unanswered, *inventory.unreachable.values()}):
+        objects = sum(there == bucket for there in inventory.unreachable.values())
+        yield Finding(FindingKind.UNREACHABLE_BUCKET, bucket, f"out of reach, with {objects} objects that are known of")
     for item in inventory.unreadable:
         yield Finding(FindingKind.UNREADABLE_OBJECT, item.key, item.reason)
     if inventory.foreign_objects:
@@ -104,6 +109,8 @@ def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iter
     for log in planned:
         if log.plan.gap is not None:
             detail = f"offsets {log.plan.gap.from_offset} to {log.plan.gap.to_offset - 1} are in no readable object"
+            if buckets := inventory.unreachable_in(log.partition, *log.plan.gap):
+                detail = f"{detail} that can be reached; {', '.join(buckets)} has some of them"
             yield Finding(FindingKind.GAP, log.name, detail)
         for gap in _lost(log, inventory):
             detail = f"offsets {gap.from_offset} to {gap.to_offset - 1} were gone before they could be stored"

@@ -27,6 +27,9 @@ _OBJECTS_PER_BATCH: Final = 10_000
 _NO_BROKER: Final = 0
 """A storage manager is made for a broker; the job writes nothing, so it does not matter which."""
 
+_NO_BROKERS_OBJECTS: Final = 2**31 - 1
+"""A broker that has none, so that the listing of its objects is a request for each bucket."""
+
 _SUFFIX_CHARACTERS: Final = len("/000000000000/000000000000.rwal")
 
 Stored = StoredSegment | StoredArchiveObject
@@ -38,6 +41,7 @@ def list_store(spark: "SparkSession", listing: StoreListing, brokers: Iterable[i
     The store is asked once from here, so that a store that is away is told at once. Raises SourceError.
     """
     _check("store", "the", _segments(listing, None))
+    _check("store", "the", _segments(listing, _NO_BROKERS_OBJECTS))  # to its end, which tells of all buckets
 
     def list_brokers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

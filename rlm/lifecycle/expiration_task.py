@@ -143,7 +143,10 @@ class RLMWalExpirationTask:
 
     async def _verdict_by_age(self, segment_id: CombinedSegmentId) -> Verdict:
         try:
-            header = await self._in_thread(self._storage.fetch_log_segment, segment_id, 0, HEADER_BYTES)
+            custom_metadata = (self._policy.segment(segment_id) or _unknown(segment_id)).custom_metadata
+            header = await self._in_thread(
+                self._storage.fetch_log_segment, segment_id, 0, HEADER_BYTES, custom_metadata
+            )
             written_ms = decode_header(header).created_ms
         except RemoteResourceNotFoundError:
             return Verdict.DELETE

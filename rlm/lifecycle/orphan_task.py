@@ -10,7 +10,7 @@ import structlog
 
 from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.records import PublishableRecord
-from plugin.errors import RemoteResourceNotFoundError
+from plugin.errors import IncompleteListingError, RemoteResourceNotFoundError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.lifecycle.orphans import (
@@ -63,17 +63,19 @@ class OrphanTask:
         searches = {}
         for broker_id in sorted(broker_ids):
             search = searches[broker_id] = OrphanSearch(self.store, broker_id, self.ttl_ms)
-            search.listed(self.storage.list_log_segments(broker_id))
+            try:
+                search.listed(self.storage.list_log_segments(broker_id))
+            except IncompleteListingError as error:
+                search.not_answered(error.unanswered)
+                log.warning("orphans_not_searched_in_all_buckets", broker=broker_id, error=str(error))
         if searches and not self.read_to_end():
             raise MetadataBehindError("the metadata topic was not read to where it ended after the listing")
         return {broker_id: self._confirmed(search) for broker_id, search in searches.items()}
 
     def _confirmed(self, search: OrphanSearch) -> Comparison:
-        comparison = search.judged(self.wall_ms(), self.own.is_under_way)
+        comparison = search.judged(self.wall_ms(), self.own.is_under_way, self.storage.place_of)
         confirmed = tuple(
-            item
-            for item in comparison.disagreements
-            if item.kind is not Kind.LOST or self._is_lost(item.combined_segment_id)
+            item for item in comparison.disagreements if item.kind is not Kind.LOST or self._is_lost(item)
         )
         return replace(comparison, disagreements=confirmed).doubted(self.topic_doubt(), self.limits)
 
@@ -97,16 +99,16 @@ class OrphanTask:
             for record in records_that_heal(found, self.wall_ms()):
                 publisher.publish(record)
             if found.kind is Kind.DELETED:
-                self.storage.delete_log_segment_data(found.combined_segment_id)
+                self.storage.delete_log_segment_data(found.combined_segment_id, found.custom_metadata)
             tell = log.error if found.kind is Kind.LOST else log.warning
             tell("orphan_healed", segment=str(found.combined_segment_id), kind=found.kind, size=found.size_bytes)
         return list(healing)
 
-    def _is_lost(self, segment_id: CombinedSegmentId) -> bool:
-        if self.own.is_being_deleted(segment_id):
+    def _is_lost(self, found: Disagreement) -> bool:
+        if self.own.is_being_deleted(found.combined_segment_id):
             return False
         try:
-            self.storage.fetch_log_segment(segment_id, 0, 1)
+            self.storage.fetch_log_segment(found.combined_segment_id, 0, 1, found.custom_metadata)
         except RemoteResourceNotFoundError:
             return True
         return False

@@ -9,7 +9,8 @@ something under way,
 - objects younger than the time-to-live are left alone (by the store's clock), as a running writer publishes later than
   it uploads. What this very agent has under way is left alone whatever its age.
 
-While the metadata cannot be read to its end nothing is concluded at all.
+While the metadata cannot be read to its end nothing is concluded at all. Nor is anything of a bucket that did not
+answer, or is not known here: a segment there is not lost because it was not listed.
 
 - An object without metadata, after a crash between the upload and its publication, or of a writer that was fenced:
   its deletion is started in the metadata, which takes it through `rlm.lifecycle.expiration` like any other. Its records
@@ -36,7 +37,7 @@ from typing import Final, Protocol
 
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from plugin.errors import RemoteStorageError
-from plugin.remote_wal_storage_manager import StoredSegment
+from plugin.remote_wal_storage_manager import WHOLE_STORE, StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentState,
@@ -90,6 +91,8 @@ class Disagreement:
     """Since the object was written, by the store's clock; of a lost one since its metadata was."""
     writer_is_known: bool = True
     """Whether the metadata knows of the incarnation that wrote it."""
+    custom_metadata: bytes = b""
+    """By which the storage manager finds the object."""
 
     @property
     def heals_by_itself(self) -> bool:
@@ -128,6 +131,10 @@ class Comparison:
     young: int
     """Objects without metadata that may still be under way."""
     disagreements: tuple[Disagreement, ...] = field(default=())
+    not_looked_for: int = 0
+    """Finished segments of which nothing is said, as their bucket did not answer, or is not known here."""
+    unanswered: frozenset[str] = frozenset()
+    """Buckets that did not answer."""
     doubt: str = ""
     """Why nothing of it is healed without a word from somebody; empty where nothing speaks against it."""
 
@@ -170,6 +177,7 @@ class OrphanSearch:
         self._awaited = {known.combined_segment_id: known for known in store.published_segments(FINISHED, broker_id)}
         self._objects = 0
         self._doubtful: list[StoredSegment] = []
+        self._unanswered: frozenset[str] = frozenset()
 
     def listed(self, listing: Iterable[StoredSegment]) -> None:
         """Take in a whole listing of the broker's objects. What is known to live by now is no orphan, ever."""
@@ -179,8 +187,20 @@ class OrphanSearch:
             if self._kind(stored.combined_segment_id) is not None:
                 self._doubtful.append(stored)
 
-    def judged(self, now_ms: int, is_under_way: Callable[[CombinedSegmentId], bool]) -> Comparison:
-        """What disagrees, by a store that was read to its end after the listing. See the module's theory."""
+    def not_answered(self, places: frozenset[str]) -> None:
+        """What is in these parts of the store is missing in the listing."""
+        self._unanswered = places
+
+    def judged(
+        self,
+        now_ms: int,
+        is_under_way: Callable[[CombinedSegmentId], bool],
+        place_of: Callable[[bytes], str | None] = lambda _custom_metadata: WHOLE_STORE,
+    ) -> Comparison:
+        """What disagrees, by a store that was read to its end after the listing. See the module's theory.
+
+        `place_of` is the storage manager's.
+        """
         young = 0
         found: list[Disagreement] = []
         for stored in self._doubtful:
@@ -193,13 +213,24 @@ class OrphanSearch:
                 young += 1
                 continue
             is_known = self._store.knows_incarnation(segment_id.broker_id, segment_id.incarnation)
-            found.append(Disagreement(segment_id, kind, stored.size_bytes, age_ms, is_known))
-        found += [
-            Disagreement(segment_id, Kind.LOST, metadata.size_bytes, now_ms - metadata.event_timestamp_ms)
-            for segment_id, metadata in self._awaited.items()
-            if self._store.state_of(segment_id) is FINISHED  # still: not deleted during the listing
-        ]
-        return Comparison(self._objects, young, tuple(found))
+            found.append(Disagreement(segment_id, kind, stored.size_bytes, age_ms, is_known, stored.custom_metadata))
+        not_looked_for = 0
+        for segment_id, metadata in self._awaited.items():
+            if self._store.state_of(segment_id) is not FINISHED:  # deleted during the listing
+                continue
+            place = place_of(metadata.custom_metadata)
+            if place is None or place in self._unanswered:
+                not_looked_for += 1
+                continue
+            age_ms = now_ms - metadata.event_timestamp_ms
+            found.append(
+                Disagreement(
+                    segment_id, Kind.LOST, metadata.size_bytes, age_ms, custom_metadata=metadata.custom_metadata
+                )
+            )
+        return Comparison(
+            self._objects, young, tuple(found), not_looked_for=not_looked_for, unanswered=self._unanswered
+        )
 
     def _kind(self, segment_id: CombinedSegmentId) -> Kind | None:
         state = self._store.state_of(segment_id)
@@ -214,7 +245,9 @@ def records_that_heal(found: Disagreement, now_ms: int) -> list[RemoteWalCombine
     """What to publish; nothing for an object that was deleted before, which is just deleted again."""
 
     def record(state: RemoteLogSegmentState) -> RemoteWalCombinedLogSegmentMetadata:
-        return RemoteWalCombinedLogSegmentMetadata(found.combined_segment_id, (), state, now_ms, found.size_bytes)
+        return RemoteWalCombinedLogSegmentMetadata(
+            found.combined_segment_id, (), state, now_ms, found.size_bytes, found.custom_metadata
+        )
 
     if found.kind is Kind.LOST:
         return [record(DELETING), record(DELETED)]
