@@ -38,7 +38,7 @@ def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Pric
     """
     if not settings.enable:
         return None
-    min_run_bytes = prices.get_break_even_bytes(prices.of_storage_manager(settings.storage_manager_class_name))
+    min_run_bytes = prices.get_break_even_bytes(prices.of_section(settings.price_section))
     if min_run_bytes == NEVER_PAYS:
         log.warning("archive_links_never_pay", reason="no read is ever cheaper than crossing the zone border")
     return ArchiveLinks(archive, min_run_bytes)

@@ -7,7 +7,7 @@ from agent.kafka_client import client_config
 from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.topic.client_config import KafkaClientConfig
-from plugin.prices import DEFAULT_PRICES_FILE, Prices, StorePrices, network_of, section_of
+from plugin.prices import DEFAULT_PRICES_FILE, Prices, StorePrices
 from rlm.write_path.link_costs import LinkCosts
 
 
@@ -23,14 +23,13 @@ class Configuration:
     @classmethod
     def load(cls, broker: BrokerProperties, settings: AgentSettings) -> Self:
         """Raises AgentSettingsError, PriceError, OSError."""
-        network = settings.link.prices_network or network_of(section_of(settings.storage.manager_class_name))
-        prices = Prices.load(settings.link.prices_file or DEFAULT_PRICES_FILE, network)
+        prices = Prices.load(settings.link.prices_file or DEFAULT_PRICES_FILE, settings.price_network)
         return cls(broker, settings, client_config(broker, settings.client), prices)
 
     @property
     def store_prices(self) -> StorePrices:
         """Of the store that combined segments are in."""
-        return self.prices.of_storage_manager(self.settings.storage.manager_class_name)
+        return self.prices.of_section(self.settings.storage.price_section)
 
     @property
     def break_even_bytes(self) -> int:

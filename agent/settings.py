@@ -22,6 +22,7 @@ from agent.process_settings import (
 from agent.replication_settings import CatchUpSettings, HydrationSettings, LinkSettings
 from agent.setting_types import Section
 from agent.upload_settings import AlarmSettings, ArchiveSettings, LogManagerSettings, QuotaSettings, StorageSettings
+from plugin.prices import network_of
 
 OUR_PREFIXES = ("remote.wal.", "remote.log.wal.")
 MAX_ARCHIVE_RUNS = 4096
@@ -49,6 +50,11 @@ class AgentSettings(BaseModel):
     access: AccessSettings = AccessSettings()
     bypass: BypassSettings = BypassSettings()
     tls: TlsSettings = TlsSettings()
+
+    @property
+    def price_network(self) -> str:
+        """The section of the price table that the zone borders are paid by."""
+        return self.link.prices_network or network_of(self.storage.price_section)
 
     @model_validator(mode="before")
     @classmethod

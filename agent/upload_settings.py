@@ -10,6 +10,7 @@ from plugin.loading import (
     DEFAULT_CLASS_NAME,
     DEFAULT_IMPL_PREFIX,
 )
+from plugin.prices import section_of
 
 
 class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage.")):
@@ -34,6 +35,17 @@ class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage."))
         "writes to that of its own zone, and reads and deletes in all. Default: one bucket for all, as the storage "
         "manager's own key names it.",
     )
+    prices_store: str | None = Field(
+        alias="remote.wal.prices.store",
+        default=None,
+        description="The section of the price table that the store's prices stand in, such as azure_hot. Default: by "
+        "the storage manager.",
+    )
+
+    @property
+    def price_section(self) -> str:
+        """That section."""
+        return self.prices_store or section_of(self.manager_class_name)
 
 
 class LogManagerSettings(Section, alias_generator=keyed("remote.wal.log.manager.")):
@@ -141,6 +153,7 @@ class ArchiveSettings(Section, alias_generator=keyed("remote.wal.archive.")):
     storage_manager_impl_prefix: str = Field(
         DEFAULT_ARCHIVE_IMPL_PREFIX, description="What the archive's storage manager's own keys begin with."
     )
+    prices_store: str | None = Field(None, description="As remote.wal.prices.store, for the archive's store.")
     object_min_bytes: int = Field(
         16 * 1024 * 1024, ge=1, description="From how many bytes on a partition's records become an archive object."
     )
@@ -184,3 +197,8 @@ class ArchiveSettings(Section, alias_generator=keyed("remote.wal.archive.")):
     delete_grace_s: Seconds = Field(
         600_000, ge=1000, description="How long an archive object stays after it was marked as to be deleted."
     )
+
+    @property
+    def price_section(self) -> str:
+        """The section of the price table that the archive's store is paid by."""
+        return self.prices_store or section_of(self.storage_manager_class_name)

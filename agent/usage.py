@@ -18,7 +18,6 @@ from metadata_topic.records.errors import MetadataRecordTooLargeError, Publicati
 from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
 from plugin.archive_storage import ObjectArchiveStorage
-from plugin.prices import section_of
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCounts
 from replication.wire.metrics import ReplicationMetrics
 
@@ -32,9 +31,9 @@ def store_counts(
     settings: AgentSettings, storage: RemoteWalStorageManager, archive: ObjectArchiveStorage | None
 ) -> Iterator[tuple[str, RequestCounts]]:
     """Of each of the agent's stores, the section of price tables that its requests are paid by, and its counters."""
-    yield section_of(settings.storage.manager_class_name), storage.request_counts
+    yield settings.storage.price_section, storage.request_counts
     if archive is not None:
-        yield section_of(settings.archive.storage_manager_class_name), archive.request_counts
+        yield settings.archive.price_section, archive.request_counts
 
 
 class UsageReport:

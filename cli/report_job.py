@@ -41,7 +41,7 @@ def run_report(job: ReportJob, master: str | None, memory: str) -> "ReportData":
     from plugin.prices import EXPRESS, STANDARD, PriceTable
     from retention_job.spark.session import spark_session
 
-    prices = PriceTable.load(job.prices_file).with_network_of(job.sections.wal)
+    prices = PriceTable.load(job.prices_file).with_network(job.sections.network)
     for section in {job.sections.wal, job.sections.archive, EXPRESS, STANDARD}:
         prices.store(section)  # a missing price is to be told now, not after the minutes that a run takes
     console = Console(stderr=True)

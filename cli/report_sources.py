@@ -38,7 +38,6 @@ def report_sources(
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
     from plugin.loading import settings_under_prefix
-    from plugin.prices import section_of
     from retention_job.cost.cost_tables import StoreSections
     from retention_job.settings import LifeTimes, Sources, StoreListing
 
@@ -52,10 +51,7 @@ def report_sources(
         milliseconds(settings.lifecycle.uncommitted_ttl_s),
         milliseconds(settings.archive.delete_grace_s),
     )
-    sections = StoreSections(
-        section_of(settings.storage.manager_class_name),
-        section_of(settings.archive.storage_manager_class_name),
-    )
+    sections = StoreSections(settings.storage.price_section, settings.archive.price_section, settings.price_network)
     listing = given or StoreListing(
         settings_under_prefix(broker.raw, settings.storage.manager_impl_prefix),
         cluster_id,

@@ -6,7 +6,7 @@ from typing import Final
 from doctor.facts import EnabledTopic, Facts, UnknownFactError, known
 from doctor.findings import Level, Verdict
 from metadata_topic.settings.wal_retention import NO_LIMIT
-from plugin.prices import BYTES_PER_GB, DEFAULT_PRICES_FILE, PriceTable, section_of
+from plugin.prices import BYTES_PER_GB, DEFAULT_PRICES_FILE, PriceTable
 
 _NAMED: Final = 5
 _UNITS_MS: Final = ((3_600_000, "h"), (60_000, "min"), (1000, "s"))
@@ -55,7 +55,7 @@ def _cost(facts: Facts, topics: Mapping[str, EnabledTopic]) -> str:
     shares = [share for topic in topics.values() if (share := _bytes_kept(topic)) is not None]
     if not shares:
         return ""
-    section = section_of(facts.settings.storage.manager_class_name)
+    section = facts.settings.storage.price_section
     prices = PriceTable.load(facts.settings.link.prices_file or DEFAULT_PRICES_FILE)
     gb_month = prices.store(section).storage_gb_month
     now, all_of_it = (sum(column) / BYTES_PER_GB for column in zip(*shares, strict=True))

@@ -55,6 +55,7 @@ class AzureBlobWalStorageManager(ObjectWalStorageManager):
     """Combined segments as block blobs of a container."""
 
     settings_model = AzureBlobSettings
+    bucket_key = "container"
 
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
         assert isinstance(settings, AzureBlobSettings)  # noqa: S101 - narrows what settings_model made

@@ -112,9 +112,9 @@ class PriceTable:
             retrieval_gb=self.usd(section, "retrieval_gb"),
         )
 
-    def with_network_of(self, section: str) -> Self:
-        """The same, with the network of that store's provider."""
-        return replace(self, network=network_of(section))
+    def with_network(self, network: str) -> Self:
+        """The same, with the zone borders of that network."""
+        return replace(self, network=network)
 
     @property
     def zone_crossing_gb(self) -> float:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
 
-from plugin.prices import BYTES_PER_GB, EXPRESS, STANDARD, PriceTable, StorePrices
+from plugin.prices import BYTES_PER_GB, EXPRESS, NETWORK, STANDARD, PriceTable, StorePrices
 from retention_job.cost.storage_days import byte_ms_by_day, life_days, life_sums
 from retention_job.cost.stored_objects import ARCHIVE_AMOUNTS, archive_by_topic, segments_by_topic
 from retention_job.cost.usage_table import AGENT, FOLLOWER, STORE, TOPIC, amounts_by_day, racks
@@ -91,10 +91,11 @@ class CostSources:
 
 @dataclass(frozen=True, slots=True)
 class StoreSections:
-    """The sections of price tables that two stores are paid by."""
+    """The sections of price tables that two stores are paid by, and the zone borders."""
 
     wal: str = EXPRESS
     archive: str = STANDARD
+    network: str = NETWORK
 
 
 _DEFAULT: Final = StoreSections()

@@ -237,3 +237,29 @@ def test_every_setting_is_described_with_its_key_type_and_default() -> None:
     assert "\n| `remote.wal.agent.peer.listener` | host:port | `127.0.0.1:19090` | " in document
     assert "\n| `remote.wal.agent.plaintext.enable` | bool | `false` | " in document
     assert "\n| `remote.wal.upload.lag.alarm.ms` | int, 1000 or more | `60000` | " in document
+
+
+@pytest.mark.parametrize(
+    ("keys", "sections"),
+    [
+        ({}, ("s3_express", "s3_standard", "network")),
+        (
+            {"remote_log_wal_storage_manager_class_name": "plugin.gcs.GcsWalStorageManager"},
+            ("gcs_standard", "s3_standard", "network_gcp"),
+        ),
+        (
+            {
+                "remote_log_wal_storage_manager_class_name": "plugin.azure_blob.AzureBlobWalStorageManager",
+                "remote_wal_prices_store": "azure_hot",
+                "remote_wal_archive_prices_store": "azure_hot",
+            },
+            ("azure_hot", "azure_hot", "network_azure"),
+        ),
+        ({"remote_wal_prices_network": "network_gcp"}, ("s3_express", "s3_standard", "network_gcp")),
+    ],
+)
+def test_the_stores_prices_follow_from_the_storage_manager_unless_set(
+    keys: dict[str, str], sections: tuple[str, str, str]
+) -> None:
+    found = parsed(**keys)
+    assert (found.storage.price_section, found.archive.price_section, found.price_network) == sections

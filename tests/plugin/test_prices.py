@@ -75,7 +75,7 @@ def test_the_border_costs_what_the_stores_provider_takes(class_name: str, networ
     section = section_of(class_name)
     assert network_of(section) == network
     assert Prices.load(network=network).zone_crossing_gb == pytest.approx(crossing_gb)
-    assert PriceTable.load().with_network_of(section).zone_crossing_gb == pytest.approx(crossing_gb)
+    assert PriceTable.load().with_network(network).zone_crossing_gb == pytest.approx(crossing_gb)
 
 
 def test_each_store_is_reckoned_at_its_own_prices() -> None:

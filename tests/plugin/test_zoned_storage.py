@@ -19,26 +19,30 @@ from plugin.errors import (
     RemoteStorageError,
     UnknownBucketError,
 )
+from plugin.loading import storage_manager_class
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
+from tests.plugin.dialect_front import LOOK_ALIKE_ACCOUNT
 from tests.plugin.storage_backends import VirtualTime, segment
 from tests.rlm.memory_storage import MemoryStorage
 
 CONTEXT = StorageContext("zoned-cluster", 1)
-LOCAL, S3, EXPRESS = (
+LOCAL, S3, EXPRESS, GCS, AZURE = (
     "plugin.local_directory.LocalWalStorageManager",
     "plugin.s3.S3WalStorageManager",
     "plugin.s3_express.S3ExpressWalStorageManager",
+    "plugin.gcs.GcsWalStorageManager",
+    "plugin.azure_blob.AzureBlobWalStorageManager",
 )
 
 Opened = Callable[..., RemoteWalStorageManager]
 
 
-@pytest.fixture(params=["local", "s3", "s3_express"])
+@pytest.fixture(params=["local", "s3", "s3_express", "gcs", "azure"])
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StorageSpec:
     """Of an agent in az1, with a bucket for each of two zones, new ones in each test."""
     if request.param == "local":
@@ -50,8 +54,18 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StorageSpec:
     buckets = {"az1": f"one-{unique}{ending}", "az2": f"two-{unique}{ending}"}
     for name in buckets.values():
         server.front.create_bucket(name)
-    settings = {**request.getfixturevalue("cloud_settings"), "total.timeout.ms": "3000"}
-    return StorageSpec(EXPRESS if ending else S3, None, settings, "rsm.", buckets, "az1")
+    if request.param in ("s3", "s3_express"):
+        settings = {**request.getfixturevalue("cloud_settings"), "total.timeout.ms": "3000"}
+        return StorageSpec(EXPRESS if ending else S3, None, settings, "rsm.", buckets, "az1")
+    settings = {"endpoint.url": server.endpoint_url, "allow.http": "true", "total.timeout.ms": "3000"}
+    if request.param == "gcs":
+        settings["credentials.file"] = str(request.getfixturevalue("service_account"))
+        return StorageSpec(GCS, None, settings, "rsm.", buckets, "az1")
+    token = tmp_path / "token"
+    token.write_text("sig=planted-secret")
+    settings |= {"account": LOOK_ALIKE_ACCOUNT, "sas.token.file": str(token)}
+    settings["endpoint.url"] += f"/{LOOK_ALIKE_ACCOUNT}"
+    return StorageSpec(AZURE, None, settings, "rsm.", buckets, "az1")
 
 
 @pytest.fixture
@@ -142,7 +156,7 @@ def test_a_bucket_off_the_list_is_neither_read_nor_deleted_in(opened: Opened, sp
 
 def test_from_one_bucket_to_a_list_and_back(opened: Opened, spec: StorageSpec) -> None:
     """The single bucket's key stays for what was written before the list; it may be on the list itself."""
-    key = "directory" if spec.class_name == LOCAL else "bucket"
+    key = storage_manager_class(spec.class_name, None).bucket_key or ""
     single = {**spec.settings, key: spec.buckets["az2"]}
     alone = opened(None, buckets={}, settings=single)
     before = alone.copy_log_segment_data(*segment(0, [b"old"]))
