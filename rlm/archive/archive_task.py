@@ -19,7 +19,6 @@ treated the same way: an id is used once, as the outcome of its write may be unk
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -56,7 +55,7 @@ from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
 from rlm.archive.archive_plan import ArchiveLimits, ArchivePlan, LogView, PartitionPlanner, SourcePart, WalEntries
 from rlm.write_path.bandwidth import TokenBucket
-from rlm.write_path.clocks import Clocks
+from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.partition_schedule import PartitionSchedule, ScheduleIntervals
 
@@ -118,7 +117,7 @@ class RLMArchiveTask:
         first_writer_id: CombinedSegmentId,
         limits: ArchiveTaskLimits,
         metrics: ArchiveMetrics,
-        clocks: Clocks,
+        machine: Machine,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`first_writer_id` is that of the first object; its sequence counts archive objects alone."""
@@ -126,9 +125,9 @@ class RLMArchiveTask:
         self._next_writer_id = first_writer_id
         self._limits = limits
         self._metrics = metrics
-        self._clocks = clocks
+        self._clocks = machine.clocks
         self._sleep = sleep
-        self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="rlm-archive")
+        self._pool = machine.pool(limits.threads, "rlm-archive")
         self._bucket = TokenBucket(limits.bytes_per_s)
         self._schedule = PartitionSchedule(limits.intervals)
         self._partitions: dict[TopicIdPartition, _Archived] = {}

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -26,12 +27,16 @@ from rlm.archive.archive_task import ArchiveAccess, ArchiveTaskLimits, RLMArchiv
 from rlm.archive.archived_topics import CareDuties
 from rlm.lifecycle.orphans import HealingLimits, pause_s
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.clocks import Clocks
+from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
 _STORAGE_RETRY_S = 30.0
+_CARE_THREADS = 2
+"""Care, and the search for orphans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ class Archiving:
         limits: ArchivingLimits,
         duties: Callable[[], CareDuties],
         metrics: ArchiveMetrics,
-        clocks: Clocks,
+        machine: Machine,
     ) -> None:
         """`load` blocks, and raises RemoteStorageError; `duties` is called on a thread, before each round of care."""
         self._load = load
@@ -86,7 +91,8 @@ class Archiving:
         self._limits = limits
         self._duties = duties
         self._metrics = metrics
-        self._clocks = clocks
+        self._machine = machine
+        self._threads = machine.pool(_CARE_THREADS, "rlm-archive-care")
         self._assignments: list[Assignment] = []
         self._task: RLMArchiveTask | None = None
         self.storage: ObjectArchiveStorage | None = None
@@ -127,13 +133,14 @@ class Archiving:
         """Let go of the store."""
         if self._task is not None:
             self._task.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
         storage, self.storage = self.storage, None  # nobody begins to read from what is being closed
         if storage is not None:
             storage.close()
 
     async def _storage(self) -> ObjectArchiveStorage | None:
         try:
-            storage = await asyncio.to_thread(self._load)
+            storage = await self._in_thread(self._load)
         except RemoteStorageError as error:
             self.missing = str(error)
             log.warning("archive_storage_not_there", error=str(error), consequence="nothing is archived")
@@ -145,18 +152,21 @@ class Archiving:
         self, care: ArchiveCare, task: RLMArchiveTask, sleep: Callable[[float], Awaitable[None]]
     ) -> None:
         while True:
-            await asyncio.to_thread(self._care_once, care, task)
+            await self._in_thread(self._care_once, care, task)
             await sleep(self._limits.care_interval_s)
 
     def _care_once(self, care: ArchiveCare, task: RLMArchiveTask) -> None:
         unsettled = task.unsettled
-        duties, now_ms = self._duties(), self._clocks.wall_ms()
+        duties, now_ms = self._duties(), self._machine.clocks.wall_ms()
         care.run_once(now_ms, duties.incarnations, duties.logs, unsettled, self._sources.metadata_is_whole)
 
     async def _look_for_orphans(self, rounds: ArchiveOrphanRounds, sleep: Callable[[float], Awaitable[None]]) -> None:
         while True:
-            searched = await asyncio.to_thread(rounds.run_once)
+            searched = await self._in_thread(rounds.run_once)
             await sleep(pause_s(searched, self._limits.orphans_interval_s))
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     def care_of(self, storage: ObjectArchiveStorage) -> ArchiveCare:
         """The care of the objects there."""
@@ -175,7 +185,7 @@ class Archiving:
             self._limits.healing,
             self._limits.heals,
             self._metrics,
-            self._clocks.wall_ms,
+            self._machine.clocks.wall_ms,
         )
 
     def _make_task(self, storage: ObjectArchiveStorage) -> RLMArchiveTask:
@@ -183,4 +193,4 @@ class Archiving:
         access = ArchiveAccess(
             known.cluster_id, known.wal_storage, storage, StoreEntries(known.wal), known.archive, known.publisher
         )
-        return RLMArchiveTask(access, self._first_writer_id, self._limits.task, self._metrics, self._clocks)
+        return RLMArchiveTask(access, self._first_writer_id, self._limits.task, self._metrics, self._machine)

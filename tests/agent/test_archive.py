@@ -36,6 +36,7 @@ from rlm.archive.archived_topics import CareDuties
 from rlm.archive.archiving import ArchiveSources, Archiving
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.clocks import Clocks
+from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
 from tests.kafka_log.batches import batches
 
@@ -98,7 +99,7 @@ async def test_a_led_partition_with_the_archive_on_is_archived(tmp_path: Path) -
         archiving_limits(_settings()),
         lambda: CareDuties({1: 8}, KnownLogs({}, ())),
         ArchiveMetrics(CollectorRegistry()),
-        Clocks(time.monotonic, lambda: WALL_MS + 1),
+        Machine(Clocks(time.monotonic, lambda: WALL_MS + 1)),
     )
     assignment = Assignment(ORDERS, "orders", directory, LinkPolicy.COST, 20, archive=True)
     archiving.assign([replace(assignment, archive=False)])
@@ -136,7 +137,7 @@ async def test_an_archive_that_cannot_be_loaded_is_told_and_stops_nothing(tmp_pa
         archiving_limits(_settings()),
         lambda: CareDuties({}, KnownLogs({}, ())),
         ArchiveMetrics(CollectorRegistry()),
-        Clocks(time.monotonic, lambda: WALL_MS),
+        Machine(Clocks(time.monotonic, lambda: WALL_MS)),
     )
     running = asyncio.create_task(archiving.run(sleep))
     async with asyncio.timeout(10):
@@ -176,7 +177,7 @@ async def test_orphans_are_healed_unless_it_is_the_metadata_that_seems_lost(
         archiving_limits(_settings()),
         lambda: duties[0],
         ArchiveMetrics(CollectorRegistry()),
-        Clocks(time.monotonic, lambda: later_ms),
+        Machine(Clocks(time.monotonic, lambda: later_ms)),
     )
     if writer_is_known:
         store.apply(RemoteWalNodeRegistration(1, 7, 1, 0))

@@ -34,6 +34,7 @@ from rlm.archive.archive_care import ArchiveCare, CareLimits, KnownLogs
 from rlm.archive.archive_plan import ArchiveLimits, LogView, StoreEntries
 from rlm.archive.archive_task import ArchiveAccess, ArchiveTaskLimits, RLMArchiveTask
 from rlm.write_path.clocks import Clocks
+from rlm.write_path.machine import Machine
 from rlm.write_path.metrics import ArchiveMetrics
 from rlm.write_path.partition_schedule import ScheduleIntervals
 from tests.kafka_log.batches import batch
@@ -198,7 +199,7 @@ class Agent:
                 limits.pop("run_bytes", 200),
             ),
             metrics,
-            Clocks(lambda: outside.now_s, outside.wall_ms),
+            Machine(Clocks(lambda: outside.now_s, outside.wall_ms)),
             self._sleep,
         )
         assert not limits
