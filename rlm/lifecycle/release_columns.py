@@ -11,6 +11,7 @@ What was gathered is as old as the judge: make a new one for each round. For one
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import cast
 
@@ -62,10 +63,9 @@ class ReleaseJudge:
         if not released.all() and entries.highest_partition < _PARTITIONS_MAX:
             released |= self._by_partition(entries)
         for index in np.flatnonzero(~released).tolist():
-            entry = entries.entry(index)
-            if self._release_of(entry, age_ms) is None and not _is_dead(entry, dead):
+            if self._release_of(entries.entry(index), age_ms, dead) is None:
                 return None
-        return self._release_of(entries.entry(entries.count - 1), age_ms) or Release.DEAD
+        return self._release_of(entries.entry(entries.count - 1), age_ms, dead)
 
     def _one_by_one(
         self, entries: tuple[RemoteLogSegmentMetadataEntry, ...], age_ms: int, dead: DeadTails
@@ -73,15 +73,19 @@ class ReleaseJudge:
         reason = None
         for entry in entries:
             self.topics_asked.add(entry.topic_id_partition.topic_id)
-            reason = self._release_of(entry, age_ms)
+            reason = self._release_of(entry, age_ms, dead)
             if reason is None:
-                if not _is_dead(entry, dead):
-                    return None
-                reason = Release.DEAD
+                return None
         return reason
 
-    def _release_of(self, entry: RemoteLogSegmentMetadataEntry, age_ms: int) -> Release | None:
-        return release_of(entry, age_ms, self._view, self._tier)
+    def _release_of(self, entry: RemoteLogSegmentMetadataEntry, age_ms: int, dead: DeadTails) -> Release | None:
+        reason = release_of(entry, age_ms, self._view, self._tier)
+        dead_from = dead.get((entry.topic_id_partition, entry.leader_epoch))
+        if reason is not None or dead_from is None or dead_from > entry.last_offset:
+            return reason
+        if dead_from <= entry.first_offset:
+            return Release.DEAD
+        return release_of(replace(entry, last_offset=dead_from - 1), age_ms, self._view, self._tier)
 
     def _by_topic(self, entries: "_Entries", age_ms: int) -> NDArray[np.bool_]:
         view = self._view
@@ -166,8 +170,3 @@ class _Entries:
             )
         )  # fmt: skip
         return RemoteLogSegmentMetadataEntry(TopicIdPartition(self.topics[topic], partition), *numbers)
-
-
-def _is_dead(entry: RemoteLogSegmentMetadataEntry, dead: DeadTails) -> bool:
-    dead_from = dead.get((entry.topic_id_partition, entry.leader_epoch))
-    return dead_from is not None and dead_from <= entry.first_offset

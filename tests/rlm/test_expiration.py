@@ -142,6 +142,20 @@ def test_an_archive_that_is_to_be_made_from_the_object_is_waited_for_by_time_and
     assert rig.reasons(0) == [Release.TIERED]
 
 
+def test_of_an_entry_whose_end_a_failover_killed_the_tier_need_not_hold_that_end() -> None:
+    class Archive(FakeTier):
+        def holds(self, entry: RemoteLogSegmentMetadataEntry, /) -> bool:
+            return entry.last_offset < up_to
+
+    rig, up_to = Rig(Archive(waits=True)), 5
+    rig.finished(0, (ORDERS, 0, 9))
+    for update in FailoverPlanner(2, rig.store).plan(TopicIdPartition(ORDERS, 0), LeaderEpochs([(0, 0), (1, 6)]), 0):
+        rig.store.apply(update)
+    assert rig.reasons() == []
+    up_to = 6
+    assert rig.reasons() == [Release.TIERED]
+
+
 def test_entries_that_a_failover_killed_are_released() -> None:
     rig = Rig()
     rig.finished(0, (ORDERS, 6, 10))

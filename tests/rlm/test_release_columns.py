@@ -1,6 +1,6 @@
 """Judging by columns says what judging entry by entry says."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,9 +74,12 @@ def one_by_one(
     for entry in block:
         reason = release_of(entry, age_ms, view, tier)
         if reason is None:
-            if dead.get((entry.topic_id_partition, entry.leader_epoch), entry.last_offset + 1) > entry.first_offset:
+            dead_from = dead.get((entry.topic_id_partition, entry.leader_epoch), entry.last_offset + 1)
+            living = replace(entry, last_offset=min(entry.last_offset, dead_from - 1))
+            is_dead = dead_from <= entry.first_offset
+            reason = Release.DEAD if is_dead else release_of(living, age_ms, view, tier)
+            if reason is None:
                 return None
-            reason = Release.DEAD
     return reason
 
 
