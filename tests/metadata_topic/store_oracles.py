@@ -2,6 +2,7 @@
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.leader_epochs import LeaderEpochChain
+from metadata_topic.store.archive_snapshot import with_archive
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.partition_lookups import UNKNOWN_OFFSET
 from metadata_topic.store.snapshot import read_image, snapshot_chunks
@@ -9,9 +10,10 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 
 
-def write_snapshot(store: RemoteWalMetadataStore, cluster_id: str = "") -> bytes:
-    """The store in one piece."""
-    return b"".join(snapshot_chunks(store.image(), cluster_id))
+def write_snapshot(store: RemoteWalMetadataStore, cluster_id: str = "", archive: ArchiveStore | None = None) -> bytes:
+    """The store in one piece, and the archive's with it."""
+    image = store.image() if archive is None else with_archive(store.image(), archive)
+    return b"".join(snapshot_chunks(image, cluster_id))
 
 
 def read_snapshot(snapshot: bytes | memoryview, cluster_id: str = "") -> RemoteWalMetadataStore:

@@ -13,7 +13,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.lifecycle.failover import FailoverPlanner
 from rlm.lifecycle.gap_declarations import GapDeclarations
-from rlm.lifecycle.release import Tiers
+from rlm.lifecycle.release import LongTermTier, Tiers
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.combine_task import RLMWalCombineTask
@@ -55,6 +55,8 @@ LIMITS = LogManagerLimits(
     backlog=BacklogLimits(object_bytes=UPLOAD_BYTES, bytes_per_s=40_000, retry_s=0.05, retry_max_s=1.0),
 )  # fmt: skip
 BREAK_EVEN_BYTES = 300
+_POLICIES = (LinkPolicy.ALWAYS, LinkPolicy.COST)
+NO_TIER = Tiers()
 WALL_MS = 1_700_000_000_000
 
 
@@ -103,12 +105,22 @@ class ObservedCombineTask(RLMWalCombineTask):
 class AgentModel:
     """What is fixed here of the product is what `agent` fixes: what stands on what, and the order of a start."""
 
-    def __init__(self, world: Surroundings, broker_id: int, incarnation: int, store: RemoteWalMetadataStore) -> None:
+    def __init__(
+        self,
+        world: Surroundings,
+        broker_id: int,
+        incarnation: int,
+        store: RemoteWalMetadataStore,
+        archive: ArchiveStore | None = None,
+        tiers: LongTermTier = NO_TIER,
+    ) -> None:
+        """Topics are archived if there is an `archive`."""
         self._world, self._loop = world, world.loop
         self.broker_id, self.incarnation = broker_id, incarnation
         self.publication = Publication(world.topic, lambda record: world.published(self, record))
-        self.consumption = Consumption(world.topic, store)
-        self.store = store
+        self._is_archived = archive is not None
+        self.store, self.archive = store, archive or ArchiveStore()
+        self.consumption = Consumption(world.topic, store, self.archive)
         metrics = world.metrics
         clocks = Clocks(self._loop.time, self.wall_ms)
         first_id = CombinedSegmentId(broker_id, incarnation, 0)
@@ -122,16 +134,16 @@ class AgentModel:
         machine = Machine(clocks, self._pool, self._directory_events)
         decider = LinkDecider(CostLimits(BREAK_EVEN_BYTES, LIMITS.commit.interval_s))
         self.manager = RemoteWalLogManager(LIMITS, self.combine, decider, world.stage_times, metrics, machine)
-        self.gaps = GapDeclarations(first_id, self.publication, store.declares, Tiers(), metrics, self.wall_ms)
+        self.gaps = GapDeclarations(first_id, self.publication, store.declares, tiers, metrics, self.wall_ms)
         self.failover = FailoverPlanner(broker_id, store)
         self.manager.hooks.gaps = self
-        self.manager.hooks.resume = lambda assignment: resume_point(store, ArchiveStore(), assignment)
+        self.manager.hooks.resume = lambda assignment: resume_point(store, self.archive, assignment)
         self.manager.hooks.on_unknown_partition = lambda: world.assigned_anew(self)
         self.manager.hooks.replication_is_pending = self._gathers
         self.manager.add_listener(self)
         self.is_living = True
         self._is_stopping = False
-        self.led: tuple[TopicIdPartition, ...] = ()
+        self.assignments: list[Assignment] = []
         """As it was told last."""
         self.unstored: dict[TopicIdPartition, dict[BatchKey, WrittenBatch]] = {}
         """What neither the topic tells as stored, nor this incarnation has."""
@@ -187,14 +199,15 @@ class AgentModel:
             events.close()
 
     def assign(self, led: Iterable[LedLog]) -> None:
-        wanted = [
-            Assignment(
-                log.partition, "t", log.path, LinkPolicy.COST if log.partition.partition % 2 else LinkPolicy.ALWAYS, 20
-            )
+        self.assignments = [
+            Assignment(log.partition, "t", log.path, _POLICIES[log.partition.partition % 2], 20, self._is_archived)
             for log in led
         ]
-        self.led = tuple(assignment.topic_id_partition for assignment in wanted)
-        self.manager.assign(wanted)
+        self.manager.assign(self.assignments)
+
+    @property
+    def led(self) -> tuple[TopicIdPartition, ...]:
+        return tuple(assignment.topic_id_partition for assignment in self.assignments)
 
     def declare_dead(self, partition: TopicIdPartition) -> None:
         """As `agent.lifecycle` does it from time to time."""

@@ -30,6 +30,7 @@ class LedLog:
     _old_epochs: dict[int, int] = field(default_factory=dict)
     """Where epochs began that began before the log's start."""
     is_compacted = False
+    is_archived = False
     cut_off: set[BatchKey] = field(default_factory=set)
     """What elections have taken from the log."""
     is_deleted = False
@@ -92,7 +93,9 @@ class LedLog:
             self._old_epochs |= {epoch: start for epoch, start in before if start < self.log.log_start_offset}
 
     def released_to(self) -> int:
-        """What lies below went with its objects, as this log's epochs have it."""
+        """What lies below went with its objects, as this log's epochs have it; where it is archived, with the log's."""
+        if self.is_archived:
+            return self.log.log_start_offset
         if not self.released:
             return 0
         epochs = sorted((dict(self.log.epochs) | self._old_epochs).items())

@@ -18,7 +18,7 @@ from rlm.lifecycle.expiration_task import DeletionPolicy, Responsibility, RLMWal
 from rlm.lifecycle.node_care import NodeCare
 from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
 from rlm.lifecycle.orphans import Kind, MetadataBehindError
-from rlm.lifecycle.release import NEVER, ClusterView, LongTermTier, Tiers, TopicWatch
+from rlm.lifecycle.release import NEVER, ClusterView, LongTermTier, TopicWatch
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import LifecycleMetrics
 from tests.simulation.agent_model import AgentModel
@@ -103,6 +103,8 @@ class LifeOfObjects:
         self._watch = TopicWatch(TOPIC_GONE_MS)
         self.views: list[tuple[float, ClusterView]] = []
         """What was known of the cluster, and from when on."""
+        self.on_view: Callable[[ClusterView, frozenset[int]], None] = lambda _view, _living: None
+        """Told of each before anything is concluded from it."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -142,6 +144,7 @@ class LifeOfObjects:
             return
         view, living = await self._in_thread(self._asked)
         now_ms = self._wall_ms()
+        self.on_view(view, living)
         self.planner.cluster_seen(view)
         now_s = self._loop.time()
         self.views = [known for at, known in enumerate(self.views) if self._counts(at, now_s)] + [(now_s, view)]
@@ -217,6 +220,3 @@ class LifeOfObjects:
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
-
-
-NO_TIER = Tiers()

@@ -2,16 +2,20 @@
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
+from metadata_topic.records import archive_records
+from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.publishable import Publishable, encoded
-from metadata_topic.records.records import MetadataRecord
+from metadata_topic.records.records import MetadataRecord, RemoteWalNodeRegistration
 from metadata_topic.records.serde import decode
+from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.fencing import Source
 from metadata_topic.store.store import RemoteWalMetadataStore
 from tests.simulation.virtual_time import VirtualTimeLoop
 
+TopicRecord = MetadataRecord | ArchiveRecord
 KEPT_MAX = 25
 """So many records may wait for their acknowledgement."""
 
@@ -22,11 +26,11 @@ class TopicModel:
     def __init__(self, loop: VirtualTimeLoop, rng: random.Random) -> None:
         self.loop = loop
         self.rng = rng
-        self.records: list[MetadataRecord] = []
+        self.records: list[TopicRecord] = []
         self._is_away = False
         self._held: list[Callable[[], None]] = []
         self.delay_max_s = 0.02
-        self.on_acknowledged: Callable[[MetadataRecord], None] = lambda _record: None
+        self.on_acknowledged: Callable[[TopicRecord], None] = lambda _record: None
         self.on_refused: Callable[[], None] = lambda: None
 
     @property
@@ -48,9 +52,20 @@ class TopicModel:
 
     def append(self, raw: tuple[bytes, bytes]) -> None:
         """A broker has taken it."""
-        record = decode(*raw)
+        record = archive_records.decode(*raw) if archive_records.is_archive_key(raw[0]) else decode(*raw)
         self.records.append(record)
         self.on_acknowledged(record)
+
+    def tell(self, store: RemoteWalMetadataStore, archive: ArchiveStore, begin: int, end: int) -> None:
+        """What stands in [begin, end), to the one whose matter it is, as the topic's consumer does it."""
+        of_segments: list[tuple[MetadataRecord | None, Source]] = []
+        for offset, record in enumerate(self.records[begin:end], begin):
+            if isinstance(record, ArchiveRecord):
+                archive.apply(record, 0)
+            elif isinstance(record, RemoteWalNodeRegistration):
+                archive.registered(record.broker_id, record.incarnation, 0)
+            of_segments.append((None if isinstance(record, ArchiveRecord) else record, (0, offset)))
+        store.apply_all(of_segments)
 
 
 class Publication:
@@ -109,9 +124,9 @@ class Publication:
 class Consumption:
     """One agent's metadata store, filled from the topic some time after."""
 
-    def __init__(self, topic: TopicModel, store: RemoteWalMetadataStore) -> None:
-        """It goes on where the store's snapshot ends."""
-        self.store = store
+    def __init__(self, topic: TopicModel, store: RemoteWalMetadataStore, archive: ArchiveStore) -> None:
+        """It goes on where the stores' snapshot ends."""
+        self._store, self._archive = store, archive
         self._topic = topic
         self._is_dead = False
         self._read_to = store.progress.get(0, 0)
@@ -121,8 +136,7 @@ class Consumption:
     def _read(self, end: int) -> None:
         if end <= self._read_to:
             return
-        places: Iterator[Source] = ((0, offset) for offset in range(self._read_to, end))
-        self.store.apply_all(zip(self._topic.records[self._read_to : end], places, strict=True))
+        self._topic.tell(self._store, self._archive, self._read_to, end)
         self._read_to = end
 
     def read_to_end(self) -> bool:

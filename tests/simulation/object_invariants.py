@@ -5,12 +5,12 @@ It judges by itself, from what the topic was told and what agents knew of the cl
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.publishable import Publishable
-from metadata_topic.records.records import MetadataRecord, PublishedSegment, RemoteWalLogSegmentMetadataUpdate
+from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -23,6 +23,7 @@ from tests.kafka_log.log_writer import BatchKey
 from tests.simulation.agent_model import wall_ms_at
 from tests.simulation.invariants import Invariants
 from tests.simulation.life_of_objects import GRACE_MS, TOPIC_GONE_MS, Cluster, LifeOfObjects
+from tests.simulation.metadata_topic_model import TopicRecord
 from tests.simulation.seeded_storage import SeededStorage
 
 
@@ -45,7 +46,7 @@ class ObjectInvariants:
         self._deleting_ms: dict[CombinedSegmentId, int] = {}
         self._were_finished: set[CombinedSegmentId] = set()
         self._holders: Counter[tuple[TopicIdPartition, BatchKey]] = Counter()
-        """How many finished objects hold a batch."""
+        """How many finished objects hold a batch, those of an archive too."""
         self._dead: dict[CombinedSegmentId, dict[tuple[TopicIdPartition, int], int]] = {}
         self.archive: Archive | None = None
         storage.on_delete = self._deleted
@@ -59,7 +60,7 @@ class ObjectInvariants:
             assert segment_id in self._storage.objects, f"{segment_id} is taken for lost, and it is"
             assert self.may_go(segment_id, life), f"the deletion of {segment_id} begins, and it is wanted"
 
-    def acknowledged(self, record: MetadataRecord) -> None:
+    def acknowledged(self, record: TopicRecord) -> None:
         """The topic has it."""
         if isinstance(record, RemoteWalLogSegmentMetadataUpdate):
             self._declared_dead(record)
@@ -68,7 +69,7 @@ class ObjectInvariants:
         segment_id, before = record.combined_segment_id, self.states.get(record.combined_segment_id)
         if record.state is FINISHED and before in (None, STARTED):
             self._were_finished.add(segment_id)
-            self._holders.update(self._invariants.batches_in[segment_id])
+            self.holds(self._invariants.batches_in[segment_id])
             self._invariants.acknowledged(record)
         if record.state in (DELETING, DELETED):
             since_ms = self._deleting_ms.get(segment_id, record.event_timestamp_ms)
@@ -89,13 +90,22 @@ class ObjectInvariants:
 
     def _released(self, segment_id: CombinedSegmentId) -> None:
         """Nobody looks for it any more."""
-        self._holders.subtract(self._invariants.batches_in[segment_id])
-        for partition, key in self._batches_held_nowhere(segment_id):
-            self._invariants.released(partition, key)
+        self.lets_go(self._invariants.batches_in[segment_id])
         if segment_id not in self._dead:
             for entry in self._storage.entries[segment_id]:
                 released = self._invariants.log(entry.topic_id_partition).released
                 released[entry.leader_epoch] = max(released.get(entry.leader_epoch, 0), entry.last_offset + 1)
+
+    def holds(self, batches: Sequence[tuple[TopicIdPartition, BatchKey]]) -> None:
+        """One more object does."""
+        self._holders.update(batches)
+
+    def lets_go(self, batches: Sequence[tuple[TopicIdPartition, BatchKey]]) -> None:
+        """One of the objects that hold these is about to go."""
+        self._holders.subtract(batches)
+        for partition, key in batches:
+            if self._holders[partition, key] <= 0:
+                self._invariants.released(partition, key)
 
     def _batches_held_nowhere(self, segment_id: CombinedSegmentId) -> list[tuple[TopicIdPartition, BatchKey]]:
         return [held for held in self._invariants.batches_in.get(segment_id, ()) if self._holders[held] <= 0]
@@ -122,12 +132,8 @@ class ObjectInvariants:
         gone_s = self._cluster.gone.get(partition.topic_id)
         if gone_s is not None and now_ms - wall_ms_at(gone_s) >= TOPIC_GONE_MS:
             return True
-        if entry.last_offset < view.log_start.get(partition, 0):
-            return True
-        if (
-            self._dead.get(segment_id, {}).get((partition, entry.leader_epoch), entry.last_offset + 1)
-            <= entry.first_offset
-        ):
+        dead_from = self._dead.get(segment_id, {}).get((partition, entry.leader_epoch), entry.last_offset + 1)
+        if min(entry.last_offset, dead_from - 1) < view.log_start.get(partition, 0) or dead_from <= entry.first_offset:
             return True
         if self.archive is not None:
             return self.archive.holds(entry)

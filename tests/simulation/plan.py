@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from tests.simulation.archive.archive_plan import WEIGHTS as ARCHIVE_WEIGHTS
+from tests.simulation.archive.archive_plan import is_archived
 from tests.simulation.replicas.replica_plan import WEIGHTS as REPLICATED_WEIGHTS
 from tests.simulation.replicas.replica_plan import is_replicated
 
@@ -46,7 +48,7 @@ WEIGHTS = {
 
 def plan(seed: int, events: int = EVENTS) -> list[Event]:
     """The seed's events."""
-    weights = REPLICATED_WEIGHTS if is_replicated(seed) else WEIGHTS
+    weights = REPLICATED_WEIGHTS if is_replicated(seed) else WEIGHTS | (ARCHIVE_WEIGHTS if is_archived(seed) else {})
     rng = random.Random(f"{seed} plan")
     kinds = rng.choices(list(weights), weights=list(weights.values()), k=events)
     return [Event(_after_s(rng), kind, rng.getrandbits(30)) for kind in kinds]

@@ -14,6 +14,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import DELETED, DELETING
 from metadata_topic.store.archive_store import ArchiveStore
+from plugin.archive_storage import ArchiveStorage
 from recovery.inventory import Inventory, from_metadata
 from recovery.log_plan import PlanRules
 from recovery.log_settings import LogSettings
@@ -34,6 +35,7 @@ class Surroundings(Protocol):
     storage: SeededStorage
     topic: TopicModel
     cluster: Cluster
+    archive_storage: ArchiveStorage | None
 
     def living_logs(self) -> list[LedLog]: ...
 
@@ -56,8 +58,9 @@ def check_recovery(world: Surroundings, directory: Path, *, is_settled: bool) ->
 
 def _inventory(world: Surroundings) -> Inventory:
     noted = NotedMetadata()
-    noted.store.apply_all((record, (0, offset)) for offset, record in enumerate(world.topic.records))
-    return from_metadata(noted, ArchiveStore(), world.storage, None)
+    archived = ArchiveStore()
+    world.topic.tell(noted.store, archived, 0, len(world.topic.records))
+    return from_metadata(noted, archived, world.storage, world.archive_storage)
 
 
 def _restored(world: Surroundings, inventory: Inventory, log: LedLog, directory: Path) -> RestoredLog | None:
@@ -74,7 +77,7 @@ def _restored(world: Surroundings, inventory: Inventory, log: LedLog, directory:
     if not plan.extents:
         return None
     job = RestoreJob(partition, directory.name, directory, runs, plan, LogSettings(), rules)
-    [restored] = restore_logs([job], RunReader(world.storage), threads=1)
+    [restored] = restore_logs([job], RunReader(world.storage, world.archive_storage), threads=1)
     world.hit("recovered")
     return restored
 

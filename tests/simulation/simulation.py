@@ -25,6 +25,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path import group_commit
 from tests.kafka_log.log_writer import BatchKey
 from tests.simulation import agent_events, broker_events, outside_events
+from tests.simulation.archive.archive_plan import is_archived
 from tests.simulation.life_of_objects import RETENTIONS_MS
 from tests.simulation.plan import Event, plan
 from tests.simulation.recovery_check import check_recovery
@@ -64,7 +65,7 @@ class Simulation(World):
 
     def in_the_midst(self) -> None:
         if self.seed % 4 == 0:
-            self._check_recovery("midst", is_settled=False)
+            self.check_recovery("midst", is_settled=False)
 
     def do(self, kind: str, number: int) -> Awaitable[None] | None:
         return DO[kind](self, number)
@@ -108,8 +109,8 @@ class Simulation(World):
         later = (put for put in self.storage.puts if put.incarnation > known[put.broker_id])
         again = [put for put in later if any(self._is_wanted(held, stored) for held in self._held(put))]
         assert not again, f"{len(again)} objects are uploaded once more"
-        self._check_recovery("end", is_settled=True)
-        await self._all_gone()
+        self.check_recovery("end", is_settled=True)
+        await self.all_gone()
         for broker in sorted(self.cluster.living):
             await self.end_care(broker)
             await self.agents[broker].stop(1.0)
@@ -130,16 +131,21 @@ class Simulation(World):
         log = self.logs[partition]
         return key not in log.not_wanted and (key.base_offset >= (log.begin or 0) or held in stored)
 
-    def _check_recovery(self, name: str, *, is_settled: bool) -> None:
+    def check_recovery(self, name: str, *, is_settled: bool) -> None:
+        """Of all logs, as the topic and the store tell now."""
         before, self.storage.never_fails = self.storage.never_fails, True
         check_recovery(self, self.directory / name, is_settled=is_settled)
         self.storage.never_fails = before
 
-    async def _all_gone(self) -> None:
+    async def all_gone(self) -> None:
         """What is to go is gone in bounded time: objects of nobody's, of brokers and topics that are not there any
         more, dead ones, and in the end those whose time is over."""
         for topic in self.cluster.retention_ms:
             self.cluster.retention_ms[topic] = min(RETENTIONS_MS[:-1])
+        await self.segments_gone()
+
+    async def segments_gone(self) -> None:
+        """Raises AssertionError unless all combined segments are deleted in bounded time."""
         until_s = self.loop.time() + GONE_WITHIN_S
         confirmed_s = self.loop.time() + CONFIRMED_AFTER_S
         while self.storage.objects:
@@ -208,11 +214,19 @@ class FailedRunError(AssertionError):
         super().__init__(f"{what if isinstance(what, AssertionError) else repr(what)} (seed {seed})")
 
 
+def _simulation_of(seed: int) -> type[ReplicatedSimulation | Simulation]:
+    from tests.simulation.archive.archived_simulation import ArchivedSimulation  # it is one of these, and more
+
+    if is_replicated(seed):
+        return ReplicatedSimulation
+    return ArchivedSimulation if is_archived(seed) else Simulation
+
+
 def simulate(seed: int, events: Sequence[Event] | None = None) -> SimulatedRun:
     """One run in a directory of its own, of the write path or of replication whole. Raises FailedRunError."""
     in_memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=in_memory if in_memory.is_dir() else None) as directory:
-        simulation = (ReplicatedSimulation if is_replicated(seed) else Simulation)(seed, Path(directory))
+        simulation = _simulation_of(seed)(seed, Path(directory))
         try:
             with _silence(), _decoded_once():
                 simulation.run(plan(seed) if events is None else events)

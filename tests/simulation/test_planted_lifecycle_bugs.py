@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from metadata_topic.store.archive_snapshot import with_archive
+from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.snapshot import snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
 from rlm.lifecycle.expiration import ExpirationPlanner, Verdict
@@ -44,8 +46,8 @@ def judge_by_metadata_that_was_not_read_to_its_end(patch: pytest.MonkeyPatch) ->
 
 
 def write_a_snapshot_that_is_older_than_it_tells(patch: pytest.MonkeyPatch) -> None:
-    def older(store: RemoteWalMetadataStore, cluster_id: str) -> bytes:
-        image = store.image()
+    def older(store: RemoteWalMetadataStore, cluster_id: str, archive: ArchiveStore) -> bytes:
+        image = with_archive(store.image(), archive)
         return b"".join(snapshot_chunks(replace(image, segments=image.segments[:-5]), cluster_id))
 
     patch.setattr(agent_events, "write_snapshot", older)

@@ -6,13 +6,14 @@ from pathlib import Path
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.store.store import RemoteWalMetadataStore
+from plugin.archive_storage import ArchiveStorage
 from rlm.write_path.metrics import LifecycleMetrics
 from rlm.write_path.uploaded_segment import UploadedSegment
 from tests.metadata_topic.store_oracles import read_snapshot
-from tests.simulation.agent_model import AgentModel
+from tests.simulation.agent_model import NO_TIER, AgentModel
 from tests.simulation.invariants import Invariants
 from tests.simulation.led_log import LedLog
-from tests.simulation.life_of_objects import NO_TIER, RETENTIONS_MS, Cluster, LifeOfObjects
+from tests.simulation.life_of_objects import RETENTIONS_MS, Cluster, LifeOfObjects
 from tests.simulation.object_invariants import ObjectInvariants
 from tests.simulation.seeded_storage import SeededStorage
 from tests.simulation.simulated_run import SimulatedRun
@@ -29,7 +30,8 @@ class World(SimulatedRun):
         self.cluster = Cluster(set(BROKERS))
         self.logs: dict[TopicIdPartition, LedLog] = {}
         """Those of deleted topics, too."""
-        self.storage = SeededStorage(self.random("store"), self.hit, self.wall_ms)
+        self.storage = self.made_storage()
+        self.archive_storage: ArchiveStorage | None = None
         self.invariants = Invariants(self.logs, self.storage)
         self.objects = ObjectInvariants(self.invariants, self.storage, self.cluster, self.wall_ms)
         self.topic.on_acknowledged = self.objects.acknowledged
@@ -45,6 +47,10 @@ class World(SimulatedRun):
         """Partitions that nobody is to take care of, for now."""
         self.snapshot: bytes | None = None
         self.make_topic(BROKERS[0])
+
+    def made_storage(self) -> SeededStorage:
+        """Where combined segments are."""
+        return SeededStorage(self.random("store"), self.hit, self.wall_ms)
 
     # What agents find.
 
@@ -101,13 +107,19 @@ class World(SimulatedRun):
 
     def start(self, broker: int) -> None:
         self.incarnations[broker] += 1
-        store = RemoteWalMetadataStore() if self.snapshot is None else read_snapshot(self.snapshot, "c")
-        agent = self.agents[broker] = AgentModel(self, broker, self.incarnations[broker], store)
+        agent, life = self.incarnation(broker, self.incarnations[broker])
+        self.agents[broker] = agent
         self.invariants.began(agent)
         agent.start()
-        self.lives[broker] = LifeOfObjects(self, agent, self.incarnations, NO_TIER)
-        self.lives[broker].start()
+        self.lives[broker] = life
+        life.start()
         self.tell(agent)
+
+    def incarnation(self, broker: int, number: int) -> tuple[AgentModel, LifeOfObjects]:
+        """A new one, that has not begun yet."""
+        store = RemoteWalMetadataStore() if self.snapshot is None else read_snapshot(self.snapshot, "c")
+        agent = AgentModel(self, broker, number, store)
+        return agent, LifeOfObjects(self, agent, self.incarnations, NO_TIER)
 
     async def end_care(self, broker: int) -> None:
         """With its agent."""
