@@ -20,9 +20,10 @@ from plugin.archive_object import check_runs
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.combined_segment import HEADER_BYTES, TRAILER_BYTES, decode_footer, locate_footer
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
+from tests.kafka_log.log_writer import BatchKey
 from tests.simulation.agent_model import wall_ms_at
 from tests.simulation.invariants import Invariants
-from tests.simulation.led_log import BatchKey, LedLog
+from tests.simulation.led_log import LedLog
 from tests.simulation.life_of_objects import GRACE_MS, TOPIC_GONE_MS, Cluster
 from tests.simulation.metadata_topic_model import TopicRecord
 from tests.simulation.object_invariants import ObjectInvariants
@@ -139,7 +140,7 @@ class ArchiveInvariants:
         log = self._invariants.log(partition)
         return all(
             self._holders[partition, key] > 0
-            for key in log.present()
+            for key in log.log.present
             if key.leader_epoch == entry.leader_epoch and entry.first_offset <= key.base_offset <= entry.last_offset
         )
 
@@ -148,19 +149,19 @@ class ArchiveInvariants:
         gone_s = self._cluster.gone.get(partition.topic_id)
         if gone_s is not None and self._wall_ms() - wall_ms_at(gone_s) >= TOPIC_GONE_MS:
             return True
-        present = self._invariants.log(partition).present()
+        present = self._invariants.log(partition).log.present
         return not any(key in present for _, key in self.batches_in[object_id])
 
     def left_out(self, log: LedLog) -> list[BatchKey]:
         """What the log has and no committed object holds."""
-        return [key for key in log.present() if self._holders[log.partition, key] <= 0]
+        return [key for key in log.log.present if self._holders[log.partition, key] <= 0]
 
     # What agents say.
 
     def check_index(self, archive: ArchiveStore, log: LedLog) -> None:
         """All that an agent takes for archived of the log is in committed objects that are there."""
         chain = LeaderEpochChain(log.log.epochs)
-        for key in log.present():
+        for key in log.log.present:
             offset = key.base_offset
             told = archive.archived_range(log.partition, chain, offset)
             if told is None or told[0] > offset:
