@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from tests.simulation.archive.archive_plan import is_archived
 from tests.simulation.replicas.replica_plan import is_replicated
 from tests.simulation.simulation import FailedRunError, simulate
 
@@ -14,6 +15,11 @@ SEEDS = 60
 def find(patch: pytest.MonkeyPatch, plant: Plant, found: str, first: int = 0) -> None:
     """Some run of the write path, from the seed `first` on, must fail with words that match `found`."""
     _find(patch, plant, found, (seed for seed in range(first, first + SEEDS) if not is_replicated(seed)))
+
+
+def find_in_archive(patch: pytest.MonkeyPatch, plant: Plant, found: str) -> None:
+    """The same of the runs that have an archive."""
+    _find(patch, plant, found, filter(is_archived, range(SEEDS)))
 
 
 def find_in_replication(patch: pytest.MonkeyPatch, plant: Plant, found: str) -> None:

@@ -101,15 +101,15 @@ class ArchivedSimulation(Simulation):
     # The run.
 
     def do(self, kind: str, number: int) -> Awaitable[None] | None:
-        match kind:
-            case "archive store":
-                return archive_events.store(self.archive, number)
-            case "archive reads":
-                return archive_events.reads(self.sources, number)
-            case "archive crash":
-                return archive_events.crash(self, self.archives, number)
-            case _:
-                return super().do(kind, number)
+        if kind == "archive crash":
+            return archive_events.crash(self, self.archives, number)
+        if kind == "archive store":
+            archive_events.store(self.archive, number)
+        elif kind == "archive reads":
+            archive_events.reads(self.sources, number)
+        else:
+            return super().do(kind, number)
+        return None
 
     def look(self) -> None:
         super().look()

@@ -16,11 +16,7 @@ from rlm.archive.archive_care import ArchiveCare
 from rlm.archive.archive_plan import ArchivePlan
 from rlm.archive.archive_task import RLMArchiveTask
 from rlm.archive.archive_tier import ArchiveTier
-from tests.simulation.archive.archive_plan import is_archived
-from tests.simulation.simulation import FailedRunError, simulate
-
-SEEDS = 60
-Plant = Callable[[pytest.MonkeyPatch], None]
+from tests.simulation.planted_bugs import Plant, find_in_archive
 
 
 def commit_before_the_put(patch: pytest.MonkeyPatch) -> None:
@@ -93,24 +89,15 @@ def heal_no_orphans(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("plant", "found", "first"),
+    ("plant", "found"),
     [
-        (commit_before_the_put, "is committed, and not there", 0),
-        (release_what_is_prepared, "and it is wanted", 0),
-        (write_under_a_name_once_more, "is written twice|left that are to go", 0),
-        (take_what_was_read_for_what_was_asked, "has other bytes|told as archived", 0),
-        (keep_what_was_never_committed, "are left that are to go", 0),
-        (heal_no_orphans, "are left that are to go", 0),
+        (commit_before_the_put, "is committed, and not there"),
+        (release_what_is_prepared, "and it is wanted"),
+        (write_under_a_name_once_more, "is written twice|left that are to go"),
+        (take_what_was_read_for_what_was_asked, "has other bytes|told as archived"),
+        (keep_what_was_never_committed, "are left that are to go"),
+        (heal_no_orphans, "are left that are to go"),
     ],
 )
-def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, found: str, first: int) -> None:
-    """`first` spares the runs that do not meet it."""
-    plant(monkeypatch)
-    with pytest.raises(FailedRunError, match=found):
-        _simulate_many(first)
-
-
-def _simulate_many(first: int) -> None:
-    for seed in range(first, first + SEEDS):
-        if is_archived(seed):
-            simulate(seed)
+def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, found: str) -> None:
+    find_in_archive(monkeypatch, plant, found)
