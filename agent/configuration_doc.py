@@ -134,8 +134,8 @@ def _topic_rows() -> Iterator[Row]:
             WAL_RETENTION_KEY,
             "int, -2 or more",
             "",
-            "How long its records are kept in combined segments. Default: the agent's own key of the same name; with a "
-            "single replica -2, the local retention.",
+            "How long its records are kept in combined segments. Default: the agent's own key of the same name; with "
+            "one or two replicas -2, the local retention.",
         ),
     )
     for key, kind, default, meaning in meanings:

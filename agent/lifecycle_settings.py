@@ -45,7 +45,7 @@ class LifecycleSettings(Section, alias_generator=keyed("remote.wal.")):
         3_600_000,
         ge=-2,
         description="How long a combined segment is kept for followers. Never longer than the local retention; -2 is "
-        "the local retention itself, which is the default of topics with a single replica; -1 is no limit of its own.",
+        "the local retention itself, the default of topics with one or two replicas; -1 is no limit of its own.",
     )
     retention_lagging_max_s: Seconds = Field(
         86_400_000,

@@ -14,6 +14,8 @@ from cli.tables import show, table, tell_json
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+
 _TIMEOUT_S = 5.0
 
 
@@ -33,7 +35,7 @@ def describe(
     """
     from metadata_topic.settings.settings_topic import read_settings
 
-    _, agents = read_settings(connection.client_config())
+    topics, agents = read_settings(connection.client_config())
     if objects:
         _describe_objects({broker_id: agent.http_endpoint for broker_id, agent in agents.items()}, json)
         return
@@ -52,12 +54,42 @@ def describe(
     for answer in answers.values():
         for of_topics in ("partitions", "gaps"):
             answer[of_topics] = [one for one in answer.get(of_topics, ()) if topic is None or one["topic"] == topic]
+    retention = _retention(topics, agents)
     if json:
-        tell_json({"agents": list(answers.values()), "silent": silent})
+        tell_json({"agents": list(answers.values()), "silent": silent, "wal_retention": retention})
     else:
         _print(answers, silent)
+        _print_retention(retention)
     if silent or not answers:
         raise typer.Exit(1)
+
+
+def _retention(topics: "Mapping[str, TopicSettings]", agents: "Mapping[int, AgentRegistration]") -> dict[str, Any]:
+    """How long objects are kept: what agents go by where a topic says nothing, and what topics say."""
+    return {
+        "agents": {
+            broker_id: {"ms": agent.wal_retention_ms, "lagging_max_ms": agent.wal_retention_lagging_max_ms}
+            for broker_id, agent in sorted(agents.items())
+        },
+        "topics": {name: topic.wal_retention_ms for name, topic in sorted(topics.items()) if topic.enable},
+    }
+
+
+def _print_retention(retention: dict[str, Any]) -> None:
+    """Agents that go by the same in one line."""
+    alike: dict[tuple[int | None, int | None], list[int]] = {}
+    for broker_id, kept in retention["agents"].items():
+        alike.setdefault((kept["ms"], kept["lagging_max_ms"]), []).append(broker_id)
+    for (kept_ms, lagging_ms), broker_ids in alike.items():
+        told = _kept(kept_ms) + ("" if lagging_ms is None else f", {lagging_ms:,} ms while a replica is out of sync")
+        show(f"Agents {', '.join(map(str, broker_ids))} keep objects for {told}.")
+    for name, kept_ms in retention["topics"].items():
+        if kept_ms is not None:
+            show(f"Of {name}, for {_kept(kept_ms)}.")
+
+
+def _kept(kept_ms: int | None) -> str:
+    return "the local retention" if kept_ms is None or kept_ms < 0 else f"{kept_ms:,} ms"
 
 
 def _describe_objects(endpoints: Mapping[int, str], json: bool) -> None:

@@ -12,7 +12,9 @@ from cli.option_groups import grouped
 from cli.tables import show, table, tell_json
 
 if TYPE_CHECKING:
+    from metadata_topic.settings.wal_retention import AgentsRetention
     from metadata_topic.topic.client_config import KafkaClientConfig
+    from recovery.copied_bytes import TopicStorage
     from recovery.reassignment import Reassignment, ReassignmentLimits
     from recovery.reassignment_admin import ReassignmentAdmin
     from recovery.reassignment_plan import ReassignmentPlan, TopicPartition
@@ -71,7 +73,7 @@ def plan(
         if json:
             typer.echo(write_plan(planned))
         else:
-            _print_plan(planned, admin)
+            _print_plan(planned, admin, connection.client_config())
 
 
 @app.command()
@@ -323,15 +325,17 @@ def _print_left(left: "Mapping[TopicPartition, str]") -> None:
         typer.echo(f"{where} is left where it is: {why}")
 
 
-def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin") -> None:
+def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client: "KafkaClientConfig") -> None:
     from rich.filesize import decimal
 
     sizes = admin.replica_sizes([move.topic_partition for move in planned.moves if move.adding])
-    rows, total = [], 0
+    topics, agents = _storage(planned, admin, client)
+    rows, total, inline = [], 0, 0
     for move in planned.moves:
         where = move.topic_partition
         size = max((sizes.get((where, broker), 0) for broker in move.before), default=0)
         total += size * len(move.adding)
+        inline += len(move.adding) * topics[where.topic].inline_bytes(size, len({*move.before, *move.after}), agents)
         rows.append(
             (
                 where.topic, where.partition, _ids(move.before), _ids(move.after), _ids(move.adding) or "-",
@@ -343,10 +347,28 @@ def _print_plan(planned: "ReassignmentPlan", admin: "ReassignmentAdmin") -> None
             table("topic", "part", "before", "after", "new on", "local log", rows=rows),
             f"{len(planned.moves)} moves. At most {decimal(total)} of local logs are copied;",
             "less where new replicas begin at the last tiered offset.",
+            f"About {decimal(inline)} of that are in no object any more, at a steady rate of writing, and go inline.",
         )
     elif not planned.left:
         show("Nothing is to be moved.")
     _print_left(planned.left)
+
+
+def _storage(
+    planned: "ReassignmentPlan", admin: "ReassignmentAdmin", client: "KafkaClientConfig"
+) -> "tuple[dict[str, TopicStorage], AgentsRetention]":
+    """What decides about the topics' logs, and what the agents go by."""
+    from metadata_topic.settings.settings_topic import read_settings
+    from metadata_topic.settings.wal_retention import AgentsRetention
+    from metadata_topic.topic.topic import SETTINGS_TOPIC
+    from recovery.copied_bytes import TopicStorage
+
+    names = {move.topic_partition.topic for move in planned.moves}
+    known = {one.topic_partition.topic for one in admin.cluster().partitions}
+    settings, agents = read_settings(client) if SETTINGS_TOPIC in known else ({}, {})
+    retention = admin.local_retentions_ms(names)
+    topics = {name: TopicStorage(settings.get(name), retention.get(name)) for name in names}
+    return topics, AgentsRetention.registered(agents.values())
 
 
 def _print_status(rows: list[dict[str, Any]]) -> None:

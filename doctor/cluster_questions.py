@@ -58,7 +58,7 @@ def ask_topics(
         except MetadataTopicError:
             config = {}
         topic = described.get(name)
-        factor = max((len(one.replicas) for one in topic.partitions), default=0) if topic is not None else 0
+        factor = min((len(one.replicas) for one in topic.partitions), default=0) if topic is not None else 0
         enabled = enabled_topic(config, settings[name], retention, factor)
         is_hidden = topic is not None and topic.error_code == TOPIC_AUTHORIZATION_FAILED
         found[name] = replace(enabled, is_hidden=is_hidden, log_bytes=log_bytes.get(name))

@@ -154,7 +154,7 @@ def with_wal_retention(
         local_ms = local_retention_ms(topic.config)
         if local_ms is None:
             return None
-        factor = max((len(one.replicas) for one in topic.partitions.values()), default=0)
+        factor = min((len(one.replicas) for one in topic.partitions.values()), default=0)
         kept_ms = retention.longest_of(settings.get(topic.name), factor, local_ms).retention_ms
         return None if kept_ms == NO_LIMIT else kept_ms
 

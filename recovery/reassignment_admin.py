@@ -16,6 +16,7 @@ from metadata_topic.topic.kafka_python_config import kafka_python_settings
 from recovery.errors import ReassignmentError, ReassignmentSettingError
 from recovery.reassignment import ClusterView
 from recovery.reassignment_plan import ClusterReplicas, Move, PartitionReplicas, TopicPartition
+from rlm.lifecycle.cluster_observer import LOCAL_RETENTION, RETENTION, local_retention_ms
 
 T = TypeVar("T")
 
@@ -138,6 +139,16 @@ class ReassignmentAdmin:
             lambda: self._client.list_partition_offsets(dict.fromkeys(names, timestamp)),
         )
         return {names[where]: int(one.offset) for where, one in found.items()}
+
+    def local_retentions_ms(self, topics: Collection[str]) -> dict[str, int]:
+        """Of those that are known; as `local_retention_ms`. Raises ReassignmentError."""
+        keys = {key: self._configs("topic", topics, key) for key in (LOCAL_RETENTION, RETENTION)}
+        configs = {
+            name: {key: entry["value"] for key, found in keys.items() if (entry := found.get(name)) is not None}
+            for name in topics
+        }
+        kept = {name: local_retention_ms(config) for name, config in configs.items()}
+        return {name: ms for name, ms in kept.items() if ms is not None}
 
     def replica_sizes(self, partitions: Collection[TopicPartition]) -> dict[tuple[TopicPartition, int], int]:
         """Bytes of the local logs by partition and broker. Raises ReassignmentError."""

@@ -77,7 +77,7 @@ class TopicSettings:
     archive: bool = False
     """`remote.wal.archive.enable`"""
     wal_retention_ms: int | None = None
-    """`remote.wal.retention.ms`; None: the agent's, or for a single replica the local retention"""
+    """`remote.wal.retention.ms`; None: the agent's, or with one or two replicas the local retention"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ AS_LOCAL: Final = -2
 """A retention that is the topic's local retention, as in Kafka's own `local.retention.ms`."""
 NO_LIMIT: Final = -1
 """A retention that does not end (Kafka's own value)."""
+_FEW_REPLICAS: Final = 2
+"""Objects may be the only other copy of what has so many replicas. A single replica that moves counts as two."""
 DEFAULT_MS: Final = 3_600_000
 DEFAULT_LAGGING_MAX_MS: Final = 86_400_000
 
@@ -51,7 +53,7 @@ class WalRetention:
         """What is asked for, whatever the local retention: a time in ms, AS_LOCAL or NO_LIMIT."""
         if topic.wal_retention_ms is not None:
             return topic.wal_retention_ms
-        return AS_LOCAL if replication_factor == 1 else self.default_ms
+        return AS_LOCAL if replication_factor <= _FEW_REPLICAS else self.default_ms
 
 
 AS_BEFORE: Final = WalRetention(AS_LOCAL)

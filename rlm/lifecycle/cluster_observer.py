@@ -42,8 +42,8 @@ log = structlog.get_logger(__name__)
 K = TypeVar("K")
 
 _SETTINGS_TIMEOUT_S = 30.0
-_LOCAL_RETENTION = "local.retention.ms"
-_RETENTION = "retention.ms"
+LOCAL_RETENTION = "local.retention.ms"
+RETENTION = "retention.ms"
 _AS_RETENTION = "-2"
 """The value of local.retention.ms that stands for retention.ms."""
 
@@ -57,7 +57,7 @@ class Replication:
     """A topic's replicas."""
 
     factor: int
-    """Of the partition that has the most; 0 when none is known."""
+    """Of the partition that has the fewest; 0 when none is known."""
     lagging: frozenset[int]
     """Partitions that have a replica which is not in sync."""
 
@@ -82,8 +82,8 @@ def local_retention_ms(config: Mapping[str, str | None]) -> int | None:
 
     Topics without tiered storage keep all of their retention there.
     """
-    local = config.get(_LOCAL_RETENTION)
-    text = config.get(_RETENTION) if local is None or local == _AS_RETENTION else local
+    local = config.get(LOCAL_RETENTION)
+    text = config.get(RETENTION) if local is None or local == _AS_RETENTION else local
     try:
         value = int(text) if text is not None else None
     except ValueError:
@@ -257,7 +257,7 @@ class ClusterObserver:
 
 def _replication(topic: DescribedTopic) -> Replication:
     return Replication(
-        max((len(one.replicas) for one in topic.partitions), default=0),
+        min((len(one.replicas) for one in topic.partitions), default=0),
         frozenset(one.partition for one in topic.partitions if not set(one.replicas) <= set(one.isr)),
     )
 

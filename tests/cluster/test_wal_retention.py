@@ -8,6 +8,7 @@ import pytest
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
+from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import DELETED, FINISHED
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
@@ -63,9 +64,11 @@ def test_objects_go_long_before_their_topic_does_and_wait_for_a_replica_up_to_th
     cluster.admin.wait_for_isr(life.topic, [LEADER, OTHER], timeout_s=PATIENCE_S)
     wait_until(lambda: held_partitions(cluster) == 2, "both partitions are held", PATIENCE_S)
     wait_until(lambda: oldest_ms(store) > 3 * RETENTION_MS, "objects wait for the replica", PATIENCE_S)
-    before = store.totals()[DELETED].segments
-    wait_until(lambda: store.totals()[DELETED].segments > before + 10, "they wait no longer than that", PATIENCE_S)
-    assert oldest_ms(store) > 3 * RETENTION_MS
+    held = min(store.published_segments(FINISHED), key=written_ms)
+    wait_until(
+        lambda: store.state_of(held.combined_segment_id) is not FINISHED, "it waits no longer than that", PATIENCE_S
+    )
+    assert wall_ms() - written_ms(held) >= LAGGING_MAX_MS
 
     cluster.start_broker(FOLLOWER)
     life.expect_promises()
@@ -73,9 +76,13 @@ def test_objects_go_long_before_their_topic_does_and_wait_for_a_replica_up_to_th
     wait_until(lambda: not list(store.published_segments(FINISHED)), "all has gone", PATIENCE_S)
 
 
+def written_ms(segment: PublishedSegment) -> int:
+    return segment.event_timestamp_ms
+
+
 def oldest_ms(store: RemoteWalMetadataStore) -> int:
     """The age of the oldest object that is not to be deleted."""
-    return wall_ms() - min((one.event_timestamp_ms for one in store.published_segments(FINISHED)), default=wall_ms())
+    return wall_ms() - min(map(written_ms, store.published_segments(FINISHED)), default=wall_ms())
 
 
 def held_partitions(cluster: LocalCluster) -> float:

@@ -24,6 +24,7 @@ def chosen(retention_ms: int) -> TopicSettings:
         pytest.param(WalRetention(), ON, 3, 1000, KeptFor(1000, 1000), id="never longer than Kafka keeps it"),
         pytest.param(WalRetention(), ON, 3, 2 * HOUR_MS, KeptFor(HOUR_MS, 2 * HOUR_MS), id="nor for who lags"),
         pytest.param(WalRetention(), ON, 1, WEEK_MS, KeptFor(WEEK_MS, WEEK_MS), id="the WAL is the only copy"),
+        pytest.param(WalRetention(), ON, 2, WEEK_MS, KeptFor(WEEK_MS, WEEK_MS), id="or will be, once a move has ended"),
         pytest.param(WalRetention(), chosen(5), 1, WEEK_MS, KeptFor(5, DAY_MS), id="unless somebody says so"),
         pytest.param(WalRetention(), chosen(AS_LOCAL), 3, WEEK_MS, KeptFor(WEEK_MS, WEEK_MS), id="for recovery"),
         pytest.param(WalRetention(), chosen(NO_LIMIT), 3, WEEK_MS, KeptFor(WEEK_MS, WEEK_MS), id="Kafka's limit alone"),

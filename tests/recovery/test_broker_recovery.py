@@ -208,7 +208,7 @@ def test_a_head_that_expired_while_it_was_read_leaves_the_log_to_those_who_hold_
 def test_how_long_records_are_stored_is_what_the_agents_go_by(
     config: dict[str, str | None], agents: list[AgentRegistration], stored_ms: int | None
 ) -> None:
-    view = ClusterView({ORDERS: TopicView("orders", ORDERS, config, {0: ReplicaSet((1, 2), (1,), 1)})})
+    view = ClusterView({ORDERS: TopicView("orders", ORDERS, config, {0: ReplicaSet((1, 2, 3), (1,), 1)})})
     view = with_wal_retention(view, {"orders": TopicSettings(enable=True)}, agents)
     assert view.topics[ORDERS].stored_ms == stored_ms
 

@@ -141,7 +141,7 @@ def test_partitions_with_a_replica_that_is_not_in_sync_are_known(rig: Rig) -> No
         DescribedPartition(2, -1, (3, 1), ()),
     )
     seen = rig.observer.observe([id_of("orders")], (), lambda: 0)
-    assert seen.replication == {id_of("orders"): Replication(3, frozenset({1, 2}))}
+    assert seen.replication == {id_of("orders"): Replication(2, frozenset({1, 2}))}
 
 
 def test_of_a_topic_without_known_partitions_no_replicas_are_known(rig: Rig) -> None:

@@ -1,0 +1,47 @@
+"""`remote-wal describe` tells how long objects are kept, whether or not the agents answer."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.main import build_app
+from metadata_topic.settings import settings_topic
+from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
+
+NOWHERE = "127.0.0.1:1"
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+TOPICS = {
+    "orders": TopicSettings(enable=True, wal_retention_ms=-2),
+    "clicks": TopicSettings(enable=True),
+    "off": TopicSettings(wal_retention_ms=5),
+}
+
+
+def agent(broker_id: int, *retention: int) -> AgentRegistration:
+    return AgentRegistration(broker_id, 1, NOWHERE, NOWHERE, "1", 0, False, {}, *retention)
+
+
+def described(monkeypatch: pytest.MonkeyPatch, agents: Mapping[int, AgentRegistration], *options: str) -> Result:
+    monkeypatch.setattr(settings_topic, "read_settings", lambda _client: (TOPICS, agents))
+    return CliRunner().invoke(build_app(), ["describe", "--bootstrap-server", NOWHERE, *options])
+
+
+def test_what_topics_and_agents_say_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = json.loads(described(monkeypatch, {1: agent(1, HOUR_MS, DAY_MS), 2: agent(2)}, "--json").stdout)
+    assert told["wal_retention"] == {
+        "agents": {"1": {"ms": HOUR_MS, "lagging_max_ms": DAY_MS}, "2": {"ms": None, "lagging_max_ms": None}},
+        "topics": {"clicks": None, "orders": -2},
+    }
+
+
+def test_agents_that_go_by_the_same_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    agents = {number: agent(number, HOUR_MS, DAY_MS) for number in (1, 2)} | {3: agent(3)}
+    monkeypatch.setenv("COLUMNS", "200")
+    told = described(monkeypatch, agents).stdout.splitlines()
+    assert told[-3:] == [
+        "Agents 1, 2 keep objects for 3,600,000 ms, 86,400,000 ms while a replica is out of sync.",
+        "Agents 3 keep objects for the local retention.",
+        "Of orders, for the local retention.",
+    ]
