@@ -30,8 +30,8 @@ class LogRow:
     is_at_most: bool = False
     """The end is a bound: it is known for certain only when the log is read."""
     gone_head: "GoneHead | None" = None
-    expired: tuple[int, int] | None = None
-    """Offsets [from, to) that the other replicas hold and object storage holds no more."""
+    held_by_others: tuple[tuple[int, int], ...] = ()
+    """Offsets [from, to) that the other replicas hold and object storage does not; the log is left to them."""
     is_behind_expired: bool = False
     """What was stored before its start has expired."""
     unreachable_in: tuple[str, ...] = ()
@@ -91,11 +91,14 @@ def planned_row(log: "PlannedLog", bound: "TimestampBound | None" = None) -> Log
     )
 
 
-def left_row(log: "PlannedLog", stored_from: int) -> LogRow:
-    """Of what is not restored, as the other replicas hold older records than `stored_from`."""
-    held_from = log.replicas.log_start or 0
-    status = f"left to the other replicas: {held_from:,} to {stored_from - 1:,} expired in object storage"
-    return LogRow(log.name, held_from, held_from, 0, None, None, (), status, expired=(held_from, stored_from))
+def left_row(log: "PlannedLog", start_offset: int) -> LogRow:
+    """Of what is not restored, as other replicas hold what is not stored; `start_offset` is where it would begin."""
+    held = tuple(log.held_by_others(start_offset))
+    begin, end = held[0]
+    more = f" and {len(held) - 1} more ranges" if len(held) > 1 else ""
+    status = f"left to the other replicas: {begin:,} to {end - 1:,}{more} not in object storage"
+    log_start = log.replicas.log_start or 0
+    return LogRow(log.name, log_start, log_start, 0, None, None, (), status, held_by_others=held)
 
 
 def _is_behind_expired(start_offset: int, rules: "PlanRules") -> bool:

@@ -49,12 +49,12 @@ class RestoreOptions:
         bool,
         typer.Option("--after-last-gap", help="Restore what is behind the last gap, not what is before the first."),
     ] = False
-    begin_late: Annotated[
+    with_less: Annotated[
         bool,
         typer.Option(
-            "--without-expired-head",
-            help="Also restore logs of which other replicas hold older records than are stored. Once this broker leads "
-            "such a log, Kafka deletes the older records everywhere.",
+            "--with-less-than-others",
+            help="Also restore logs of which other replicas hold records that are not stored. Once this broker leads "
+            "such a log, consumers miss them, and Kafka deletes those before the log's start everywhere.",
         ),
     ] = False
     lead: Annotated[
@@ -92,7 +92,7 @@ def recover(
         frozenset(logs.partition or ()),
         what.after_last_gap,
         to_timestamp_ms,
-        what.begin_late,
+        what.with_less,
     )
     ids = dict(_directory_id(text) for text in what.directory_id or ())
     console = _console()
@@ -257,7 +257,7 @@ def _document(
                 "declared_gaps": [{"from_offset": begin, "to_offset": end} for begin, end in row.declared_gaps],
                 "deleted_meanwhile": row.gone_head._asdict() if row.gone_head else None,
                 "is_behind_expired": row.is_behind_expired,
-                "expired": {"from_offset": row.expired[0], "to_offset": row.expired[1]} if row.expired else None,
+                "held_by_others": [{"from_offset": begin, "to_offset": end} for begin, end in row.held_by_others],
                 "recovery_point_ms": row.recovery_point_ms,
                 "leader_epochs": [{"leader_epoch": epoch, "start_offset": at} for epoch, at in row.leader_epochs],
                 "failed_copies": list(row.failed_copies),
@@ -294,11 +294,11 @@ def _print(document: dict[str, Any], rows: list[LogRow]) -> None:
             "log, it is the end.",
             soft_wrap=True,
         )
-    if any(row.expired or row.is_behind_expired for row in rows):
+    if any(row.held_by_others or row.is_behind_expired for row in rows):
         console.print(
-            "Expired: objects are kept for remote.wal.retention.ms, by default an hour, or for the local retention. "
-            "What is left to other replicas the broker copies from the leaders, inline. To have all of the local "
-            "retention in objects from now on: remote-wal topics set --wal-retention-ms -2.",
+            "Objects are kept for remote.wal.retention.ms, by default an hour, or for the local retention. What is "
+            "left to other replicas the broker copies from the leaders, inline. To have all of the local retention in "
+            "objects from now on: remote-wal topics set --wal-retention-ms -2.",
             soft_wrap=True,
         )
     for refusal in document["would_be_refused"]:

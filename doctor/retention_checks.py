@@ -23,8 +23,8 @@ def wal_retention(facts: Facts) -> Verdict:
     if not short:
         return Verdict(Level.OK, f"{len(topics)} topics keep their objects for as long as local retention{cost}")
     found = [
-        f"recover gives back the last {duration(kept_ms)} of {_some(names)}; with a replica out of sync the last "
-        f"{duration(lagging_ms)}"
+        f"objects of {_some(names)} are kept for {duration(kept_ms)}, with a replica out of sync for "
+        f"{duration(lagging_ms)}: recover gives back no more than that"
         for (kept_ms, lagging_ms), names in _by_retention(short).items()
     ]
     longer = sorted(set(topics) - set(short))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from kafka_log.log_directory import LogDirectory
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.declared_gaps import GapReason
+from metadata_topic.records.offset_ranges import OffsetRange
 from recovery.cluster_view import ClusterView, ReplicaSet
 from recovery.errors import RecoveryError, UnknownClusterError
 from recovery.inventory import Inventory
@@ -31,8 +33,8 @@ class Selection:
     """Empty: all of the topics'."""
     begins_behind_last_gap: bool = False
     to_timestamp_ms: int | None = None
-    may_begin_late: bool = False
-    """Also logs of which others hold older records than are stored."""
+    may_have_less: bool = False
+    """Also logs of which others hold records that are not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class PlannedLog:
     plan: LogPlan
     rules: PlanRules = field(default_factory=PlanRules)
     """Those of the plan."""
-    may_begin_late: bool = False
+    may_have_less: bool = False
 
     @property
     def name(self) -> str:
@@ -83,17 +85,28 @@ class PlannedLog:
         place = target.building_place(self.topic, self.partition.partition)
         return RestoreJob(self.partition, self.name, place, self.runs, self.plan, self.settings, self.rules)
 
-    def begins_late(self, start_offset: int) -> bool:
-        """Whether others hold records before that offset. If this broker's log began there, and led once, Kafka would
-        delete them everywhere: followers take over where the leader's log begins.
+    def held_by_others(self, start_offset: int) -> list[OffsetRange]:
+        """What other replicas hold of this log and object storage does not, if it begins there, up to its end.
+
+        If this broker led such a log once, Kafka would delete on all replicas what is before its start, as followers
+        take over where the leader's log begins; and consumers would pass over what is missing within.
         """
-        return (
-            self.has_other_replicas and self.replicas.log_start is not None and start_offset > self.replicas.log_start
-        )
+        log_start = self.replicas.log_start
+        if log_start is None or not self.has_other_replicas:
+            return []
+        head = [(log_start, start_offset)] if log_start < start_offset else []
+        unwanted = [gap for gap in self.rules.declared_gaps if gap.reason is GapReason.NOT_WANTED]
+        within = [
+            (gap.from_offset, gap.to_offset)
+            for gap in self.plan.declared_gaps
+            if gap.from_offset >= start_offset
+            and any(one.from_offset < gap.to_offset and gap.from_offset < one.to_offset for one in unwanted)
+        ]
+        return head + within
 
     def is_left_to_others(self, start_offset: int) -> bool:
         """Whether a log that would begin there is not restored: the broker copies all of it from the leader."""
-        return self.is_stored and not self.may_begin_late and self.begins_late(start_offset)
+        return self.is_stored and not self.may_have_less and bool(self.held_by_others(start_offset))
 
 
 def plan_broker(
@@ -123,8 +136,8 @@ def plan_broker(
         )
         replicas = topic.partitions[partition.partition]
         plan = runs.plan(rules)
-        may_begin_late = selection.may_begin_late
-        planned.append(PlannedLog(partition, topic.name, replicas, settings, runs, plan, rules, may_begin_late))
+        may_have_less = selection.may_have_less
+        planned.append(PlannedLog(partition, topic.name, replicas, settings, runs, plan, rules, may_have_less))
     if not planned:
         raise UnknownClusterError(
             "plan recovery",

@@ -51,8 +51,8 @@ class FindingKind(Enum):
     """Two runs of one leader epoch hold different batches at the same offset."""
     EPOCH_UNKNOWN_TO_CLUSTER = "epoch_unknown_to_cluster"
     """A run of a newer leader epoch than the partition ever had."""
-    EXPIRED = "expired"
-    """A log's first records are with the brokers and not in object storage any more, as the WAL keeps them for less."""
+    ON_BROKERS_ALONE = "on_brokers_alone"
+    """Records are with the brokers and not in object storage: the WAL kept them for less, or did not want them."""
     REPLICA_DIFFERS = "replica_differs"
     """A living replica has another batch, or none, where the log should have this one."""
     UNDECLARED_DEAD = "undeclared_dead"
@@ -66,7 +66,7 @@ class FindingKind(Enum):
 
 
 _NO_ERRORS = frozenset(
-    {FindingKind.DECLARED_GAP, FindingKind.UNDECLARED_DEAD, FindingKind.FOREIGN_OBJECTS, FindingKind.EXPIRED}
+    {FindingKind.DECLARED_GAP, FindingKind.UNDECLARED_DEAD, FindingKind.FOREIGN_OBJECTS, FindingKind.ON_BROKERS_ALONE}
 )
 
 
@@ -115,10 +115,10 @@ def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iter
         for gap in _lost(log, inventory):
             detail = f"offsets {gap.from_offset} to {gap.to_offset - 1} were gone before they could be stored"
             yield Finding(FindingKind.DECLARED_GAP, log.name, detail)
-        if log.is_stored and log.begins_late(log.plan.start_offset):
-            expired = f"offsets {log.replicas.log_start} to {log.plan.start_offset - 1}"
-            detail = f"{expired} are on the brokers alone: recover leaves the log to the other replicas"
-            yield Finding(FindingKind.EXPIRED, log.name, detail)
+        held = log.held_by_others(log.plan.start_offset) if log.is_stored else ()
+        for begin, end in held:
+            detail = f"offsets {begin} to {end - 1} are on the brokers alone: recover leaves the log to other replicas"
+            yield Finding(FindingKind.ON_BROKERS_ALONE, log.name, detail)
         yield from _check_epochs(log, inventory.runs.get(log.partition, ()))
 
 

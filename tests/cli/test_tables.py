@@ -5,7 +5,6 @@ import json
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +15,7 @@ from agent import settings_file
 from cli.main import build_app
 from doctor.findings import Finding, Level
 from metadata_topic.settings import settings_topic
+from metadata_topic.settings.topic_settings import AgentRegistration
 
 WIDTHS = ["80", "100"]
 
@@ -28,7 +28,7 @@ def described(monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, object], *o
             raise OSError("refused")
         return io.BytesIO(json.dumps(answers[url]).encode())
 
-    agents = {broker_id: SimpleNamespace(http_endpoint=f"host-{broker_id}:19095") for broker_id in (101, 102)}
+    agents = {one: AgentRegistration(one, 1, f"host-{one}:19095", "", "1", 0) for one in (101, 102)}
     monkeypatch.setattr(settings_topic, "read_settings", lambda _client: ({}, agents))
     monkeypatch.setattr(urllib.request, "urlopen", answer)
     return CliRunner().invoke(build_app(), ["describe", "--bootstrap-server", "nowhere:1", *options]).stdout

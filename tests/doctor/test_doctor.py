@@ -134,7 +134,7 @@ FAULTS = [
         {"topics": {"t": kept_all(1, has_long_term_tier=False)}},
         "on the brokers alone",
     ),
-    ("wal-retention", Level.INFORMATION, {"topics": {"t": kept_for_an_hour()}}, "recover gives back the last 1 h of t"),
+    ("wal-retention", Level.INFORMATION, {"topics": {"t": kept_for_an_hour()}}, "objects of t are kept for 1 h"),
     ("wal-retention", Level.UNKNOWN, {"topics": {"t": kept_all(None)}}, "t is not known"),
     ("clock-brokers", Level.WARNING, {"agents": {2: AgentAnswer(2, "abc", LATE)}}, "broker 2 is 9000 ms behind"),
     ("clock-brokers", Level.UNKNOWN, {"agents": {2: DEAD}}, "broker 2: no answer"),
@@ -258,8 +258,8 @@ def retention_of(**topics: EnabledTopic) -> Finding:
 def test_what_the_wal_keeps_is_told_with_what_it_costs_and_what_all_would_cost() -> None:
     found = retention_of(t=kept_for_an_hour(log_bytes=168 * 10**9)).found
     assert found == (
-        "recover gives back the last 1 h of t; with a replica out of sync the last 24 h. About 1.0 GB in objects at a "
-        "steady rate, $0.11 a month (s3_express); with -2 for all, 168.0 GB and $18.48"
+        "objects of t are kept for 1 h, with a replica out of sync for 24 h: recover gives back no more than that. "
+        "About 1.0 GB in objects at a steady rate, $0.11 a month (s3_express); with -2 for all, 168.0 GB and $18.48"
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.archive_object import OpenArchiveObject
@@ -163,13 +164,36 @@ def test_a_log_whose_first_records_only_the_others_hold_is_left_to_them(tmp_path
     assert made == {"orders-1", "orders-2", "orders-3"}, "where nobody holds more, all is restored that there is"
 
 
+@pytest.mark.parametrize(
+    ("reason", "leader", "is_left"),
+    [(GapReason.NOT_WANTED, 2, True), (GapReason.NOT_WANTED, None, False), (GapReason.RETENTION, 2, False)],
+)
+def test_a_log_without_what_nobody_wanted_stored_is_left_to_those_who_have_it(
+    tmp_path: Path, reason: GapReason, leader: int | None, is_left: bool
+) -> None:
+    store = ObjectsInMemory()
+    partition = TopicIdPartition(ORDERS, 0)
+    uploads = [store.upload(number, records(partition, 0, 10 * number, 10 * number + 4)) for number in range(2)]
+    gap = DeclaredGap(partition, 5, 10, 0, reason)
+    inventory = Inventory(runs={partition: runs_of(uploads, partition)}, declared_gaps={partition: [gap]})
+    replicas = ReplicaSet((2, 1), (2,), leader or -1, log_start=None if leader is None else 0)
+
+    view = ClusterView({ORDERS: TopicView("orders", ORDERS, {"retention.ms": "-1"}, {0: replicas})})
+
+    [planned] = _recover(_broker(tmp_path / "log"), view, inventory, store)
+
+    assert (planned.plan.start_offset, planned.plan.end_offset) == (0, 15)
+    assert planned.is_left_to_others(0) == is_left
+    assert (tmp_path / "log" / "orders-0").exists() != is_left
+
+
 def test_a_log_is_restored_without_its_first_records_where_that_is_wanted(tmp_path: Path) -> None:
     store = ObjectsInMemory()
     partition = TopicIdPartition(ORDERS, 0)
     inventory = Inventory(runs={partition: runs_of([store.upload(1, records(partition, 0, 10, 14))], partition)})
     view = _view({0: ReplicaSet((2, 1), (2,), 2, log_start=0)})
 
-    [planned] = plan_broker(_broker(tmp_path), view, inventory, Selection(may_begin_late=True), now_ms=0)
+    [planned] = plan_broker(_broker(tmp_path), view, inventory, Selection(may_have_less=True), now_ms=0)
 
     assert (planned.plan.start_offset, planned.is_left_to_others(10)) == (10, False)
 
