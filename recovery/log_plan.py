@@ -212,6 +212,11 @@ class LogRuns:
         epochs = self._epochs_between(start, end, is_natural_end=gap is None)
         return LogPlan(tuple(chosen), start, end, epochs, gap, missing)
 
+    def is_released(self, gap: Gap, rules: PlanRules) -> bool:
+        """Whether nobody wants the records of these offsets any more, but for those that were declared."""
+        released = max(map(self._released_below, rules.released), default=0)
+        return _is_released(gap, released, self._declared(rules))
+
     def _behind_released(
         self, stretches: Sequence[Sequence[Extent]], rules: PlanRules, declared: Sequence[OffsetRange]
     ) -> int:

@@ -10,6 +10,7 @@ from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.store.released_offsets import ReleasedUpTo
 from plugin.errors import RemoteStorageRefusedError, RemoteStorageThrottledError, RemoteStorageTimeoutError
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.log_plan import Gap, LogRuns, PlanRules
@@ -18,7 +19,8 @@ from recovery.object_reads import order_reads
 from recovery.patience import Patience
 from recovery.restore import RestoredLog, RestoreJob, restore_logs
 from recovery.run_reader import RunReader
-from tests.recovery.stored_objects import ObjectsInMemory, Records, records, runs_of
+from tests.kafka_log.batches import batch
+from tests.recovery.stored_objects import MARK, ObjectsInMemory, Records, records, runs_of
 
 ORDERS = TopicIdPartition(TopicId(b"orders".ljust(16)), 0)
 PAYMENTS = TopicIdPartition(TopicId(b"payments".ljust(16)), 3)
@@ -115,6 +117,28 @@ def test_without_another_copy_the_log_ends_before_the_gap(tmp_path: Path) -> Non
 
     assert (restored.end_offset, restored.gap) == (20, Gap(20, 30))
     assert _bytes(job.directory) == _whole(records(ORDERS, 0, 0, 19))
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+def test_a_log_begins_behind_what_cannot_be_read_if_that_was_released(tmp_path: Path, *, is_released: bool) -> None:
+    """Of epoch 0 offset 0 alone was the log's. What of epoch 1 stood behind it went with its object, and the leader,
+    whose log begins at 4, could say no more than that epoch 0 ends before."""
+    store = ObjectsInMemory()
+    overwritten = batch(0, 1, 0, MARK) + batch(1, 4, 0, MARK)
+    uploads = [store.upload(1, (ORDERS, 0, 0, overwritten)), store.upload(2, records(ORDERS, 1, 4, 9))]
+    [old, new] = runs_of(uploads, ORDERS)
+    runs = LogRuns([old._replace(living_last_offset=3), new])
+    rules = PlanRules(released=(ReleasedUpTo(ORDERS, 1, 4),) if is_released else ())
+    job = RestoreJob(ORDERS, "orders-0", tmp_path / "orders-0", runs, runs.plan(rules), LogSettings(), rules)
+
+    restored = _restore(job, store)
+
+    found = (restored.end_offset, restored.gap, restored.gone_head, _bytes(job.directory))
+    if is_released:
+        assert found == (10, None, None, _whole(records(ORDERS, 1, 4, 9)))
+        assert list_segments(job.directory) == [4]
+    else:
+        assert found == (0, Gap(0, 4), None, b"")
 
 
 def test_a_point_in_time_ends_the_log_before_the_first_younger_record(tmp_path: Path) -> None:
