@@ -19,8 +19,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         memory="1g",
         settings={
             "spark.sql.shuffle.partitions": "2",
-            # The session lives for a minute: what the second compiler makes would never pay.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # The session lives for a minute: what the second compiler makes would never pay. Nor would a heap that
+            # begins small, or to verify Spark's thousands of classes.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms700m -Xmn400m"
+            " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
             "spark.local.dir": str(scratch),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             # Compiling plans takes longer than running them on a few hundred rows.

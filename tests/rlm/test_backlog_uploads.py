@@ -116,7 +116,7 @@ async def test_a_log_without_followers_is_uploaded_from_front_to_end(tmp_path: P
 
 
 async def test_what_retention_deletes_of_it_is_told_as_a_gap(tmp_path: Path) -> None:
-    async with running(tmp_path, **slow(32 * BATCH_BYTES)) as rig:
+    async with running(tmp_path, **slow(96 * BATCH_BYTES)) as rig:
         rig.manager.hooks.gaps = gaps = Gaps()
         append(rig, 1)
         for _ in range(3):
