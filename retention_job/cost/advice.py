@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from plugin.prices import BYTES_PER_GB, EXPRESS, PriceTable
+from plugin.prices import BYTES_PER_GB, EXPRESS, PriceTable, StorePrices
 from retention_job.cost.scenario_model import Workload, replication_usd
 
 INTERVALS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1000)
@@ -56,17 +56,17 @@ class TopicVerdict:
     advice: str
 
 
-def topic_verdict(totals: TopicTotals, seconds: float, prices: PriceTable) -> TopicVerdict:
-    """Over the `seconds` that the totals are of. Raises PriceError."""
+def topic_verdict(totals: TopicTotals, seconds: float, prices: PriceTable, store: str = EXPRESS) -> TopicVerdict:
+    """Over the `seconds` that the totals are of; `store` names the section of its prices. Raises PriceError."""
     rate = totals.upload_bytes / seconds / 1e6 if seconds > 0 else 0.0
-    alone = _break_even_alone_mb_s(totals, seconds, prices)
+    alone = _break_even_alone_mb_s(totals, seconds, prices, prices.store(store))
     return TopicVerdict(totals.topic, rate, alone, totals.saved_usd, _advice(totals, rate, alone))
 
 
-def _break_even_alone_mb_s(totals: TopicTotals, seconds: float, prices: PriceTable) -> float | None:
+def _break_even_alone_mb_s(totals: TopicTotals, seconds: float, prices: PriceTable, store: StorePrices) -> float | None:
     if not totals.remote_followers or not totals.objects or seconds <= 0:
         return None
-    store, followers = prices.store(EXPRESS), totals.remote_followers
+    followers = totals.remote_followers
     object_usd = (store.put_per_1000 + followers * store.get_per_1000) / 1000
     saved_gb = followers * (prices.zone_crossing_gb - store.retrieval_gb - prices.cross_zone_read_gb) - store.upload_gb
     if saved_gb <= 0:
@@ -119,15 +119,15 @@ class Choices:
     stock_usd_per_month: float
 
 
-def choices(loads: Sequence[BrokerLoad], prices: PriceTable) -> Choices | None:
-    """None without any load. Raises PriceError."""
+def choices(loads: Sequence[BrokerLoad], prices: PriceTable, store: str = EXPRESS) -> Choices | None:
+    """None without any load; `store` names the section of its prices. Raises PriceError."""
     loads = [load for load in loads if load.rate_mb_s > 0 and load.remote_followers > 0]
     if not loads:
         return None
     computed = []
     for buckets in BUCKETS:
         for interval_ms in INTERVALS_MS:
-            costs = [replication_usd(_workload(load, interval_ms, buckets), prices) for load in loads]
+            costs = [replication_usd(_workload(load, interval_ms, buckets, store), prices) for load in loads]
             computed.append(Choice(interval_ms, buckets, sum(usd for usd, _ in costs)))
     cheapest = min(computed, key=lambda choice: choice.usd_per_month)
     near = [
@@ -135,12 +135,15 @@ def choices(loads: Sequence[BrokerLoad], prices: PriceTable) -> Choices | None:
         for choice in computed
         if choice.buckets == cheapest.buckets and choice.usd_per_month <= _NEAR * cheapest.usd_per_month
     ]
-    stock = sum(_workload(load, 1, 1).gb_per_month * load.remote_followers * prices.zone_crossing_gb for load in loads)
+    stock = sum(
+        _workload(load, 1, 1, store).gb_per_month * load.remote_followers * prices.zone_crossing_gb for load in loads
+    )
     return Choices(tuple(computed), cheapest, min(near, key=lambda choice: choice.interval_ms), stock)
 
 
-def _workload(load: BrokerLoad, interval_ms: int, buckets: int) -> Workload:
+def _workload(load: BrokerLoad, interval_ms: int, buckets: int, store: str) -> Workload:
     return Workload(
+        store=store,
         brokers=1,
         rate_mb_s=load.rate_mb_s,
         interval_ms=interval_ms,

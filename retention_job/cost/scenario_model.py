@@ -58,6 +58,8 @@ class Workload:
     hours_per_month: float = 720
     cross_zone_read_gb: float | None = None
     """Dollars for a gigabyte read from another zone's bucket; None takes the price table's."""
+    store: str = EXPRESS
+    """The section of the price table for the store that objects are in."""
 
     def __post_init__(self) -> None:
         for name in ("brokers", "rate_mb_s", "interval_ms", "buckets", "hours_per_month", "archive_interval_ms",
@@ -172,7 +174,7 @@ class _Replication:
 
 
 def _replication(workload: Workload, prices: PriceTable) -> _Replication:
-    store = prices.store(EXPRESS)
+    store = prices.store(workload.store)
     break_even = break_even_mb_s(workload, store, prices)
     is_linked = workload.link_policy is ScenarioPolicy.ALWAYS or (
         break_even is not None and workload.rate_mb_s >= break_even
@@ -225,7 +227,7 @@ def _read_fee(workload: Workload, prices: PriceTable) -> float:
 def _chargeable_ratio(workload: Workload, objects: float, prices: PriceTable) -> float:
     """Which part of an object's bytes pays upload and retrieval fees."""
     object_bytes = workload.gb_per_month * BYTES_PER_GB / objects
-    return max(0.0, 1 - prices.free_bytes_per_request(EXPRESS) / object_bytes)
+    return max(0.0, 1 - prices.free_bytes_per_request(workload.store) / object_bytes)
 
 
 def break_even_mb_s(workload: Workload, store: StorePrices, prices: PriceTable) -> float | None:
@@ -235,7 +237,7 @@ def break_even_mb_s(workload: Workload, store: StorePrices, prices: PriceTable) 
     object_usd = (workload.buckets * store.put_per_1000 + gets * store.get_per_1000) / 1000
     read_fees_gb = _readers_from_afar(workload, followers) * _read_fee(workload, prices)
     byte_fees_gb = workload.buckets * store.upload_gb + followers * store.retrieval_gb
-    for fees_gb, up_to_bytes in ((0.0, prices.free_bytes_per_request(EXPRESS)), (byte_fees_gb, math.inf)):
+    for fees_gb, up_to_bytes in ((0.0, prices.free_bytes_per_request(workload.store)), (byte_fees_gb, math.inf)):
         saved_gb = followers * prices.zone_crossing_gb - read_fees_gb - fees_gb
         if saved_gb <= 0:
             return None

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from plugin.prices import PriceTable
+from plugin.prices import PriceTable, network_of
 from retention_job.cost.scenario_model import STORAGE_PARTS, MonthlyCost, ScenarioCost, ScenarioError, Workload, cost_of
 
 SCENARIOS_FILE: Final = Path(__file__).with_name("scenarios.toml")
@@ -65,7 +65,7 @@ def load_scenario(
         name,
         str(raw.get("about", "")),
         workload,
-        prices,
+        prices.with_network(network_of(workload.store)),
         tuple(key for key in raw.get("inferred", ()) if key not in changed),
         tuple(changed),
     )

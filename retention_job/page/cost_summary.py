@@ -29,8 +29,11 @@ class CostFrames:
     seconds: float
 
 
-def summarise(frames: CostFrames, prices: PriceTable, with_names: "Callable[[DataFrame], DataFrame]") -> Costs:
-    """`with_names` adds the column `topic` to a table with `topic_id` (`History.with_topic_names`).
+def summarise(
+    frames: CostFrames, prices: PriceTable, store: str, with_names: "Callable[[DataFrame], DataFrame]"
+) -> Costs:
+    """`store` names the section of its prices; `with_names` adds the column `topic` to a table with `topic_id`
+    (`History.with_topic_names`).
 
     Raises PriceError.
     """
@@ -43,9 +46,9 @@ def summarise(frames: CostFrames, prices: PriceTable, with_names: "Callable[[Dat
         frames.seconds,
         _days(frames),
         topics,
-        [topic_verdict(topic, frames.seconds, prices) for topic in topics],
+        [topic_verdict(topic, frames.seconds, prices, store) for topic in topics],
         brokers,
-        choices([_load(broker, frames.seconds) for broker in brokers], prices),
+        choices([_load(broker, frames.seconds) for broker in brokers], prices, store),
         left_out,
     )
 

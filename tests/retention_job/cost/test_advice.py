@@ -60,3 +60,16 @@ def test_a_read_fee_can_make_more_buckets_the_cheapest() -> None:
 
 def test_without_followers_in_other_zones_there_is_nothing_to_choose() -> None:
     assert choices([BrokerLoad(30, 0, 1), BrokerLoad(0, 2, 1)], PRICES) is None
+
+
+def test_advice_is_by_the_prices_of_the_store_in_use() -> None:
+    topic, load = totals(30e6 * DAY_S, 100 * DAY_S, 1.0, 2.0), BrokerLoad(30, 2, 1)
+    google, azure = PRICES.with_network("network_gcp"), PRICES.with_network("network_azure")
+    alone = topic_verdict(topic, DAY_S, google, "gcs_standard").break_even_mb_s
+    assert alone == pytest.approx(100 * (0.005 + 2 * 0.0004) / 1000 / (2 * 0.01) * 1e3)
+    assert topic_verdict(topic, DAY_S, azure, "azure_hot").break_even_mb_s is None
+    on_google, on_azure = choices([load], google, "gcs_standard"), choices([load], azure, "azure_hot")
+    assert on_google is not None
+    assert on_azure is not None
+    assert on_google.stock_usd_per_month == pytest.approx(30 * 3.6 * 720 * 2 * 0.01)
+    assert on_azure.stock_usd_per_month == 0

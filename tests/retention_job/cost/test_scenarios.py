@@ -139,3 +139,27 @@ def test_a_missing_price_is_an_error_and_never_nothing(tmp_path: Path) -> None:
     prices.write_text("[network]\nzone_transfer_gb_per_side = 0.01\n")
     with pytest.raises(PriceError, match="confirmed"):
         load_scenario("today", prices_file=prices)
+
+
+def test_on_google_cloud_one_side_pays_for_the_border_and_nobody_for_bytes() -> None:
+    cost = load_scenario("gcs").cost
+    objects = 720 * 3600 * 10
+    assert cost.linked
+    assert cost.baseline.parts["zone_transfer"] == pytest.approx(30 * 3.6 * 720 * 2 * 0.01)
+    assert cost.remote_wal.parts["put_requests"] == pytest.approx(objects * 0.005 / 1000)
+    assert cost.remote_wal.parts["get_requests"] == pytest.approx(objects * 2 * 0.0004 / 1000)
+    assert cost.remote_wal.sum_of("upload", "retrieval") == 0
+    assert cost.break_even_mb_s == pytest.approx(2.9), "290 KB, ten times a second"
+
+
+def test_on_azure_the_border_is_free_and_all_goes_inline() -> None:
+    cost = load_scenario("azure").cost
+    assert (cost.linked, cost.break_even_mb_s) == (False, None)
+    assert cost.baseline.parts["zone_transfer"] == cost.remote_wal.parts["zone_transfer"] == 0
+
+
+def test_a_store_without_prices_is_named() -> None:
+    with pytest.raises(PriceError, match=r"no_store\.storage_gb_month"):
+        scenario_json(load_scenario("today", ["store=no_store"]))
+    with pytest.raises(PriceError, match=r"before-2025-04-10\]: gcs_standard"):
+        scenario_json(load_scenario("kip-1176", ["store=gcs_standard"]))
