@@ -131,6 +131,7 @@ def plan_broker(
             may_have_holes=settings.is_compacted,
             retention_horizon_ms=settings.horizon_ms(now_ms),
             declared_gaps=tuple(inventory.declared_gaps.get(partition, ())),
+            before_upload=tuple(inventory.before_upload.get(partition, ())),
             released=tuple(inventory.released.get(partition, ())),
             begins_behind_last_gap=selection.begins_behind_last_gap,
         )

@@ -17,11 +17,12 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.declared_gaps import DeclaredGap
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.states import FINISHED, STARTED
 from metadata_topic.store.archive_recovery import records_from_objects
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.released_offsets import ReleasedUpTo
+from metadata_topic.store.store_image import StoreImage
 from plugin.archive_object_id import StoredObjectId
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import IncompleteListingError
@@ -51,6 +52,8 @@ class Inventory:
     known_starts: dict[TopicIdPartition, list[EpochStart]] = field(default_factory=dict)
     declared_gaps: dict[TopicIdPartition, list[DeclaredGap]] = field(default_factory=dict)
     """By which records are missing, as the leaders said."""
+    before_upload: dict[TopicIdPartition, list[DeclaredGap]] = field(default_factory=dict)
+    """Where the upload of a log began, as the leaders said."""
     released: dict[TopicIdPartition, list[ReleasedUpTo]] = field(default_factory=dict)
     """Up to where records went with their objects, as they were not wanted any more."""
     unreadable: list[UnreadableObject] = field(default_factory=list)
@@ -117,11 +120,7 @@ def from_metadata(
     listed = {stored.combined_segment_id: stored for stored in _listed(inventory, storage)}
     inventory.foreign_objects = storage.request_counts.foreign_objects
     image = noted.store.image()
-    for gap in image.gaps:
-        if gap.reason.is_hole:
-            inventory.declared_gaps.setdefault(gap.topic_id_partition, []).append(gap)
-    for released in image.released:
-        inventory.released.setdefault(released.topic_id_partition, []).append(released)
+    _add_declared(inventory, image)
     dead = {
         (tail.combined_segment_id, tail.topic_id_partition, tail.leader_epoch): tail.first_offset for tail in image.dead
     }
@@ -149,6 +148,16 @@ def from_metadata(
     _add_archive(inventory, archived, archive)
     _end_epochs(inventory, noted.epoch_ends, {found.combined_segment_id for found in unpublished})
     return inventory
+
+
+def _add_declared(inventory: Inventory, image: StoreImage) -> None:
+    for gap in image.gaps:
+        if gap.reason.is_hole:
+            inventory.declared_gaps.setdefault(gap.topic_id_partition, []).append(gap)
+        elif gap.reason is GapReason.BEFORE_UPLOAD:
+            inventory.before_upload.setdefault(gap.topic_id_partition, []).append(gap)
+    for released in image.released:
+        inventory.released.setdefault(released.topic_id_partition, []).append(released)
 
 
 def _listed(inventory: Inventory, storage: RemoteWalStorageManager) -> Iterator[StoredSegment]:

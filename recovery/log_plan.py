@@ -24,7 +24,8 @@ what stands before a gap may be leftovers: old records that are still there beca
 ones. When all of it is older than the topic's retention, or the metadata tells that the gap's records were released, as
 nobody wanted them any more, the log begins behind the gap: nothing older is wanted either, however young the object is
 that it was uploaded in. So it is where the gap's first records were released and the others declared. What was released
-may be all there was of an epoch.
+may be all there was of an epoch. And so it is where the gap lies before where the log's upload began: what stands
+before it was uploaded by somebody of whose objects nobody was told.
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -109,6 +110,8 @@ class PlanRules:
     """What was written before this time is expired; None: nothing is."""
     declared_gaps: tuple[DeclaredGap, ...] = ()
     """What its leaders said of offsets that nobody can have any more."""
+    before_upload: tuple[DeclaredGap, ...] = ()
+    """What they said of where its upload began."""
     released: tuple[ReleasedUpTo, ...] = ()
     """Up to where the log's records went with their objects, as they were not wanted any more."""
     begins_behind_last_gap: bool = False
@@ -214,17 +217,23 @@ class LogRuns:
 
     def is_released(self, gap: Gap, rules: PlanRules) -> bool:
         """Whether nobody wants the records of these offsets any more, but for those that were declared."""
-        released = max(map(self._released_below, rules.released), default=0)
-        return _is_released(gap, released, self._declared(rules))
+        return _is_released(gap, self._unwanted_below(rules), self._declared(rules))
 
     def _behind_released(
         self, stretches: Sequence[Sequence[Extent]], rules: PlanRules, declared: Sequence[OffsetRange]
     ) -> int:
         """The first stretch that has no released gap behind it."""
-        released = max(map(self._released_below, rules.released), default=0)
+        released = self._unwanted_below(rules)
         gaps = ((one[-1].last_offset + 1, other[0].first_offset) for one, other in pairwise(stretches))
         behind = (at for at, gap in enumerate(gaps, 1) if _is_released(gap, released, declared))
         return max(behind, default=0)
+
+    def _unwanted_below(self, rules: PlanRules) -> int:
+        """What lies below was released, or was in the log before its upload began: with the first who began, as who
+        resumes later knows of all of them."""
+        epochs = LeaderEpochChain(self.lineage)
+        begin = min((gap.end_in(epochs) for gap in rules.before_upload), default=0)
+        return max(begin, *map(self._released_below, rules.released), 0)
 
     def _released_below(self, released: ReleasedUpTo) -> int:
         """The offset up to which that is said of this log; 0 if it is said of another one.

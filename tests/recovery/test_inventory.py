@@ -9,6 +9,8 @@ import pytest
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive_store import ArchiveStore
@@ -99,6 +101,23 @@ def test_an_upload_that_was_never_published_is_taken(storage: RemoteWalStorageMa
 
     assert inventory.unpublished_objects == 1
     assert inventory.log_runs(ORDERS).plan(PlanRules()).end_offset == 10
+
+
+@pytest.mark.parametrize(("begins", "start"), [((8,), 8), ((8, 0), 0), ((), 0)])
+def test_an_upload_that_was_never_published_hides_nothing_behind_where_the_logs_upload_began(
+    storage: RemoteWalStorageManager, begins: tuple[int, ...], start: int
+) -> None:
+    """An agent that died stored offsets 0 to 4 and told nobody; its successor began with the active segment, at 8."""
+    Leader(storage, 1).upload(records(ORDERS, 0, 0, 4))
+    noted = _noted(Leader(storage, 2).upload(records(ORDERS, 1, 8, 12)))
+    gaps = tuple(DeclaredGap(ORDERS, 0, begin, 1, GapReason.BEFORE_UPLOAD) for begin in begins)
+    noted.store.apply(RemoteWalGapDeclaration(2, 1, 0, gaps, 0))
+
+    inventory = from_metadata(noted, ArchiveStore(), storage, None)
+    plan = inventory.log_runs(ORDERS).plan(PlanRules(before_upload=tuple(inventory.before_upload.get(ORDERS, ()))))
+
+    assert (plan.start_offset, plan.end_offset) == ((8, 13) if start else (0, 5))
+    assert plan.gap == (None if start else Gap(5, 8))
 
 
 def test_an_object_that_the_store_has_lost_is_named_and_ends_the_log(storage: RemoteWalStorageManager) -> None:

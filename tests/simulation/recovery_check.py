@@ -71,6 +71,7 @@ def _restored(world: Surroundings, inventory: Inventory, log: LedLog, directory:
         may_have_holes=log.is_compacted,
         retention_horizon_ms=None if retention_ms == NEVER else world.wall_ms() - retention_ms,
         declared_gaps=tuple(inventory.declared_gaps.get(partition, ())),
+        before_upload=tuple(inventory.before_upload.get(partition, ())),
         released=tuple(inventory.released.get(partition, ())),
     )
     plan = runs.plan(rules)
