@@ -31,6 +31,8 @@ _UNPUBLISHED_MAX_S = 2.0
 """As `agent.lifecycle` has it: below a quarter of the time-to-live, and below the grace time."""
 _EXPIRE_S, _OBSERVE_S, _FAILOVER_S, _ORPHANS_S = 5.0, 3.0, 5.0, 10.0
 RETENTIONS_MS = (6_000, 20_000, NEVER)
+LAGGING_MS = 12_000
+"""How long entries are kept at least, while a replica is not in sync."""
 VIEWS_COUNT_S = LONGEST_CALL_S + _OBSERVE_S
 """What was judged so long ago may take effect now."""
 
@@ -47,6 +49,8 @@ class Cluster:
     """Topics that were deleted, and when."""
     is_mute: bool = False
     """Nobody gets an answer."""
+    has_lagging_replica: bool = False
+    """The first partition of each topic."""
 
 
 class Surroundings(Protocol):
@@ -165,7 +169,11 @@ class LifeOfObjects:
         cluster = self._world.cluster
         view = self._watch.seen_by_id(frozenset(cluster.retention_ms), frozenset(cluster.gone), self._wall_ms())
         starts = {one: log.log.log_start_offset for one, log in self._world.logs.items() if not log.is_deleted}
-        return replace(view, retention_ms=dict(cluster.retention_ms), log_start=starts), frozenset(cluster.living)
+        retention_ms = dict(cluster.retention_ms)
+        lagging = dict.fromkeys(retention_ms, frozenset({0})) if cluster.has_lagging_replica else {}
+        longer = {topic: ms if ms == NEVER else max(ms, LAGGING_MS) for topic, ms in retention_ms.items()}
+        view = replace(view, retention_ms=retention_ms, lagging=lagging, lagging_retention_ms=longer, log_start=starts)
+        return view, frozenset(cluster.living)
 
     async def _declare_dead(self) -> None:
         for partition in self._agent.led:

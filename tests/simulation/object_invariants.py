@@ -22,7 +22,7 @@ from rlm.lifecycle.release import NEVER, ClusterView
 from tests.kafka_log.log_writer import BatchKey
 from tests.simulation.agent_model import wall_ms_at
 from tests.simulation.invariants import Invariants
-from tests.simulation.life_of_objects import GRACE_MS, TOPIC_GONE_MS, Cluster, LifeOfObjects
+from tests.simulation.life_of_objects import GRACE_MS, LAGGING_MS, TOPIC_GONE_MS, Cluster, LifeOfObjects
 from tests.simulation.metadata_topic_model import TopicRecord
 from tests.simulation.seeded_storage import SeededStorage
 
@@ -138,4 +138,6 @@ class ObjectInvariants:
         if self.archive is not None:
             return self.archive.holds(entry)
         retention_ms = view.retention_ms.get(partition.topic_id, NEVER)
+        if retention_ms != NEVER and partition.partition in view.lagging.get(partition.topic_id, ()):
+            retention_ms = max(retention_ms, LAGGING_MS)
         return retention_ms != NEVER and now_ms - self._storage.created_ms[segment_id] >= retention_ms

@@ -17,7 +17,8 @@ def set_topic(world: World, number: int) -> None:
 
 
 def retention(world: World, number: int) -> None:
-    """The topic keeps its records for a longer or a shorter time."""
+    """The topic keeps its records for a longer or a shorter time; a replica falls behind, or is in sync again."""
+    world.cluster.has_lagging_replica = (number >> 4) % 3 == 0
     for topic in world.cluster.retention_ms:
         world.cluster.retention_ms[topic] = RETENTIONS_MS[number % len(RETENTIONS_MS)]
 

@@ -86,7 +86,7 @@ class Simulation(World):
     async def settle(self) -> None:
         """All is stored, and the next incarnations find nothing to do."""
         self.withdrawn.clear()
-        self.cluster.is_mute = False
+        self.cluster.is_mute = self.cluster.has_lagging_replica = False
         for log in self.living_logs():
             log.write_epoch()
             self.changed(log)
