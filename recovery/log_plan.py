@@ -219,6 +219,10 @@ class LogRuns:
         """Whether nobody wants the records of these offsets any more, but for those that were declared."""
         return _is_released(gap, self._unwanted_below(rules), self._declared(rules))
 
+    def is_declared(self, gap: Gap, rules: PlanRules) -> bool:
+        """Whether the log's leaders have said that nobody can have these offsets any more."""
+        return _is_within(gap, self._declared(rules))
+
     def _behind_released(
         self, stretches: Sequence[Sequence[Extent]], rules: PlanRules, declared: Sequence[OffsetRange]
     ) -> int:

@@ -10,8 +10,8 @@ Objects that were there for the plan may expire, and be deleted, before they are
 A log that ended since an object is gone is read on until something of it is there, and planned again without what
 is gone. If it then begins behind that gap, as nothing stands before it or all of that has expired too, it is made anew
 from there: what a recovery that is begun now would make. So it is where what cannot be read is there, but the metadata
-tells that the gap's records were released: leftovers of an older epoch may stand in their place, in batches that reach
-into the next one.
+tells that the gap's records were released, or declared: leftovers of an older epoch may stand in their place, in
+batches that reach into the next one.
 
 A store that fails altogether ends the restoring with its error. What was written stays, and the next run goes on.
 """
@@ -136,8 +136,7 @@ class _Log:
         self.gap = gap
 
     def begins_anew(self, now_ms: int | None) -> bool:
-        """Whether it is to be made once more, from behind a gap that deletions made, or whose records were released; it
-        is ready for that."""
+        """Whether it is to be made once more, as it goes on behind its gap; it is ready for that."""
         if not self.is_broken or self.gap is None:
             return False
         job = self.job
@@ -145,25 +144,28 @@ class _Log:
         if now_ms is not None:
             rules = replace(rules, retention_horizon_ms=job.settings.horizon_ms(now_ms))
         plan = job.runs.without(self.unusable).plan(rules)
-        if plan.start_offset <= self.gap.from_offset:
+        if plan.start_offset > self.gap.from_offset and self.gone:
+            horizon_ms = rules.retention_horizon_ms
+            is_expired = horizon_ms is not None and all(run.stored_in.written_ms < horizon_ms for run in self.gone)
+            self.gone_head = GoneHead(self._planned_start, plan.start_offset, is_expired)
+            log.warning("recovery_begins_behind_deleted", log=job.name, **self.gone_head._asdict())
+        elif not self._is_not_missed(self.gap.from_offset, plan):
             return False
-        if not self.gone:
-            return self._begins_behind_released(plan)
-        horizon_ms = rules.retention_horizon_ms
-        is_expired = horizon_ms is not None and all(run.stored_in.written_ms < horizon_ms for run in self.gone)
-        self.gone_head = GoneHead(self._planned_start, plan.start_offset, is_expired)
-        log.warning("recovery_begins_behind_deleted", log=job.name, **self.gone_head._asdict())
         self._begin(replace(job, plan=plan))
         return True
 
-    def _begins_behind_released(self, plan: LogPlan) -> bool:
-        """What cannot be read is missed only where it was wanted."""
-        job, gap = self.job, self.gap
-        if gap is None or not job.runs.is_released(Gap(gap.from_offset, plan.start_offset), job.rules):
+    def _is_not_missed(self, offset: int, plan: LogPlan) -> bool:
+        """Whether the plan goes on behind `offset`, and what it lacks there was released, or declared."""
+        behind = next((extent.first_offset for extent in plan.extents if extent.last_offset >= offset), None)
+        if behind is None:
             return False
-        log.warning("recovery_begins_behind_released", log=job.name, **gap._asdict())
-        self._begin(replace(job, plan=plan))
-        return True
+        missing, job = Gap(offset, behind), self.job
+        is_not_missed = job.runs.is_declared(missing, job.rules) or (
+            plan.start_offset == behind and job.runs.is_released(missing, job.rules)
+        )
+        if is_not_missed:
+            log.warning("recovery_goes_on_behind_unusable", log=job.name, **missing._asdict())
+        return is_not_missed
 
     def take(self, found: ReadExtent) -> None:
         end_before = self.writer.next_offset

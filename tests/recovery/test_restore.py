@@ -10,6 +10,7 @@ from kafka_log.leader_epoch_checkpoint import read_leader_epochs
 from kafka_log.partition_metadata import read_partition_metadata
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from plugin.errors import RemoteStorageRefusedError, RemoteStorageThrottledError, RemoteStorageTimeoutError
 from plugin.segment_metadata import CombinedSegmentId
@@ -139,6 +140,28 @@ def test_a_log_begins_behind_what_cannot_be_read_if_that_was_released(tmp_path: 
         assert list_segments(job.directory) == [4]
     else:
         assert found == (0, Gap(0, 4), None, b"")
+
+
+@pytest.mark.parametrize("begins_before", [True, False])
+def test_a_log_goes_on_behind_what_cannot_be_read_if_that_was_declared(tmp_path: Path, *, begins_before: bool) -> None:
+    """Offsets 5 and 6 went from the log before they were stored; what is stored in their place was overwritten."""
+    store = ObjectsInMemory()
+    uploads = [
+        *([store.upload(1, records(ORDERS, 0, 0, 4))] if begins_before else []),
+        store.upload(2, (ORDERS, 0, 5, batch(5, 4, 0, MARK))),
+        store.upload(3, records(ORDERS, 1, 7, 9)),
+    ]
+    *before, overwritten, new = runs_of(uploads, ORDERS)
+    runs = LogRuns([*before, overwritten._replace(living_last_offset=6), new])
+    rules = PlanRules(declared_gaps=(DeclaredGap(ORDERS, 5, 7, 1, GapReason.RETENTION),))
+    job = RestoreJob(ORDERS, "orders-0", tmp_path / "orders-0", runs, runs.plan(rules), LogSettings(), rules)
+
+    restored = _restore(job, store)
+
+    wanted = ([records(ORDERS, 0, 0, 4)] if begins_before else []) + [records(ORDERS, 1, 7, 9)]
+    assert _bytes(job.directory) == _whole(*wanted)
+    assert (restored.end_offset, restored.gap, restored.gone_head) == (10, None, None)
+    assert restored.declared_gaps == ((Gap(5, 7),) if begins_before else ())
 
 
 def test_a_point_in_time_ends_the_log_before_the_first_younger_record(tmp_path: Path) -> None:
