@@ -29,7 +29,7 @@ _CUT_BODY: Final = ("Interrupted", "Decode", "Body")
 _OTHER_RANGE: Final = re.compile(r"non-partial response|Requested \d+\.\.\d+, got")
 _NO_CONNECTION: Final = (
     ("dns error", "the store's host name does not resolve", "see endpoint.url, and the account's name", "dns"),
-    ("certificate", "TLS: the certificate is not trusted", "see tls.ca.file", "tls"),
+    ("InvalidCertificate", "TLS: the certificate is not trusted", "see tls.ca.file", "tls"),
     ("Too many open files", "no file descriptor is left", "raise the agent's limit of open files", "file_descriptors"),
 )
 """What stands in the text, and what it means."""
