@@ -214,6 +214,8 @@ class End(asyncio.Transport):
         self._next_arrival_s = 0.0
         self._lost_times = 0
         """How often what was under way was lost: what is due of that never arrives."""
+        self._is_cut = False
+        """Something was lost on its way, so nothing that follows it arrives."""
         self._held = 0
         """So many arrivals are due, and wait for zones to be joined."""
         self._arrived: deque[bytes] = deque()
@@ -277,6 +279,8 @@ class End(asyncio.Transport):
     # On the way.
 
     def _send(self, data: bytes | None) -> None:
+        if self._is_cut:
+            return
         pieces: list[bytes | None] = [data]
         if data is not None:
             self._under_way_bytes += len(data)
@@ -385,6 +389,7 @@ class End(asyncio.Transport):
         sent = [piece for piece in self._under_way if piece is not None]
         whole = b"".join(sent)
         self._forget_under_way()
+        self._is_cut = True
         kept = whole[: rng.randint(0, len(whole))]
         if kept:
             self._network.hit("half of a frame")

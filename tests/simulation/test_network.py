@@ -214,3 +214,20 @@ def test_of_who_is_killed_or_cut_off_a_part_of_what_was_sent_arrives_at_most(see
         assert isinstance(end.error, ConnectionResetError)
 
     run(loop, scenario())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_written_to_a_connection_that_is_cut_already_never_arrives(seed: int) -> None:
+    """Something before it is lost, and TCP keeps the order."""
+    loop = VirtualTimeLoop()
+    loop.network.rng = random.Random(seed)
+
+    async def scenario() -> None:
+        client, end = await _two_zones(loop)
+        client.write_frame(b"a frame that breaks")
+        loop.network.cut(loop.network.connections("a")[0])
+        client.write_frame(b"a frame that follows")
+        assert await end.read_frame() in (None, b"a frame that breaks")
+        assert await end.read_frame() is None
+
+    run(loop, scenario())
