@@ -45,6 +45,7 @@ def retain(world: ReplicatedWorld, number: int) -> None:
         if len(log.segments) > 1 and log.segments[1].base_offset <= replica.high_watermark:
             replica.files.expire(unlink=bool(number >> 8 & 1))
             world.hit("segment deleted")
+    world.invariants.deleted(replica.files.partition.partition, replica.start)
     world.log_changed(broker.broker_id, replica)
 
 

@@ -119,6 +119,11 @@ class ReplicaInvariants:
         if leader is not None and keys:
             self.elected(partition, leader, from_offset=min(key.base_offset for key in keys))
 
+    def deleted(self, partition: int, leaders_start: int) -> None:
+        """A leader's retention took what lies below; of a follower that diverged there nobody can tell any more."""
+        for key in [key for key in self.acknowledged[partition] if key.base_offset < leaders_start]:
+            del self.acknowledged[partition][key]
+
     def elected(self, partition: int, leader: Replica, from_offset: int = 0) -> None:
         """Who leads by a clean election has all that was acknowledged."""
         lost = self._lost(partition, leader, from_offset)
