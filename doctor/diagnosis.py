@@ -17,6 +17,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "bypass-peers": bypass_checks.bypass_peers,
     "agents-registered": host_checks.agents_registered,
     "store-settings": store_checks.store_settings,
+    "store-buckets": store_checks.store_buckets,
     "store-permissions": store_checks.store_permissions,
     "store-conditional-put": store_checks.store_conditional_put,
     "store-shared": store_checks.store_shared,

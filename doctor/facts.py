@@ -1,7 +1,7 @@
 """What the checks look at. A fact that could not be got is `Unknown`, with the reason."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from agent.settings import AgentSettings
@@ -141,3 +141,5 @@ class Facts:
     host: Host
     bypass: Mapping[int, str | None]
     """Broker id to why its own listener past its agent does not answer; None: it does."""
+    other_buckets: Mapping[str, Store | Unknown] = field(default_factory=dict)
+    """With a bucket for each zone, those of the other zones by name; `store` is that of this broker's zone."""

@@ -3,11 +3,14 @@
 import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from agent.bypass import tls_context
 from agent.kafka_client import client_config
 from agent.settings import AgentSettings
+from agent.storage_spec import storage_spec
 from doctor.cluster_questions import ask_cluster, ask_topics
 from doctor.facts import AgentAnswer, Cluster, EnabledTopic, Facts, Host, Store, Unknown
 from doctor.host_questions import (
@@ -18,13 +21,16 @@ from doctor.host_questions import (
     max_user_watches,
     open_files_limit,
 )
-from doctor.store_probe import probe_store
+from doctor.store_probe import probe_store, unopened
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import AgentsRetention
 from metadata_topic.topic.client_config import KafkaClientConfig
+from plugin.buckets import check_own_zone, plan_buckets
+from plugin.errors import RemoteStorageConfigError
+from plugin.loading import storage_manager_class
 from plugin.remote_wal_storage_manager import StorageContext
 from replication.wire.peer_connection import PeerTls
 
@@ -50,9 +56,9 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
             lambda where: ask_broker(where, lambda: tls_context(settings), _PEER_TIMEOUT_S), past.values()
         )
         past_agents = dict(zip(past, answers, strict=True))
+    store, other_buckets = _stores(broker, settings, wall_ms)
     return Facts(
-        broker, settings, cluster, topics, _known(lambda: _probe(broker, settings, wall_ms)), peers, agents,
-        _host(broker, settings), past_agents,
+        broker, settings, cluster, topics, store, peers, agents, _host(broker, settings), past_agents, other_buckets,
     )  # fmt: skip
 
 
@@ -79,16 +85,26 @@ def _ask_agents(
         return dict(zip(agents, answers, strict=True))
 
 
-def _probe(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[[], int]) -> Store | Unknown:
-    return probe_store(
-        broker,
-        settings.storage.manager_class_name,
-        settings.storage.manager_class_path,
-        settings.storage.manager_impl_prefix,
-        StorageContext(read_meta_properties(broker.log_dirs[0]).cluster_id, broker.node_id),
-        secrets.token_hex(8),
-        wall_ms,
-    )
+def _stores(
+    broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[[], int]
+) -> tuple[Store | Unknown, dict[str, Store | Unknown]]:
+    """The bucket that is written to, and the others by name."""
+    spec = storage_spec(settings.storage, broker)
+
+    def probed(of_bucket: Mapping[str, str]) -> Store | Unknown:
+        context = StorageContext(read_meta_properties(broker.log_dirs[0]).cluster_id, broker.node_id)
+        return probe_store(replace(spec, settings=of_bucket), context, secrets.token_hex(8), wall_ms)
+
+    if not spec.buckets:
+        return _known(lambda: probed(spec.settings)), {}
+    try:
+        check_own_zone(spec)
+        plan = plan_buckets(spec, storage_manager_class(spec.class_name, spec.class_path).bucket_key)
+    except RemoteStorageConfigError as error:
+        return unopened(error), {}
+    found = {bucket_id: _known(partial(probed, bucket.settings)) for bucket_id, bucket in plan.buckets.items()}
+    own = found.pop(plan.own) if plan.own is not None else Unknown("this broker's zone has no bucket")
+    return own, {plan.buckets[bucket_id].name: store for bucket_id, store in found.items()}
 
 
 def _host(broker: BrokerProperties, settings: AgentSettings) -> Host:

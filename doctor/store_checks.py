@@ -1,9 +1,12 @@
 """Checks of the object store, by what a probe object told."""
 
 from agent.setting_types import milliseconds
+from agent.storage_spec import storage_spec
 from doctor.cluster_checks import judge_clocks
 from doctor.facts import Facts, Store, UnknownFactError, known
 from doctor.findings import Level, Verdict
+from plugin.buckets import BUCKETS_KEY, check_own_zone
+from plugin.errors import RemoteStorageConfigError
 
 _STEPS = ("put", "list", "get", "delete")
 
@@ -39,6 +42,26 @@ def store_conditional_put(facts: Facts) -> Verdict:
         "the store let a conditional PUT (If-None-Match: *) overwrite an object",
         "use a store that honours conditional writes",
     )
+
+
+def store_buckets(facts: Facts) -> Verdict:
+    """Whether this broker's zone has a bucket, and the other zones' can be read and deleted in."""
+    buckets = facts.settings.storage.buckets
+    if not buckets:
+        return Verdict(Level.OK, "one bucket for all zones")
+    try:
+        check_own_zone(storage_spec(facts.settings.storage, facts.broker))
+    except RemoteStorageConfigError as error:
+        return Verdict(Level.ERROR, str(error), f"name a bucket for it in {BUCKETS_KEY}, or correct broker.rack")
+    told = []
+    for name, store in facts.other_buckets.items():
+        failures = [f"{step}: {failure.text}" for step, failure in known(store).failures.items() if step != "put"]
+        told += [f"{name}: {failure}" for failure in failures]
+    if told:
+        return Verdict(
+            Level.WARNING, "; ".join(told), "allow list, get and delete in all of them, and see that they answer"
+        )
+    return Verdict(Level.OK, f"{len(buckets)} zones, {buckets[facts.broker.rack or '']} for this one")
 
 
 def store_shared(facts: Facts) -> Verdict:

@@ -1,49 +1,48 @@
 """Writes one small object into the store, and looks what the store does with it. It is deleted at the end."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 
 from doctor.facts import ClockReading, StepFailure, Store, Unknown
-from kafka_log.server_properties import BrokerProperties
+from plugin.buckets import StorageSpec
 from plugin.errors import RemoteSegmentConflictError, RemoteStorageConfigError, RemoteStorageError
-from plugin.loading import load_storage_manager, settings_under_prefix
+from plugin.loading import WITHOUT_SELF_TEST, load_storage_manager
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 
 _KEYS_LOOKED_AT = 2000
 _RESOLUTION_MS = 1000
 """S3 tells the time of a change in whole seconds."""
-_SELF_TEST = "startup.self.test"
 _BODY = b"remote-wal doctor"
 _OTHER_BODY = b"remote-wal doctor, overwritten"
 
 
 def probe_store(
-    broker: BrokerProperties,
-    class_name: str,
-    class_path: str | None,
-    prefix: str,
-    context: StorageContext,
-    probe_id: str,
-    wall_ms: Callable[[], int],
+    spec: StorageSpec, context: StorageContext, probe_id: str, wall_ms: Callable[[], int]
 ) -> Store | Unknown:
-    """Blocks, for as long as `total.timeout.ms` allows each request."""
-    settings = settings_under_prefix(broker.raw, prefix)
+    """Of one bucket. Blocks, for as long as `total.timeout.ms` allows each request."""
+    load = partial(load_storage_manager, spec.class_name, spec.class_path)
     try:
         try:
             # The self-test would end all at its first failure; each step of it is made here.
-            manager = load_storage_manager(class_name, class_path, settings | {_SELF_TEST: "false"}, context, prefix)
+            manager = load({**spec.settings, **WITHOUT_SELF_TEST}, context, spec.impl_prefix)
         except RemoteStorageConfigError as error:
-            if not error.key.endswith(_SELF_TEST):
+            if not error.key.endswith(tuple(WITHOUT_SELF_TEST)):
                 raise
-            manager = load_storage_manager(class_name, class_path, settings, context, prefix)
+            manager = load(spec.settings, context, spec.impl_prefix)
     except RemoteStorageError as error:
-        nothing = Unknown("the store could not be opened")
-        return Store({"open": _failure(error)}, nothing, nothing, nothing)
+        return unopened(error)
     try:
         return probe(manager, context, probe_id, wall_ms)
     finally:
         manager.close()
+
+
+def unopened(error: RemoteStorageError) -> Store:
+    """What there is to tell of a store that could not be opened."""
+    nothing = Unknown("the store could not be opened")
+    return Store({"open": _failure(error)}, nothing, nothing, nothing)
 
 
 def probe(

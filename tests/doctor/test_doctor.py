@@ -103,6 +103,11 @@ def store(failures: Mapping[str, StepFailure] | None = None, **changes: Any) -> 
     return replace(Store(failures or {}, True, AGREEING, frozenset()), **changes)
 
 
+_ZONED_FACTS = facts_of(broker_rack="az1", remote_wal_buckets="az1=one,az2=two")
+ZONED = {"broker": _ZONED_FACTS.broker, "settings": _ZONED_FACTS.settings}
+DENIED = {"delete": StepFailure("access", "denied")}
+
+
 def test_where_all_is_well_nothing_is_found() -> None:
     findings = diagnose(facts_of())
     assert [finding for finding in findings if finding.level is not Level.OK] == []
@@ -151,6 +156,8 @@ FAULTS = [
     ("agent-peers", Level.ERROR, {"peers": {2: None}}, "brokers 3"),
     ("bypass-peers", Level.WARNING, {"bypass": {2: None, 3: "refused"}}, "broker 3: refused"),
     ("store-settings", Level.ERROR, {"store": store({"open": StepFailure("config", "no bucket")})}, "no bucket"),
+    ("store-buckets", Level.WARNING, {**ZONED, "other_buckets": {"two": store(DENIED)}}, "two: delete: denied"),
+    ("store-buckets", Level.UNKNOWN, {**ZONED, "other_buckets": {"two": DEAD}}, "no answer"),
     ("store-permissions", Level.ERROR, {"store": store({"delete": StepFailure("access", "denied")})}, "denied"),
     ("store-permissions", Level.UNKNOWN, {"store": store({"open": StepFailure("config", "")})}, "not be opened"),
     ("store-conditional-put", Level.ERROR, {"store": store(refuses_overwriting=False)}, "overwrite"),
@@ -175,6 +182,9 @@ def test_a_fault_is_found_by_its_check_alone(check: str, level: Level, changes: 
 @pytest.mark.parametrize(
     ("check", "level", "properties"),
     [
+        ("store-buckets", Level.OK, {"broker_rack": "az1", "remote_wal_buckets": "az1=one,az2=two"}),
+        ("store-buckets", Level.ERROR, {"broker_rack": "az9", "remote_wal_buckets": "az1=one,az2=two"}),
+        ("store-buckets", Level.ERROR, {"remote_wal_buckets": "az1=one,az2=two"}),
         ("system-enable", Level.INFORMATION, {"remote_log_wal_storage_system_enable": "false"}),
         ("deletion-grace", Level.WARNING, {"remote_wal_expiration_delete_grace_ms": "30000"}),
         ("deletion-grace", Level.WARNING, {"replica_lag_time_max_ms": "60000"}),

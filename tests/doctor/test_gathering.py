@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from agent.http_endpoint import HttpEndpoint
+from agent.settings_file import agent_settings
 from cli.main import build_app
 from doctor import gathering
 from doctor.cluster_questions import enabled_topic
@@ -20,6 +21,7 @@ from doctor.diagnosis import CHECKS
 from doctor.facts import AgentAnswer, ClockReading, EnabledTopic, Store, Unknown
 from doctor.host_questions import ask_agent, ask_broker, dial, lock_holder, soft_limit
 from doctor.store_probe import probe
+from kafka_log.server_properties import parse_broker_properties
 from local_cluster.authority import Authority
 from metadata_topic.settings.topic_settings import TopicSettings
 from metadata_topic.settings.wal_retention import AgentsRetention, KeptFor, WalRetention
@@ -193,3 +195,22 @@ def test_a_wrong_setting_is_the_only_finding_and_exits_with_2(tmp_path: Path) ->
     answer = json.loads(result.stdout)
     assert [(check["check"], check["level"]) for check in answer["checks"]] == [("settings", "error")]
     assert "remote.wal.linke" in answer["checks"][0]["found"]
+
+
+@pytest.mark.parametrize(("rack", "failures"), [("az1", {}), ("az9", {"open"})])
+def test_each_zones_bucket_is_probed_and_the_own_one_is_the_store(
+    tmp_path: Path, rack: str, failures: set[str]
+) -> None:
+    raw = {
+        "node.id": "1", "log.dirs": str(tmp_path / "data"), "broker.rack": rack,
+        "remote.wal.agent.state.directory": str(tmp_path / "state"),
+        "remote.wal.buckets": f"az1={tmp_path}/one,az2={tmp_path}/two",
+    }  # fmt: skip
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
+    broker = parse_broker_properties(raw, tmp_path / "server.properties")
+    facts = gathering.gather(broker, agent_settings(broker, tmp_path / "server.properties"), wall_ms)
+    assert isinstance(facts.store, Store)
+    assert set(facts.store.failures) == set(failures)
+    assert list(facts.other_buckets) == ([] if failures else [f"{tmp_path}/two"])
+    assert all(isinstance(one, Store) and not one.failures for one in facts.other_buckets.values())
