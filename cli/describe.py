@@ -194,7 +194,7 @@ def _print_gaps(console: Any, answers: dict[int, dict[str, Any]]) -> None:
 
 def _hydration(answer: dict[str, Any]) -> str:
     if answer["hydration_paused"]:
-        return "paused"
+        return "paused" if "" in answer.get("buckets_given_up", [""]) else "in part"
     return "WAL only" if answer.get("archive_reads_paused") else "on"
 
 

@@ -53,6 +53,9 @@ def test_partitions_and_agents_lose_no_figure(columns: str, monkeypatch: pytest.
     for figure in ("128", "101", "123456789", "123456700", "12.3 MB", "123 s", "987.6 GB", "98.7 MB", "12,345,678"):
         assert figure in shown
     assert "WAL only" in shown
+    for given_up, told in (([""], "paused"), (["two"], "in part")):
+        paused = agent | {"hydration_paused": True, "buckets_given_up": given_up}
+        assert told in described(monkeypatch, {"http://host-101:19095/describe": paused})
     assert [f"Agent 101 bypasses the dead agent of broker {dead}." in shown for dead in (102, 103)] == [True, True]
     assert "Agent 101: links never pay" in shown
     assert "orders-1: offsets 50 to 60 are in no object" in shown
