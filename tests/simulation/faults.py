@@ -11,7 +11,7 @@ FAULTS = (
     "bulk gathered", "deletion fails before effect", "deletion fails after effect", "deletion hangs before effect",
     "deletion hangs after effect", "listing fails before effect", "listing fails after effect",
     "crash before a deletion's effect", "crash after a deletion's effect", "taken over", "topic deleted",
-    "unknown orphan", "deleted orphan", "orphan confirmed", "torn batch",
+    "cut off and stored", "unknown orphan", "deleted orphan", "orphan confirmed", "torn batch",
     "archive write fails before effect", "archive write fails after effect", "archive write takes effect late",
     "archive hangs before effect", "archive hangs after effect", "archive listing fails before effect",
     "archive listing fails after effect", "archive deletion fails before effect", "archive deletion fails after effect",

@@ -49,6 +49,8 @@ class ObjectInvariants:
         """How many finished objects hold a batch, those of an archive too."""
         self._dead: dict[CombinedSegmentId, dict[tuple[TopicIdPartition, int], int]] = {}
         self.archive: Archive | None = None
+        self.declarations = 0
+        """How many records told of dead entries."""
         storage.on_delete = self._deleted
 
     def published(self, life: LifeOfObjects, record: Publishable) -> None:
@@ -81,7 +83,13 @@ class ObjectInvariants:
         if before is None or record.state > before:
             self.states[segment_id] = record.state
 
+    def dead_from(self, segment_id: CombinedSegmentId, entry: RemoteLogSegmentMetadataEntry) -> int:
+        """From which offset on it was declared dead; behind its end, if it was not."""
+        dead = self._dead.get(segment_id, {})
+        return dead.get((entry.topic_id_partition, entry.leader_epoch), entry.last_offset + 1)
+
     def _declared_dead(self, record: RemoteWalLogSegmentMetadataUpdate) -> None:
+        self.declarations += 1
         for entry in record.entries:
             if entry.leader_epoch < record.leader_epoch:
                 dead = self._dead.setdefault(record.combined_segment_id, {})
@@ -132,7 +140,7 @@ class ObjectInvariants:
         gone_s = self._cluster.gone.get(partition.topic_id)
         if gone_s is not None and now_ms - wall_ms_at(gone_s) >= TOPIC_GONE_MS:
             return True
-        dead_from = self._dead.get(segment_id, {}).get((partition, entry.leader_epoch), entry.last_offset + 1)
+        dead_from = self.dead_from(segment_id, entry)
         if min(entry.last_offset, dead_from - 1) < view.log_start.get(partition, 0) or dead_from <= entry.first_offset:
             return True
         if self.archive is not None:

@@ -16,7 +16,7 @@ from metadata_topic.records.states import DELETED, DELETING
 from metadata_topic.store.archive_store import ArchiveStore
 from plugin.archive_storage import ArchiveStorage
 from recovery.inventory import Inventory, from_metadata
-from recovery.log_plan import PlanRules
+from recovery.log_plan import LogPlan, LogRuns, PlanRules
 from recovery.log_settings import LogSettings
 from recovery.metadata_notes import NotedMetadata
 from recovery.restore import RestoredLog, RestoreJob, restore_logs
@@ -46,7 +46,7 @@ class Surroundings(Protocol):
 
 def check_recovery(world: Surroundings, directory: Path, *, is_settled: bool) -> None:
     """Recover all logs of topics that are there, into `directory`."""
-    inventory = _inventory(world)
+    inventory = inventory_of(world)
     for log in world.living_logs():
         restored = _restored(world, inventory, log, directory / f"recovered-{log.partition.partition}")
         if restored is not None:
@@ -56,14 +56,16 @@ def check_recovery(world: Surroundings, directory: Path, *, is_settled: bool) ->
                 _check_whole(world, log, found, restored)
 
 
-def _inventory(world: Surroundings) -> Inventory:
+def inventory_of(world: Surroundings) -> Inventory:
+    """What the topic and the stores tell now."""
     noted = NotedMetadata()
     archived = ArchiveStore()
     world.topic.tell(noted.store, archived, 0, len(world.topic.records))
     return from_metadata(noted, archived, world.storage, world.archive_storage)
 
 
-def _restored(world: Surroundings, inventory: Inventory, log: LedLog, directory: Path) -> RestoredLog | None:
+def planned(world: Surroundings, inventory: Inventory, log: LedLog) -> tuple[LogRuns, LogPlan, PlanRules]:
+    """What of that is the log's."""
     partition = log.partition
     runs = inventory.log_runs(partition)
     retention_ms = world.cluster.retention_ms[partition.topic_id]
@@ -74,10 +76,14 @@ def _restored(world: Surroundings, inventory: Inventory, log: LedLog, directory:
         before_upload=tuple(inventory.before_upload.get(partition, ())),
         released=tuple(inventory.released.get(partition, ())),
     )
-    plan = runs.plan(rules)
+    return runs, runs.plan(rules), rules
+
+
+def _restored(world: Surroundings, inventory: Inventory, log: LedLog, directory: Path) -> RestoredLog | None:
+    runs, plan, rules = planned(world, inventory, log)
     if not plan.extents:
         return None
-    job = RestoreJob(partition, directory.name, directory, runs, plan, LogSettings(), rules)
+    job = RestoreJob(log.partition, directory.name, directory, runs, plan, LogSettings(), rules)
     [restored] = restore_logs([job], RunReader(world.storage, world.archive_storage), threads=1)
     world.hit("recovered")
     return restored

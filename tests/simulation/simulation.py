@@ -26,6 +26,7 @@ from rlm.write_path import group_commit
 from tests.kafka_log.log_writer import BatchKey
 from tests.simulation import agent_events, broker_events, outside_events
 from tests.simulation.archive.archive_plan import is_archived
+from tests.simulation.cut_off_check import ArchivedBatches, CutOffCheck
 from tests.simulation.life_of_objects import RETENTIONS_MS
 from tests.simulation.plan import Event, plan
 from tests.simulation.recovery_check import check_recovery
@@ -49,6 +50,14 @@ DO: dict[str, Callable[[World, int], Awaitable[None] | None]] = {
 
 class Simulation(World):
     """One run."""
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        super().__init__(seed, directory)
+        self.cut_off = CutOffCheck(self)
+
+    def batches_archived(self) -> ArchivedBatches:
+        """What each archive object holds that is there."""
+        return {}
 
     # The run.
 
@@ -81,6 +90,7 @@ class Simulation(World):
             if (defect := life.defect()) is not None:
                 raise AssertionError(f"the care of objects has ended: {defect!r}") from defect
         self.invariants.check_all()
+        self.cut_off.look()
 
     # The end.
 
@@ -134,8 +144,14 @@ class Simulation(World):
 
     def check_recovery(self, name: str, *, is_settled: bool) -> None:
         """Of all logs, as the topic and the store tell now."""
+        with self.unfailing():
+            check_recovery(self, self.directory / name, is_settled=is_settled)
+
+    @contextmanager
+    def unfailing(self) -> Iterator[None]:
+        """No store fails meanwhile."""
         before, self.storage.never_fails = self.storage.never_fails, True
-        check_recovery(self, self.directory / name, is_settled=is_settled)
+        yield
         self.storage.never_fails = before
 
     async def all_gone(self) -> None:

@@ -1,7 +1,8 @@
 """Runs of the write path in which topics are archived: combined segments go once the archive has what is theirs."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from metadata_topic.records.publishable import Publishable
@@ -16,6 +17,7 @@ from tests.simulation.archive import archive_events
 from tests.simulation.archive.agent_archive import AgentArchive, ArchiveKnowledge
 from tests.simulation.archive.archive_invariants import ArchiveInvariants
 from tests.simulation.archive.seeded_archive_storage import SeededArchiveStorage
+from tests.simulation.cut_off_check import ArchivedBatches
 from tests.simulation.life_of_objects import LifeOfObjects
 from tests.simulation.metadata_topic_model import TopicRecord
 from tests.simulation.replicas.replica_storage import ReplicaStorage
@@ -56,6 +58,9 @@ class ArchivedSimulation(Simulation):
         super().make_topic(leader)
         for log in self.living_logs():
             log.is_archived = True
+
+    def batches_archived(self) -> ArchivedBatches:
+        return {object_id: self.archived.batches_in[object_id] for object_id in self.archive.objects}
 
     # What agents find.
 
@@ -152,7 +157,9 @@ class ArchivedSimulation(Simulation):
         }
         return [str(named) for named in self.archive.objects if named.writer_id[:2] in known]
 
-    def check_recovery(self, name: str, *, is_settled: bool) -> None:
+    @contextmanager
+    def unfailing(self) -> Iterator[None]:
         before, self.archive.never_fails = self.archive.never_fails, True
-        super().check_recovery(name, is_settled=is_settled)
+        with super().unfailing():
+            yield
         self.archive.never_fails = before

@@ -1,0 +1,55 @@
+"""The simulation finds what would bring back records that an election cut off."""
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from recovery import inventory
+from recovery.log_plan import EpochStart, LogRuns, StoredRun
+from tests.simulation.planted_bugs import Plant, find
+
+_BEHIND_ALL = 2**63
+
+
+def ignore_what_was_declared_dead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(inventory, "_named_dead", lambda _segment_id, _dead: lambda _entry: None)
+    patch.setattr(inventory, "_end_epochs", lambda _inventory, _ends, _unpublished: None)
+
+
+def let_no_epoch_end_where_the_next_one_begins(patch: pytest.MonkeyPatch) -> None:
+    def endless(self: LogRuns) -> Iterator[tuple[EpochStart, int]]:
+        return ((epoch, _BEHIND_ALL) for epoch in self.lineage)
+
+    patch.setattr(LogRuns, "_epoch_ranges", endless)
+
+
+def prefer_the_older_epoch_at_the_same_offsets(patch: pytest.MonkeyPatch) -> None:
+    make = LogRuns.__init__
+
+    def older(
+        self: LogRuns, runs: Iterable[StoredRun], lost: Iterable[StoredRun] = (), known: Iterable[EpochStart] = ()
+    ) -> None:
+        found, reached = list(runs), dict[int, int]()
+        for run in found:
+            reached[run.leader_epoch] = max(reached.get(run.leader_epoch, -1), run.living_last_offset)
+        kept = [
+            run
+            for run in found
+            if all(run.first_offset > last for epoch, last in reached.items() if epoch < run.leader_epoch)
+        ]
+        make(self, kept, lost, known)
+
+    patch.setattr(LogRuns, "__init__", older)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "plant",
+    [
+        ignore_what_was_declared_dead,
+        let_no_epoch_end_where_the_next_one_begins,
+        prefer_the_older_epoch_at_the_same_offsets,
+    ],
+)
+def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant) -> None:
+    find(monkeypatch, plant, "would be recovered, and were cut off")
