@@ -20,6 +20,7 @@ from unittest.mock import patch
 import structlog
 
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.records.states import FINISHED
 from plugin import entry_column_batches, entry_columns
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path import group_commit
@@ -111,12 +112,11 @@ class Simulation(World):
             await agent.crash(self.random("crash"))
             agent.publication.die(0)
         known = dict(self.incarnations)
+        finished = [segment_id for segment_id, state in self.objects.states.items() if state is FINISHED]
+        stored = {held for segment_id in finished for held in self._held(segment_id)}
         await self._all_stored()
         await asyncio.sleep(10)
         self.look()
-        stored = {
-            held for put in self.storage.puts if put.incarnation <= known[put.broker_id] for held in self._held(put)
-        }
         later = (put for put in self.storage.puts if put.incarnation > known[put.broker_id])
         again = [put for put in later if any(self._is_wanted(held, stored) for held in self._held(put))]
         assert not again, f"{len(again)} objects are uploaded once more"
