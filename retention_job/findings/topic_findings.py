@@ -61,7 +61,7 @@ def _archived_without_upload(topic: Topic) -> list[_Contradiction]:
     if not topic.settings.archive or topic.settings.enable:
         return []
     detail = "remote.wal.archive.enable is true and remote.wal.storage.enable is not: there is nothing to archive"
-    return [(detail, f"remote-wal topics set {topic.name} --archive off")]
+    return [(detail, f"remote-wal topics disable {topic.name}")]
 
 
 _CONTRADICTIONS: Final[tuple[Callable[[Topic], list[_Contradiction]], ...]] = (

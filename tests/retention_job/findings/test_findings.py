@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from metadata_topic.records.archive_records import UnknownArchiveRecord
 from metadata_topic.records.records import UnknownRecord
+from retention_job.findings.object_rules import object_findings
 from retention_job.run import RunResult, RunSettings, run
 from retention_job.schemas import ENTRIES, FINDINGS, QUARANTINE, SEGMENTS
 from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, Sources
@@ -163,6 +164,17 @@ def test_tables_have_the_columns_that_are_documented(halves: ReadInHalves) -> No
     assert row is not None
     assert (row.severity, row.size_bytes) == ("critical", 901)
     assert "901 bytes, its metadata says 900" in row.detail
+
+
+def test_what_may_wait_for_a_replica_is_not_kept_too_long(halves: ReadInHalves) -> None:
+    """A replica of a topic that is kept for a week is behind."""
+    history = halves.second.history
+    topics = tuple(replace(topic, has_lagging_replica=topic.name == "kept") for topic in history.cluster.topics)
+    lagging = replace(history, cluster=replace(history.cluster, topics=topics))
+    expired = "kind = 'expired_not_deleted'"
+    waiting_ms = [row.age_ms for row in object_findings(lagging, NOW_MS, TIMES).filter(expired).collect()]
+    assert len(waiting_ms) < halves.second.findings.filter(expired).count()
+    assert all(age_ms > 7 * DAY_MS for age_ms in waiting_ms)
 
 
 def test_nothing_is_handed_over_unless_asked_for(halves: ReadInHalves) -> None:
