@@ -1,13 +1,17 @@
 """Switches topics on, as `remote-wal topics enable` does."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from metadata_topic.settings.settings_topic import SettingsWriter
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+from metadata_topic.settings.wal_retention import AS_LOCAL
 from metadata_topic.topic.client_config import KafkaClientConfig
 
 LINKED = TopicSettings(enable=True, link_policy=LinkPolicy.ALWAYS)
 """Links for every byte."""
+LINKED_AND_KEPT = replace(LINKED, wal_retention_ms=AS_LOCAL)
+"""And all of the log in objects, for as long as brokers keep it."""
 
 
 def set_topics(bootstrap_servers: str, topics: Iterable[str], settings: TopicSettings | None = None) -> None:

@@ -4,6 +4,7 @@ import typer
 
 from local_cluster.child_processes import ends_what_it_started
 from perf.catchup import catchup
+from perf.cost import cost
 from perf.expiration import expiration
 from perf.idle import idle
 from perf.ladder import ladder
@@ -16,7 +17,7 @@ from tests.retention_job.recorded.measurement import report
 from tests.soak.command import soak
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
-for command in (ladder, versions, catchup, idle, metadata, report, reassign, rebuild, expiration, restart, soak):
+for command in (ladder, versions, cost, catchup, idle, metadata, report, reassign, rebuild, expiration, restart, soak):
     app.command()(command)
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ from typing import Final
 
 from agent.settings import AgentSettings
 from agent.write_path import log_manager_limits
-from perf.cost_counts import Counts
-from perf.cost_world import Assigned, CostWorld, Load
+from perf.cost_counts import FOLLOWERS, Counts
+from perf.cost_load import Assigned, Load
+from perf.cost_world import CostWorld
 from plugin.prices import BYTES_PER_GB, Prices
 from rlm.write_path.link_costs import LinkCosts
 from rlm.write_path.link_policy import CostLimits, LinkDecider
@@ -49,25 +50,27 @@ class Priced:
         """Beside stock Kafka."""
         return self.usd_gb / self.stock_usd_gb
 
-    def row(self) -> dict[str, float | str | bool]:
-        """For programs."""
+    def numbers(self) -> dict[str, float]:
+        """What was counted, by the second or the gigabyte."""
         counts, gb = self.counts, self.counts.produced_bytes / BYTES_PER_GB
         return {
-            "bytes_per_s": self.case.rate,
-            "shape": self.case.shape,
-            "acks_all": self.case.acks_all,
             "produced_bytes_per_s": counts.produced_bytes / counts.seconds,
             "objects_per_s": counts.puts / counts.seconds,
             "puts_per_gb": counts.puts / gb,
             "gets_per_gb": counts.gets / gb,
             "uploaded_share": counts.uploaded_bytes / counts.produced_bytes,
             "linked_share": counts.linked_bytes / max(counts.linked_bytes + counts.inline_bytes, 1),
-            "retrieved_share": counts.retrieved_bytes / counts.produced_bytes / 2,
+            "retrieved_share": counts.retrieved_bytes / counts.produced_bytes / FOLLOWERS,
             "metadata_bytes_per_gb": counts.metadata_bytes / gb,
             "usd_gb": self.usd_gb,
             "stock_usd_gb": self.stock_usd_gb,
             "ratio": self.ratio,
         }
+
+    def row(self) -> dict[str, float | str | bool]:
+        """For programs."""
+        case = self.case
+        return {"bytes_per_s": case.rate, "shape": case.shape, "acks_all": case.acks_all, **self.numbers()}
 
 
 def cases(rates: Iterable[float] = RATES) -> Iterator[Case]:

@@ -14,25 +14,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from kafka_log.record_batch import BatchSpan
-from kafka_log.topic_partition import TopicId, TopicIdPartition
-from metadata_topic.records.offset_ranges import OffsetRange
-from metadata_topic.settings.topic_settings import LinkPolicy
+from kafka_log.topic_partition import TopicIdPartition
 from perf.cost_counts import Counts, MetadataVolume
+from perf.cost_load import FOLLOWER_IDS, Assigned, Load, ProducedLog, ProducedTask
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.actions import Action, DeclareNotWanted, TellLeftOut, TellStored, Upload
-from rlm.write_path.assignment import Assignment
 from rlm.write_path.group_commit import Gather, UploadNow, Wait
 from rlm.write_path.led_partition import LedPartition
 from rlm.write_path.link_policy import LinkDecider, LinkMode
 from rlm.write_path.log_manager_limits import LogManagerLimits
-from rlm.write_path.log_task import LogTask, TaskOutcome
-from rlm.write_path.segment_queue import MetaQueueItem
 from rlm.write_path.uploaded_segment import UploadedSegment
 from rlm.write_path.write_path_core import WritePathCore
 
@@ -40,94 +34,10 @@ PUT_S: Final = 0.010
 GET_S: Final = 0.005
 ROUND_TRIP_S: Final = 0.0015
 """Between two zones, with the brokers' part of a fetch."""
-_FOLLOWERS: Final = (2, 3)
 _RESPONSE_BYTES: Final = 10 * 1024 * 1024
 """replica.fetch.response.max.bytes."""
 _LOOK_S: Final = 0.002
 """As `AppendWatcher.pause` looks for appends while it gathers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What is produced to one broker."""
-
-    bytes_per_s: float
-    """On the whole."""
-    burst_s: float = 0.0
-    """For how long of each period; 0: steadily."""
-    period_s: float = 0.0
-    acks_all: bool = False
-    """Whether each producer waits for the followers before its next batch."""
-    partitions: int = 12
-
-    @property
-    def peak_bytes_per_s(self) -> float:
-        """While something is produced."""
-        return self.bytes_per_s * (self.period_s / self.burst_s if self.burst_s else 1.0)
-
-    @property
-    def batch_bytes(self) -> int:
-        """What producers bring in 5 ms, from 1 KB to a default batch; 128 KB where they wait for each."""
-        return int(min(max(self.peak_bytes_per_s * 0.005, 1000), 128_000 if self.acks_all else 16_000))
-
-    @property
-    def producers(self) -> int:
-        """Those who wait must be so many that the rate is reached with rounds of 40 ms."""
-        return max(6, int(self.peak_bytes_per_s * 0.04 / self.batch_bytes) + 1) if self.acks_all else 6
-
-    def active_from(self, now_s: float) -> float:
-        """The time from now on at which something may be produced."""
-        if not self.burst_s or now_s % self.period_s < self.burst_s:
-            return now_s
-        return (now_s // self.period_s + 1) * self.period_s
-
-
-class _Log:
-    """One partition: batches of one size, so an offset says where its bytes are. One record in each batch."""
-
-    def __init__(self, number: int, batch_bytes: int) -> None:
-        self.partition = TopicIdPartition(TopicId(b"c" * 16), number)
-        self.batch_bytes = batch_bytes
-        self.end = 0
-        self.object_of: dict[int, int] = {}
-        """Offset to the sequence of the object that holds it."""
-        self.high_watermark_waits: list[tuple[int, Callable[[], None]]] = []
-
-    def spans(self, begin: int, end: int) -> tuple[BatchSpan, ...]:
-        size = self.batch_bytes
-        return tuple(BatchSpan(at, at, 0, 0, size * (at - begin), size * (at - begin + 1)) for at in range(begin, end))
-
-
-class _Task:
-    """A LogTask on it."""
-
-    def __init__(self, log: _Log, content: memoryview) -> None:
-        self._log = log
-        self._content = content
-        self.topic_id_partition, self.directory = log.partition, Path(f"c-{log.partition.partition}")
-        self.next_offset = 0
-        self.missing: tuple[OffsetRange, ...] = ()
-
-    def run(self, max_bytes: int, seen_s: float, now_s: float) -> TaskOutcome:
-        log, begin = self._log, self.next_offset
-        end = min(log.end, begin + max(max_bytes // log.batch_bytes, 1))
-        self.next_offset, size = end, (end - begin) * log.batch_bytes
-        items = (
-            (MetaQueueItem(log.partition, log.spans(begin, end), self._content[:size], seen_s, now_s),) if size else ()
-        )
-        return TaskOutcome(items, size, end, self.unread_bytes(), None, (), deleted=False)
-
-    run_cached = run
-
-    def unread_bytes(self) -> int:
-        return (self._log.end - self.next_offset) * self._log.batch_bytes
-
-    def also_read(self, ranges: object) -> None: ...
-
-    def pass_over(self, offset: int) -> LogTask | None:
-        return None
-
-    def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -148,7 +58,7 @@ class _Follower:
 class CostWorld:
     """One broker's agent for one load."""
 
-    def __init__(self, load: Load, limits: LogManagerLimits, decider: LinkDecider, assigned: "Assigned") -> None:
+    def __init__(self, load: Load, limits: LogManagerLimits, decider: LinkDecider, assigned: Assigned) -> None:
         self._load, self._limits = load, limits
         self.counts = Counts()
         self._metadata = MetadataVolume()
@@ -157,14 +67,14 @@ class CostWorld:
         self._tickets = count()
         self._random = np.random.default_rng(17)
         self._core = WritePathCore(limits, decider)
-        self._logs = [_Log(number, load.batch_bytes) for number in range(load.partitions)]
+        self._logs = [ProducedLog(number, load.batch_bytes) for number in range(load.partitions)]
         content = memoryview(bytes(2 * max(limits.read_bytes, limits.commit.upload_bytes) + load.batch_bytes))
         self._do(self._core.assigned([assigned.to(log.partition) for log in self._logs]))
         while self._core.has_to_take_on:
             for assignment in self._core.to_take_on():
                 log = self._logs[assignment.topic_id_partition.partition]
-                self._do(self._core.taken_on(assignment, _Task(log, content)))
-        self._followers = [_Follower(one, dict.fromkeys(range(load.partitions), 0)) for one in _FOLLOWERS]
+                self._do(self._core.taken_on(assignment, ProducedTask(log, content)))
+        self._followers = [_Follower(one, dict.fromkeys(range(load.partitions), 0)) for one in FOLLOWER_IDS]
         self._waiting: list[_Follower] = []
         self._untold: dict[TopicIdPartition, None] = {}
         """Appended to while the loop gathers."""
@@ -321,7 +231,7 @@ class CostWorld:
         )
         self._take()
         pacing = self._core.pacing
-        pacing.commit.appended_meanwhile(any(led.task.unread_bytes() for led in pacing.appended()))
+        pacing.stored(upload, sum(led.task.unread_bytes() for led in pacing.appended()), self._now_s)
         self._go_on()
 
     def _do(self, actions: Sequence[Action]) -> None:
@@ -480,25 +390,3 @@ class CostWorld:
         self.counts.inline_bytes += self._size_of(follower)
         follower.offsets.update(follower.fields)
         self._at(self._now_s + ROUND_TRIP_S, lambda: self._fetch(follower))
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """How the load's partitions are to travel and to be kept."""
-
-    policy: LinkPolicy = LinkPolicy.COST
-    is_kept: bool = False
-    object_life_s: float = 3600.0
-
-    def to(self, partition: TopicIdPartition) -> Assignment:
-        return Assignment(
-            partition,
-            "load",
-            Path(f"load-{partition.partition}"),
-            self.policy,
-            20,
-            False,
-            frozenset(_FOLLOWERS),
-            self.is_kept,
-            self.object_life_s,
-        )

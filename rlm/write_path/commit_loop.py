@@ -144,10 +144,11 @@ class CommitLoop:
             # Followers wait for it, so all else comes after.
             self._effects.carry_out(self._core.upload_stored(upload, segment, now_s))
             self._effects.watcher.take(self.append_seen)
-            self._core.pacing.commit.appended_meanwhile(self._has_unread())
+            self._core.pacing.stored(upload, self._unread_bytes(), now_s)
         self._wake.set()
 
-    def _has_unread(self) -> bool:
-        """Whether what was told of was not read meanwhile: the kernel's word of an append may come after its bytes."""
+    def _unread_bytes(self) -> int:
+        """What was told of and is not read: the kernel's word of an append may come after its bytes."""
         reader = self._effects.reader
-        return any(reader.is_running(led.task) or led.task.unread_bytes() for led in self._core.pacing.appended())
+        led = [led for led in self._core.pacing.appended() if not reader.is_running(led.task)]
+        return sum(one.task.unread_bytes() for one in led)

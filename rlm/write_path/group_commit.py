@@ -5,7 +5,8 @@ who wait for it later. So, as in a database's group commit, what is appended whi
 long is waited for company depends on who waits:
 
 - Nobody wants links now (small loads, by cost): one archive interval from start to start, as objects cost requests.
-- Links are wanted because they pay: one interval from start to start, as smaller objects would not pay.
+- Links are wanted because they pay: one interval from start to start, as smaller objects would not pay. Where nobody
+  waits, until an object's requests cost little beside its bytes, but 100 ms at most.
 - Links are wanted whatever they cost: at once while nothing is in flight, so that a lone record waits for nothing;
   otherwise one interval after the last start, so that what arrives meanwhile shares an object.
 - While much is appended (bulk) by producers that wait: when the last object has reached the followers and those who
@@ -49,6 +50,12 @@ in an object, 0.68 with 210 KB and 0.52 with 420 KB (docs/performance.md). The K
 STRETCH_MAX: Final = 2.0
 """Intervals between two starts of a bulk at most, so company costs one interval of latency. The number by judgement; to
 wait longer for larger objects took 8 % less CPU and 5 ms more to the high watermark, and was left out."""
+PAYING_STRETCH_S: Final = 0.1
+"""Seconds between two starts at most where links are wanted as they pay and no producer waits: by so much records come
+later to consumers, for objects that are up to four times as large as by default."""
+PAYING_WAIT_MIN: Final = 0.2
+"""Share of an interval that links are held back at least when they begin to pay, so that the first object does. By
+judgement."""
 QUIET_S: Final = 0.004
 """Seconds: so long without an append is a silence. It must be longer than the gaps within a round, which a busy machine
 draws out; of a warm round of 25 ms, 11 pass until all six producers have appended anew. By judgement."""
@@ -57,6 +64,12 @@ WEIGHT: Final = 1 / 4
 judgement; three uploads turn the verdict on producers."""
 DISTURBED_MOST: Final = 0.5
 """Share of uploads during which something was appended: from it on, producers are taken not to wait. The plain half."""
+UNMOVED: Final = 0.8
+"""Share of what is appended usually: from it on during uploads, nobody is taken to wait. Those who wait for an upload
+append nothing meanwhile, so a fifth of the load's producers may, or all of them for a fifth of their time. By
+judgement."""
+MEANWHILE_WEIGHT: Final = 1 / 16
+"""As WEIGHT, for that share: an upload takes a few batches' time, so it takes many to tell."""
 WHOLE: Final = 0.99
 """Share of a round that is taken for all of it, as batches differ a little in size. By judgement. To start at a whole
 round and to gather fetches as below made 4 to 39 % more throughput of acks=all together (docs/performance.md)."""
@@ -95,7 +108,10 @@ class Urgency(IntEnum):
     ARCHIVE = 0
     """Nobody waits for its links."""
     PAYING_LINKS = 1
-    LINKS = 2
+    """Where links are cheaper, and as cheap as can be."""
+    BOUNDED_LINKS = 2
+    """Where they are cheaper, and come soon."""
+    LINKS = 3
     """Followers wait for its links, whatever they cost."""
 
 
@@ -113,6 +129,10 @@ class Load:
     """What an upload interval brings at the rate of late."""
     urgency: Urgency
     """How the upload is wanted. Without a meaning while nothing is queued or due."""
+    paying_bytes: float = 0.0
+    """From this size on an object pays."""
+    full_bytes: float = math.inf
+    """From this size on a larger one would hardly be cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +193,14 @@ class GroupCommit:
         self._in_flight_s: list[float] = []
         """When the uploads under way were started."""
         self._last_start_s = self._retry_at_s = -math.inf
+        self._paying_since_s: float | None = None
+        """When links began to be wanted as they pay; None: they are not."""
         self._back_off_s = 0.0
         """After the last failure; 0 when an upload was stored since."""
         self._share_disturbed = 0.0
+        self._meanwhile_bytes = self._usual_bytes = 0.0
+        """What was appended during the last uploads, and what is in as much time on the average; newer ones count
+        more."""
         self._round = RoundSize()
         self._unread_bytes: dict[TopicIdPartition, int] = {}
 
@@ -184,6 +209,7 @@ class GroupCommit:
     def next_step(self, load: Load, now_s: float) -> Step:
         """What to do now."""
         is_bulk = load.expected_bytes >= BULK_BYTES and not self._back_off_s
+        self._note_paying(load, now_s)
         has_work = load.queued_bytes or load.due_s <= now_s
         delay_s = (self._start_s(load, is_bulk) if has_work else load.due_s) - now_s
         if delay_s <= 0:
@@ -194,6 +220,17 @@ class GroupCommit:
             return Gather(delay_s, QUIET_S if self.producers_wait else math.inf)
         return Wait(delay_s)
 
+    def _note_paying(self, load: Load, now_s: float) -> None:
+        if load.urgency not in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS):
+            self._paying_since_s = None
+        elif self._paying_since_s is None:
+            self._paying_since_s = now_s
+
+    @property
+    def paying_interval_s(self) -> float:
+        """From one start to the next at most, while links are wanted as they pay and little is appended."""
+        return max(PAYING_STRETCH_S, self._limits.interval_s) if self.nobody_waits else self._limits.interval_s
+
     def is_round(self, queued_bytes: int) -> bool:
         """Whether these, with what was not read yet, are what all who wait append between two uploads."""
         size_bytes = queued_bytes + sum(self._unread_bytes.values())
@@ -203,6 +240,11 @@ class GroupCommit:
     def producers_wait(self) -> bool:
         """Whether most of the last uploads met a silence that lasted until they were stored."""
         return self._share_disturbed < DISTURBED_MOST
+
+    @property
+    def nobody_waits(self) -> bool:
+        """Whether as much was appended during the last uploads as at any other time."""
+        return not self.producers_wait and self._meanwhile_bytes >= UNMOVED * self._usual_bytes
 
     @property
     def is_full(self) -> bool:
@@ -230,11 +272,25 @@ class GroupCommit:
         at_once = load.urgency is Urgency.LINKS and not self._in_flight_s and not is_bulk
         if at_once or load.queued_bytes >= self._limits.upload_bytes:
             return earliest_s
-        interval_s = self._limits.archive_interval_s if load.urgency is Urgency.ARCHIVE else self._limits.interval_s
-        if is_bulk and load.urgency is not Urgency.ARCHIVE:
+        start_s = self._last_start_s + self._interval_s(load, is_bulk)
+        if self._paying_since_s is not None:
+            # Twice the time in which the rate brings what pays, as it is not known well yet.
+            share = min(max(2 * load.paying_bytes / max(load.expected_bytes, 1.0), PAYING_WAIT_MIN), 1.0)
+            start_s = max(start_s, self._paying_since_s + share * self._limits.interval_s)
+        return max(start_s, earliest_s)
+
+    def _interval_s(self, load: Load, is_bulk: bool) -> float:
+        """From one start to the next."""
+        if load.urgency is Urgency.ARCHIVE:
+            return self._limits.archive_interval_s
+        interval_s = self._limits.interval_s
+        if load.urgency is Urgency.PAYING_LINKS and self.nobody_waits:
+            full_s = load.full_bytes / max(load.expected_bytes, 1.0) * interval_s
+            return min(max(full_s, interval_s), self.paying_interval_s)
+        if is_bulk:
             full = STRETCH_MAX if self.producers_wait else BULK_OBJECT_BYTES / load.expected_bytes
             interval_s *= min(max(full, 1.0), STRETCH_MAX)
-        return max(self._last_start_s + interval_s, earliest_s)
+        return interval_s
 
     # What happened.
 
@@ -262,9 +318,13 @@ class GroupCommit:
         self._in_flight_s.remove(started_s)
         self._back_off_s, self._retry_at_s = 0.0, -math.inf
 
-    def appended_meanwhile(self, appended: bool) -> None:
-        """An upload is stored; whether anything was appended since it began."""
-        self._share_disturbed += WEIGHT * (appended - self._share_disturbed)
+    def appended_meanwhile(self, appended_bytes: int, usual_bytes: float | None) -> None:
+        """An upload is stored; how much was appended since it began, and how much is in such a time, if known."""
+        self._share_disturbed += WEIGHT * ((appended_bytes > 0) - self._share_disturbed)
+        if usual_bytes is None:
+            return
+        self._meanwhile_bytes += MEANWHILE_WEIGHT * (appended_bytes - self._meanwhile_bytes)
+        self._usual_bytes += MEANWHILE_WEIGHT * (usual_bytes - self._usual_bytes)
 
     def failed(self, started_s: float, now_s: float) -> None:
         """The upload that began then failed for good; its items will be uploaded again."""

@@ -70,6 +70,10 @@ class CostLimits:
     """How often objects are uploaded while linking."""
     hold_s: float = 0.2
     """For how long links stay in use after the last reason for them, so that the mode does not flap."""
+    pause_s: float = 0.2
+    """For how long they are not tried anew after what had come did not pay; doubled by each such trial in a row, as
+    followers wait for links in it in vain."""
+    pause_max_s: float = 3.2
     time_constant_s: float = 0.1
     """Rates are averaged over so long. The bytes of a load that begins go inline for about as long."""
 
@@ -89,7 +93,10 @@ class LinkDecider:
         """Of an object, of late."""
         self._appended = RateMeter(limits.time_constant_s)
         self._fetched: defaultdict[int, RateMeter] = defaultdict(lambda: RateMeter(limits.time_constant_s))
-        self._hold_until_s = -math.inf
+        self._hold_until_s = self._again_s = -math.inf
+        self._pause_s = limits.pause_s
+        self.interval_s = limits.upload_interval_s
+        """From one upload to the next, as it would be now."""
         self._upload_s = 0.0
         self.is_off: Callable[[], bool] = lambda: False
         """Whether nothing may be linked now, whatever the policies say."""
@@ -163,12 +170,27 @@ class LinkDecider:
             if self.mode_of(wanted, 0, now_s) is LinkMode.LINK:
                 if wanted.link_policy is LinkPolicy.ALWAYS:
                     return Urgency.LINKS
-                urgency = Urgency.PAYING_LINKS
+                is_bounded = wanted.link_policy is LinkPolicy.LATENCY
+                urgency = max(urgency, Urgency.BOUNDED_LINKS if is_bounded else Urgency.PAYING_LINKS)
         return urgency
+
+    def did_not_pay(self, now_s: float) -> None:
+        """What an interval brought for links was less than pays: bytes go inline for a while."""
+        self._hold_until_s, self._again_s = -math.inf, now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, self._limits.pause_max_s)
+
+    def paid(self) -> None:
+        """It was enough."""
+        self._pause_s = self._limits.pause_s
 
     def expected_bytes(self, now_s: float) -> float:
         """What an upload interval brings at the rate of late."""
         return self._appended.bytes_per_second(now_s) * self._limits.upload_interval_s
+
+    @property
+    def full_object_bytes(self) -> float:
+        """From this size on, what an object costs beside its bytes is a small part of what these cost."""
+        return math.inf if self._outlook is None else self._outlook.full_object_bytes(self._entries)
 
     def pays(self, size: int) -> bool:
         """Whether an object of this size is cheaper than its bytes inline."""
@@ -176,4 +198,4 @@ class LinkDecider:
 
     def _object_pays(self, pending_bytes: int, now_s: float) -> bool:
         rate = max(meter.bytes_per_second(now_s) for meter in (self._appended, *self._fetched.values()))
-        return self.pays(max(pending_bytes, int(rate * self._limits.upload_interval_s)))
+        return now_s >= self._again_s and self.pays(max(pending_bytes, int(rate * self.interval_s)))

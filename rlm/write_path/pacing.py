@@ -12,7 +12,7 @@ from typing import Final
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import NO_END
 from rlm.write_path.actions import PassOver, Read, Reads, Upload
-from rlm.write_path.group_commit import GroupCommit, Load, Step, Urgency
+from rlm.write_path.group_commit import GATHER_RECENT_S, GroupCommit, Load, Step, Urgency
 from rlm.write_path.led_partition import LedPartition
 from rlm.write_path.link_policy import LinkDecider, LinkMode
 from rlm.write_path.log_manager_limits import LogManagerLimits
@@ -45,6 +45,10 @@ class Pacing:
         self._appended: dict[TopicIdPartition, None] = {}
         """Appends were told of that were not read; in that order, so that a run can be repeated."""
         self.hurried: set[TopicIdPartition] = set()
+        self.read_bytes = 0
+        """Of all logs, since the start."""
+        self._started_s = -math.inf
+        """When the last upload began."""
 
     def forget(self, partition: TopicIdPartition) -> None:
         """The partition is not led here any more."""
@@ -129,9 +133,18 @@ class Pacing:
         if due_s is None or self._queue.is_full:
             due_s = math.inf
         has_work = len(self._queue) or due_s <= now_s  # to ask for the urgency without any would keep links in use
+        self._decider.interval_s = self.commit.paying_interval_s
         urgency = self._urgency(now_s) if has_work else Urgency.ARCHIVE
-        expected_bytes = self._decider.expected_bytes(now_s)
-        load = Load(self._queue.size_bytes, due_s, bool(self._appended), expected_bytes, urgency)
+        expected_bytes, full_bytes = self._decider.expected_bytes(now_s), self._decider.full_object_bytes
+        load = Load(
+            self._queue.size_bytes,
+            due_s,
+            bool(self._appended),
+            expected_bytes,
+            urgency,
+            self._decider.break_even_bytes,
+            full_bytes,
+        )
         return self.commit.next_step(load, now_s)
 
     def round_is_gathered(self) -> bool:
@@ -141,6 +154,15 @@ class Pacing:
     def gathered_pays(self, now_s: float) -> bool:
         """Whether what was gathered and read is to be uploaded before its time."""
         return self._urgency(now_s) is Urgency.LINKS or self._decider.pays(self._queue.size_bytes)
+
+    def judge(self, now_s: float) -> None:
+        """What the interval has brought is read: if it does not pay, links by cost end here."""
+        if not len(self._queue) or self._urgency(now_s) not in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS):
+            return
+        if self._decider.pays(self._queue.size_bytes):
+            self._decider.paid()
+        else:
+            self._decider.did_not_pay(now_s)
 
     def reads(self, now_s: float) -> Reads | None:
         """The logs that are due, as far as there is room for what they hold; None: nothing is to be read."""
@@ -173,8 +195,17 @@ class Pacing:
 
     def _upload(self, now_s: float) -> Upload:
         items = self._queue.drain(self._limits.commit.upload_bytes)
-        self.commit.started(now_s, sum(len(item.records) for item in items))
-        return Upload(items, now_s)
+        size_bytes = sum(len(item.records) for item in items)
+        since_s, self._started_s = now_s - self._started_s, now_s
+        self.commit.started(now_s, size_bytes)
+        is_recent = 0 < since_s <= GATHER_RECENT_S
+        return Upload(items, now_s, size_bytes / since_s if is_recent else None, self.read_bytes)
+
+    def stored(self, upload: Upload, unread_bytes: int, now_s: float) -> None:
+        """The upload is stored, and so much of what was told of was not read yet."""
+        appended_bytes = self.read_bytes - upload.read_bytes + unread_bytes
+        rate = upload.bytes_per_s
+        self.commit.appended_meanwhile(appended_bytes, None if rate is None else rate * (now_s - upload.started_s))
 
     def _urgency(self, now_s: float) -> Urgency:
         """How the upload of what is queued and appended is wanted."""

@@ -176,6 +176,7 @@ class WritePathCore:
             actions.append(self._truncated(led, outcome.truncated_at))
             if led.passed_over is not None and led.passed_over.left:
                 return [*actions, *self.void(partition)]
+        self.pacing.read_bytes += outcome.read_bytes
         if outcome.gaps:
             actions.append(DeclareGaps(led.assignment, outcome.gaps))
         outcome = self._without_unwanted(led, outcome, now_s)
@@ -221,7 +222,8 @@ class WritePathCore:
         return (DeclareNotWanted(led.assignment, ranges),) if ranges else ()
 
     def let_go(self, now_s: float) -> Sequence[Action]:
-        """Take out of the queue what links do not pay for any more, and nobody else wants."""
+        """Before an upload: take out of the queue what links do not pay for, and nobody else wants."""
+        self.pacing.judge(now_s)
         taken = self.queue.take_out(lambda item: self._is_unwanted(item, now_s))
         if not taken:
             return ()

@@ -21,7 +21,7 @@ from local_cluster.object_store_front import ObjectStoreFront
 from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.replica_comparison import compare_replicas
-from local_cluster.topic_switch import LINKED, set_topics
+from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
@@ -171,7 +171,7 @@ def _expect_about(missed_bytes: int, counters: AgentCounters, name: str, **label
 
 
 def _archive_topic(life: Script) -> None:
-    archived = dataclasses.replace(LINKED, archive=True)
+    archived = dataclasses.replace(LINKED_AND_KEPT, archive=True)
     set_topics(life.cluster.bootstrap_servers, [life.topic], archived)
 
 

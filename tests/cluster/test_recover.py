@@ -20,6 +20,8 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.replica_comparison import compare_replicas
 from local_cluster.topic_switch import set_topics
+from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.wal_retention import AS_LOCAL
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.consumer import RemoteWalMetadataConsumer
@@ -310,7 +312,7 @@ def _expect_no_start_on_a_half_made_directory(cluster: LocalCluster, broker_id: 
 
 def _make_topic(cluster: LocalCluster, topic: str, assignment: list[list[int]], config: dict[str, str]) -> None:
     cluster.admin.create_topic(topic, config=config, assignment=assignment)
-    set_topics(cluster.bootstrap_servers, [topic])
+    set_topics(cluster.bootstrap_servers, [topic], TopicSettings(enable=True, wal_retention_ms=AS_LOCAL))
     wait_until(
         lambda: any(_agents_view(cluster, topic, number) for number in cluster.broker_ids), "an agent leads", PATIENCE_S
     )

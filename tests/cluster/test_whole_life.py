@@ -13,7 +13,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from local_cluster.broker_config import BACKEND_PREFIX, AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
-from local_cluster.topic_switch import LINKED, set_topics
+from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -233,7 +233,7 @@ def come_back(life: Script) -> None:
 
 
 def archive_topic(life: Script) -> None:
-    archived = dataclasses.replace(LINKED, archive=True)
+    archived = dataclasses.replace(LINKED_AND_KEPT, archive=True)
     set_topics(life.cluster.bootstrap_servers, [life.topic], archived)
 
 

@@ -37,8 +37,9 @@ LIMITS = LogManagerLimits(
 class Driven:
     """A core, what it leads, and a loop that does at once, or later, what it wants."""
 
-    def __init__(self, **changes: Any) -> None:
-        self.core = WritePathCore(replace(LIMITS, **changes), LinkDecider(CostLimits(10**9, 0.025)))
+    def __init__(self, break_even_bytes: int = 10**9, **changes: Any) -> None:
+        costs = CostLimits(break_even_bytes, 0.025, time_constant_s=1000.0)
+        self.core = WritePathCore(replace(LIMITS, **changes), LinkDecider(costs))
         self.now_s = 1000.0
         self.logs = [PlainLog(number) for number in range(3)]
         self.actions: list[Action] = []

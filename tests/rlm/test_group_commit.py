@@ -11,6 +11,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from rlm.write_path.group_commit import (
     BULK_BYTES,
     BULK_OBJECT_BYTES,
+    PAYING_STRETCH_S,
     QUIET_S,
     CommitLimits,
     Gather,
@@ -49,7 +50,7 @@ def idle_after_an_upload(limits: CommitLimits = LIMITS, size_bytes: int = 0) -> 
 def where_nobody_waits() -> GroupCommit:
     commit = idle_after_an_upload()
     for _ in range(5):
-        commit.appended_meanwhile(True)
+        commit.appended_meanwhile(1, 2.0)
     return commit
 
 
@@ -220,7 +221,7 @@ def test_in_any_time_no_more_is_uploaded_than_the_quota_lets_and_one_object(uplo
 def told(*appended_meanwhile: bool) -> bool:
     commit = GroupCommit(LIMITS)
     for appended in appended_meanwhile:
-        commit.appended_meanwhile(appended)
+        commit.appended_meanwhile(int(appended), 1.0)
     return commit.producers_wait
 
 
@@ -242,12 +243,60 @@ def test_a_load_that_changes_is_recognised_within_a_few_uploads() -> None:
     assert not told(*[False] * 50, *[True] * 3)
 
 
+def paying_where(appended_bytes: int, *, urgency: Urgency = Urgency.PAYING_LINKS, full_bytes: float = 4000) -> float:
+    """From one start to the next, where 1,000 bytes are appended in an interval of 10 ms, and so many of the 500 that
+    are usual during an upload."""
+    commit, limits = GroupCommit(LIMITS), LIMITS
+    load = Load(1, math.inf, False, 1000, urgency, paying_bytes=500, full_bytes=full_bytes)
+    commit.next_step(load, NOW_S - 1)  # links have paid for a while
+    for _ in range(40):
+        commit.appended_meanwhile(appended_bytes, 500)
+    commit.started(NOW_S, 1000)
+    commit.stored(NOW_S)
+    return delay_s(commit.next_step(load, NOW_S)) / limits.interval_s
+
+
+def test_where_nobody_waits_paying_links_wait_until_an_object_is_large_and_for_a_tenth_of_a_second_at_most() -> None:
+    assert paying_where(500) == pytest.approx(4)
+    assert paying_where(450, full_bytes=2500) == pytest.approx(2.5)
+    assert paying_where(500, full_bytes=100_000) == pytest.approx(PAYING_STRETCH_S / LIMITS.interval_s)
+    assert paying_where(500, full_bytes=10) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("appended_bytes", [0, 100, 350])
+def test_where_a_part_of_the_producers_waits_the_interval_stays(appended_bytes: int) -> None:
+    assert paying_where(appended_bytes) == pytest.approx(1)
+
+
+def test_links_within_a_latency_bound_and_whatever_they_cost_are_not_held_up_for_larger_objects() -> None:
+    assert paying_where(500, urgency=Urgency.BOUNDED_LINKS) == pytest.approx(1)
+    assert paying_where(500, urgency=Urgency.LINKS) == 0
+
+
+def test_an_upload_long_after_the_one_before_says_nothing_of_who_waits() -> None:
+    commit = GroupCommit(LIMITS)
+    for _ in range(40):
+        commit.appended_meanwhile(1, 500)
+    assert not commit.nobody_waits
+    commit.appended_meanwhile(10**6, None)
+    assert not commit.nobody_waits
+
+
+def test_the_first_paying_links_wait_for_as_much_as_pays() -> None:
+    for expected_bytes, intervals in ((500, 1.0), (2000, 0.5), (100, 1.0), (50_000, 0.2)):
+        commit = idle_after_an_upload()
+        load = Load(1, math.inf, False, expected_bytes, Urgency.PAYING_LINKS, paying_bytes=500)
+        waited = delay_s(commit.next_step(load, NOW_S + 5)) / LIMITS.interval_s
+        assert waited == pytest.approx(intervals)
+        assert isinstance(commit.next_step(load, NOW_S + 5 + LIMITS.interval_s), UploadNow)
+
+
 def after_rounds_of(size_bytes: int, rounds: int = 5) -> GroupCommit:
     commit = GroupCommit(LIMITS)
     for _ in range(rounds):
         commit.started(NOW_S, size_bytes)
         commit.stored(NOW_S)
-        commit.appended_meanwhile(False)
+        commit.appended_meanwhile(0, 1.0)
     return commit
 
 
@@ -266,7 +315,7 @@ def test_a_round_is_whole_when_as_much_is_queued_and_unread_as_the_last_ones_had
 def test_where_nobody_waits_there_are_no_rounds() -> None:
     commit = after_rounds_of(1000)
     for _ in range(5):
-        commit.appended_meanwhile(True)
+        commit.appended_meanwhile(1, 2.0)
     assert not commit.is_round(5000)
 
 

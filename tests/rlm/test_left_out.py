@@ -17,7 +17,7 @@ class Cost(Driven):
     """One partition by cost, whose objects are for links alone unless it is kept."""
 
     def __init__(self, *, is_kept: bool = False) -> None:
-        super().__init__()
+        super().__init__(break_even_bytes=BATCH_BYTES)
         self.assign(0, policy=LinkPolicy.COST, is_kept=is_kept)
         self.settle()
 
@@ -122,6 +122,29 @@ def test_what_one_follower_has_not_fetched_yet_is_uploaded_for_it() -> None:
     driven.pay()
     driven.settle()
     assert [offset for offset, _ in driven.told] == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_interval_that_does_not_pay_is_in_no_object_and_links_are_left_alone_for_a_while() -> None:
+    driven = Driven(break_even_bytes=2 * BATCH_BYTES)
+    driven.assign(0, policy=LinkPolicy.COST, is_kept=False)
+    driven.settle()
+    led, pacing = driven.core.led[partition(0)], driven.core.pacing
+
+    def pays() -> bool:
+        return pacing.mode_of(led, 10**9, driven.now_s) is LinkMode.LINK
+
+    pauses = []
+    for _ in range(3):
+        assert pays()
+        driven.append(0)
+        driven.settle()
+        begun_s = driven.now_s
+        while not pays():
+            driven.now_s += 0.05
+        pauses.append(driven.now_s - begun_s)
+    assert driven.objects == 0
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > 1.5 * pauses[0]
 
 
 def test_what_was_queued_for_links_is_let_go_when_they_do_not_pay_any_more_and_who_waits_is_told() -> None:

@@ -9,7 +9,7 @@ from typing import Self
 from local_cluster.cluster import LocalCluster
 from local_cluster.ledger import LedgerReport, ProducerPlan, ProducerReport, TransactionPlan
 from local_cluster.ledger_workload import LedgerWorkload
-from local_cluster.topic_switch import LINKED, set_topics
+from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
 from tests.soak.verifiable_clients import VerifiableClients
 
 VERIFIABLE_TOPIC = "soak-verifiable"
@@ -51,7 +51,7 @@ class Load:
         for topic in TOPICS:
             cluster.admin.create_topic(topic, _PARTITIONS, config=config)
         if cluster.files.has_agents:
-            set_topics(cluster.bootstrap_servers, TOPICS, LINKED)
+            set_topics(cluster.bootstrap_servers, TOPICS, LINKED_AND_KEPT)
         self._verifiable = VerifiableClients(cluster, VERIFIABLE_TOPIC, directory)
         self._ledger = LedgerWorkload(cluster.bootstrap_servers, LEDGER_TOPIC, _PLANS, seed=seed)
 

@@ -1,0 +1,66 @@
+"""By the policy `cost`, replication is never dearer than in stock Kafka, whatever the load."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from perf.__main__ import app
+from perf.cost_load import Assigned
+from perf.cost_sweep import LIFE_S, RATES, SHAPES, Case, Priced, price
+from plugin.prices import Prices
+
+PRICES = Prices.load()
+SECONDS = 10.0
+
+
+def priced(rate: float, shape: str = "steady", *, acks_all: bool = False, assigned: Assigned | None = None) -> Priced:
+    return price(Case(rate, shape, acks_all), SECONDS, PRICES, assigned)
+
+
+@pytest.mark.parametrize("acks_all", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rate", RATES)
+def test_no_load_costs_more_than_stock(rate: float, shape: str, acks_all: bool) -> None:
+    assert priced(rate, shape, acks_all=acks_all).ratio <= 1.01
+
+
+def test_below_the_break_even_nothing_is_uploaded() -> None:
+    counts = priced(100e3).counts
+    assert (counts.puts, counts.gets) == (0, 0)
+    assert counts.inline_bytes == 2 * counts.produced_bytes
+
+
+@pytest.mark.parametrize(
+    ("rate", "acks_all", "usd_gb"), [(30e6, True, 0.0068), (30e6, False, 0.0053), (5e6, False, 0.0074)]
+)
+def test_large_loads_cost_a_small_part_of_stock(rate: float, acks_all: bool, usd_gb: float) -> None:
+    found = priced(rate, acks_all=acks_all)
+    assert found.usd_gb <= usd_gb
+    assert found.counts.linked_bytes > 0.95 * 2 * found.counts.produced_bytes
+
+
+def test_producers_that_wait_are_not_held_up_for_larger_objects() -> None:
+    waiting, others = priced(30e6, acks_all=True), priced(30e6)
+    assert waiting.counts.puts / waiting.counts.produced_bytes > 2 * others.counts.puts / others.counts.produced_bytes
+
+
+def test_what_is_stored_in_any_case_is_uploaded_below_the_break_even_too() -> None:
+    counts = priced(100e3, assigned=Assigned(is_kept=True, object_life_s=0.0)).counts
+    assert counts.uploaded_bytes == counts.produced_bytes
+
+
+def test_objects_that_live_for_too_long_are_not_made() -> None:
+    counts = priced(5e6, assigned=Assigned(object_life_s=20 * 24 * LIFE_S)).counts
+    assert counts.puts == 0
+
+
+def test_the_command_tells_of_each_load_and_draws_them(tmp_path: Path) -> None:
+    plot = tmp_path / "cost.png"
+    told = CliRunner().invoke(app, ["cost", "--rate", "2e6", "--seconds", "2", "--json", "--plot", str(plot)])
+    assert told.exit_code == 0, told.output
+    rows = json.loads(told.stdout)
+    assert len(rows) == 2 * len(SHAPES)
+    assert all(row["usd_gb"] <= 1.01 * row["stock_usd_gb"] for row in rows)
+    assert plot.stat().st_size > 1000
