@@ -1,13 +1,17 @@
 """Snapshots in object storage: the newest whole one wins, old ones go."""
 
+from pathlib import Path
+
 import pytest
 
 from metadata_topic.store.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
+from plugin.blob_storage import BlobStorage
 from plugin.errors import RemoteStorageError
 from tests.metadata_topic.fake_blobs import FakeBlobs
 from tests.metadata_topic.metadata_strategies import entry, segment
+from tests.plugin.two_zones import two_zones
 
 
 def image_up_to(offset: int) -> StoreImage:
@@ -17,7 +21,7 @@ def image_up_to(offset: int) -> StoreImage:
     return store.image()
 
 
-def keeper(blobs: FakeBlobs, broker_id: int = 1, cluster_id: str = "c", part_bytes: int = 100) -> SnapshotKeeper:
+def keeper(blobs: BlobStorage, broker_id: int = 1, cluster_id: str = "c", part_bytes: int = 100) -> SnapshotKeeper:
     return SnapshotKeeper(blobs, cluster_id, broker_id, incarnation=77, part_bytes=part_bytes)
 
 
@@ -79,3 +83,19 @@ def test_brokers_and_clusters_do_not_take_each_others() -> None:
     keeper(blobs, broker_id=11).save(image_up_to(2), now_ms=2)
     assert progress_of(keeper(blobs, broker_id=1).load()) == 1
     assert keeper(blobs, broker_id=1, cluster_id="other").load() is None
+
+
+def test_with_a_bucket_for_each_zone_what_is_in_those_that_answer_is_loaded(tmp_path: Path) -> None:
+    first, second = (two_zones(tmp_path, zone, "c") for zone in ("az1", "az2"))
+    keeper(first, broker_id=1).save(image_up_to(3), now_ms=1)
+    keeper(second, broker_id=2).save(image_up_to(5), now_ms=2)
+    assert progress_of(keeper(second, broker_id=1).load()) == 3
+    assert progress_of(keeper(first, broker_id=3).load()) == 3, "that of the lowest broker id"
+    without = two_zones(tmp_path, "az1", "c", away=["az1"])
+    assert progress_of(keeper(without, broker_id=1).load()) == 5
+    for n in range(3, 6):  # a broker that moved to the other zone
+        keeper(second, broker_id=1).save(image_up_to(n + 3), now_ms=n)
+    assert progress_of(keeper(first, broker_id=1).load()) == 8
+    assert {blob.name.split("/")[2][:15] for blob in first.list_blobs("metadata-snapshots/1")} == {
+        f"{n:015}" for n in (4, 5)
+    }

@@ -91,3 +91,19 @@ def test_an_archive_that_cannot_be_used_is_one_clear_line(spark: SparkSession) -
     with pytest.raises(SourceError, match="list archive") as raised:
         list_archive(spark, nowhere)
     assert "\n" not in str(raised.value)
+
+
+def test_the_listing_tells_of_all_buckets_or_says_which_one_did_not_answer(spark: SparkSession, tmp_path: Path) -> None:
+    segments = [CombinedSegmentId(3, 1, sequence) for sequence in range(2)]
+    for number, named in enumerate(segments):
+        file = tmp_path / f"az{number}" / KEYS.key_of(named)
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"x" * (number + 5))
+    buckets = {f"az{number}": str(tmp_path / f"az{number}") for number in range(2)}
+    listing = StoreListing({"prefix": "team(1)/kafka"}, "cluster.1", LOCAL, buckets=buckets)
+    found = list_store(spark, listing, {3}).collect()
+    assert {(row.broker_id, row.incarnation, row.sequence) for row in found} == set(segments)
+    (tmp_path / "no-directory").write_bytes(b"")
+    away = StoreListing(listing.settings, "cluster.1", LOCAL, buckets={**buckets, "az9": f"{tmp_path}/no-directory"})
+    with pytest.raises(SourceError, match="no-directory"):
+        list_store(spark, away, {3})
