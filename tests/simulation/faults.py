@@ -5,7 +5,7 @@ Each of the store's effects fails before it and after it, hangs before and after
 
 FAULTS = (
     "upload fails before effect", "upload fails after effect", "upload hangs before effect",
-    "upload hangs after effect", "crash before an upload's effect", "crash after an upload's effect",
+    "upload hangs after effect", "upload takes effect late", "crash before an upload's effect", "crash after an upload's effect",
     "publication lost with a crash", "publication survives a crash", "publication refused",
     "events overflow", "watch refused", "passed over", "truncated", "gap declared", "resumed with a hole",
     "bulk gathered", "deletion fails before effect", "deletion fails after effect", "deletion hangs before effect",
@@ -27,6 +27,3 @@ FAULTS = (
     "object late", "link waited for in vain", "links paused", "links resumed", "response too late", "agent bypassed",
     "agent trusted again", "peer silent", "peer unreachable", "broker unreachable",
 )  # fmt: skip
-
-SELDOM = frozenset({"deleted orphan"})
-"""What some ten runs may not meet."""

@@ -23,6 +23,8 @@ _FAILS = {HEALTHY: 0.02, FLAKY: 0.4, AWAY: 1.0, HANGING: 0.1, SLOW: 0.05}
 TIMEOUT_S = 5.0
 """An upload is given up after so long."""
 LONGEST_CALL_S = 3 * TIMEOUT_S
+LATEST_S = 4 * LONGEST_CALL_S
+_LATE = 0.2
 
 
 class SeededStorage(MemoryStorage):
@@ -45,6 +47,8 @@ class SeededStorage(MemoryStorage):
         """Told of each object before it is deleted."""
         self.caller: object = None
         """Whose call it is, where that counts."""
+        self.later: Callable[[float, Callable[[], object]], object] | None = None
+        """Makes a call so many seconds later; None: what was given up never takes effect."""
 
     def delays(self, what: str = "upload") -> Delays:
         """Of the next call."""
@@ -61,7 +65,19 @@ class SeededStorage(MemoryStorage):
     def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        self.copy_faults = [self._fault("upload")]
+        fault = self._fault("upload")
+        if fault == FAIL_BEFORE and self.later is not None and self._rng.random() < _LATE:
+            self._hit("upload takes effect late")
+            self.later(self._rng.uniform(0, LATEST_S), lambda: self._copy(metadata, records_list, None))
+        return self._copy(metadata, records_list, fault)
+
+    def _copy(
+        self,
+        metadata: RemoteWalCombinedLogSegmentMetadata,
+        records_list: Sequence[bytes | memoryview],
+        fault: str | None,
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        self.copy_faults = [fault]
         try:
             return super().copy_log_segment_data(metadata, records_list)
         finally:

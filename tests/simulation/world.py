@@ -31,6 +31,7 @@ class World(SimulatedRun):
         self.logs: dict[TopicIdPartition, LedLog] = {}
         """Those of deleted topics, too."""
         self.storage = self.made_storage()
+        self.storage.later = self.loop.call_later
         self.archive_storage: ArchiveStorage | None = None
         self.invariants = Invariants(self.logs, self.storage)
         self.objects = ObjectInvariants(self.invariants, self.storage, self.cluster, self.wall_ms)
