@@ -5,7 +5,8 @@ Each of the store's effects fails before it and after it, hangs before and after
 
 FAULTS = (
     "upload fails before effect", "upload fails after effect", "upload hangs before effect",
-    "upload hangs after effect", "upload takes effect late", "crash before an upload's effect", "crash after an upload's effect",
+    "upload hangs after effect", "upload takes effect late",
+    "crash before an upload's effect", "crash after an upload's effect",
     "publication lost with a crash", "publication survives a crash", "publication refused",
     "events overflow", "watch refused", "passed over", "truncated", "gap declared", "resumed with a hole",
     "bulk gathered", "deletion fails before effect", "deletion fails after effect", "deletion hangs before effect",
