@@ -87,6 +87,13 @@ class CountQueued:
 
 
 @dataclass(frozen=True, slots=True)
+class CountLeftOut:
+    """Count what was read and is in no object, as nobody wants it stored."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class CountStored:
     """Count an object, and how long its items waited and took."""
 
@@ -122,6 +129,7 @@ Action = (
     | TellSettled
     | DeclareGaps
     | DeclareNotWanted
+    | CountLeftOut
     | CountQueued
     | CountStored
     | CountReadFailure

@@ -7,6 +7,7 @@ from kafka_log.open_files import OpenFiles
 from rlm.write_path.actions import (
     Action,
     AskAnew,
+    CountLeftOut,
     CountQueued,
     CountReadFailure,
     CountStored,
@@ -81,7 +82,7 @@ class Effects:
                     self._release(led)
                 case PassOver(led):
                     self._pass_over(led)
-                case CountQueued() | CountStored() | CountReadFailure():
+                case CountLeftOut() | CountQueued() | CountStored() | CountReadFailure():
                     self._count(action)
                 case _:
                     self._tell(action)
@@ -134,8 +135,10 @@ class Effects:
             case AskAnew():
                 self._hooks.on_unknown_partition()
 
-    def _count(self, action: CountQueued | CountStored | CountReadFailure) -> None:
+    def _count(self, action: CountLeftOut | CountQueued | CountStored | CountReadFailure) -> None:
         match action:
+            case CountLeftOut(size_bytes):
+                self._metrics.left_out_bytes.inc(size_bytes)
             case CountQueued(outcome):
                 for item in outcome.items:
                     self._stage_times.observe("queued", item.queued_s - item.seen_s)

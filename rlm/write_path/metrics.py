@@ -45,6 +45,11 @@ class WriteMetrics:
             "Bytes read from the active segments of led partitions",
             registry=registry,
         )
+        self.left_out_bytes = Counter(
+            "remote_wal_left_out_bytes",
+            "Bytes of led partitions that are in no object, as they went inline and nothing wants them stored",
+            registry=registry,
+        )
         self.uploaded_bytes = Counter("remote_wal_uploaded_bytes", "Record bytes uploaded", registry=registry)
         self.uploaded_segments = Counter("remote_wal_uploaded_segments", "Combined segments stored", registry=registry)
         self.upload_failures = Counter(

@@ -21,6 +21,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from rlm.write_path.actions import (
     Action,
     AskAnew,
+    CountLeftOut,
     CountQueued,
     CountReadFailure,
     CountStored,
@@ -179,7 +180,10 @@ class WritePathCore:
         self.pacing.read_bytes += outcome.read_bytes
         if outcome.gaps:
             actions.append(DeclareGaps(led.assignment, outcome.gaps))
+        read_bytes = sum(len(item.records) for item in outcome.items)
         outcome = self._without_unwanted(led, outcome, now_s)
+        if left_out_bytes := read_bytes - sum(len(item.records) for item in outcome.items):
+            actions.append(CountLeftOut(left_out_bytes))
         actions += self._not_wanted(led, now_s)
         self.queue.put(outcome.items)
         led.log_read(outcome)
@@ -197,7 +201,9 @@ class WritePathCore:
 
     def _without_unwanted(self, led: LedPartition, outcome: TaskOutcome, now_s: float) -> TaskOutcome:
         """What was read, without what nobody wants stored."""
-        wanted_from = self.pacing.wanted_from(led, now_s) if outcome.items else 0
+        if not outcome.items:
+            return outcome
+        wanted_from = self.pacing.wanted_from(led, now_s)
         if not wanted_from:
             led.left_out.kept()
             return outcome
@@ -231,7 +237,7 @@ class WritePathCore:
             if (part := self._unstored_part(item)) is not None:
                 self.led[item.topic_id_partition].item_left_out(part)
         self.pacing.commit.left_out(now_s)
-        return (TellLeftOut(),)
+        return CountLeftOut(sum(len(item.records) for item in taken)), TellLeftOut()
 
     def _is_unwanted(self, item: MetaQueueItem, now_s: float) -> bool:
         led = self.led.get(item.topic_id_partition)

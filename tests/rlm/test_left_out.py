@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges
 from metadata_topic.settings.topic_settings import LinkPolicy
-from rlm.write_path.actions import DeclareNotWanted, TellLeftOut, TellStored
+from rlm.write_path.actions import CountLeftOut, DeclareNotWanted, TellLeftOut, TellStored
 from rlm.write_path.group_commit import UploadNow, Wait
 from rlm.write_path.left_out import LeftOut
 from rlm.write_path.link_policy import LinkMode
@@ -47,6 +47,8 @@ def test_what_goes_inline_is_not_uploaded_and_is_told_as_not_wanted() -> None:
     driven.append(0, 5)
     driven.settle()
     assert driven.objects == 0
+    counted = driven.taken(CountLeftOut)
+    assert sum(one.size_bytes for one in counted if isinstance(one, CountLeftOut)) == 5 * BATCH_BYTES
     assert driven.uploaded(0) == 5, "nothing of it is to be waited for, or counts as lagging"
     assert driven.all_declared() == [(0, 5)]
 
@@ -179,6 +181,16 @@ def test_a_topic_by_always_is_uploaded_beside_one_that_goes_inline() -> None:
     assert isinstance(driven.core.pacing.next_step(driven.now_s), UploadNow)
     driven.settle()
     assert driven.objects > 0
+
+
+def test_a_look_at_a_log_that_has_nothing_new_does_not_end_what_grows() -> None:
+    driven = Cost()
+    for _ in range(2):
+        driven.append(0)
+        driven.settle()
+        driven.now_s += 90.0
+        driven.settle()
+    assert driven.declared() == []
 
 
 def test_what_is_left_out_and_cut_off_is_not_told_of() -> None:
