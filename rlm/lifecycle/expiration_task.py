@@ -74,6 +74,7 @@ class RLMWalExpirationTask:
         self._quota = DeletionQuota(policy.per_second, clocks.monotonic_s())
         self._planning = pool(1, "rlm-wal-expiration")
         self._deleting = pool(policy.threads, "rlm-wal-delete")
+        self._turns = asyncio.Semaphore(policy.threads)
 
     async def run_once(self) -> None:
         """Start what can be started, delete what is due, as far as the quota goes."""
@@ -87,7 +88,7 @@ class RLMWalExpirationTask:
                 return
         due = await self._plan(self._planner.due, now_ms, self._quota.available(self._clocks.monotonic_s()))
         self._quota.taken(len(due))
-        await asyncio.gather(*(self._delete(segment_id) for segment_id in due))
+        await asyncio.gather(*(self._delete_in_turn(segment_id) for segment_id in due))
 
     async def _known_by_now(self, planned: list[Planned]) -> list[Planned]:
         """Without the uploads whose end stands in the topic, unread, or might."""
@@ -118,6 +119,13 @@ class RLMWalExpirationTask:
         self._policy.metrics.deletions_started.labels(reason).inc()
         log.info("segment_deletion_started", segment=str(segment_id), reason=reason, size=metadata.size_bytes)
         return True
+
+    async def _delete_in_turn(self, segment_id: CombinedSegmentId) -> None:
+        """Only once a thread is free for it: what is judged before would wait there for as long as the store is slow,
+        and be deleted though it is wanted by then, or no longer in this agent's care."""
+        async with self._turns:
+            if self._responsibility.brokers():
+                await self._delete(segment_id)
 
     async def _delete(self, segment_id: CombinedSegmentId) -> None:
         verdict = await self._plan(self._planner.verdict, segment_id, self._clocks.wall_ms())

@@ -36,6 +36,7 @@ PARTITION = TopicIdPartition(TOPIC, 0)
 BROKER = 1
 GRACE_MS, TTL_MS, RETENTION_MS = 60_000, 600_000, 100_000
 START_MS = 1_700_000_000_000
+DELETE_THREADS = 2
 
 
 class CrashError(BaseException):
@@ -143,15 +144,16 @@ class AgentOfWorld:
         self.planner.cluster_seen(ClusterView(frozenset({TOPIC}), retention_ms={TOPIC: RETENTION_MS}))
         self.read_to_end: Callable[[], bool] = lambda: True
         self.topic_doubt = ""
+        self.in_care = {BROKER}
         self.unlinked: list[CombinedSegmentId] = []
         self.metrics = LifecycleMetrics(registry)
         self.expiration = RLMWalExpirationTask(
             world.storage,
             self.publisher,
             self.planner,
-            Responsibility(lambda: {BROKER}, self.combine.is_under_way, self.unlinked.append, self._read_to_end),
+            Responsibility(lambda: self.in_care, self.combine.is_under_way, self.unlinked.append, self._read_to_end),
             clocks,
-            DeletionPolicy(100, 2, self.store.published_segment, self.metrics),
+            DeletionPolicy(100, DELETE_THREADS, self.store.published_segment, self.metrics),
         )
         self.orphans = OrphanTask(
             world.storage,

@@ -41,6 +41,9 @@ class MemoryStorage(RemoteWalStorageManager):
         self.copy_begun: dict[int, threading.Event] = {}
         self.fetch_gate = threading.Event()
         self.fetch_gate.set()
+        self.delete_gate = threading.Event()
+        self.delete_gate.set()
+        self.deletes_begun = threading.Semaphore(0)
         self.custom_metadata = b""
         """Of what is written."""
         self.fetches: list[tuple[CombinedSegmentId, int, int]] = []
@@ -104,6 +107,8 @@ class MemoryStorage(RemoteWalStorageManager):
         raise NotImplementedError
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+        self.deletes_begun.release()
+        assert self.delete_gate.wait(10)
         with self._lock:
             fault = self.delete_faults.pop(0) if self.delete_faults else None
         if fault == FAIL_BEFORE:

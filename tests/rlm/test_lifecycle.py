@@ -1,5 +1,7 @@
 """Upload, expiry and deletion with a crash at each step: the end state is the same."""
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,6 +17,7 @@ from rlm.lifecycle.release import ClusterView
 from tests.metric_values import metric_value
 from tests.rlm.lifecycle_world import (
     BROKER,
+    DELETE_THREADS,
     GRACE_MS,
     PARTITION,
     RETENTION_MS,
@@ -269,6 +272,36 @@ async def test_what_is_wanted_again_is_not_deleted_at_the_last_moment() -> None:
     await agent.live_for(10 * GRACE_MS)
     assert len(world.storage.objects) == 1
     assert metric_value(agent.metrics.deletions_held_back) > 0
+    agent.close()
+
+
+def _wanted_again(agent: AgentOfWorld) -> None:
+    agent.planner.cluster_seen(ClusterView(frozenset({TOPIC})))
+
+
+def _out_of_care(agent: AgentOfWorld) -> None:
+    agent.in_care.clear()
+
+
+@pytest.mark.parametrize("change", [_wanted_again, _out_of_care])
+async def test_what_is_not_to_go_by_the_time_a_slow_store_has_a_thread_for_it_stays(
+    change: Callable[[AgentOfWorld], None],
+) -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    for number in range(10):
+        await agent.upload(10 * number)
+    world.now_ms += RETENTION_MS
+    await agent.expiration.run_once()
+    world.now_ms += GRACE_MS
+    world.storage.delete_gate.clear()
+    deleting = asyncio.create_task(agent.expiration.run_once())
+    for _ in range(DELETE_THREADS):
+        assert await asyncio.to_thread(world.storage.deletes_begun.acquire, timeout=10)
+    change(agent)
+    world.storage.delete_gate.set()
+    await deleting
+    assert len(world.storage.objects) == 10 - DELETE_THREADS
     agent.close()
 
 
