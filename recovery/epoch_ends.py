@@ -30,8 +30,8 @@ before the newest one nothing need be known: an epoch without records has no pla
 
 Declarations outlive the unpublished objects: the topic keeps its records for longer than any object of it lives.
 Archive objects live longer than that; what follows from a declaration that the topic has forgotten is not known. Nor is
-it known of an epoch that was abandoned when none of its combined segments was left to be named: what archive objects
-hold of it is taken for the log's, up to where a newer epoch begins.
+it known of an epoch that was abandoned when no combined segment beyond its end was left to be named, or told of: what
+archive and unpublished objects hold of it is taken for the log's, up to where a newer epoch begins.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

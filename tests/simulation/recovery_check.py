@@ -12,9 +12,10 @@ from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
-from metadata_topic.records.states import DELETED, DELETING
+from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from metadata_topic.store.archive_store import ArchiveStore
 from plugin.archive_storage import ArchiveStorage
+from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 from recovery.inventory import Inventory, from_metadata
 from recovery.log_plan import LogPlan, LogRuns, PlanRules
 from recovery.log_settings import LogSettings
@@ -25,7 +26,7 @@ from rlm.lifecycle.release import NEVER
 from tests.kafka_log.log_writer import BatchKey
 from tests.simulation.led_log import LedLog
 from tests.simulation.life_of_objects import Cluster
-from tests.simulation.metadata_topic_model import TopicModel
+from tests.simulation.metadata_topic_model import TopicModel, TopicRecord
 from tests.simulation.seeded_storage import SeededStorage
 
 
@@ -120,32 +121,46 @@ def _check_whole(world: Surroundings, log: LedLog, found: dict[BatchKey, bytes],
 def _is_told(world: Surroundings, log: LedLog, cut: BatchKey) -> bool:
     """Whether anybody can know that this batch was cut off.
 
-    The leader can, as its files tell where an epoch ended, until the log begins behind that. Then it is told by what a
-    leader declared before, and by what is stored of that which took the batch's place. If all of that was removed from
-    the log while no agent's word came through, nothing in the world tells that the older epoch ended there.
+    It is told by what a leader declared, and by what is stored of that which took the batch's place. A leader declares
+    it as soon as the topic tells of a segment that reaches so far, as its files say where the epoch ended, until the
+    log begins behind that. Of objects that nobody told of it can name none. If all that could tell was removed while no
+    agent's word came through, nothing in the world tells that the older epoch ended there.
     """
-    if cut.base_offset >= log.log.log_start_offset:
+    if any(_is_declared(record, log, cut) for record in world.topic.records):
         return True
-    records = world.topic.records
-    declared = (
-        entry.leader_epoch == cut.leader_epoch
-        for record in records
-        if isinstance(record, RemoteWalLogSegmentMetadataUpdate)
+    states = _states(world)
+    for segment_id in world.storage.objects:
+        state = states.get(segment_id)
+        if state in (DELETING, DELETED):
+            continue
+        for entry in world.storage.entries[segment_id]:
+            if entry.topic_id_partition != log.partition:
+                continue
+            has_replaced = entry.leader_epoch > cut.leader_epoch and entry.first_offset <= cut.base_offset
+            reaches_it = entry.leader_epoch == cut.leader_epoch and entry.last_offset >= cut.base_offset
+            can_be_named = state is FINISHED and cut.base_offset >= log.log.log_start_offset
+            if has_replaced or (reaches_it and can_be_named):
+                return True
+    return False
+
+
+def _is_declared(record: TopicRecord, log: LedLog, cut: BatchKey) -> bool:
+    return isinstance(record, RemoteWalLogSegmentMetadataUpdate) and any(
+        entry.topic_id_partition == log.partition
+        and entry.leader_epoch == cut.leader_epoch
+        and entry.first_offset <= cut.base_offset
         for entry in record.entries
-        if entry.topic_id_partition == log.partition and entry.first_offset <= cut.base_offset
     )
-    going = {
-        record.combined_segment_id
-        for record in records
-        if isinstance(record, PublishedSegment) and record.state in (DELETING, DELETED)
-    }
-    replaced = (
-        entry.leader_epoch > cut.leader_epoch
-        for segment_id in world.storage.objects.keys() - going
-        for entry in world.storage.entries[segment_id]
-        if entry.topic_id_partition == log.partition and entry.first_offset <= cut.base_offset
-    )
-    return any(declared) or any(replaced)
+
+
+def _states(world: Surroundings) -> dict[CombinedSegmentId, RemoteLogSegmentState]:
+    """As the topic tells."""
+    states: dict[CombinedSegmentId, RemoteLogSegmentState] = {}
+    for record in world.topic.records:
+        if isinstance(record, PublishedSegment):
+            known = states.get(record.combined_segment_id, record.state)
+            states[record.combined_segment_id] = max(known, record.state)
+    return states
 
 
 def _name(partition: TopicIdPartition) -> str:
