@@ -81,6 +81,15 @@ DEAD_ENTRIES: Final = _schema(
 )
 """What failovers killed, as the new leaders' agents told."""
 
+DECLARED: Final = _schema(
+    **_OF_PARTITION,
+    leader_epoch=(_INT, False),  # the newest that the log had when this was declared
+    **_OF_OFFSETS,
+    reason=(_TEXT, False),  # a GapReason's name
+    first_event_ms=_LONG,
+)
+"""What agents declared of offsets that are in no object, and is no loss; of earlier runs as well."""
+
 INVENTORY: Final = _schema(
     key=(_TEXT, False),
     size_bytes=(_LONG, False),

@@ -6,6 +6,7 @@ from pyspark.sql import functions as fn
 
 from retention_job.cost.usage_table import DAY_MS
 from retention_job.page.report_data import Bar, Objects, PartitionLag, UploadTimes
+from retention_job.tables.declared import not_wanted_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -24,7 +25,13 @@ _MAX_LOG2: Final = 40
 def summarise_objects(history: "History", now_ms: int) -> Objects:
     """Of all objects that are stored as far as metadata tells, and of the uploads that this run read."""
     stored = history.segments.where("state IN (1, 2) AND size_bytes >= 0")
-    return Objects(_sizes(stored), _ages(stored, now_ms), _upload_times(history.segments), _lags(history))
+    return Objects(
+        _sizes(stored),
+        _ages(stored, now_ms),
+        _upload_times(history.segments),
+        _lags(history),
+        not_wanted_offsets(history),
+    )
 
 
 def _sizes(stored: "DataFrame") -> list[Bar]:

@@ -161,6 +161,8 @@ class Objects:
     upload_times: Sequence[UploadTimes] = ()
     lags: Sequence[PartitionLag] = ()
     """Of the partitions that lag most."""
+    not_wanted_offsets: int = 0
+    """Of those that logs hold, so many were declared as not wanted in objects: no loss."""
 
 
 @dataclass(frozen=True, slots=True)

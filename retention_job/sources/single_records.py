@@ -13,13 +13,22 @@ from metadata_topic.records.archive_records import (
     ArchiveRecord,
     UnknownArchiveRecord,
 )
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import (
     PublishedSegment,
     RemoteWalLogSegmentMetadataUpdate,
     UnknownRecord,
 )
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
-from retention_job.sources.staged_rows import ARCHIVE_ROW, ARROW, DEAD_ROW, OTHER_ROW, QUARANTINE_ROW, Columns
+from retention_job.sources.staged_rows import (
+    ARCHIVE_ROW,
+    ARROW,
+    DEAD_ROW,
+    GAP_ROW,
+    OTHER_ROW,
+    QUARANTINE_ROW,
+    Columns,
+)
 
 _OTHERS: Final = ("record_type", "gap_reason")
 """What may be new in records that are not read here."""
@@ -48,6 +57,8 @@ def _rows_of(
     record = serde.decode_or_keep_out(key, value)
     if isinstance(record, RemoteWalLogSegmentMetadataUpdate):
         yield from _dead_rows(place, record)
+    elif isinstance(record, RemoteWalGapDeclaration):
+        yield from _gap_rows(place, record)
     elif isinstance(record, UnknownRecord) and (record.kept is None or record.reason not in _OTHERS):
         yield _quarantined(place, record.reason, record.detail, key, value)
     elif isinstance(record, PublishedSegment):
@@ -105,6 +116,22 @@ def _dead_rows(place: Columns, record: RemoteWalLogSegmentMetadataUpdate) -> Ite
                 "end_position": entry.end_file_position if entry.end_file_position >= 0 else None,
                 "declared_by": record.broker_id,
                 "declared_epoch": record.leader_epoch,
+            },
+        )
+
+
+def _gap_rows(place: Columns, record: RemoteWalGapDeclaration) -> Iterator[tuple[str, Columns]]:
+    for gap in record.gaps:
+        yield (
+            GAP_ROW,
+            {
+                **place,
+                "event_timestamp_ms": record.event_timestamp_ms,
+                **gap.topic_id_partition._asdict(),
+                "leader_epoch": gap.leader_epoch,
+                "first_offset": gap.from_offset,
+                "last_offset": gap.to_offset - 1,
+                "reason": gap.reason.name,
             },
         )
 

@@ -1,6 +1,6 @@
 """The rows that records of the metadata topic become, staged side by side (column `row`): what a record says of its
-segment, its entries, dead entries, what a record says of an archive object, records that are others' to read, and the
-quarantine. A row has the columns of its kind and nulls in all others.
+segment, its entries, dead entries, declared gaps, what a record says of an archive object, records that are others' to
+read, and the quarantine. A row has the columns of its kind and nulls in all others.
 """
 
 from typing import Any, Final
@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 SEGMENT_ROW: Final = "segment"
 ENTRY_ROW: Final = "entry"
 DEAD_ROW: Final = "dead"
+GAP_ROW: Final = "gap"
 ARCHIVE_ROW: Final = "archive"
 OTHER_ROW: Final = "other"
 QUARANTINE_ROW: Final = "quarantine"
@@ -55,7 +56,8 @@ ARROW: Final = pa.schema(
     }
 )
 """`event_timestamp_ms` of a quarantined or other record is Kafka's time stamp; `retention_ms` may be FOREVER. Of an
-archive object, the three id columns name its writer, `publisher` is the incarnation that published the record.
+archive object, the three id columns name its writer, `publisher` is the incarnation that published the record. Of a
+declared gap, `reason` is a `GapReason`'s name.
 """
 STAGED: Final = from_arrow_schema(ARROW)
 

@@ -13,6 +13,7 @@ from pyspark.sql import functions as fn
 from retention_job.schemas import EPOCH_KEY, SEGMENT_KEY
 from retention_job.spark.joins import of_segments, small_side, union
 from retention_job.tables.coverage import RANGE_COLUMNS, gaps, joined_ranges, merged_ranges, ranges_of, with_epoch_ends
+from retention_job.tables.declared import no_loss_within
 from retention_job.tables.history import History
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Chains:
     twice: "DataFrame"
     """Ranges that are in two objects."""
     gaps: "DataFrame"
-    """What neither a combined segment nor the archive holds."""
+    """What neither a combined segment nor the archive holds, but for what agents declared as no loss."""
     archived: "DataFrame"
     """RANGES_SCHEMA: what committed archive objects hold."""
     dead: "DataFrame"
@@ -50,7 +51,8 @@ def chains_of(history: History) -> Chains:
     dead = history.keep("dead", _dead(history, known))
     archived = history.keep("archived_ranges", joined_ranges(_archived_spans(history.archive)))
     held = known if archived.isEmpty() else with_epoch_ends(joined_ranges(known, archived))
-    return Chains(known, chains.filter("is_twice"), gaps(held), archived, dead)
+    accounted = held if history.declared.isEmpty() else union(held, no_loss_within(held, history.declared))
+    return Chains(known, chains.filter("is_twice"), gaps(accounted), archived, dead)
 
 
 def _archived_spans(archive: "DataFrame") -> "DataFrame":

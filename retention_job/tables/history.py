@@ -12,6 +12,7 @@ from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.schemas import (
     ARCHIVE_OBJECTS,
     DEAD_ENTRIES,
+    DECLARED,
     ENTRIES,
     OTHER_RECORDS,
     PARTITIONS,
@@ -116,6 +117,11 @@ class History:
         """DEAD_ENTRIES, of earlier runs as well."""
         found = (self.staged(DEAD_ROW, run_id) for run_id in (self.run_id, *self._runs_before()))
         return union(*found).select(*DEAD_ENTRIES.fieldNames())
+
+    @cached_property
+    def declared(self) -> "DataFrame":
+        """DECLARED."""
+        return self.table("declared", DECLARED)
 
     def _runs_before(self) -> Mapping[str, int]:
         """Those whose entries still count, with their times in ms."""

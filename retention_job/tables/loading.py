@@ -33,6 +33,7 @@ from retention_job.sources.tier_events import decode_events
 from retention_job.spark.file_system import FileSystem
 from retention_job.spark.joins import union
 from retention_job.tables import tier
+from retention_job.tables.declared import declared_of
 from retention_job.tables.fences import REGISTRATIONS, registrations_of, with_refusals
 from retention_job.tables.history import History
 from retention_job.tables.objects import (
@@ -79,6 +80,7 @@ def load(spark: "SparkSession", sources: Sources, now_ms: int, run_id: str, kafk
         read = replace(plan, inventory_ms=inventory_ms)
         history = History(spark, state, run_id, cluster, read, last if plan.is_incremental else None, tier_events)
         _write_objects(history)
+        history.keep("declared", declared_of(history))
     except PySparkException as error:
         raise SourceError("read", "sources", one_line(error)) from error
     return history

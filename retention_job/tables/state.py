@@ -18,7 +18,7 @@ from typing import Final
 from retention_job.errors import StateError
 from retention_job.spark.file_system import FileSystem
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 _CURRENT: Final = "CURRENT.json"
 _RUNS: Final = "runs"
 _ONE_AT_A_TIME: Final = "one run at a time; this one is to be made again"

@@ -18,6 +18,8 @@ from metadata_topic.records.archive_records import (
     ArchiveRecord,
     UnknownArchiveRecord,
 )
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import (
     MetadataRecord,
     PublishedSegment,
@@ -75,12 +77,17 @@ class Known:
     segments: dict[CombinedSegmentId, Segment] = field(default_factory=lambda: defaultdict(Segment))
     archive: dict[ArchiveObjectId, ArchiveObject] = field(default_factory=lambda: defaultdict(ArchiveObject))
     dead: list[RemoteWalLogSegmentMetadataUpdate] = field(default_factory=list)
+    not_wanted: dict[TopicIdPartition, list[DeclaredGap]] = field(default_factory=lambda: defaultdict(list))
     newest: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """The incarnation that is registered for each broker so far. All records about its objects are in one partition."""
 
     def take(self, record: Decoded) -> None:
         if isinstance(record, RemoteWalLogSegmentMetadataUpdate):
             self.dead.append(record)
+        elif isinstance(record, RemoteWalGapDeclaration):
+            for gap in record.gaps:
+                if gap.reason is GapReason.NOT_WANTED:
+                    self.not_wanted[gap.topic_id_partition].append(gap)
         elif isinstance(record, RemoteWalNodeRegistration):
             self.newest[record.broker_id] = max(self.newest[record.broker_id], record.incarnation)
         elif isinstance(record, PublishedSegment):
@@ -132,7 +139,7 @@ def plain_findings(
         }
     times = ArchiveTimes(facts.now_ms, facts.archive_inventory_ms, facts.ttl_ms, facts.archive_grace_ms, facts.slack_ms)
     found |= archive_findings(known.archive, archive_objects, facts.topics, times)
-    return found | _of_partitions(segments, archived_offsets(known.archive), facts)
+    return found | _of_partitions(known, archived_offsets(known.archive), facts)
 
 
 def _take(segment: Segment, record: PublishedSegment) -> None:
@@ -181,7 +188,8 @@ def _of_finished(segment: Segment, stored: StoredObject | None, facts: Facts) ->
         yield "expired_not_deleted"
 
 
-def _of_partitions(segments: Mapping[CombinedSegmentId, Segment], archived: Archived, facts: Facts) -> set[Finding]:
+def _of_partitions(known: Known, archived: Archived, facts: Facts) -> set[Finding]:
+    segments = known.segments
     places: dict[TopicIdPartition, list[tuple[CombinedSegmentId, RemoteLogSegmentMetadataEntry]]] = defaultdict(list)
     for segment_id, segment in segments.items():
         for entry in segment.entries:
@@ -201,7 +209,7 @@ def _of_partitions(segments: Mapping[CombinedSegmentId, Segment], archived: Arch
             for epoch in by_epoch
         }
         in_archive = archived.get(partition, {})
-        if _has_gap(by_epoch, in_archive, facts.log_starts.get(where, 0)):
+        if _has_gap(by_epoch, in_archive, known.not_wanted[partition], facts.log_starts.get(where, 0)):
             found.add(("offset_gap", *where, None))
         for segment_id, entry in entries:
             end = ends[entry.leader_epoch]
@@ -212,8 +220,13 @@ def _of_partitions(segments: Mapping[CombinedSegmentId, Segment], archived: Arch
     return found
 
 
-def _has_gap(by_epoch: Mapping[int, list[Range]], archived: Mapping[int, set[int]], log_start: int) -> bool:
-    """Whether offsets that the log still has are in neither kind of object."""
+def _has_gap(
+    by_epoch: Mapping[int, list[Range]],
+    archived: Mapping[int, set[int]],
+    not_wanted: Sequence[DeclaredGap],
+    log_start: int,
+) -> bool:
+    """Whether offsets that the log still has are in neither kind of object, though they were wanted there."""
     held = {epoch: list(by_epoch.get(epoch, [])) for epoch in by_epoch.keys() | archived.keys()}
     for epoch, offsets in archived.items():
         held[epoch] += [(offset, offset) for offset in offsets]
@@ -222,7 +235,11 @@ def _has_gap(by_epoch: Mapping[int, list[Range]], archived: Mapping[int, set[int
         for epoch in held
     }
     alive = [(first, min(last, ends[epoch] - 1)) for epoch, ranges in held.items() for first, last in ranges]
-    return any(last >= log_start for _, last in _holes(alive))
+    missing = {offset for first, last in _holes(alive) for offset in range(max(first, log_start), last + 1)}
+    for gap in not_wanted:
+        newer = [first for epoch in held if epoch > gap.leader_epoch for first, _ in held[epoch]]
+        missing.difference_update(range(gap.from_offset, min([gap.to_offset, *newer])))
+    return bool(missing)
 
 
 def _is_in(archived: Mapping[int, set[int]], entry: RemoteLogSegmentMetadataEntry, end: int, log_start: int) -> bool:

@@ -10,6 +10,8 @@ from metadata_topic.records.archive_records import (
     ArchiveObjectPrepared,
     ArchiveRecord,
 )
+from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import (
     PublishableRecord,
     RemoteWalLogSegmentMetadataUpdate,
@@ -102,6 +104,11 @@ class _Planter:
             self.planted.objects.append(StoredObject(segment_id, stored_bytes, at_ms))
         return segment_id
 
+    def declare(self, where: tuple[str, int], begin: int, end: int, reason: GapReason) -> None:
+        gap = DeclaredGap(TopicIdPartition(topic_id(where[0]), where[1]), begin, end, 0, reason)
+        sequence = next(self._sequences)
+        self.publish(RemoteWalGapDeclaration(1, _PLANTED_INCARNATION, sequence, (gap,), self.ago(DAY_MS)))
+
     def expect(
         self, kind: str, where: tuple[str, int] | None = None, segment_id: CombinedSegmentId | None = None
     ) -> None:
@@ -154,6 +161,13 @@ class _Planter:
         self.upload(self.ago(DAY_MS), self.entry(hole, 0, 9))
         self.upload(self.ago(DAY_MS), self.entry(hole, 20, 29))
         self.expect("offset_gap", hole)
+        for reason in (GapReason.NOT_WANTED, GapReason.RETENTION):
+            where = self.new_partition()
+            self.declare(where, 10, 20, reason)
+            self.upload(self.ago(DAY_MS), self.entry(where, 0, 9))
+            self.upload(self.ago(DAY_MS), self.entry(where, 20, 29))
+            if reason.is_loss:
+                self.expect("offset_gap", where)
         old_hole = self.new_partition()
         self.upload(self.ago(DAY_MS), self.entry(old_hole, 0, 9), self.entry(old_hole, 20, 29))
         self.planted.log_starts[old_hole] = 20

@@ -53,7 +53,7 @@ def test_a_declared_gap_among_uploads_is_a_good_record_and_hides_none_of_them() 
         ("segment", 2, serde.COMBINED_SEGMENT, None),
         ("entry", 0, None, None),
         ("entry", 2, None, None),
-        ("other", 1, GAPS, None),
+        *(("gap", 1, None, reason.name) for reason in GapReason),
     ]
 
 
