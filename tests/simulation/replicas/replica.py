@@ -142,6 +142,11 @@ class Replica:
         self.files.log.restart_at(offset)
         self.high_watermark = offset
 
+    def begins_within(self, base_offset: int, last_offset: int) -> bool:
+        """Whether the log is empty and begins in the midst of this batch, which its leader can only give whole. A
+        follower then begins where the batch does (Partition.appendRecordsToFollowerOrFutureReplica)."""
+        return self.start == self.end and base_offset < self.end <= last_offset
+
     def follow(self, end: int, follower: int, now_s: float) -> None:
         """A follower has asked for this offset, so it has all below."""
         state = self.followers.setdefault(follower, FollowerState())

@@ -162,8 +162,11 @@ class ReplicaFetcher:
             base = int.from_bytes(raw[:8], "big")
             crc = int.from_bytes(raw[_CRC_AT:_AFTER_CRC_AT], "big")
             assert crc32c(raw[_AFTER_CRC_AT:]) == crc, f"broker {self._broker.broker_id} is given a corrupt batch"
-            assert base == replica.end, f"broker {self._broker.broker_id} is given offset {base} at {replica.end}"
             last = base + int.from_bytes(raw[23:27], "big")
+            if replica.begins_within(base, last):
+                replica.restart_at(base)
+                self._world.rewritten(self._broker.broker_id, replica)
+            assert base == replica.end, f"broker {self._broker.broker_id} is given offset {base} at {replica.end}"
             batch = WrittenBatch(base, last, int.from_bytes(raw[12:16], "big"), raw)
             if replica.files.log.segments[-1].size > self._rng.randint(1500, 8000):
                 replica.files.log.roll()
