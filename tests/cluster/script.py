@@ -17,6 +17,7 @@ from local_cluster.ledger_workload import LedgerWorkload
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.replica_comparison import compare_replicas
 from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
+from metadata_topic.settings.topic_settings import TopicSettings
 from plugin.errors import RemoteResourceNotFoundError
 from plugin.loading import DEFAULT_IMPL_PREFIX, load_storage_manager, settings_under_prefix
 from plugin.remote_wal_storage_manager import StorageContext
@@ -63,11 +64,11 @@ class Script:
         if linked:
             self.link_topic()
 
-    def link_topic(self) -> None:
+    def link_topic(self, settings: TopicSettings = LINKED_AND_KEPT) -> None:
         """Switch the topic on, links always, and wait until the agents have taken on all of its partitions."""
         if not self.with_agents:
             return
-        set_topics(self.cluster.bootstrap_servers, [self.topic], LINKED_AND_KEPT)
+        set_topics(self.cluster.bootstrap_servers, [self.topic], settings)
         self._expects_links = True
         leaders = [state.leader for state in self.cluster.admin.partitions(self.topic)]
         wanted = sum(self.cluster.agent(leader).is_alive() for leader in leaders)

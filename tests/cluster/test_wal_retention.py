@@ -8,6 +8,7 @@ import pytest
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
+from local_cluster.topic_switch import LINKED
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import DELETED, FINISHED
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -53,7 +54,8 @@ def test_objects_go_long_before_their_topic_does_and_wait_for_a_replica_up_to_th
 ) -> None:
     # objects go under load -> broker 3 dies: they stay, up to the bound -> they go all the same -> 3 comes back
     cluster = life.cluster
-    life.create_topic(assignment=[[LEADER, OTHER, FOLLOWER], [OTHER, LEADER, FOLLOWER]])
+    cluster.admin.create_topic(life.topic, assignment=[[LEADER, OTHER, FOLLOWER], [OTHER, LEADER, FOLLOWER]])
+    life.link_topic(LINKED)
     life.produce(PLAIN)
     life.expect_links_to_be_used()
     wait_until(lambda: store.totals()[DELETED].segments > 10, "objects go under load", PATIENCE_S)
