@@ -1,7 +1,8 @@
 """What replication costs by the policy `cost`, beside stock Kafka, over loads from 10 KB/s to 50 MB/s."""
 
 import json as json_format
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -26,9 +27,9 @@ def cost(
     the agents' own topic, each object's storage for an hour. No broker runs; producers, followers and the store are
     models (`perf/cost_world.py`). Exits with 1 where a load costs more than 1.01 of stock.
     """
-    _quiet()
     prices = Prices.load(prices_file)
-    priced = [price(case, seconds, prices) for case in cases(rate or RATES)]
+    with _quiet():
+        priced = [price(case, seconds, prices) for case in cases(rate or RATES)]
     if json:
         typer.echo(json_format.dumps([one.row() for one in priced], indent=1))
     else:
@@ -39,12 +40,19 @@ def cost(
         raise typer.Exit(1)
 
 
-def _quiet() -> None:
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What the write path tells of modelled loads is nobody's concern."""
     import logging
 
     import structlog
 
+    before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 def _print(priced: Sequence[Priced]) -> None:
