@@ -6,16 +6,10 @@ Nobody else tells why a broker that is refused on this way does not replicate, s
 import structlog
 
 from kafka_log.crc32c import Buffer
-from replication.wire.fetch_frame import (
-    FETCH_API_KEY,
-    MalformedFrameError,
-    RequestHeader,
-    parse_request_header,
-    scan_fetch_response,
-    understands_fetch,
-)
+from replication.wire.fetch_frame import FETCH_API_KEY, scan_fetch_response, understands_fetch
 from replication.wire.frame_inbox import SIZE_PREFIX
 from replication.wire.framed_connection import FramedConnection
+from replication.wire.kafka_frame import MalformedFrameError, RequestHeader, parse_request_header
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.relay_tasks import run_until_one_ends
 

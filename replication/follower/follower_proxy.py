@@ -24,8 +24,8 @@ from replication.follower.catch_up_reads import CatchUpReads
 from replication.follower.hydration import HydrationCache, HydrationError
 from replication.follower.leader_bypass import AgentWay, Bypass, LeaderBypass
 from replication.follower.link_reads import fetch_links
-from replication.wire.fetch_frame import MalformedFrameError
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
+from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import LinkedResponse, decode_linked_response
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget

@@ -1,7 +1,7 @@
 """The original of a linked response, kept so that it can be sent inline when hydration fails."""
 
 from kafka_log.crc32c import Buffer
-from replication.wire.fetch_frame import MalformedFrameError
+from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.memory_budget import MemoryBudget
 
 

@@ -23,8 +23,8 @@ from replication.leader.leader_relay import LeaderRelay
 from replication.leader.link_index import stored_batches
 from replication.leader.peer_listener import PeerListener, shake_hands
 from replication.leader.watermarks import WatermarkTimes
-from replication.wire.fetch_frame import MalformedFrameError
 from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection
+from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import Address, Listener, check_certificate, connect_framed
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree, is_hello
 from rlm.write_path.uploaded_segment import UploadedSegment

@@ -31,18 +31,15 @@ from replication.leader.watermarks import WatermarkTimes
 from replication.wire.fetch_frame import (
     CONSUMER_REPLICA_ID,
     FETCH_API_KEY,
-    CostlyFrameError,
     FetchRequestView,
     FetchResponseView,
-    MalformedFrameError,
-    RequestHeader,
-    parse_request_header,
     scan_fetch_request,
     scan_fetch_response,
     understands_fetch,
     with_fetch_wait,
 )
 from replication.wire.frame_inbox import SIZE_PREFIX
+from replication.wire.kafka_frame import CostlyFrameError, MalformedFrameError, RequestHeader, parse_request_header
 from replication.wire.link_defects import LinkDefects
 from replication.wire.peer_protocol import (
     Announcement,

@@ -6,17 +6,16 @@ a position of records is passed over, never interpreted: the frame is later copi
 
 Source: Kafka's message definitions RequestHeader, FetchRequest and FetchResponse; KIP-482, KIP-516 and KIP-903.
 
-Input is hostile until proven otherwise. Every length and count is held against the bytes that are left before anything
-is done with it, and what does not fit raises `MalformedFrameError`.
+Input is hostile until proven otherwise, see `replication.wire.kafka_frame`.
 """
 
 import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kafka_log.byte_cursor import ByteCursor
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TOPIC_ID_BYTES, TopicId
+from replication.wire.kafka_frame import CostlyFrameError, FrameCursor, MalformedFrameError
 
 FETCH_API_KEY = 1
 MIN_FETCH_VERSION = 12
@@ -30,47 +29,14 @@ REPLICA_STATE_VERSION = 15
 CONSUMER_REPLICA_ID = -1
 
 MAX_READ_REQUEST_BYTES = 1024 * 1024
-MAX_SCANNED_ITEMS = 16384
-"""Of all arrays and tagged fields of a frame together. Each costs microseconds on the event loop, and may be of two
-bytes, so it is their number that bounds what reading a frame takes.
-"""
-
-_REQUEST_HEADER = struct.Struct(">hhih")
 _PARTITION_PREFIX = struct.Struct(">ihqqq")  # partition, error, high watermark, last stable offset, log start offset
 _FETCH_PARTITION = struct.Struct(">iiqiqi")  # partition, current leader epoch, fetch offset, last fetched epoch, ...
 _ABORTED_TRANSACTION_BYTES = 16
 _FETCH_WAIT = struct.Struct(">ii")
 """Max wait in milliseconds, min bytes."""
-_INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
 _REPLICA_STATE_TAG = 1
-
-
-class MalformedFrameError(ValueError):
-    """A frame's lengths or counts contradict its size."""
-
-    def __init__(self, position: int, reason: str) -> None:
-        self.position = position
-        self.reason = reason
-        super().__init__(f"malformed frame at byte {position}: {reason}")
-
-
-class CostlyFrameError(MalformedFrameError):
-    """Reading this frame would hold all others up. It may be as good as any; `bound` names the one it is beyond."""
-
-    def __init__(self, position: int, bound: str, reason: str) -> None:
-        self.bound = bound
-        super().__init__(position, reason)
-
-
-class RequestHeader(NamedTuple):
-    """The part of a request header that every version has."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str
 
 
 class RecordsField(NamedTuple):
@@ -121,20 +87,6 @@ class FetchRequestView:
     partitions: tuple[FetchedPartition, ...]
 
 
-def parse_request_header(frame: Buffer) -> RequestHeader:
-    """The header's fields common to all versions. Raises MalformedFrameError."""
-    if len(frame) < _REQUEST_HEADER.size:
-        raise MalformedFrameError(0, f"{len(frame)} bytes hold no request header")
-    api_key, api_version, correlation_id, client_id_bytes = _REQUEST_HEADER.unpack_from(frame, 0)
-    start = _REQUEST_HEADER.size
-    if client_id_bytes < 0:
-        return RequestHeader(api_key, api_version, correlation_id, "")
-    if client_id_bytes > len(frame) - start:
-        raise MalformedFrameError(start - 2, f"client id of {client_id_bytes} bytes exceeds the frame")
-    client_id = bytes(frame[start : start + client_id_bytes]).decode("utf-8", "replace")
-    return RequestHeader(api_key, api_version, correlation_id, client_id)
-
-
 def understands_fetch(api_version: int) -> bool:
     """Whether frames of this Fetch version can be scanned; others are passed through untouched."""
     return MIN_FETCH_VERSION <= api_version <= MAX_FETCH_VERSION
@@ -145,7 +97,7 @@ def scan_fetch_response(frame: Buffer, api_version: int) -> FetchResponseView:
 
     Raises MalformedFrameError when a length or count leads out of the frame or bytes are left over, CostlyFrameError.
     """
-    cursor = _Cursor(frame)
+    cursor = FrameCursor(frame)
     correlation_id = cursor.int32()
     cursor.skip_tagged_fields()
     cursor.skip(4)  # throttle time
@@ -164,7 +116,7 @@ def scan_fetch_response(frame: Buffer, api_version: int) -> FetchResponseView:
     return FetchResponseView(correlation_id, error_code, session_id, tuple(fields))
 
 
-def _scan_partition(cursor: "_Cursor", topic_id: TopicId | None, topic_name: str | None) -> RecordsField:
+def _scan_partition(cursor: FrameCursor, topic_id: TopicId | None, topic_name: str | None) -> RecordsField:
     partition, error_code, high_watermark, _, _ = cursor.fields(_PARTITION_PREFIX)
     for _ in range(cursor.array_length(min_item_bytes=_ABORTED_TRANSACTION_BYTES + 1)):
         cursor.skip(_ABORTED_TRANSACTION_BYTES)
@@ -190,7 +142,7 @@ def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
     """Who asks in a Fetch request of versions 12 to 18, and for what. Raises MalformedFrameError, CostlyFrameError."""
     if len(frame) > MAX_READ_REQUEST_BYTES:
         raise CostlyFrameError(0, "size", f"a request of {len(frame)} bytes")
-    cursor = _Cursor(frame)
+    cursor = FrameCursor(frame)
     cursor.skip(8)  # api key, version, correlation id
     cursor.skip(max(cursor.int16(), 0))  # client id
     cursor.skip_tagged_fields()
@@ -213,7 +165,7 @@ def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
         cursor.skip(4 * cursor.array_length(min_item_bytes=4))
         cursor.skip_tagged_fields()
     cursor.compact_string()  # rack id
-    tagged_replica_id = cursor.replica_id_from_tags()
+    tagged_replica_id = _replica_id_from_tags(cursor, frame)
     cursor.expect_end()
     return FetchRequestView(
         tagged_replica_id if tagged_replica_id is not None else replica_id,
@@ -231,85 +183,14 @@ def with_fetch_wait(frame: Buffer, view: FetchRequestView, max_wait_ms: int, min
     return changed
 
 
-def encode_unsigned_varint(value: int) -> bytes:
-    """Kafka's unsigned varint: seven bits a byte, least significant first."""
-    if value < 0x80:
-        return bytes((value,))
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-class _Cursor(ByteCursor):
-    """A position in a frame."""
-
-    __slots__ = ("_items",)
-
-    def __init__(self, frame: Buffer) -> None:
-        super().__init__(frame)
-        self._items = 0
-
-    def fault(self, _reason: str, detail: str) -> MalformedFrameError:
-        return MalformedFrameError(self.position, detail)
-
-    def int16(self) -> int:
-        return self.fields(_INT16)[0]
-
-    def int32(self) -> int:
-        return self.fields(_INT32)[0]
-
-    def topic_id(self) -> TopicId:
-        return TopicId(bytes(self.take(TOPIC_ID_BYTES)))
-
-    def array_length(self, min_item_bytes: int) -> int:
-        """A compact array's length, null as 0, held against what its items need at least."""
-        position = self.position
-        length = max(self.unsigned_varint() - 1, 0)
-        if length * min_item_bytes > self._end - self.position:
-            raise MalformedFrameError(position, f"an array of {length} items exceeds the frame")
-        self._will_pass(length)
-        return length
-
-    def compact_string(self) -> str:
-        return bytes(self.take(max(self.unsigned_varint() - 1, 0))).decode("utf-8", "replace")
-
-    def skip_tagged_fields(self) -> None:
-        if self.position < self._end and self._raw[self.position] == 0:  # nearly always
-            self.position += 1
-            return
-        for _ in range(self._tagged_field_count()):
-            self.unsigned_varint()
-            self.skip(self.unsigned_varint())
-
-    def replica_id_from_tags(self) -> int | None:
-        replica_id = None
-        for _ in range(self._tagged_field_count()):
-            tag = self.unsigned_varint()
-            size = self.unsigned_varint()
-            start = self.skip(size)
-            if tag == _REPLICA_STATE_TAG:
-                if size < _INT32.size:
-                    raise MalformedFrameError(start, f"a replica state of {size} bytes")
-                replica_id = _INT32.unpack_from(self._raw, start)[0]
-        return replica_id
-
-    def _tagged_field_count(self) -> int:
-        position = self.position
-        count = self.unsigned_varint()
-        if count * 2 > self._end - self.position:
-            raise MalformedFrameError(position, f"{count} tagged fields exceed the frame")
-        self._will_pass(count)
-        return count
-
-    def _will_pass(self, items: int) -> None:
-        """Before the first of them is looked at."""
-        self._items += items
-        if self._items > MAX_SCANNED_ITEMS:
-            raise CostlyFrameError(self.position, "items", f"more than {MAX_SCANNED_ITEMS} items")
-
-    def expect_end(self) -> None:
-        if self.position != self._end:
-            raise MalformedFrameError(self.position, f"{self._end - self.position} bytes left over")
+def _replica_id_from_tags(cursor: FrameCursor, frame: Buffer) -> int | None:
+    replica_id = None
+    for _ in range(cursor.tagged_field_count()):
+        tag = cursor.unsigned_varint()
+        size = cursor.unsigned_varint()
+        start = cursor.skip(size)
+        if tag == _REPLICA_STATE_TAG:
+            if size < _INT32.size:
+                raise MalformedFrameError(start, f"a replica state of {size} bytes")
+            replica_id = _INT32.unpack_from(frame, start)[0]
+    return replica_id

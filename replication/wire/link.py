@@ -33,7 +33,7 @@ from kafka_log.byte_cursor import ByteCursor
 from kafka_log.crc32c import Buffer
 from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES, CombinedSegmentId
-from replication.wire.fetch_frame import MalformedFrameError, encode_unsigned_varint
+from replication.wire.kafka_frame import MalformedFrameError, encode_unsigned_varint
 
 _FRAME_SIZE = struct.Struct(">I")
 _CRC32C = struct.Struct(">I")

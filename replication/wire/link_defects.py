@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from plugin.errors import defect_site
-from replication.wire.fetch_frame import MalformedFrameError
+from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.metrics import ReplicationMetrics
 
 log = structlog.get_logger(__name__)

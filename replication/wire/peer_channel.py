@@ -11,8 +11,8 @@ Unpacking is bounded: a packed message that grows beyond `MAX_UNPACKED_BYTES` is
 import zlib
 
 from kafka_log.crc32c import Buffer
-from replication.wire.fetch_frame import MalformedFrameError
 from replication.wire.framed_connection import FramedConnection
+from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_protocol import MessageKind
 
 MESSAGE_KIND_BYTES = 1

@@ -10,8 +10,8 @@ from typing import cast
 
 import structlog
 
-from replication.wire.fetch_frame import MalformedFrameError
 from replication.wire.framed_connection import FramedConnection
+from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree
 
 log = structlog.get_logger(__name__)

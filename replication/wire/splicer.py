@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from kafka_log.crc32c import Buffer, crc32c
 from kafka_log.record_batch import CorruptBatchError, scan_batches
-from replication.wire.fetch_frame import encode_unsigned_varint
+from replication.wire.kafka_frame import encode_unsigned_varint
 from replication.wire.link import InlineBytes, LinkedResponse, SegmentLink
 
 

@@ -11,15 +11,12 @@ import pytest
 
 from kafka_log.crc32c import Buffer
 from replication.leader import relay_core
-from replication.wire.fetch_frame import (
-    FETCH_API_KEY,
-    MAX_READ_REQUEST_BYTES,
+from replication.wire.fetch_frame import FETCH_API_KEY, MAX_READ_REQUEST_BYTES, FetchRequestView, scan_fetch_request
+from replication.wire.kafka_frame import (
     MAX_SCANNED_ITEMS,
-    FetchRequestView,
     MalformedFrameError,
     encode_unsigned_varint,
     parse_request_header,
-    scan_fetch_request,
 )
 from rlm.write_path.group_commit import BULK_BYTES
 from tests.kafka_log.batches import batches

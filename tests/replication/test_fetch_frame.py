@@ -12,15 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest
 
-from replication.wire.fetch_frame import (
-    MalformedFrameError,
-    encode_unsigned_varint,
-    parse_request_header,
-    scan_fetch_request,
-    scan_fetch_response,
-    understands_fetch,
-    with_fetch_wait,
-)
+from replication.wire.fetch_frame import scan_fetch_request, scan_fetch_response, understands_fetch, with_fetch_wait
+from replication.wire.kafka_frame import MalformedFrameError, encode_unsigned_varint, parse_request_header
 from replication.wire.link import Cut, InlineBytes, LinkedResponse
 from replication.wire.splicer import splice
 from tests.replication.fetch_frames import VERSIONS, decode, request, requests, response, responses

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import scan_batches
 from plugin.segment_metadata import CombinedSegmentId
-from replication.wire.fetch_frame import MalformedFrameError, encode_unsigned_varint, scan_fetch_response
+from replication.wire.fetch_frame import scan_fetch_response
+from replication.wire.kafka_frame import MalformedFrameError, encode_unsigned_varint
 from replication.wire.link import (
     Cut,
     InlineBytes,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId
-from replication.wire.fetch_frame import MalformedFrameError
+from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_protocol import (
     CAPABILITIES,
     HELLO_MAGIC,

@@ -15,7 +15,7 @@ from replication.leader.link_planner import WaitForUploads
 from replication.leader.relay_core import RelayCore, ToFollower
 from replication.leader.watermarks import WatermarkTimes
 from replication.leader.zones import Zones
-from replication.wire.fetch_frame import MalformedFrameError
+from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import decode_linked_response
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics

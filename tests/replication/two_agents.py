@@ -37,8 +37,9 @@ from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.link_index import LinkIndex
 from replication.leader.upload_signal import UploadSignal
 from replication.wire.circuit_breaker import BreakerLimits
-from replication.wire.fetch_frame import FETCH_API_KEY, parse_request_header, scan_fetch_request
+from replication.wire.fetch_frame import FETCH_API_KEY, scan_fetch_request
 from replication.wire.framed_connection import FramedConnection
+from replication.wire.kafka_frame import parse_request_header
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address

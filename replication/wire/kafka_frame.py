@@ -1,0 +1,140 @@
+"""What the frames of Kafka's flexible versions (KIP-482) have in common, without decoding them.
+
+A frame here is what follows the four-byte size prefix. Lengths are unsigned varints that count one more than what they
+announce, and 0 stands for null.
+
+Input is hostile until proven otherwise. Every length and count is held against the bytes that are left before anything
+is done with it, and what does not fit raises `MalformedFrameError`.
+"""
+
+import struct
+from typing import NamedTuple
+
+from kafka_log.byte_cursor import ByteCursor
+from kafka_log.crc32c import Buffer
+from kafka_log.topic_partition import TOPIC_ID_BYTES, TopicId
+
+MAX_SCANNED_ITEMS = 16384
+"""Of all arrays and tagged fields of a frame together. Each costs microseconds on the event loop, and may be of two
+bytes, so it is their number that bounds what reading a frame takes.
+"""
+
+_REQUEST_HEADER = struct.Struct(">hhih")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+
+
+class MalformedFrameError(ValueError):
+    """A frame's lengths or counts contradict its size."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        self.position = position
+        self.reason = reason
+        super().__init__(f"malformed frame at byte {position}: {reason}")
+
+
+class CostlyFrameError(MalformedFrameError):
+    """Reading this frame would hold all others up. It may be as good as any; `bound` names the one it is beyond."""
+
+    def __init__(self, position: int, bound: str, reason: str) -> None:
+        self.bound = bound
+        super().__init__(position, reason)
+
+
+class RequestHeader(NamedTuple):
+    """The part of a request header that every version has."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+
+
+def parse_request_header(frame: Buffer) -> RequestHeader:
+    """The header's fields common to all versions. Raises MalformedFrameError."""
+    if len(frame) < _REQUEST_HEADER.size:
+        raise MalformedFrameError(0, f"{len(frame)} bytes hold no request header")
+    api_key, api_version, correlation_id, client_id_bytes = _REQUEST_HEADER.unpack_from(frame, 0)
+    start = _REQUEST_HEADER.size
+    if client_id_bytes < 0:
+        return RequestHeader(api_key, api_version, correlation_id, "")
+    if client_id_bytes > len(frame) - start:
+        raise MalformedFrameError(start - 2, f"client id of {client_id_bytes} bytes exceeds the frame")
+    client_id = bytes(frame[start : start + client_id_bytes]).decode("utf-8", "replace")
+    return RequestHeader(api_key, api_version, correlation_id, client_id)
+
+
+def encode_unsigned_varint(value: int) -> bytes:
+    """Kafka's unsigned varint: seven bits a byte, least significant first."""
+    if value < 0x80:
+        return bytes((value,))
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+class FrameCursor(ByteCursor):
+    """A position in a frame of a flexible version."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, frame: Buffer) -> None:
+        super().__init__(frame)
+        self._items = 0
+
+    def fault(self, _reason: str, detail: str) -> MalformedFrameError:
+        return MalformedFrameError(self.position, detail)
+
+    def int16(self) -> int:
+        return self.fields(_INT16)[0]
+
+    def int32(self) -> int:
+        return self.fields(_INT32)[0]
+
+    def topic_id(self) -> TopicId:
+        return TopicId(bytes(self.take(TOPIC_ID_BYTES)))
+
+    def array_length(self, min_item_bytes: int) -> int:
+        """A compact array's length, null as 0, held against what its items need at least."""
+        position = self.position
+        length = max(self.unsigned_varint() - 1, 0)
+        if length * min_item_bytes > self._end - self.position:
+            raise MalformedFrameError(position, f"an array of {length} items exceeds the frame")
+        self._will_pass(length)
+        return length
+
+    def compact_string(self) -> str:
+        """Null as an empty one."""
+        return bytes(self.take(max(self.unsigned_varint() - 1, 0))).decode("utf-8", "replace")
+
+    def skip_tagged_fields(self) -> None:
+        """Whatever is in them."""
+        if self.position < self._end and self._raw[self.position] == 0:  # nearly always
+            self.position += 1
+            return
+        for _ in range(self.tagged_field_count()):
+            self.unsigned_varint()
+            self.skip(self.unsigned_varint())
+
+    def tagged_field_count(self) -> int:
+        """How many tags follow, each with a size and so many bytes."""
+        position = self.position
+        count = self.unsigned_varint()
+        if count * 2 > self._end - self.position:
+            raise MalformedFrameError(position, f"{count} tagged fields exceed the frame")
+        self._will_pass(count)
+        return count
+
+    def _will_pass(self, items: int) -> None:
+        """Before the first of them is looked at."""
+        self._items += items
+        if self._items > MAX_SCANNED_ITEMS:
+            raise CostlyFrameError(self.position, "items", f"more than {MAX_SCANNED_ITEMS} items")
+
+    def expect_end(self) -> None:
+        """Raises MalformedFrameError when bytes are left over."""
+        if self.position != self._end:
+            raise MalformedFrameError(self.position, f"{self._end - self.position} bytes left over")
