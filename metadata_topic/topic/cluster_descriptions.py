@@ -63,6 +63,9 @@ class DescribedBroker:
 
     broker_id: int
     rack: str | None
+    host: str = ""
+    """As the listener that was asked advertises it."""
+    port: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +126,12 @@ class ClusterDescriptions:
         return self._ask(
             "describe cluster",
             lambda admin: [
-                DescribedBroker(int(one["broker_id"]), one["rack"] or None)
+                DescribedBroker(int(one["broker_id"]), one["rack"] or None, str(one["host"]), int(one["port"]))
                 for one in admin.describe_cluster()["brokers"]
                 if not one.get("is_fenced", False)
             ],
             lambda admin: [
-                DescribedBroker(node.id, node.rack or None)
+                DescribedBroker(node.id, node.rack or None, node.host, node.port)
                 for node in _result(admin.describe_cluster(request_timeout=self.timeout_s), self.timeout_s).nodes
             ],
         )

@@ -1,0 +1,167 @@
+"""Which listeners keep clients in their zone."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import build_app
+from gateway.plan import BrokerSite, PlanError, PlanRules, listener_name, plan
+from gateway.plan_file import read_sites
+from kafka_log.server_properties import BrokerProperties, Endpoint, parse_broker_properties
+
+BROKERS = [
+    BrokerSite(1, "az1", "kafka-1.example.com"),
+    BrokerSite(2, "az2", "kafka-2.example.com", 9192),
+    BrokerSite(3, "az3", "kafka-3.example.com"),
+    BrokerSite(4, "az1", "kafka-4.example.com"),
+]
+GATEWAYS = {zone: f"gateway.{zone}.example.com" for zone in ("az1", "az2", "az3")}
+SITES = """
+[zones]
+az1 = "gateway.az1.example.com"
+az2 = "gateway.az2.example.com"
+
+[brokers.1]
+zone = "az1"
+host = "kafka-1.example.com"
+
+[brokers.2]
+zone = "az2"
+host = "kafka-2.example.com"
+port = 9192
+"""
+
+
+def joined(keys: dict[str, str]) -> BrokerProperties:
+    """A broker's whole file: the planned lines, joined to listeners for brokers and controllers."""
+    others = {
+        "listeners": "REPLICATION://127.0.0.1:19901",
+        "advertised.listeners": "REPLICATION://127.0.0.1:19901",
+        "listener.security.protocol.map": "REPLICATION:PLAINTEXT",
+    }
+    raw = {**keys, **{key: f"{value},{keys[key]}" for key, value in others.items()}}
+    raw |= {"node.id": "1", "log.dirs": "/data/kafka", "inter.broker.listener.name": "REPLICATION"}
+    return parse_broker_properties(raw, Path("server.properties"))
+
+
+def test_its_own_zones_listener_advertises_the_broker_and_the_others_the_gateways_at_a_port_for_it() -> None:
+    broker = joined(plan(BROKERS, GATEWAYS)[2])
+    assert broker.advertised_listeners["CLIENT_AZ2"] == Endpoint("kafka-2.example.com", 9192)
+    assert broker.advertised_listeners["CLIENT_AZ1"] == Endpoint("gateway.az1.example.com", 19302)
+    assert broker.advertised_listeners["CLIENT_AZ3"] == Endpoint("gateway.az3.example.com", 19302)
+    assert broker.rack == "az2"
+
+
+def test_listeners_of_other_zones_are_bound_to_loopback_alone() -> None:
+    for broker_id, keys in plan(BROKERS, GATEWAYS).items():
+        broker = joined(keys)
+        own = listener_name(BROKERS[broker_id - 1].zone)
+        assert broker.listeners[own].host == ""
+        others = {name: where for name, where in broker.listeners.items() if name not in (own, "REPLICATION")}
+        assert len(others) == 2
+        assert {where.host for where in others.values()} == {"127.0.0.1"}
+
+
+def test_the_gateway_advertised_for_a_broker_is_where_agents_of_the_zone_listen_for_it() -> None:
+    planned = plan(BROKERS, GATEWAYS)
+    for broker_id, keys in planned.items():
+        for other in (one for one in BROKERS if one.zone != BROKERS[broker_id - 1].zone):
+            agent = planned[other.broker_id]
+            assert str(broker_id) in agent["remote.wal.gateway.brokers"].split(",")
+            port = int(agent["remote.wal.gateway.port.base"]) + broker_id
+            assert f"{listener_name(other.zone)}://{GATEWAYS[other.zone]}:{port}" in keys["advertised.listeners"]
+            assert f"{other.zone}={listener_name(other.zone)}" in keys["remote.wal.gateway.zone.listeners"]
+    # Brokers of one zone are reached directly.
+    assert planned[1]["remote.wal.gateway.brokers"] == planned[4]["remote.wal.gateway.brokers"] == "2,3"
+
+
+@pytest.mark.parametrize(
+    ("clients", "loopback"),
+    [("PLAINTEXT", "PLAINTEXT"), ("SSL", "PLAINTEXT"), ("SASL_SSL", "SASL_PLAINTEXT")],
+)
+def test_tls_ends_at_the_gateway(clients: str, loopback: str) -> None:
+    broker = joined(plan(BROKERS, GATEWAYS, PlanRules(security_protocol=clients))[1])
+    assert broker.security_protocols["CLIENT_AZ1"] == clients
+    assert broker.security_protocols["CLIENT_AZ2"] == broker.security_protocols["CLIENT_AZ3"] == loopback
+
+
+def test_a_broker_that_is_added_changes_no_listener_of_the_others() -> None:
+    before = plan(BROKERS, GATEWAYS)
+    after = plan([*BROKERS, BrokerSite(5, "az2", "kafka-5.example.com")], GATEWAYS)
+    for broker_id, keys in before.items():
+        changed = {key for key, value in keys.items() if after[broker_id][key] != value}
+        assert changed <= {"remote.wal.gateway.brokers"}
+
+
+def test_a_zones_name_becomes_a_listeners_name_that_kafka_takes() -> None:
+    assert listener_name("us-east-1a") == "CLIENT_US_EAST_1A"
+
+
+@pytest.mark.parametrize(
+    ("brokers", "gateways", "rules", "reason"),
+    [
+        ([], GATEWAYS, PlanRules(), "no broker"),
+        ([BrokerSite(1, "az9", "h")], GATEWAYS, PlanRules(), "zone 'az9', of which no gateway"),
+        ([BrokerSite(1, "", "h")], GATEWAYS, PlanRules(), "no zone (broker.rack)"),
+        (BROKERS[:2], GATEWAYS, PlanRules(), "zone az3 has no broker"),
+        (BROKERS[:1], {"az1": "g"}, PlanRules(), "one zone alone"),
+        ([*BROKERS, BROKERS[0]], GATEWAYS, PlanRules(), "named twice"),
+        (
+            [BrokerSite(1, "a-1", "h"), BrokerSite(2, "a_1", "h")],
+            {"a-1": "g", "a_1": "g"},
+            PlanRules(),
+            "CLIENT_A_1",
+        ),
+        ([*BROKERS, BrokerSite(105, "az1", "h")], GATEWAYS, PlanRules(), "raise the step"),
+        (BROKERS, GATEWAYS, PlanRules(gateway_port_base=9190), "port 9192 would be used twice"),
+        (BROKERS, GATEWAYS, PlanRules(gateway_port_base=65533), "is above 65535"),
+        (BROKERS, GATEWAYS, PlanRules(security_protocol="TLS"), "'TLS' is not one of"),
+    ],
+)
+def test_what_cannot_be_planned_is_told(
+    brokers: list[BrokerSite], gateways: dict[str, str], rules: PlanRules, reason: str
+) -> None:
+    if "9192" in reason:
+        brokers = [BrokerSite(2, "az2", "h", 9192), BrokerSite(1, "az1", "h", 9192), BrokerSite(3, "az3", "h")]
+        gateways = GATEWAYS
+    with pytest.raises(PlanError, match=re.escape(reason)):
+        plan(brokers, gateways, rules)
+
+
+def test_a_file_tells_zones_and_brokers(tmp_path: Path) -> None:
+    file = tmp_path / "sites.toml"
+    file.write_text(SITES)
+    brokers, gateways = read_sites(file)
+    assert brokers == BROKERS[:2]
+    assert gateways == {zone: GATEWAYS[zone] for zone in ("az1", "az2")}
+
+
+@pytest.mark.parametrize(
+    ("added", "reason"),
+    [
+        ("[brokers.x]", r"\[brokers.x\]: expected"),
+        ("[brokers.3]\nzone='az1'", "zone and host are needed"),
+        ("[brokers.3]\nzone='az1'\nhost='h'\nport='9'", "'9' is no int"),
+        ("[brokers.3]\nzone='az1'\nhost='h'\nrack='9'", "rack: expected zone"),
+        ("[broker.3]", r"broker: expected \[zones\]"),
+        ("[[[", "server|sites"),
+    ],
+)
+def test_a_file_that_is_wrong_is_told_of(tmp_path: Path, added: str, reason: str) -> None:
+    file = tmp_path / "sites.toml"
+    file.write_text(SITES + added)
+    with pytest.raises(PlanError, match=reason):
+        read_sites(file)
+
+
+def test_the_command_prints_lines_that_the_agent_reads(tmp_path: Path) -> None:
+    file = tmp_path / "sites.toml"
+    file.write_text(SITES)
+    told = CliRunner().invoke(build_app(), ["gateway", "plan", "--sites", str(file)])
+    assert told.exit_code == 0
+    first = told.output.partition("# broker 2")[0]
+    keys = dict(line.split("=", 1) for line in first.splitlines() if line and not line.startswith("#"))
+    assert keys == plan(*read_sites(file))[1]
+    assert joined(keys).listeners["CLIENT_AZ2"] == Endpoint("127.0.0.1", 19501)
