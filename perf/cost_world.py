@@ -96,7 +96,7 @@ class CostWorld:
         while self._events and self._events[0][0] <= self._until_s + 2 * self._limits.commit.archive_interval_s + 3:
             self._now_s, _, happens = heapq.heappop(self._events)
             happens()
-        self._do(self._core.left_out(self._now_s))
+        self._do(self._core.unwanted.last_declared(self._now_s))
         self.counts.seconds = seconds
         self.counts.metadata_bytes = self._metadata.end()
         return self.counts
@@ -153,7 +153,7 @@ class CostWorld:
             match pacing.next_step(self._now_s):
                 case UploadNow():
                     self._read()
-                    self._do(self._core.let_go(self._now_s))
+                    self._do(self._core.unwanted.let_go(self._now_s))
                     self._start(pacing.next_upload(self._now_s))
                 case Gather(delay_s, quiet_s):
                     self._gathers = True

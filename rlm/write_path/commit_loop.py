@@ -71,7 +71,7 @@ class CommitLoop:
             match pacing.next_step(self._clock()):
                 case UploadNow():
                     await self._read()
-                    self._effects.carry_out(self._core.let_go(self._clock()))
+                    self._effects.carry_out(self._core.unwanted.let_go(self._clock()))
                     self._start(pacing.next_upload(self._clock()))
                 case Gather(delay_s, quiet_s):
                     await self._gather(delay_s, quiet_s)

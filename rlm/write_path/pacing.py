@@ -10,7 +10,6 @@ from itertools import chain, islice
 from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.offset_ranges import NO_END
 from rlm.write_path.actions import PassOver, Read, Reads, Upload
 from rlm.write_path.group_commit import GATHER_RECENT_S, GroupCommit, Load, Step, Urgency
 from rlm.write_path.led_partition import LedPartition
@@ -114,12 +113,6 @@ class Pacing:
             and led.backlog_bytes <= 2 * self._limits.commit.upload_bytes
             and self.commit.is_prompt(self._limits.link_wait_max_s, now_s)
         )
-
-    def wanted_from(self, led: LedPartition, now_s: float) -> int:
-        """From which offset on the log is to be stored; NO_END: nothing of it is, as nobody wants it."""
-        if led.assignment.is_kept or led.assignment.topic_id_partition in self.hurried:
-            return 0
-        return led.held_by_followers if self.mode_of(led, 0, now_s) is LinkMode.LINK else NO_END
 
     def appended(self) -> Iterable[LedPartition]:
         """The logs that appends were told of which were not read."""

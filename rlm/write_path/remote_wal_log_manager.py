@@ -81,7 +81,7 @@ class RemoteWalLogManager:
             if flush_timeout_s is not None:
                 await self._loop.flush(self._clock() + flush_timeout_s)
                 tell_unfinished(self._core.led.values(), self._clock())
-                self._effects.carry_out(self._core.left_out(self._clock()))
+                self._effects.carry_out(self._core.unwanted.last_declared(self._clock()))
         finally:
             await self._loop.cancel_uploads()
             await self._effects.close(self._core.led.values())

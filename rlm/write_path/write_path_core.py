@@ -26,10 +26,8 @@ from rlm.write_path.actions import (
     CountReadFailure,
     CountStored,
     DeclareGaps,
-    DeclareNotWanted,
     Read,
     Release,
-    TellLeftOut,
     TellSettled,
     TellStored,
     TellTruncated,
@@ -44,6 +42,7 @@ from rlm.write_path.log_manager_limits import LogManagerLimits
 from rlm.write_path.log_task import LogTask, Outcome, ReadError, TaskOutcome
 from rlm.write_path.pacing import Pacing
 from rlm.write_path.segment_queue import MetaQueueItem, RemoteSegmentQueue
+from rlm.write_path.unwanted import Unwanted
 from rlm.write_path.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
@@ -61,6 +60,7 @@ class WritePathCore:
         self.led: dict[TopicIdPartition, LedPartition] = {}
         self.queue = RemoteSegmentQueue(limits.queue_items, limits.queue_bytes)
         self.pacing = Pacing(limits, decider, self.led, self.queue)
+        self.unwanted = Unwanted(self.led, self.queue, self.pacing)
         self.put_off: dict[TopicIdPartition, str] = {}
         """Partitions that were not taken on, and why."""
         self.backlog = Backlog(limits.backlog, self.void)
@@ -138,10 +138,6 @@ class WritePathCore:
         wanted = TopicIdPartition(TopicId(topic_id), partition)
         return wanted if wanted in self.led else None
 
-    def left_out(self, now_s: float) -> Sequence[Action]:
-        """When nothing is read any more: all that was left out and not told of."""
-        return [action for led in self.led.values() for action in self._not_wanted(led, now_s, is_last=True)]
-
     def _release(self, partition: TopicIdPartition) -> Release:
         led = self.led.pop(partition)
         self.pacing.forget(partition)
@@ -181,10 +177,10 @@ class WritePathCore:
         if outcome.gaps:
             actions.append(DeclareGaps(led.assignment, outcome.gaps))
         read_bytes = sum(len(item.records) for item in outcome.items)
-        outcome = self._without_unwanted(led, outcome, now_s)
+        outcome = self.unwanted.left_out_of(led, outcome, now_s)
         if left_out_bytes := read_bytes - sum(len(item.records) for item in outcome.items):
             actions.append(CountLeftOut(left_out_bytes))
-        actions += self._not_wanted(led, now_s)
+        actions += self.unwanted.declared(led, now_s)
         self.queue.put(outcome.items)
         led.log_read(outcome)
         if outcome.more:
@@ -198,50 +194,6 @@ class WritePathCore:
         if outcome.deleted:  # should it be there again, it is assigned and taken on anew
             actions.append(self._release(partition))
         return actions
-
-    def _without_unwanted(self, led: LedPartition, outcome: TaskOutcome, now_s: float) -> TaskOutcome:
-        """What was read, without what nobody wants stored."""
-        if not outcome.items:
-            return outcome
-        wanted_from = self.pacing.wanted_from(led, now_s)
-        if not wanted_from:
-            led.left_out.kept()
-            return outcome
-        kept = []
-        for item in outcome.items:
-            wanted = item.beyond(wanted_from)
-            begin = item.first_offset
-            end = item.last_offset + 1 if wanted is None else wanted.first_offset
-            if begin < end:
-                led.left_out.add(begin, end)
-                self.pacing.commit.left_out(now_s)
-            if wanted is not None:
-                led.left_out.kept()
-                kept.append(wanted)
-        return replace(outcome, items=tuple(kept))
-
-    def _not_wanted(self, led: LedPartition, now_s: float, *, is_last: bool = False) -> Sequence[Action]:
-        """Tell of what was left out, when it is time."""
-        if not (is_last or led.left_out.is_due(now_s)):
-            return ()
-        ranges = led.left_out.take(now_s)
-        return (DeclareNotWanted(led.assignment, ranges),) if ranges else ()
-
-    def let_go(self, now_s: float) -> Sequence[Action]:
-        """Before an upload: take out of the queue what links do not pay for, and nobody else wants."""
-        self.pacing.judge(now_s)
-        taken = self.queue.take_out(lambda item: self._is_unwanted(item, now_s))
-        if not taken:
-            return ()
-        for item in taken:
-            if (part := self._unstored_part(item)) is not None:
-                self.led[item.topic_id_partition].item_left_out(part)
-        self.pacing.commit.left_out(now_s)
-        return CountLeftOut(sum(len(item.records) for item in taken)), TellLeftOut()
-
-    def _is_unwanted(self, item: MetaQueueItem, now_s: float) -> bool:
-        led = self.led.get(item.topic_id_partition)
-        return led is not None and self.pacing.wanted_from(led, now_s) > item.last_offset
 
     def _truncated(self, led: LedPartition, offset: int) -> Action:
         partition = led.assignment.topic_id_partition

@@ -113,7 +113,7 @@ class Driven:
             match self.core.pacing.next_step(self.now_s):
                 case UploadNow():
                     self.read()
-                    self._do(self.core.let_go(self.now_s))
+                    self._do(self.core.unwanted.let_go(self.now_s))
                     self.begin_upload()
                 case Wait() if self.uploads:
                     self.now_s += 0.01
