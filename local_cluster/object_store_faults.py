@@ -4,6 +4,7 @@ import json
 import threading
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Self, get_args
+from urllib.parse import unquote
 
 FaultKind = Literal[
     "error", "hang", "cut_body", "alter_body", "latency", "lose_response", "ignore_conditions", "empty_session"
@@ -34,7 +35,8 @@ class Fault:
     seconds: float = 0.0
     after_effect: bool = False
     path_part: str = ""
-    """Only requests with this text in their path and query."""
+    """Only requests with this text in their path and query, without percent-encoding, as Google's client escapes
+    more than others."""
 
     @classmethod
     def from_json(cls, raw: bytes) -> Self:
@@ -74,7 +76,7 @@ class Faults:
             for index, fault in enumerate(self._faults):
                 if (fault.kind, fault.after_effect) != (kind, after_effect):
                     continue
-                if method not in fault.methods or fault.path_part not in target:
+                if method not in fault.methods or fault.path_part not in unquote(target):
                     continue
                 if fault.times is not None:
                     left = fault.times - 1

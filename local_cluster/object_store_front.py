@@ -9,7 +9,6 @@ per request, so there is no shorter path around it. Objects live in memory and a
 import calendar
 import hashlib
 import io
-import itertools
 import json
 import random
 import re
@@ -86,11 +85,12 @@ class Sessions:
         self._clock = clock
         self._wall_clock = wall_clock
         self._ends: dict[tuple[str, str], float] = {}
-        self._numbers = itertools.count(1)
+        self.created = 0
 
     def create(self, bucket: str) -> Answer:
         """CreateSession."""
-        token = f"session-{next(self._numbers)}"
+        self.created += 1
+        token = f"session-{self.created}"
         self._ends[bucket, token] = self._clock() + self._seconds
         end = time.gmtime(calendar.timegm(self._wall_clock()) + self._seconds)
         return _xml(

@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from local_cluster.object_store_faults import Fault
 from plugin.backend_settings import parse_settings
 from plugin.object_store import ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
@@ -58,6 +59,10 @@ class Backend:
 
     def changed(self, **changes: str) -> dict[str, str]:
         return {**self.settings, **{name.replace("_", "."): value for name, value in changes.items()}}
+
+    def its(self, fault: Fault) -> Fault:
+        """The fault for this backend's objects alone: what hung in another test goes on once its fault is cleared."""
+        return replace(fault, path_part=f"{self.cluster_id}/")
 
     def store(self) -> ObjectStore:
         """The bare store, as an intruder would have it."""

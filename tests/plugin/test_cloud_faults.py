@@ -31,7 +31,7 @@ QUICK = {"attempt_timeout_ms": "400", "connect_timeout_ms": "100", "total_timeou
 def test_a_throttled_put_is_sent_again_with_growing_waits(remote: Backend, server: ObjectStoreServer) -> None:
     time = VirtualTime()
     manager = remote.manager(time, startup_self_test="false")
-    server.faults.add(Fault("error", ("PUT",), times=3))
+    server.faults.add(remote.its(Fault("error", ("PUT",), times=3)))
     manager.copy_log_segment_data(*segment(0, [b"abc"]))
     assert manager.request_counts.put == 4
     assert manager.request_counts.failures == {"throttled": 3}
@@ -43,7 +43,7 @@ def test_a_store_that_throttles_for_ever_ends_with_the_total_deadline(
 ) -> None:
     time = VirtualTime()
     manager = remote.manager(time, startup_self_test="false")
-    server.faults.add(Fault("error", ("PUT",)))
+    server.faults.add(remote.its(Fault("error", ("PUT",))))
     begun = time.now
     with pytest.raises(RemoteStorageThrottledError):
         manager.copy_log_segment_data(*segment(0, [b"abc"]))
@@ -63,7 +63,7 @@ def test_a_put_that_took_effect_without_saying_so_succeeds(
     remote: Backend, server: ObjectStoreServer, fault: Fault
 ) -> None:
     manager = remote.manager(VirtualTime(), startup_self_test="false")
-    server.faults.add(fault)
+    server.faults.add(remote.its(fault))
     update = manager.copy_log_segment_data(*segment(0, [b"abc"]))
     assert manager.fetch_log_segment(update.combined_segment_id, 112, 115) == b"abc"
     assert (manager.request_counts.put, manager.request_counts.head) == (2, 1)
@@ -71,7 +71,7 @@ def test_a_put_that_took_effect_without_saying_so_succeeds(
 
 def test_a_put_that_failed_before_it_took_effect_succeeds(remote: Backend, server: ObjectStoreServer) -> None:
     manager = remote.manager(VirtualTime(), startup_self_test="false")
-    server.faults.add(Fault("error", ("PUT",), times=1, status=500, code="InternalError"))
+    server.faults.add(remote.its(Fault("error", ("PUT",), times=1, status=500, code="InternalError")))
     manager.copy_log_segment_data(*segment(0, [b"abc"]))
     assert (manager.request_counts.put, manager.request_counts.head) == (2, 0)
     assert manager.request_counts.failures == {"server_error": 1}
@@ -79,21 +79,21 @@ def test_a_put_that_failed_before_it_took_effect_succeeds(remote: Backend, serve
 
 def test_a_put_that_hangs_is_given_up_and_sent_again(remote: Backend, server: ObjectStoreServer) -> None:
     manager = remote.manager(VirtualTime(), startup_self_test="false", **QUICK)
-    server.faults.add(Fault("hang", ("PUT",), times=1))
+    server.faults.add(remote.its(Fault("hang", ("PUT",), times=1)))
     manager.copy_log_segment_data(*segment(0, [b"abc"]))
     assert manager.request_counts.failures == {"timeout": 1}
 
 
 def test_a_store_that_hangs_for_ever_is_a_time_out(remote: Backend, server: ObjectStoreServer) -> None:
     manager = remote.manager(None, startup_self_test="false", **{**QUICK, "total_timeout_ms": "500"})
-    server.faults.add(Fault("hang"))
+    server.faults.add(remote.its(Fault("hang")))
     with pytest.raises(RemoteStorageTimeoutError):
         manager.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10)
 
 
 def test_closing_ends_the_wait_between_attempts(remote: Backend, server: ObjectStoreServer) -> None:
     manager = remote.manager(startup_self_test="false", total_timeout_ms="600000")
-    server.faults.add(Fault("error", ("GET",)))
+    server.faults.add(remote.its(Fault("error", ("GET",))))
     ended = threading.Event()
 
     def fetch() -> None:
@@ -111,9 +111,9 @@ def test_closing_ends_the_wait_between_attempts(remote: Backend, server: ObjectS
 def test_a_cut_body_is_fetched_once_more(remote: Backend, server: ObjectStoreServer) -> None:
     manager = remote.manager(VirtualTime())
     update = manager.copy_log_segment_data(*segment(0, [b"abcdef"]))
-    server.faults.add(Fault("cut_body", ("GET",), times=1, path_part="rwal"))
+    server.faults.add(remote.its(Fault("cut_body", ("GET",), times=1)))
     assert manager.fetch_log_segment(update.combined_segment_id, 112, 118) == b"abcdef"
-    server.faults.add(Fault("cut_body", ("GET",), path_part="rwal"))
+    server.faults.add(remote.its(Fault("cut_body", ("GET",))))
     gets = manager.request_counts.get
     with pytest.raises(RemoteSegmentCorruptError):
         manager.fetch_log_segment(update.combined_segment_id, 112, 118)
@@ -122,7 +122,7 @@ def test_a_cut_body_is_fetched_once_more(remote: Backend, server: ObjectStoreSer
 
 def test_bytes_altered_on_their_way_to_the_store_are_sent_again(cloud: Backend, server: ObjectStoreServer) -> None:
     manager = cloud.manager(VirtualTime(), startup_self_test="false")
-    server.faults.add(Fault("alter_body", ("PUT",), times=1))
+    server.faults.add(cloud.its(Fault("alter_body", ("PUT",), times=1)))
     update = manager.copy_log_segment_data(*segment(0, [b"abcdef"]))
     assert manager.request_counts.failures == {"bad_digest": 1}
     assert manager.fetch_log_segment(update.combined_segment_id, 112, 118) == b"abcdef"
@@ -132,13 +132,13 @@ def test_an_altered_footer_is_corrupt(remote: Backend, server: ObjectStoreServer
     manager = remote.manager(VirtualTime())
     manager.copy_log_segment_data(*segment(0, [b"abcdef"]))
     (stored,) = manager.list_log_segments()
-    server.faults.add(Fault("alter_body", ("GET",), path_part="rwal"))
+    server.faults.add(remote.its(Fault("alter_body", ("GET",))))
     with pytest.raises(RemoteSegmentCorruptError):
         manager.fetch_segment_metadata(stored)
 
 
 def test_a_store_that_ignores_conditions_is_refused_at_start(remote: Backend, server: ObjectStoreServer) -> None:
-    server.faults.add(Fault("ignore_conditions", ("PUT",)))
+    server.faults.add(remote.its(Fault("ignore_conditions", ("PUT",))))
     with pytest.raises(RemoteStorageConfigError, match="conditional PUT"):
         remote.manager()
     assert list(remote.store().list_page(f"{remote.cluster_id}/", None).objects) == []
@@ -164,7 +164,7 @@ def test_a_missing_permission_is_named_and_not_asked_for_again(
         "get": partial(manager.fetch_log_segment, segment(0, [])[0].combined_segment_id, 0, 1),
         "list": lambda: list(manager.list_log_segments()),
     }
-    server.faults.add(Fault("error", status=403, code="AccessDenied"))
+    server.faults.add(remote.its(Fault("error", status=403, code="AccessDenied")))
     before = getattr(manager.request_counts, operation)
     with pytest.raises(RemoteStorageAccessError) as caught:
         calls[operation]()
@@ -175,7 +175,7 @@ def test_a_missing_permission_is_named_and_not_asked_for_again(
 
 def test_a_clock_that_is_off_is_said_to_be(remote: Backend, server: ObjectStoreServer) -> None:
     manager = remote.manager()
-    server.faults.add(Fault("error", status=403, code="RequestTimeTooSkewed"))
+    server.faults.add(remote.its(Fault("error", status=403, code="RequestTimeTooSkewed")))
     with pytest.raises(RemoteStorageAccessError, match="clock") as caught:
         list(manager.list_log_segments())
     assert caught.value.label == "clock_skew"
@@ -252,7 +252,7 @@ def test_an_expired_session_is_replaced_and_the_request_sent_once_more(
 
 def test_a_store_that_expires_every_session_gets_one_more_request(express: Backend, server: ObjectStoreServer) -> None:
     manager = express.manager(VirtualTime(), startup_self_test="false")
-    server.faults.add(Fault("error", ("PUT",), status=400, code="ExpiredToken"))
+    server.faults.add(express.its(Fault("error", ("PUT",), status=400, code="ExpiredToken")))
     with pytest.raises(RemoteStorageAccessError):
         manager.copy_log_segment_data(*segment(0, [b"abc"]))
     assert manager.request_counts.put == 2
@@ -261,12 +261,12 @@ def test_a_store_that_expires_every_session_gets_one_more_request(express: Backe
 def test_a_session_is_replaced_before_it_ends(express: Backend, server: ObjectStoreServer) -> None:
     time = VirtualTime()
     manager = express.manager(time, startup_self_test="false")
-    created = server.front.answered
+    sessions = server.front.sessions
 
     def sessions_for(sequence: int) -> int:
-        before = created["GET"]
+        before = sessions.created
         manager.copy_log_segment_data(*segment(sequence, [b"abc"]))
-        return created["GET"] - before
+        return sessions.created - before
 
     assert sessions_for(0) == 1
     time.now += 200
@@ -289,7 +289,7 @@ def test_faults_can_be_set_from_another_process(server: ObjectStoreServer) -> No
             answered: bytes = answer.read()
             return answered
 
-    control("POST", "/_faults", {"kind": "error", "methods": ["PUT"], "times": 2})
+    control("POST", "/_faults", {"kind": "error", "methods": ["PUT"], "times": 2, "path_part": "nobody"})
     assert json.loads(control("GET", "/_faults"))["faults"][0]["times"] == 2
     control("DELETE", "/_faults")
     assert json.loads(control("GET", "/_faults"))["faults"] == []

@@ -78,7 +78,7 @@ def test_a_listing_that_failed_half_way_goes_on_where_it_was(
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "2")  # of the server, in this process
     prefix = five_keys[0][:-1]
     first = paged.list_page(prefix, None)
-    server.faults.add(Fault("error", ("GET",), times=1))
+    server.faults.add(Fault("error", ("GET",), times=1, path_part=f"prefix={prefix}"))
     with pytest.raises(RemoteStorageThrottledError):
         paged.list_page(prefix, first.next_page)
     second = paged.list_page(prefix, first.next_page)
@@ -149,7 +149,7 @@ def test_nothing_that_is_secret_is_in_errors_or_logs(
     manager = by_obstore.manager(VirtualTime(), startup_self_test="false", total_timeout_ms="2500")
     for fault in (Fault("error", status=403, code="AccessDenied"), Fault("error"), Fault("lose_response")):
         server.faults.clear()
-        server.faults.add(fault)
+        server.faults.add(by_obstore.its(fault))
         with structlog.testing.capture_logs() as logs, pytest.raises(Exception, match="put") as caught:
             manager.copy_log_segment_data(*segment(0, [b"abc"]))
         told = f"{caught.getrepr(chain=True)} {caught.value.__context__!r} {caught.value.__cause__!r} {logs}"
@@ -160,7 +160,7 @@ def test_nothing_that_is_secret_is_in_errors_or_logs(
 def test_a_store_that_hangs_is_a_time_out_after_one_attempt(by_obstore: Backend, server: ObjectStoreServer) -> None:
     store = by_obstore.manager(startup_self_test="false", attempt_timeout_ms="300", connect_timeout_ms="100",
                                total_timeout_ms="300")  # fmt: skip
-    server.faults.add(Fault("hang", ("GET",)))
+    server.faults.add(by_obstore.its(Fault("hang", ("GET",))))
     with pytest.raises(RemoteStorageTimeoutError):
         store.fetch_log_segment(segment(0, [])[0].combined_segment_id, 0, 10)
     assert store.request_counts.failures == {"timeout": 1}
