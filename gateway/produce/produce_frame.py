@@ -1,0 +1,103 @@
+"""Where the records stand in a client's Produce request, without decoding them.
+
+A frame here is what follows the four-byte size prefix. Versions 9 to 13 are understood, the flexible ones (KIP-482),
+with request header v2. All else, what is older or newer, of another API, or malformed, is `Unread`: it goes on as it
+came, for the broker to judge. So nothing is ever raised here.
+
+Source: Kafka's message definitions RequestHeader and ProduceRequest; KIP-482, KIP-516 (topic ids, version 13).
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from kafka_log.crc32c import Buffer
+from kafka_log.topic_partition import TopicId
+from replication.wire.kafka_frame import CostlyFrameError, FrameCursor, MalformedFrameError
+
+PRODUCE_API_KEY = 0
+MIN_PRODUCE_VERSION = 9
+"""The first flexible version; Kafka 2.8 and newer take it."""
+MAX_PRODUCE_VERSION = 13
+TOPIC_ID_VERSION = 13
+"""From here on topics are named by id (KIP-516)."""
+ACKS_NONE = 0
+
+_API = struct.Struct(">hhi")
+_PARAMETERS = struct.Struct(">hi")  # acks, time-out in milliseconds
+_MIN_PARTITION_BYTES = 6
+"""Index, length of the records, tags."""
+
+
+class Unread(Enum):
+    """Why a frame goes on as it is; the value labels a counter."""
+
+    OTHER_API = "other_api"
+    VERSION = "version"
+    MALFORMED = "malformed"
+    COSTLY = "costly"
+    """Beyond the bound on what reading one frame may take."""
+
+
+class ProducedRecords(NamedTuple):
+    """One partition of a Produce request, and where its records stand in the frame."""
+
+    topic_id: TopicId | None
+    """None before version 13, which names topics."""
+    topic_name: str | None
+    """None from version 13 on."""
+    partition: int
+    records_start: int
+    """Behind the varint with the records' length."""
+    records_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequestView:
+    """A Produce request's records fields, in the order of the frame."""
+
+    api_version: int
+    correlation_id: int
+    acks: int
+    timeout_ms: int
+    fields: tuple[ProducedRecords, ...]
+
+
+def scan_produce_request(frame: Buffer) -> ProduceRequestView | Unread:
+    """Find the records in a client's request; record bytes are not looked at. Never raises."""
+    if len(frame) < _API.size:
+        return Unread.MALFORMED
+    api_key, api_version, correlation_id = _API.unpack_from(frame, 0)
+    if api_key != PRODUCE_API_KEY:
+        return Unread.OTHER_API
+    if not MIN_PRODUCE_VERSION <= api_version <= MAX_PRODUCE_VERSION:
+        return Unread.VERSION
+    try:
+        return _scan(FrameCursor(frame), api_version, correlation_id)
+    except CostlyFrameError:
+        return Unread.COSTLY
+    except MalformedFrameError:
+        return Unread.MALFORMED
+
+
+def _scan(cursor: FrameCursor, api_version: int, correlation_id: int) -> ProduceRequestView:
+    cursor.skip(_API.size)
+    cursor.skip(max(cursor.int16(), 0))  # client id
+    cursor.skip_tagged_fields()
+    cursor.skip(max(cursor.unsigned_varint() - 1, 0))  # transactional id
+    acks, timeout_ms = cursor.fields(_PARAMETERS)
+    by_id = api_version >= TOPIC_ID_VERSION
+    fields: list[ProducedRecords] = []
+    for _ in range(cursor.array_length(min_item_bytes=2)):
+        topic_id = cursor.topic_id() if by_id else None
+        topic_name = None if by_id else cursor.compact_string()
+        for _ in range(cursor.array_length(_MIN_PARTITION_BYTES)):
+            partition = cursor.int32()
+            start = cursor.skip(max(cursor.unsigned_varint() - 1, 0))
+            fields.append(ProducedRecords(topic_id, topic_name, partition, start, cursor.position))
+            cursor.skip_tagged_fields()
+        cursor.skip_tagged_fields()
+    cursor.skip_tagged_fields()
+    cursor.expect_end()
+    return ProduceRequestView(api_version, correlation_id, acks, timeout_ms, tuple(fields))

@@ -1,0 +1,96 @@
+"""Cuts the records out of a Produce request, and puts the very same frame together again.
+
+Nothing that fails a check here reaches a broker: the agent beside the leader asks the gateway for the original then.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.produce.produce_frame import ProduceRequestView
+from gateway.produce.route_request import MAX_CUTS, RecordsCut, ZoneRouteRequest
+from kafka_log.crc32c import Buffer, crc32c
+from plugin.router_object_id import RouterObjectId
+
+MIN_CUT_BYTES: Final = 64
+"""Smaller records stay in the skeleton: where they are takes ten bytes as well."""
+
+
+class RouteSpliceError(Exception):
+    """Bytes of an object are not those that a request was cut by. `request_number` names it."""
+
+    def __init__(self, request: ZoneRouteRequest, reason: str) -> None:
+        self.request_number = request.number
+        super().__init__(f"{request.object_id} [{request.start_position}, {request.end_position}): {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class CutRequest:
+    """A Produce request, with the record bytes that are to be uploaded told from the rest."""
+
+    frame: Buffer
+    spans: tuple[tuple[int, int], ...]
+    """[start, end) positions in the frame, ascending and apart."""
+
+    @property
+    def records(self) -> list[memoryview]:
+        """What is uploaded, in the order of the frame, as parts of it: nothing is copied."""
+        view = memoryview(self.frame)
+        return [view[start:end] for start, end in self.spans]
+
+    @property
+    def linked_bytes(self) -> int:
+        """Of all records that are uploaded."""
+        return sum([end - start for start, end in self.spans])
+
+    def routed(
+        self, number: int, object_id: RouterObjectId, start_position: int, custom_metadata: bytes
+    ) -> ZoneRouteRequest:
+        """The request to send once its records are stored there, one after the other."""
+        view = memoryview(self.frame)
+        cuts: list[RecordsCut] = []
+        skeleton: list[Buffer] = []
+        position = skeleton_bytes = 0
+        for start, end in self.spans:
+            skeleton.append(view[position:start])
+            skeleton_bytes += start - position
+            cuts.append(RecordsCut(skeleton_bytes, end - start, crc32c(view[start:end])))
+            position = end
+        skeleton.append(view[position:])
+        return ZoneRouteRequest(
+            number, len(self.frame), object_id, start_position, tuple(cuts), skeleton, custom_metadata
+        )
+
+
+def cut_request(frame: Buffer, view: ProduceRequestView) -> CutRequest | None:
+    """What of a request may travel by object storage; None when there is nothing, or too much to name."""
+    spans = tuple(
+        [(one.records_start, one.records_end) for one in view.fields
+         if one.records_end - one.records_start >= MIN_CUT_BYTES]
+    )  # fmt: skip
+    return CutRequest(frame, spans) if 0 < len(spans) <= MAX_CUTS else None
+
+
+def splice_request(request: ZoneRouteRequest, hydrated: Buffer) -> list[Buffer]:
+    """The client's frame without its size prefix: buffers to be written one after the other.
+
+    `hydrated` is what the object holds from `start_position` to `end_position`. Raises RouteSpliceError when it is
+    anything but the bytes that were cut out.
+    """
+    if len(hydrated) != request.linked_bytes:
+        raise RouteSpliceError(request, f"{len(hydrated)} bytes instead of {request.linked_bytes}")
+    skeleton, records = memoryview(_joined(request.skeleton)), memoryview(hydrated)
+    buffers: list[Buffer] = []
+    position = taken = 0
+    for cut in request.cuts:
+        part = records[taken : taken + cut.length]
+        if crc32c(part) != cut.crc32c:
+            raise RouteSpliceError(request, f"the CRC32C of {cut.length} bytes from {taken} on differs")
+        buffers += (skeleton[position : cut.skeleton_position], part)
+        position, taken = cut.skeleton_position, taken + cut.length
+    buffers.append(skeleton[position:])
+    return buffers
+
+
+def _joined(buffers: Sequence[Buffer]) -> Buffer:
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)

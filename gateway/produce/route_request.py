@@ -1,0 +1,151 @@
+"""The ZoneRouteRequest: a Produce request whose record bytes were replaced by where they are in object storage.
+
+It travels only from a gateway to the agent beside the leader. It carries the client's frame with record bytes cut out
+(the skeleton), and for each cut the length and CRC32C of what belongs there. All cuts of a request lie one after the
+other in one object of the RouterChannel, so one read brings all of them. The lengths that stand in front of records
+stay in the skeleton, so the frame that is put together is the client's own to the last byte, whatever its encoding.
+
+The object is named by its writer's numbers, never by a bucket, key or URL: the reader builds the name itself, within
+its own store and cluster. Custom metadata, which the reader's storage manager finds the bucket by, is opaque here.
+
+Layout (integers big endian, `varint` is Kafka's unsigned varint):
+
+    number of the request on its connection   varint
+    original frame size                       uint32
+    gateway id varint, incarnation uint48, epoch varint, sequence varint
+    length of custom metadata varint, custom metadata
+    position of the first cut's bytes in the object   varint
+    cut count                                         varint
+      position in the skeleton, from the previous cut varint, length varint, CRC32C uint32    per cut
+    skeleton                                          the rest
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kafka_log.crc32c import Buffer
+from plugin.router_object_id import RouterObjectId
+from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES
+from replication.wire.kafka_frame import FrameCursor, MalformedFrameError, encode_unsigned_varint
+
+MAX_CUTS: Final = 4096
+"""Of one request; so what a payload costs to read is bounded. A request that would have more goes inline."""
+MAX_POSITION: Final = 2**32 - 1
+"""In an object, in bytes."""
+
+_UINT32: Final = struct.Struct(">I")
+_MIN_CUT_BYTES: Final = 6
+_NUMBER_BITS: Final = 48
+
+
+class RecordsCut(NamedTuple):
+    """Record bytes of one partition that were taken out."""
+
+    skeleton_position: int
+    """Where they go into the skeleton."""
+    length: int
+    crc32c: int
+    """As the client sent them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneRouteRequest:
+    """A Produce request on its way to the agent beside the leader."""
+
+    number: int
+    """Counts the requests of the client's connection that went so."""
+    original_frame_bytes: int
+    object_id: RouterObjectId
+    start_position: int
+    """Where the first cut's bytes begin in the object; each cut's follow those of the one before."""
+    cuts: tuple[RecordsCut, ...]
+    skeleton: Sequence[Buffer]
+    custom_metadata: bytes = b""
+    """The object's, as its storage manager gave it."""
+
+    @property
+    def end_position(self) -> int:
+        """Exclusive."""
+        return self.start_position + self.linked_bytes
+
+    @property
+    def linked_bytes(self) -> int:
+        """Of all cuts."""
+        return sum([cut.length for cut in self.cuts])
+
+
+def encode_route_request(request: ZoneRouteRequest) -> list[Buffer]:
+    """The request as buffers to be written one after the other; the skeleton is not copied."""
+    object_id = request.object_id
+    head = bytearray(encode_unsigned_varint(request.number))
+    head += _UINT32.pack(request.original_frame_bytes)
+    head += encode_unsigned_varint(object_id.gateway_id) + object_id.incarnation.to_bytes(6, "big")
+    head += encode_unsigned_varint(object_id.epoch) + encode_unsigned_varint(object_id.sequence)
+    head += encode_unsigned_varint(len(request.custom_metadata)) + request.custom_metadata
+    head += encode_unsigned_varint(request.start_position)
+    head += encode_unsigned_varint(len(request.cuts))
+    previous = 0
+    for position, length, crc in request.cuts:
+        head += encode_unsigned_varint(position - previous) + encode_unsigned_varint(length) + _UINT32.pack(crc)
+        previous = position
+    return [head, *request.skeleton]
+
+
+def decode_route_request(payload: Buffer, max_frame_bytes: int) -> ZoneRouteRequest:
+    """The inverse of `encode_route_request`; the skeleton is a part of the payload.
+
+    Raises MalformedFrameError when a count or length leads out of the payload, when there are more than `MAX_CUTS` or
+    none, when a cut lies outside the skeleton, or when skeleton and cuts together are not the size that the original
+    is said to have, or more than `max_frame_bytes`.
+    """
+    cursor = FrameCursor(memoryview(payload))
+    number = cursor.unsigned_varint(_NUMBER_BITS)
+    (original_frame_bytes,) = cursor.fields(_UINT32)
+    object_id = RouterObjectId(
+        cursor.unsigned_varint(31),
+        int.from_bytes(cursor.take(6), "big"),
+        cursor.unsigned_varint(40),
+        cursor.unsigned_varint(48),
+    )
+    custom_metadata_bytes = cursor.unsigned_varint()
+    if custom_metadata_bytes > CUSTOM_METADATA_MAX_BYTES:
+        raise cursor.fault("custom_metadata", f"{custom_metadata_bytes} bytes of custom metadata")
+    custom_metadata = bytes(cursor.take(custom_metadata_bytes))
+    start_position = cursor.unsigned_varint()
+    cuts = _decode_cuts(cursor)
+    skeleton = cursor.take(cursor.left)
+    request = ZoneRouteRequest(
+        number, original_frame_bytes, object_id, start_position, cuts, (skeleton,), custom_metadata
+    )
+    _check_sizes(request, len(skeleton), max_frame_bytes)
+    return request
+
+
+def _decode_cuts(cursor: FrameCursor) -> tuple[RecordsCut, ...]:
+    count = cursor.unsigned_varint()
+    if not 0 < count <= MAX_CUTS or count * _MIN_CUT_BYTES > cursor.left:
+        raise cursor.fault("count", f"{count} cuts in {cursor.left} bytes")
+    cuts: list[RecordsCut] = []
+    position = 0
+    for _ in range(count):
+        position += cursor.unsigned_varint()
+        length = cursor.unsigned_varint()
+        if not length:
+            raise cursor.fault("length", "an empty cut")
+        cuts.append(RecordsCut(position, length, cursor.fields(_UINT32)[0]))
+    return tuple(cuts)
+
+
+def _check_sizes(request: ZoneRouteRequest, skeleton_bytes: int, max_frame_bytes: int) -> None:
+    described_bytes = skeleton_bytes + request.linked_bytes
+    if request.original_frame_bytes > max_frame_bytes:
+        raise MalformedFrameError(0, f"a frame of {request.original_frame_bytes} bytes exceeds {max_frame_bytes}")
+    if described_bytes != request.original_frame_bytes:
+        raise MalformedFrameError(0, f"{described_bytes} bytes in the place of {request.original_frame_bytes}")
+    if request.cuts[-1].skeleton_position > skeleton_bytes:
+        position = request.cuts[-1].skeleton_position
+        raise MalformedFrameError(0, f"a cut at {position} lies outside of {skeleton_bytes} bytes")
+    if request.end_position > MAX_POSITION:
+        raise MalformedFrameError(0, f"an object of {request.end_position} bytes")

@@ -1,0 +1,55 @@
+"""The RouterChannel's objects: what names one, and the blob's name that follows from it.
+
+An object of the channel holds the record bytes of Produce requests on their way to their leaders, one request after the
+other, as they came and without offsets. It lives for as long as its requests take.
+"""
+
+import re
+from typing import Final, NamedTuple, Self
+
+ROUTER_KIND: Final = "router"
+"""The kind of blobs that they are."""
+EPOCH_MS: Final = 10_000
+"""How long an epoch of the channel is."""
+
+_NAME: Final = re.compile(r"router/(0|[1-9][0-9]{0,9})/([0-9a-f]{12})/([0-9a-f]{10})/([0-9a-f]{12})", re.ASCII)
+
+
+class RouterObjectId(NamedTuple):
+    """Who wrote the object, when, and the how manieth of that agent process it is. No id is ever used twice."""
+
+    gateway_id: int
+    """The broker beside which the gateway's agent runs, 0 to 2**31 - 1."""
+    incarnation: int
+    """One start of that agent, 48 bits, growing from start to start."""
+    epoch: int
+    """The writer's wall clock in periods of `EPOCH_MS`, 40 bits."""
+    sequence: int
+    """Counts the objects of one incarnation from 0, 48 bits."""
+
+    @property
+    def blob_name(self) -> str:
+        """As of `plugin.blob_storage`."""
+        gateway_id, incarnation, epoch, sequence = self
+        return f"{ROUTER_KIND}/{gateway_id}/{incarnation:012x}/{epoch:010x}/{sequence:012x}"
+
+    @classmethod
+    def parse(cls, blob_name: str) -> Self | None:
+        """The inverse of `blob_name`; None for a name that it does not build."""
+        match = _NAME.fullmatch(blob_name)
+        if match is None or int(match[1]) >= 2**31:
+            return None
+        return cls(int(match[1]), int(match[2], 16), int(match[3], 16), int(match[4], 16))
+
+    def __str__(self) -> str:
+        return self.blob_name
+
+
+def epoch_of(wall_ms: int) -> int:
+    """The epoch of this moment, milliseconds since 1970."""
+    return wall_ms // EPOCH_MS
+
+
+def router_directory(gateway_id: int | None = None) -> str:
+    """Where the objects of all gateways of the cluster are, or those of one."""
+    return ROUTER_KIND if gateway_id is None else f"{ROUTER_KIND}/{gateway_id}"
