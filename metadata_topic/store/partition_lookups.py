@@ -14,8 +14,9 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.offset_ranges import NO_END, joined_ranges
+from metadata_topic.store.dead_tails import PartitionAndEpoch
 from metadata_topic.store.run_index import Run
-from metadata_topic.store.store_state import PartitionAndEpoch, StoreState
+from metadata_topic.store.store_state import StoreState
 from plugin import entry_columns
 from plugin.segment_metadata import RemoteWalLogSegmentMetadata
 
@@ -138,8 +139,8 @@ class PartitionLookups:
         """
         own = {(topic_id_partition, epoch) for epoch in leader_epochs.newest_first()}
         with self._lock:
-            dead = [(tails[key], key[1]) for tails in self._state.dead_from.values() for key in tails.keys() & own]
-        return min((offset for offset, epoch in dead if leader_epochs.epoch_at(offset) == epoch), default=None)
+            dead = list(self._state.dead_tails.of_partitions(own))
+        return min((offset for (_, epoch), offset in dead if leader_epochs.epoch_at(offset) == epoch), default=None)
 
     def topic_id_partitions(self) -> list[TopicIdPartition]:
         """The partitions that have finished segments."""
@@ -148,15 +149,12 @@ class PartitionLookups:
 
     def _told_end_of_life(self, run: Run, key: PartitionAndEpoch) -> int:
         """The same, by what this topic tells."""
-        is_untold = key in self._state.dead_before.get(run.segment.segment_id, ())
-        return run.last_offset + 1 if is_untold else self._end_of_life(run, key)
+        is_told = self._state.dead_tails.is_told(run.segment.segment_id, key)
+        return self._end_of_life(run, key) if is_told else run.last_offset + 1
 
     def _end_of_life(self, run: Run, key: PartitionAndEpoch) -> int:
         """The offset from which on the run is dead; above its last offset while it lives whole."""
-        dead_from = self._state.dead_from
-        if not dead_from:
-            return run.last_offset + 1
-        return dead_from.get(run.segment.segment_id, {}).get(key, run.last_offset + 1)
+        return self._state.dead_tails.of(run.segment.segment_id).get(key, run.last_offset + 1)
 
 
 def _view(run: Run, key: PartitionAndEpoch) -> RemoteWalLogSegmentMetadata:

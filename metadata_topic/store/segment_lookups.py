@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import DELETED
-from metadata_topic.store.store_state import PartitionAndEpoch, StoreState
+from metadata_topic.store.dead_tails import PartitionAndEpoch
+from metadata_topic.store.store_state import StoreState
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 
 
@@ -63,7 +64,7 @@ class SegmentLookups:
     def dead_tails(self, combined_segment_id: CombinedSegmentId) -> Mapping[PartitionAndEpoch, int]:
         """By partition and leader epoch, the offset from which on the segment's entries are dead."""
         with self._lock:
-            return dict(self._state.dead_from.get(combined_segment_id, {}))
+            return dict(self._state.dead_tails.of(combined_segment_id))
 
     def is_fenced(self, combined_segment_id: CombinedSegmentId) -> bool:
         """Whether the segment was refused because its writer was fenced; its object, if any, is an orphan.

@@ -20,15 +20,14 @@ from metadata_topic.records.records import (
 )
 from metadata_topic.records.serde import decode_or_keep_out
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
+from metadata_topic.store.dead_tails import DeadTails
 from metadata_topic.store.fencing import BEFORE_THE_TOPIC, Registrations, Source
 from metadata_topic.store.released_offsets import ReleasedOffsets, ReleasedUpTo
 from metadata_topic.store.retained_records import RetainedRecord, RetainedRecords
 from metadata_topic.store.run_index import RunIndex
 from metadata_topic.store.segment_table import Segment, SegmentTable, Writer
 from metadata_topic.store.store_image import DeadTail, StoreImage, WriterImage
-from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
-
-PartitionAndEpoch = tuple[TopicIdPartition, int]
+from plugin.segment_metadata import RemoteLogSegmentState
 
 
 class StoreState:
@@ -38,12 +37,7 @@ class StoreState:
         self.table = SegmentTable()
         self.index = RunIndex()
         self.registrations = Registrations()
-        self.dead_from: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
-        """From which offset on a segment's records of a partition and epoch are dead; absent while the
-        segment lives whole.
-        """
-        self.dead_before: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
-        """Of these, what this topic does not tell, but one before it did: leaders are to declare it again."""
+        self.dead_tails = DeadTails()
         self.segments_in: Counter[RemoteLogSegmentState] = Counter()
         self.bytes_in: Counter[RemoteLogSegmentState] = Counter()
         self.progress: dict[int, int] = {}
@@ -85,11 +79,7 @@ class StoreState:
                 for w in self.table.writers()
             ],
             registrations=self.registrations.placed(),
-            dead=[
-                DeadTail(segment_id, *partition_and_epoch, first_offset)
-                for segment_id, tails in self.dead_from.items()
-                for partition_and_epoch, first_offset in tails.items()
-            ],
+            dead=self.dead_tails.all(),
             retained=self.retained.all(),
             segments=segments,
             released=self.released.all(),
@@ -110,8 +100,7 @@ class StoreState:
             writer.deleted.add_intervals(remembered.deleted)
             writer.fenced.add_intervals(remembered.fenced)
         for tail in image.dead:
-            tails = state.dead_from.setdefault(tail.combined_segment_id, {})
-            tails[tail.topic_id_partition, tail.leader_epoch] = tail.first_offset
+            state.dead_tails.know(tail)
         for record in image.segments:
             segment_id = record.combined_segment_id
             state._insert(state.table.writer(segment_id.broker_id, segment_id.incarnation), record)
@@ -130,7 +119,7 @@ class StoreState:
             for sequence in [known for known in writer.segments if known in writer.deleted]:
                 self._leave(writer.segments.pop(sequence))
         for tail in image.dead:  # before a deletion is taken for a release
-            self._know_dead(tail.combined_segment_id, (tail.topic_id_partition, tail.leader_epoch), tail.first_offset)
+            self.dead_tails.know(tail)
         for record in image.segments:
             self._apply_segment(record._replace(is_rebuilt=True), None)
         self.released.know(image.released)
@@ -140,15 +129,14 @@ class StoreState:
         """The topic is another one, or is read again from its beginning, as its end was lost."""
         self.progress.clear()
         self.registrations.begin_anew()
-        self.dead_before = {segment_id: dict(tails) for segment_id, tails in self.dead_from.items()}
+        self.dead_tails.begin_anew()
 
     def dead_slots(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> dict[int, int]:
         """By slot of the index, the offset from which on a segment's records of that partition and epoch are dead."""
-        key = (topic_id_partition, leader_epoch)
         found = {}
-        for segment_id, tails in self.dead_from.items():
-            if key in tails and (segment := self.table.find(segment_id)) is not None:
-                found[segment.slot] = tails[key]
+        for segment_id, first_offset in self.dead_tails.of_partition((topic_id_partition, leader_epoch)):
+            if (segment := self.table.find(segment_id)) is not None:
+                found[segment.slot] = first_offset
         return found
 
     def _apply_unknown(self, record: UnknownRecord, source: Source | None) -> None:
@@ -178,8 +166,7 @@ class StoreState:
                 self._leave(known)
                 del writer.segments[sequence]
             writer.deleted.add(sequence)
-            self.dead_from.pop(segment_id, None)
-            self.dead_before.pop(segment_id, None)
+            self.dead_tails.forget(segment_id)
         elif known is None:
             self._insert(writer, record)
         else:
@@ -226,14 +213,7 @@ class StoreState:
                 self.counters["dead_entries_refused"] += 1
                 continue
             self.counters["dead_entries"] += 1
-            key = (entry.topic_id_partition, entry.leader_epoch)
-            self._know_dead(segment_id, key, entry.first_offset)
-            if self.dead_before.get(segment_id, {}).get(key, -1) >= entry.first_offset:
-                del self.dead_before[segment_id][key]
-
-    def _know_dead(self, segment_id: CombinedSegmentId, key: PartitionAndEpoch, first_offset: int) -> None:
-        dead = self.dead_from.setdefault(segment_id, {})
-        dead[key] = min(dead.get(key, first_offset), first_offset)
+            self.dead_tails.told(DeadTail(segment_id, entry.topic_id_partition, entry.leader_epoch, entry.first_offset))
 
     def _apply_gaps(self, record: RemoteWalGapDeclaration) -> None:
         self.gaps.add(gap for gap in record.gaps if gap.reason is not GapReason.RELEASED)
@@ -245,7 +225,7 @@ class StoreState:
 
     def _release(self, segment: Segment) -> None:
         """Remember how far the records went that nobody wants any more; not those of an object with dead ones."""
-        if segment.segment_id not in self.dead_from:
+        if segment.segment_id not in self.dead_tails:
             self.released.add(segment.entry_block)
 
     def _enter(self, segment: Segment) -> None:

@@ -1,0 +1,70 @@
+"""From which offset on a segment's records of a partition and leader epoch are dead, as newer leaders have declared.
+
+Not thread-safe: the store calls it under its lock.
+"""
+
+from collections.abc import Iterator, Mapping, Set
+
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.store.store_image import DeadTail
+from plugin.segment_metadata import CombinedSegmentId
+
+PartitionAndEpoch = tuple[TopicIdPartition, int]
+
+
+class DeadTails:
+    """By segment; a segment that lives whole has none."""
+
+    def __init__(self) -> None:
+        self._tails: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
+        self._untold: dict[CombinedSegmentId, dict[PartitionAndEpoch, int]] = {}
+        """Of these, what this topic does not tell, but one before it did: leaders are to declare it again."""
+
+    def __contains__(self, segment_id: CombinedSegmentId) -> bool:
+        return segment_id in self._tails
+
+    def all(self) -> list[DeadTail]:
+        """One for each segment, partition and epoch."""
+        return [
+            DeadTail(segment_id, *partition_and_epoch, first_offset)
+            for segment_id, tails in self._tails.items()
+            for partition_and_epoch, first_offset in tails.items()
+        ]
+
+    def of(self, segment_id: CombinedSegmentId) -> Mapping[PartitionAndEpoch, int]:
+        """The segment's, each with its first dead offset."""
+        return self._tails.get(segment_id, {})
+
+    def of_partition(self, key: PartitionAndEpoch) -> Iterator[tuple[CombinedSegmentId, int]]:
+        """The segments with dead records of this partition and epoch, each with the first such offset."""
+        return ((segment_id, tails[key]) for segment_id, tails in self._tails.items() if key in tails)
+
+    def of_partitions(self, keys: Set[PartitionAndEpoch]) -> Iterator[tuple[PartitionAndEpoch, int]]:
+        """First dead offsets in any segment's records of these."""
+        return ((key, tails[key]) for tails in self._tails.values() for key in tails.keys() & keys)
+
+    def is_told(self, segment_id: CombinedSegmentId, key: PartitionAndEpoch) -> bool:
+        """Whether this very topic tells what is known of it."""
+        return key not in self._untold.get(segment_id, ())
+
+    def know(self, tail: DeadTail) -> None:
+        """Someone else told so: an image of this topic, or of one before it."""
+        tails = self._tails.setdefault(tail.combined_segment_id, {})
+        key = (tail.topic_id_partition, tail.leader_epoch)
+        tails[key] = min(tails.get(key, tail.first_offset), tail.first_offset)
+
+    def told(self, tail: DeadTail) -> None:
+        """A record of this topic tells so."""
+        self.know(tail)
+        untold, key = self._untold.get(tail.combined_segment_id, {}), (tail.topic_id_partition, tail.leader_epoch)
+        if untold.get(key, -1) >= tail.first_offset:
+            del untold[key]
+
+    def forget(self, segment_id: CombinedSegmentId) -> None:
+        """The segment is deleted."""
+        self._tails.pop(segment_id, None)
+        self._untold.pop(segment_id, None)
+
+    def begin_anew(self) -> None:
+        """The topic is another one, or is read again: it has told nothing yet."""
+        self._untold = {segment_id: dict(tails) for segment_id, tails in self._tails.items()}
