@@ -195,9 +195,11 @@ class CostWorld:
         pacing = self._core.pacing
         for partition in self._untold:
             pacing.append_seen(partition, self._now_s)
-            led = self._core.led[partition]
-            pacing.commit.appended(partition, led.task.unread_bytes())
+            self._tell_unread(self._core.led[partition])
         self._untold.clear()
+
+    def _tell_unread(self, led: LedPartition) -> None:
+        self._core.pacing.commit.appended(led.assignment.topic_id_partition, led.task.unread_bytes())
 
     def _read(self) -> None:
         reads = self._core.pacing.reads(self._now_s)
@@ -208,6 +210,8 @@ class CostWorld:
             outcome = read.led.task.run(left, read.seen_s, self._now_s) if left > 0 else None
             left -= outcome.read_bytes if outcome is not None else 0
             self._do(self._core.read_done(read, outcome, self._now_s))
+            if outcome is None:
+                self._tell_unread(read.led)
 
     def _start(self, upload: Upload | None) -> None:
         if upload is not None:

@@ -163,5 +163,5 @@ class Upload:
     started_s: float
     bytes_per_s: float | None = None
     """What was appended on the average since the upload before began; None: that was long ago."""
-    read_bytes: int = 0
-    """All that `Pacing` was told of as read by then."""
+    known_bytes: int = 0
+    """All that `Pacing` was told of by then as read, or as left unread."""

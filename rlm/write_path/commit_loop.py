@@ -14,6 +14,7 @@ from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.effects import Effects
 from rlm.write_path.group_commit import Gather, UploadNow, Wait
 from rlm.write_path.hooks import WritePathHooks
+from rlm.write_path.led_partition import LedPartition
 from rlm.write_path.write_path_core import WritePathCore
 
 
@@ -116,7 +117,10 @@ class CommitLoop:
         self.append_seen(partition)
         led = self._core.led.get(partition)
         if led is not None:
-            self._core.pacing.commit.appended(partition, led.task.unread_bytes())
+            self._tell_unread(led)
+
+    def _tell_unread(self, led: LedPartition) -> None:
+        self._core.pacing.commit.appended(led.assignment.topic_id_partition, led.task.unread_bytes())
 
     async def _read(self) -> None:
         reads = self._core.pacing.reads(self._clock())
@@ -127,6 +131,8 @@ class CommitLoop:
         outcomes = await self._effects.reader.run(runs, reads.budget_bytes)
         for read, outcome in zip(reads.reads, outcomes, strict=True):
             self._effects.carry_out(self._core.read_done(read, outcome, self._clock()))
+            if outcome is None:
+                self._tell_unread(read.led)
 
     def _start(self, upload: Upload | None) -> None:
         if upload is not None:

@@ -14,8 +14,8 @@ long is waited for company depends on who waits:
   after two intervals in any case.
 - While much is appended without a pause: when the rate has brought a full object, but not before one interval after the
   last start and not after two. Nobody waits for this one.
-- As soon as the queue holds a whole object's bytes; after a failure, not before its back-off ended, and no load counts
-  as bulk until one is stored.
+- As soon as there are a whole object's bytes, queued or known to be in the logs; after a failure, not before its
+  back-off ended, and no load counts as bulk until one is stored.
 - Whatever the reason, not before the quota in bytes per second lets it, where there is one (as KIP-956 has for
   KIP-405's uploads). What it holds back stays in the log; followers get it inline.
 
@@ -233,8 +233,12 @@ class GroupCommit:
 
     def is_round(self, queued_bytes: int) -> bool:
         """Whether these, with what was not read yet, are what all who wait append between two uploads."""
-        size_bytes = queued_bytes + sum(self._unread_bytes.values())
-        return self.producers_wait and size_bytes >= self._round.whole_bytes
+        return self.producers_wait and queued_bytes + self.unread_bytes >= self._round.whole_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        """What logs are known to hold that was not read yet."""
+        return sum(self._unread_bytes.values())
 
     @property
     def producers_wait(self) -> bool:
@@ -270,7 +274,7 @@ class GroupCommit:
             return math.inf
         earliest_s = max(self._retry_at_s, self._quota.free_s)
         at_once = load.urgency is Urgency.LINKS and not self._in_flight_s and not is_bulk
-        if at_once or load.queued_bytes >= self._limits.upload_bytes:
+        if at_once or load.queued_bytes + self.unread_bytes >= self._limits.upload_bytes:
             return earliest_s
         start_s = self._last_start_s + self._interval_s(load, is_bulk)
         if self._paying_since_s is not None:

@@ -192,11 +192,12 @@ class Pacing:
         since_s, self._started_s = now_s - self._started_s, now_s
         self.commit.started(now_s, size_bytes)
         is_recent = 0 < since_s <= GATHER_RECENT_S
-        return Upload(items, now_s, size_bytes / since_s if is_recent else None, self.read_bytes)
+        known_bytes = self.read_bytes + self.commit.unread_bytes
+        return Upload(items, now_s, size_bytes / since_s if is_recent else None, known_bytes)
 
     def stored(self, upload: Upload, unread_bytes: int, now_s: float) -> None:
         """The upload is stored, and so much of what was told of was not read yet."""
-        appended_bytes = self.read_bytes - upload.read_bytes + unread_bytes
+        appended_bytes = max(self.read_bytes + unread_bytes - upload.known_bytes, 0)
         rate = upload.bytes_per_s
         self.commit.appended_meanwhile(appended_bytes, None if rate is None else rate * (now_s - upload.started_s))
 

@@ -185,6 +185,7 @@ class WritePathCore:
         led.log_read(outcome)
         if outcome.more:
             self.pacing.left_unread(partition, now_s)
+            self.pacing.commit.appended(partition, outcome.backlog_bytes)
         actions.append(CountQueued(outcome))
         if self._decider.may_link(led.assignment):
             self._decider.appended(outcome.read_bytes, led.read_s if led.read_s is not None else now_s, now_s)

@@ -46,6 +46,14 @@ def test_producers_that_wait_are_not_held_up_for_larger_objects() -> None:
     assert waiting.counts.puts / waiting.counts.produced_bytes > 2 * others.counts.puts / others.counts.produced_bytes
 
 
+@pytest.mark.parametrize("shape", ["2 s of 10 s", "0.1 s of 1 s"])
+def test_producers_that_wait_bring_bursts_of_more_than_an_object_holds_as_quickly_as_objects_let_them(
+    shape: str,
+) -> None:
+    burst = priced(50e6, shape, acks_all=True).counts
+    assert burst.produced_bytes / burst.seconds > 33e6
+
+
 def test_what_is_stored_in_any_case_is_uploaded_below_the_break_even_too() -> None:
     counts = priced(100e3, assigned=Assigned(is_kept=True, object_life_s=0.0)).counts
     assert counts.uploaded_bytes == counts.produced_bytes

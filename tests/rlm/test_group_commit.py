@@ -74,6 +74,16 @@ def test_with_uploads_in_flight_it_starts_one_interval_after_the_last_or_with_a_
     assert commit.next_step(waiting(1000), NOW_S) == UploadNow()
 
 
+def test_what_logs_are_known_to_hold_counts_for_a_full_object_until_it_is_read() -> None:
+    commit = begun()
+    commit.appended(ONE, LIMITS.upload_bytes - 2)
+    assert delay_s(commit.next_step(waiting(1, Urgency.PAYING_LINKS), NOW_S)) == pytest.approx(LIMITS.interval_s)
+    commit.appended(OTHER, 1)
+    assert commit.next_step(waiting(1, Urgency.PAYING_LINKS), NOW_S) == UploadNow()
+    commit.read()
+    assert delay_s(commit.next_step(waiting(1, Urgency.PAYING_LINKS), NOW_S)) == pytest.approx(LIMITS.interval_s)
+
+
 def test_links_that_must_pay_wait_for_the_interval_even_with_nothing_in_flight() -> None:
     step = idle_after_an_upload().next_step(waiting(999, Urgency.PAYING_LINKS), NOW_S)
     assert delay_s(step) == pytest.approx(0.01)

@@ -169,6 +169,20 @@ def test_nothing_is_read_while_the_queue_is_full_and_as_much_as_fits_otherwise(d
     assert [offset for offset, _ in driven.told] == list(range(20))
 
 
+def test_what_a_read_left_in_the_log_was_not_appended_during_the_upload_that_follows(driven: Driven) -> None:
+    driven.assign(0)
+    pacing = driven.core.pacing
+    for _ in range(5):
+        driven.append(0, 10)
+        driven.read()
+        driven.begin_upload()
+        driven.read()
+        pacing.stored(driven.uploads[0], 2 * BATCH_BYTES, driven.now_s)
+        driven.end_upload()
+        driven.settle()
+    assert pacing.commit.producers_wait
+
+
 def test_what_the_budget_does_not_reach_is_due_again_at_once(driven: Driven) -> None:
     seen_s = driven.now_s
     driven.append(0, 4)
