@@ -12,8 +12,9 @@ Theory. An object lives as long as one of its entries is wanted. An entry is rel
 What is not known (a topic's retention, a log start offset, the tier) never releases anything.
 
 Deletion has two phases, both of them in the metadata topic. DELETE_SEGMENT_STARTED: from there on nobody looks for the
-object and no link to it is given. After a grace time, in which links that were given before are used up, the object is
-deleted, then DELETE_SEGMENT_FINISHED is published. What is due follows from the store and the time alone, so an agent
+object and no link to it is given. After a grace time, in which links that were given before are used up, and not before
+the topic was read to tell of it (a record in the publisher's queue dies with the agent), the object is deleted, then
+DELETE_SEGMENT_FINISHED is published. What is due follows from the store and the time alone, so an agent
 that died at any step is continued by its next incarnation, or by a caretaker; each step may be done twice.
 
 The guard. Right before the deletion an object's entries are judged again by what is known then. An entry that is wanted
@@ -219,7 +220,8 @@ class ExpirationPlanner:
     def due(self, now_ms: int, limit: int) -> list[CombinedSegmentId]:
         """At most `limit` objects whose grace time, or back-off, is over; the longest due first.
 
-        Those that another agent has deleted meanwhile are left out.
+        Left out are those of which the topic does not tell yet that their deletion was started, and those that another
+        agent has deleted meanwhile.
         """
         self._judge_anew()
         ripe = sorted(
@@ -229,9 +231,10 @@ class ExpirationPlanner:
         )
         found: list[CombinedSegmentId] = []
         for _, segment_id in ripe:
-            if self._store.state_of(segment_id) is DELETED:
+            state = self._store.state_of(segment_id)
+            if state is DELETED:
                 del self._deletions[segment_id]
-            elif len(found) < limit and not self._deletions[segment_id].is_finished:
+            elif state is DELETING and len(found) < limit and not self._deletions[segment_id].is_finished:
                 found.append(segment_id)
         return found
 

@@ -251,6 +251,21 @@ async def test_links_end_when_the_deletion_starts_and_the_object_is_there_for_th
     agent.close()
 
 
+async def test_an_object_stays_until_the_topic_tells_that_its_deletion_was_started() -> None:
+    # its deletion is started, and the record waits in the publisher's queue for longer than the grace time -> the agent
+    # dies with it -> the object is there, as the topic says
+    world = World()
+    agent = AgentOfWorld(world)
+    await agent.upload(0)
+    agent.publisher.holds = True
+    await agent.live_for(RETENTION_MS + 4 * GRACE_MS)
+    agent.close()
+    successor = AgentOfWorld(world)
+    assert successor.store.totals()[FINISHED].segments == len(world.storage.objects) == 1
+    successor.close()
+    await finish(world)
+
+
 @pytest.mark.parametrize("fault", [FAIL_BEFORE, FAIL_AFTER])
 async def test_a_deletion_that_failed_or_whose_outcome_is_unknown_is_made_again(fault: str) -> None:
     world = World()
@@ -414,8 +429,9 @@ async def test_while_the_store_reads_late_nothing_is_deleted_twice_and_nothing_i
     world = World()
     agent = AgentOfWorld(world)
     await agent.upload(0)
+    await agent.live_for(RETENTION_MS)
     agent.publisher.is_read_late = True
-    await agent.live_for(RETENTION_MS + 4 * GRACE_MS)
+    await agent.live_for(4 * GRACE_MS)
     assert [record.state for record in world.topic if isinstance(record, RemoteWalCombinedLogSegmentMetadata)] == [
         STARTED, FINISHED, DELETING, DELETED
     ]  # fmt: skip
