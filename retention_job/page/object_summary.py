@@ -6,7 +6,10 @@ from pyspark.sql import functions as fn
 
 from retention_job.cost.usage_table import DAY_MS
 from retention_job.page.report_data import Bar, Objects, PartitionLag, UploadTimes
-from retention_job.tables.declared import not_wanted_offsets
+from retention_job.schemas import EPOCH_KEY
+from retention_job.tables.chains import known_ranges
+from retention_job.tables.coverage import joined_ranges
+from retention_job.tables.declared import no_loss, not_wanted_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -18,6 +21,7 @@ _AGES_MS: Final = (
     ("< 2 d", 2 * DAY_MS), ("< 4 d", 4 * DAY_MS), ("< 8 d", 8 * DAY_MS),
 )  # fmt: skip
 _OLDEST: Final = "older"
+_PARTITION: Final = ("topic_id", "partition")
 _LAGS: Final = 20
 _MAX_LOG2: Final = 40
 
@@ -83,12 +87,29 @@ def _upload_times(segments: "DataFrame") -> list[UploadTimes]:
 
 
 def _lags(history: "History") -> list[PartitionLag]:
-    """Of an incremental run, only partitions with new entries are known."""
-    stored = history.entries.groupBy("topic_id", "partition").agg((fn.max("last_offset") + 1).alias("stored_up_to"))
+    """By what objects were ever known to hold, and what was declared as no loss: of whatever run."""
+    held = known_ranges(history).select(*EPOCH_KEY, "first_offset", "last_offset", "epoch_end")
+    stored = held.groupBy(*_PARTITION).agg(
+        (fn.max(fn.expr("least(last_offset, epoch_end - 1)")) + 1).alias("stored_up_to")
+    )
     enabled = history.topics.where("is_enabled").select("topic_id", "topic")
-    ends = history.partitions.where("log_end_offset IS NOT NULL").select("topic_id", "partition", "log_end_offset")
-    how = "inner" if history.read.is_incremental else "left"
-    known = ends.join(fn.broadcast(enabled), "topic_id").join(stored, ["topic_id", "partition"], how)
-    behind = fn.col("log_end_offset") - fn.coalesce("stored_up_to", fn.lit(0))
-    rows = known.where(behind > 0).orderBy(behind.desc(), "topic", "partition").limit(_LAGS).collect()
-    return [PartitionLag(row.topic, row.partition, row.log_end_offset, row.stored_up_to) for row in rows]
+    ends = history.partitions.where("log_end_offset IS NOT NULL").drop("leader")
+    tails = ends.join(fn.broadcast(enabled), "topic_id").join(stored, list(_PARTITION), "left")
+    tails = tails.withColumn("tail_from", fn.expr("greatest(log_start_offset, coalesce(stored_up_to, 0))"))
+    no_one_wants = joined_ranges(no_loss(held, history.declared).withColumn("leader_epoch", fn.lit(0)))
+    left_out = (
+        tails.join(no_one_wants.select(*_PARTITION, "first_offset", "last_offset"), list(_PARTITION))
+        .withColumn("first_offset", fn.greatest("first_offset", "tail_from"))
+        .withColumn("last_offset", fn.expr("least(last_offset, log_end_offset - 1)"))
+        .where("first_offset <= last_offset")
+        .groupBy(*_PARTITION)
+        .agg(fn.sum(fn.expr("last_offset + 1 - first_offset")).alias("left_out"))
+    )
+    known = tails.join(left_out, list(_PARTITION), "left").withColumn("left_out", fn.coalesce("left_out", fn.lit(0)))
+    behind = fn.expr("log_end_offset - tail_from - left_out")
+    rows = known.where(behind > 0).orderBy(behind.desc(), "topic", "partition").limit(_LAGS)
+    found = rows.select("topic", "partition", "log_end_offset", "stored_up_to", "left_out", behind.alias("behind"))
+    return [
+        PartitionLag(*row[:5], None if row.stored_up_to is None and not row.left_out else row.behind)
+        for row in found.collect()
+    ]

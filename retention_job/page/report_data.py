@@ -105,10 +105,10 @@ class PartitionLag:
     log_end_offset: int
     stored_up_to: int | None
     """The offset after the last one that an object holds; None when none does."""
-
-    @property
-    def records(self) -> int | None:
-        return None if self.stored_up_to is None else max(0, self.log_end_offset - self.stored_up_to)
+    left_out: int
+    """Of those behind it, so many were declared as no loss: mostly as nobody wants them stored."""
+    records: int | None
+    """The others: that are to be stored, or of which nothing was told yet. None where nothing is known of any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,15 @@ from pyspark.sql import functions as fn
 
 from retention_job.schemas import EPOCH_KEY, SEGMENT_KEY
 from retention_job.spark.joins import of_segments, small_side, union
-from retention_job.tables.coverage import RANGE_COLUMNS, gaps, joined_ranges, merged_ranges, ranges_of, with_epoch_ends
+from retention_job.tables.coverage import (
+    RANGE_COLUMNS,
+    RANGES_SCHEMA,
+    gaps,
+    joined_ranges,
+    merged_ranges,
+    ranges_of,
+    with_epoch_ends,
+)
 from retention_job.tables.declared import no_loss_within
 from retention_job.tables.history import History
 
@@ -53,6 +61,13 @@ def chains_of(history: History) -> Chains:
     held = known if archived.isEmpty() else with_epoch_ends(joined_ranges(known, archived))
     accounted = held if history.declared.isEmpty() else union(held, no_loss_within(held, history.declared))
     return Chains(known, chains.filter("is_twice"), gaps(accounted), archived, dead)
+
+
+def known_ranges(history: History) -> "DataFrame":
+    """What this run and those before it found that objects hold, as `Chains.covered`, and what the archive holds: after
+    `chains_of`. An epoch's end is known of combined segments alone.
+    """
+    return union(history.table("chains").filter("NOT is_twice"), history.table("archived_ranges", RANGES_SCHEMA))
 
 
 def _archived_spans(archive: "DataFrame") -> "DataFrame":

@@ -60,27 +60,36 @@ def no_loss_within(held: "DataFrame", declared: "DataFrame") -> "DataFrame":
     """Ranges, as `with_epoch_ends` gives them, of what was declared between the first and the last offset that the
     partition has in `held`, which comes from there.
     """
-    epochs = held.groupBy(*EPOCH_KEY).agg(
-        fn.min("first_offset").alias("start"), fn.max(fn.expr("least(last_offset, epoch_end - 1)")).alias("last")
+    logs = held.groupBy(*_PARTITION).agg(
+        fn.min("first_offset").alias("held_from"), fn.max(fn.expr("least(last_offset, epoch_end - 1)")).alias("held_to")
     )
+    return (
+        no_loss(held, declared)
+        .join(logs, list(_PARTITION))
+        .withColumn("first_offset", fn.greatest("first_offset", "held_from"))
+        .withColumn("last_offset", fn.least("last_offset", "held_to"))
+        .filter("first_offset <= last_offset")
+        .select(*EPOCH_KEY, "first_offset", "last_offset", fn.lit(None).cast("long").alias("epoch_end"))
+    )
+
+
+def no_loss(held: "DataFrame", declared: "DataFrame") -> "DataFrame":
+    """DECLARED as far as it counts: up to where the first epoch begins in `held` that is newer than the declarer's."""
+    epochs = held.groupBy(*EPOCH_KEY).agg(fn.min("first_offset").alias("start"))
     logs = epochs.groupBy(*_PARTITION).agg(
-        fn.collect_list(fn.struct(fn.col("leader_epoch").alias("epoch"), "start")).alias("epochs"),
-        fn.min("start").alias("held_from"),
-        fn.max("last").alias("held_to"),
+        fn.collect_list(fn.struct(fn.col("leader_epoch").alias("epoch"), "start")).alias("epochs")
     )
     newer = "array_min(transform(filter(epochs, e -> e.epoch > leader_epoch), e -> e.start))"
     of_reason = Window.partitionBy(*_PARTITION, "reason")
     return (
-        declared.join(logs, list(_PARTITION))
+        declared.join(logs, list(_PARTITION), "left")
         .withColumn("last_offset", fn.expr(f"least(last_offset, {newer} - 1)"))
         .withColumn(
             "last_offset",
             fn.when(fn.expr(_IS_BEGIN), fn.min("last_offset").over(of_reason)).otherwise(fn.col("last_offset")),
         )
-        .withColumn("first_offset", fn.greatest("first_offset", "held_from"))
-        .withColumn("last_offset", fn.least("last_offset", "held_to"))
         .filter("first_offset <= last_offset")
-        .select(*EPOCH_KEY, "first_offset", "last_offset", fn.lit(None).cast("long").alias("epoch_end"))
+        .drop("epochs")
     )
 
 

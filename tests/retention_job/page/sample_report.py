@@ -77,7 +77,7 @@ def sample_report(days: int = 8) -> ReportData:
               ("< 4 d", 12), ("< 8 d", 0), ("older", 0))],
             [UploadTimes(20_400 + day, 900_000, 7.0 + day % 3, 31.0 + 5 * (day % 2), 900.0 + 300 * day)
              for day in range(days)],
-            [PartitionLag("orders", 3, 120_000, 119_400), PartitionLag("audit", 0, 50, None)],
+            [PartitionLag("orders", 3, 120_000, 119_400, 200, 400), PartitionLag("audit", 0, 50, None, 0, None)],
             1_234_567,
         ),
         Handover(12, 1_048_576, True, 1),

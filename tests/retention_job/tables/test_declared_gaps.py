@@ -1,7 +1,8 @@
 """Offsets that agents declared as no loss are no gap, in the run that reads the declaration and in all that follow."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -54,10 +55,22 @@ def declared(
     return RemoteWalGapDeclaration(1, 1, number, (gap,), NOW_MS)
 
 
-def history_of(records: Sequence[PublishableRecord], spark: SparkSession, state: Path, run_id: str) -> History:
+def history_of(
+    records: Sequence[PublishableRecord],
+    spark: SparkSession,
+    state: Path,
+    run_id: str,
+    log_ends: Mapping[int, int] | None = None,
+) -> History:
     log = [(serde.key_of(record), serde.encode(record)) for record in records]
     spec = HistorySpec(segments=0, now_ms=NOW_MS, brokers=1, partitions_per_broker=1)
     cluster = cluster_of(spec, [Planted(log_starts=LOG_STARTS)], Offsets({}, {0: 0}))
+    if log_ends is not None:
+        only_these = Offsets({partition: LOG_STARTS.get(("kept", partition), 0) for partition in log_ends}, log_ends)
+        none_written = {topic.name: Offsets(*[dict.fromkeys(topic.partitions, 0)] * 2) for topic in cluster.topics}
+        cluster = replace(
+            cluster, offsets={**none_written, "kept": only_these, METADATA_TOPIC: cluster.offsets[METADATA_TOPIC]}
+        )
     sources = Sources(KafkaSource("nowhere:1"), state_path=str(state), is_incremental=True)
     return load(spark, sources, NOW_MS, run_id, RecordedKafka({METADATA_TOPIC: {0: log}}, cluster))
 
@@ -104,3 +117,47 @@ def test_what_was_declared_as_no_loss_is_no_gap_in_any_later_run(spark: SparkSes
     assert second.read.is_incremental
     assert gaps_of(second) == remaining
     assert summarise_objects(second, NOW_MS).not_wanted_offsets == 5 + 6 + 15 + 15 + 10
+
+
+@pytest.mark.timeout(300)
+def test_an_upload_is_not_behind_by_what_nobody_wants_stored(spark: SparkSession, tmp_path: Path) -> None:
+    """Each partition has offsets 0 to 9 stored, but for the last two, and its log ends at 40."""
+    to_end, grows, behind, hole, cut_off, nothing_stored, all_left_out, nothing_known = range(8)
+    numbers = count()
+    stored = [uploaded(next(numbers), partition, 0, 0, 9) for partition in (to_end, grows, behind, hole, cut_off)]
+    told = [
+        declared(next(numbers), to_end, 10, 40),
+        declared(next(numbers), grows, 10, 25),
+        declared(next(numbers), grows, 25, 35),
+        declared(next(numbers), hole, 5, 12),
+        declared(next(numbers), hole, 20, 60),
+        uploaded(next(numbers), cut_off, 1, 10, 14),
+        declared(next(numbers), cut_off, 5, 40),
+        declared(next(numbers), nothing_stored, 0, 30, reason=GapReason.BEFORE_UPLOAD),
+        declared(next(numbers), all_left_out, 0, 40),
+        declared(next(numbers), behind, 10, 40, reason=GapReason.RETENTION),
+    ]
+    log_ends = dict.fromkeys(range(8), 40)
+    first = history_of([*stored, *told], spark, tmp_path, "first", log_ends)
+    chains_of(first)
+    expected = {
+        grows: (10, 25, 5),
+        behind: (10, 0, 30),
+        hole: (10, 22, 8),
+        cut_off: (15, 0, 25),
+        nothing_stored: (None, 30, 10),
+        nothing_known: (None, 0, None),
+    }
+    assert lags_of(first) == expected
+    first.commit()
+    later = [declared(next(numbers), behind, 10, 38)]
+    second = history_of([*stored, *told, *later], spark, tmp_path, "second", log_ends)
+    assert second.read.is_incremental
+    chains_of(second)
+    assert lags_of(second) == {**expected, behind: (10, 28, 2)}
+
+
+def lags_of(history: History) -> dict[int, tuple[int | None, int, int | None]]:
+    """By partition of `kept`: stored up to, left out since then, records behind."""
+    lags = summarise_objects(history, NOW_MS).lags
+    return {lag.partition: (lag.stored_up_to, lag.left_out, lag.records) for lag in lags if lag.topic == "kept"}
