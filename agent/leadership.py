@@ -17,7 +17,7 @@ from agent.partition_directories import partition_directories
 from kafka_log.log_directory import LogDirectory, PartitionDirectory
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import TopicSettings
-from metadata_topic.settings.wal_retention import AS_LOCAL, NO_LIMIT, WalRetention
+from metadata_topic.settings.wal_retention import WalRetention
 from metadata_topic.topic.client_config import LIBRDKAFKA_LOGGER, KafkaClientConfig
 from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
 from replication.leader.zones import Zones
@@ -80,8 +80,7 @@ def assignments(
         followers = led.get(directory.topic, {}).get(directory.partition)
         if settings is None or not settings.enable or followers is None:
             continue
-        kept_ms = retention.chosen_ms(settings, len(followers) + 1)
-        is_kept = settings.archive or kept_ms in (AS_LOCAL, NO_LIMIT)
+        is_kept = retention.is_kept(settings, len(followers) + 1)
         partition = TopicIdPartition(directory.topic_id, directory.partition)
         found.append(
             Assignment(
@@ -93,7 +92,7 @@ def assignments(
                 settings.archive,
                 zones.remote(followers),
                 is_kept,
-                0.0 if is_kept else kept_ms / 1000,
+                0.0 if is_kept else retention.chosen_ms(settings, len(followers) + 1) / 1000,
             )
         )
     return found

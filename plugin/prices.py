@@ -53,7 +53,7 @@ class StorePrices:
     upload_gb: float
     retrieval_gb: float
 
-    def requests_usd(self, puts: int, gets: int, put_bytes: int, get_bytes: int) -> float:
+    def requests_usd(self, puts: float, gets: float, put_bytes: float, get_bytes: float) -> float:
         """Dollars for so many requests that moved so many bytes."""
         return (
             puts * self.put_per_1000 / 1000

@@ -55,6 +55,12 @@ class WalRetention:
             return topic.wal_retention_ms
         return AS_LOCAL if replication_factor <= _FEW_REPLICAS else self.default_ms
 
+    def is_kept(self, topic: TopicSettings, replication_factor: int) -> bool:
+        """Whether its objects are stored for more than links: the archive makes others of them, or they are kept for as
+        long as the log, as for a recovery.
+        """
+        return topic.archive or self.chosen_ms(topic, replication_factor) in (AS_LOCAL, NO_LIMIT)
+
 
 AS_BEFORE: Final = WalRetention(AS_LOCAL)
 """Of agents that do not say: those that know of no retention of the WAL's own."""
@@ -90,6 +96,10 @@ class AgentsRetention:
         return KeptFor(
             reduce(longer, (one.retention_ms for one in kept)), reduce(longer, (one.lagging_ms for one in kept))
         )
+
+    def is_kept(self, topic: TopicSettings, replication_factor: int) -> bool:
+        """Whether any agent stores its objects for more than links."""
+        return any(agent.is_kept(topic, replication_factor) for agent in self.agents)
 
     def _all_of(self, topic: TopicSettings | None, replication_factor: int, local_ms: int) -> list[KeptFor]:
         return [agent.of(topic, replication_factor, local_ms) for agent in self.agents]

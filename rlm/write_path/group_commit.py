@@ -159,6 +159,11 @@ class Wait:
 Step = UploadNow | Gather | Wait
 
 
+def stretched_interval_s(interval_s: float, full_s: float = math.inf) -> float:
+    """From one start to the next where links pay and nobody waits: until an object is full, but within bounds."""
+    return min(max(full_s, interval_s), max(PAYING_STRETCH_S, interval_s))
+
+
 class RoundSize:
     """How much is appended between two uploads by those who wait for the one before.
 
@@ -229,7 +234,7 @@ class GroupCommit:
     @property
     def paying_interval_s(self) -> float:
         """From one start to the next at most, while links are wanted as they pay and little is appended."""
-        return max(PAYING_STRETCH_S, self._limits.interval_s) if self.nobody_waits else self._limits.interval_s
+        return stretched_interval_s(self._limits.interval_s) if self.nobody_waits else self._limits.interval_s
 
     def is_round(self, queued_bytes: int) -> bool:
         """Whether these, with what was not read yet, are what all who wait append between two uploads."""
@@ -290,7 +295,7 @@ class GroupCommit:
         interval_s = self._limits.interval_s
         if load.urgency is Urgency.PAYING_LINKS and self.nobody_waits:
             full_s = load.full_bytes / max(load.expected_bytes, 1.0) * interval_s
-            return min(max(full_s, interval_s), self.paying_interval_s)
+            return stretched_interval_s(interval_s, full_s)
         if is_bulk:
             full = STRETCH_MAX if self.producers_wait else BULK_OBJECT_BYTES / load.expected_bytes
             interval_s *= min(max(full, 1.0), STRETCH_MAX)

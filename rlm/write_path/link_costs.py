@@ -9,7 +9,7 @@ zone, or where objects live for so long that to store them costs more than the b
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kafka_log.topic_partition import TopicIdPartition
@@ -59,6 +59,20 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectUse:
+    """What becomes of objects, on the mean of their bytes."""
+
+    crossings: float
+    """How often a byte crosses a border inline: once for each follower in another zone."""
+    readers: float
+    """Brokers of other zones that read an object."""
+    life_s: float
+    """Of an object."""
+    for_links: float = 1.0
+    """Share of the bytes that are stored for links alone; the others are stored in any case."""
+
+
+@dataclass(frozen=True, slots=True)
 class LinkCosts:
     """By these prices."""
 
@@ -70,22 +84,40 @@ class LinkCosts:
     def outlook(self, led: Iterable[Assignment]) -> Outlook:
         """For objects of these partitions."""
         by_cost = [one for one in led if one.link_policy is not LinkPolicy.ALWAYS]
-        paying = [one for one in by_cost if self._saved_gb([one]) > 0]
+        paying = [one for one in by_cost if self._saved_gb(self._use([one])) > 0]
         unpaying = frozenset(one.topic_id_partition for one in by_cost) - {one.topic_id_partition for one in paying}
-        entry_usd = _METADATA_CROSSINGS * _METADATA_ENTRY_BYTES / BYTES_PER_GB * self.prices.zone_crossing_gb
-        if not paying:
-            return Outlook(0.0, entry_usd, 0.0, unpaying=unpaying)
-        readers = self.remote_followers or len(set().union(*(one.remote_followers or () for one in paying)))
-        requests_usd = self.store.requests_usd(1, readers or _FOLLOWERS_UNKNOWN, 0, 0)
-        metadata_usd = _METADATA_CROSSINGS * _METADATA_BYTES / BYTES_PER_GB * self.prices.zone_crossing_gb
-        saved_gb = self._saved_gb(paying)
-        inline_gb = sum(map(self._crossings, paying)) / len(paying) * self.prices.zone_crossing_gb
+        return replace(self.outlook_for(self._use(paying)), unpaying=unpaying)
+
+    def outlook_for(self, use: ObjectUse) -> Outlook:
+        """For objects of which this becomes."""
+        entry_usd = self.metadata_usd(1) - self.metadata_usd(0)
+        saved_gb = self._saved_gb(use)
+        if saved_gb <= 0:
+            return Outlook(0.0, entry_usd, 0.0)
+        requests_usd = self.store.requests_usd(1, use.readers or _FOLLOWERS_UNKNOWN, 0, 0)
+        inline_gb = use.crossings * self.prices.zone_crossing_gb
         return Outlook(
-            requests_usd + metadata_usd,
+            requests_usd + self.metadata_usd(0),
             entry_usd,
             saved_gb / BYTES_PER_GB,
             (inline_gb - saved_gb) / BYTES_PER_GB,
-            unpaying,
+        )
+
+    def metadata_usd(self, entries: float) -> float:
+        """Of the metadata of an object of so many entries, at the border."""
+        metadata_bytes = _METADATA_BYTES + entries * _METADATA_ENTRY_BYTES
+        return _METADATA_CROSSINGS * metadata_bytes / BYTES_PER_GB * self.prices.zone_crossing_gb
+
+    def _use(self, together: Sequence[Assignment]) -> ObjectUse:
+        """Of objects that hold as much of each of them."""
+        for_links = [one for one in together if not one.is_kept]
+        count = max(len(together), 1)
+        return ObjectUse(
+            sum(map(self._crossings, together)) / count,
+            self.remote_followers or len(set().union(*(one.remote_followers or () for one in together))),
+            # An object lives as long as the longest-lived of its entries.
+            max((one.object_life_s for one in for_links), default=0.0),
+            len(for_links) / count,
         )
 
     def _crossings(self, one: Assignment) -> int:
@@ -94,12 +126,10 @@ class LinkCosts:
             return self.remote_followers or _FOLLOWERS_UNKNOWN
         return len(one.remote_followers) and (self.remote_followers or len(one.remote_followers))
 
-    def _saved_gb(self, together: Sequence[Assignment]) -> float:
-        """Dollars for each gigabyte of objects that hold as much of each of them."""
-        for_links = [one for one in together if not one.is_kept]
-        # An object lives as long as the longest-lived of its entries.
-        life_s = max((one.object_life_s for one in for_links), default=0.0)
+    def _saved_gb(self, use: ObjectUse) -> float:
+        """Dollars for each gigabyte."""
         read_gb = self.store.retrieval_gb + self.prices.express_cross_zone_read_gb
-        saved_gb = sum(map(self._crossings, together)) * (self.prices.zone_crossing_gb - read_gb)
-        stored_gb = self.store.upload_gb + self.store.storage_gb_month * life_s / SECONDS_PER_MONTH
-        return (saved_gb - len(for_links) * stored_gb) / len(together)
+        stored_gb = self.store.upload_gb + self.store.storage_gb_month * use.life_s / SECONDS_PER_MONTH
+        # What is stored in any case costs its links nothing, for however long.
+        for_links_gb = use.for_links and use.for_links * stored_gb
+        return use.crossings * (self.prices.zone_crossing_gb - read_gb) - for_links_gb
