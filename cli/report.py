@@ -148,7 +148,7 @@ def _print_scenario(scenario: "Scenario") -> None:
     made = table(title, ">stock Kafka", ">remote WAL", rows=rows, title=scenario.name)
     made.add_section()
     made.add_row("total", *(f"{found.total:,.2f}" for found in columns))
-    way = "as links" if cost.linked else "inline, as the load is below the break-even"
+    way = "as links" if cost.linked else "inline" if cost.objects_per_month else "inline, and nothing is uploaded"
     pays_from = "never" if cost.break_even_mb_s is None else f"from {cost.break_even_mb_s:.3g} MB/s for each broker"
     show(
         made,
@@ -203,7 +203,11 @@ def _print(data: "ReportData", output: str) -> None:
     )
     if costs.choices is not None:
         best = costs.choices.quickest_near
-        show(f"Cheapest within a tenth: an upload each {best.interval_ms} ms, {best.buckets} bucket(s).")
+        show(
+            f"Cheapest within a tenth: an upload each {best.interval_ms} ms."
+            if costs.choices.links_pay
+            else "Links do not pay here: leave the link policy cost, which sends all inline."
+        )
     show(f"The page: {output.rstrip('/')}/report.html")
 
 

@@ -134,6 +134,7 @@ TOPICS: Final = _schema(
     retention_ms=_LONG,  # -1 is for ever
     local_retention_ms=_LONG,  # effective: -2 resolved, and retention.ms where nothing is tiered; -1 is for ever
     wal_retention_ms=_LONG,  # for how long every agent keeps its entries; -1 is for ever
+    is_kept=(_BOOL, False),  # its objects are stored for more than links: an archive, a recovery
     retention_bytes=_LONG,
     local_retention_bytes=_LONG,
     is_tiered=(_BOOL, False),  # KIP-405's remote.storage.enable

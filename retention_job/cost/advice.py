@@ -1,18 +1,26 @@
-"""What to change so that replication costs less: which topics lose money, which interval, how many buckets. Sans-IO.
+"""What to change so that replication costs less: which topics lose money, which interval, where links never pay.
 
-Intervals and buckets are judged by the scenarios' model at each broker's mean rate, so bursts are taken for steady
-load: the differences between the choices are sounder than the dollars in them.
+Intervals are judged by the scenarios' model at each broker's mean rate, so bursts are taken for steady load: the
+differences between the choices are sounder than the dollars in them. An object is written once, into the bucket of its
+writer's zone, so the number of buckets is no choice of cost. Sans-IO.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from plugin.prices import BYTES_PER_GB, EXPRESS, PriceTable, StorePrices
-from retention_job.cost.scenario_model import Workload, replication_usd
+from plugin.prices import EXPRESS, NEVER_PAYS, PriceTable
+from retention_job.cost.scenario_model import ScenarioPolicy, Workload, break_even_mb_s, outlook, replication_usd
 
-INTERVALS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1000)
-BUCKETS: Final = (1, 2, 3)
+INTERVALS_MS: Final = (5, 10, 25, 50, 100)
+"""remote.wal.log.manager.combiner.task.interval.ms, up to what the agents stretch it to where nobody waits. A fetch
+waits for its links for half a second at most (remote.wal.link.wait.max.ms), in which uploads must have their time.
+"""
+DEFAULT_INTERVAL_MS: Final = 25
+RATES_MB_S: Final = tuple(0.05 * 10 ** (step / 10) for step in range(34))
+"""0.05 to 100."""
+RETENTION_HOURS: Final = (0.25, 0.5, 1, 2, 4, 8, 16, 24, 48, 72, 96, 120, 144, 168, 192, 216, 240, 288, 336)
 _NEAR: Final = 1.1
 """An interval that costs no more than this times the cheapest is as good, and quicker."""
 
@@ -28,12 +36,21 @@ class TopicTotals:
     linked_bytes: float | None
     inline_bytes: float | None
     remote_followers: int | None
+    """Brokers in other zones that follow a partition of it."""
     remote_wal_usd: float | None
     stock_usd: float | None
     unknown_days: int
     """Days of brokers of which no usage record tells."""
     archive_usd: float = 0.0
     """Of `remote_wal_usd`, what its archive costs: links neither cause nor save it."""
+    produced_bytes: float | None = None
+    """By what its followers were given."""
+    crossings: float | None = None
+    """How often each of these crossed a border, or would have inline. None: as often as it has followers there."""
+    object_hours: float = 0.0
+    """How long its objects are kept for links."""
+    is_kept: bool = False
+    """They are stored for more than links."""
 
     @property
     def saved_usd(self) -> float | None:
@@ -56,22 +73,55 @@ class TopicVerdict:
     advice: str
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerLoad:
+    """The mean load of what one broker leads."""
+
+    broker_id: int
+    rate_mb_s: float
+    """Produced."""
+    crossings: float
+    """How often each byte crosses a border, or would inline: once for each follower in another zone."""
+    readers: float
+    """Brokers in other zones that read its objects."""
+    object_hours: float
+    """How long these are kept for links: remote.wal.retention.ms."""
+    is_kept: bool = False
+    """Most of it is stored for more than links: links cost it neither upload nor storage."""
+
+    def workload(self, store: str, interval_ms: float = DEFAULT_INTERVAL_MS) -> Workload:
+        """`store` names the section of its prices."""
+        return Workload(
+            store=store,
+            brokers=1,
+            rate_mb_s=self.rate_mb_s,
+            interval_ms=interval_ms,
+            replication_factor=int(self.crossings) + 2,
+            remote_followers=self.crossings,
+            readers=self.readers,
+            is_kept=self.is_kept,
+            wal_hours=self.object_hours,
+            stored_copies=0,
+            local_hours=0,
+            local_hours_with_wal=0,
+        )
+
+
 def topic_verdict(totals: TopicTotals, seconds: float, prices: PriceTable, store: str = EXPRESS) -> TopicVerdict:
     """Over the `seconds` that the totals are of; `store` names the section of its prices. Raises PriceError."""
-    rate = totals.upload_bytes / seconds / 1e6 if seconds > 0 else 0.0
-    alone = _break_even_alone_mb_s(totals, seconds, prices, prices.store(store))
+    produced = totals.upload_bytes if totals.produced_bytes is None else totals.produced_bytes
+    rate = produced / seconds / 1e6 if seconds > 0 else 0.0
+    alone = _break_even_alone_mb_s(totals, seconds, prices, store)
     return TopicVerdict(totals.topic, rate, alone, totals.saved_usd, _advice(totals, rate, alone))
 
 
-def _break_even_alone_mb_s(totals: TopicTotals, seconds: float, prices: PriceTable, store: StorePrices) -> float | None:
+def _break_even_alone_mb_s(totals: TopicTotals, seconds: float, prices: PriceTable, store: str) -> float | None:
     if not totals.remote_followers or not totals.objects or seconds <= 0:
         return None
-    followers = totals.remote_followers
-    object_usd = (store.put_per_1000 + followers * store.get_per_1000) / 1000
-    saved_gb = followers * (prices.zone_crossing_gb - store.retrieval_gb - prices.cross_zone_read_gb) - store.upload_gb
-    if saved_gb <= 0:
-        return None
-    return totals.objects / seconds * object_usd / saved_gb * BYTES_PER_GB / 1e6
+    crossings = totals.remote_followers if totals.crossings is None else totals.crossings
+    alone = BrokerLoad(0, 1.0, crossings, totals.remote_followers, totals.object_hours, totals.is_kept)
+    size = outlook(alone.workload(store), prices).break_even_bytes(1)
+    return None if size == NEVER_PAYS else totals.objects / seconds * size / 1e6
 
 
 def _advice(totals: TopicTotals, rate_mb_s: float, alone_mb_s: float | None) -> str:
@@ -81,32 +131,54 @@ def _advice(totals: TopicTotals, rate_mb_s: float, alone_mb_s: float | None) -> 
     if not totals.upload_bytes and not totals.linked_bytes and not totals.inline_bytes:
         return "no traffic"
     if saved + totals.archive_usd >= 0:
-        return "pays"
+        return "pays" if totals.linked_bytes else "goes inline, as in stock Kafka"
     command = f"remote-wal topics enable {totals.topic} --link-policy cost"
     if not totals.linked_bytes:
-        return "costs its uploads and sends inline: a longer remote.wal.archive.interval.ms, or switch it off"
-    if alone_mb_s is not None and rate_mb_s < alone_mb_s:
-        return f"loses money, below its break-even: {command}, or a longer interval"
+        return (
+            "costs its uploads and sends inline, as something wants it stored: a longer remote.wal.archive.interval.ms,"
+            " or remote.wal.retention.ms other than -2"
+        )
+    if alone_mb_s is None:
+        return f"links do not pay here: {command}, which sends all inline"
+    if rate_mb_s < alone_mb_s:
+        return f"loses money, below its break-even: {command}"
     return "loses money although above its break-even: too many small objects; a longer interval"
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerLoad:
-    """A broker's mean load."""
+class Choice:
+    """An interval, and what all brokers together would cost with it."""
 
-    rate_mb_s: float
-    remote_followers: int
-    wal_hours: float
-    """How long its objects live."""
+    interval_ms: int
+    usd_per_month: float
+    """Where producers wait (acks=all)."""
+    unwaited_usd_per_month: float
+    """Where none does: objects are uploaded later, and are larger."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """An interval and a number of buckets, and what all brokers together would cost with it."""
+class CostPoint:
+    """Dollars for each gigabyte produced, at some interval, rate or retention."""
 
-    interval_ms: int
-    buckets: int
-    usd_per_month: float
+    at: float
+    usd_gb: float
+    """By the policy cost, where producers wait."""
+    unwaited_usd_gb: float
+    always_usd_gb: float
+    """By the policy always, where producers wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Cost over one thing, all others as they are."""
+
+    over_interval_ms: tuple[CostPoint, ...]
+    over_rate_mb_s: tuple[CostPoint, ...]
+    """Of a broker with the mean of the loads' followers, readers and lives."""
+    over_retention_hours: tuple[CostPoint, ...]
+    stock_usd_gb: float
+    mean_rate_mb_s: float
+    object_hours: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,42 +188,91 @@ class Choices:
     all: tuple[Choice, ...]
     cheapest: Choice
     quickest_near: Choice
+    default: Choice
     stock_usd_per_month: float
+    inline_brokers: tuple[int, ...]
+    """To whose loads links do not pay, at whatever interval."""
+    brokers: int
+    """All that have a load with followers in other zones."""
+    curves: Curves
+
+    @property
+    def links_pay(self) -> bool:
+        """To any broker's load."""
+        return len(self.inline_brokers) < self.brokers
 
 
 def choices(loads: Sequence[BrokerLoad], prices: PriceTable, store: str = EXPRESS) -> Choices | None:
     """None without any load; `store` names the section of its prices. Raises PriceError."""
-    loads = [load for load in loads if load.rate_mb_s > 0 and load.remote_followers > 0]
+    loads = [load for load in loads if load.rate_mb_s > 0 and load.crossings > 0]
     if not loads:
         return None
-    computed = []
-    for buckets in BUCKETS:
-        for interval_ms in INTERVALS_MS:
-            costs = [replication_usd(_workload(load, interval_ms, buckets, store), prices) for load in loads]
-            computed.append(Choice(interval_ms, buckets, sum(usd for usd, _ in costs)))
-    cheapest = min(computed, key=lambda choice: choice.usd_per_month)
-    near = [
-        choice
-        for choice in computed
-        if choice.buckets == cheapest.buckets and choice.usd_per_month <= _NEAR * cheapest.usd_per_month
-    ]
-    stock = sum(
-        _workload(load, 1, 1, store).gb_per_month * load.remote_followers * prices.zone_crossing_gb for load in loads
+
+    def usd(interval_ms: int, *, producers_wait: bool) -> float:
+        works = (replace(load.workload(store, interval_ms), producers_wait=producers_wait) for load in loads)
+        return sum(replication_usd(work, prices)[0] for work in works)
+
+    computed = tuple(
+        Choice(interval_ms, usd(interval_ms, producers_wait=True), usd(interval_ms, producers_wait=False))
+        for interval_ms in INTERVALS_MS
     )
-    return Choices(tuple(computed), cheapest, min(near, key=lambda choice: choice.interval_ms), stock)
+    cheapest = min(computed, key=lambda choice: choice.usd_per_month)
+    near = [choice for choice in computed if choice.usd_per_month <= _NEAR * cheapest.usd_per_month]
+    curves = _curves(loads, prices, store)
+    gb_per_month = sum(load.workload(store).gb_per_month for load in loads)
+    return Choices(
+        computed,
+        cheapest,
+        min(near, key=lambda choice: choice.interval_ms),
+        next(choice for choice in computed if choice.interval_ms == DEFAULT_INTERVAL_MS),
+        gb_per_month * curves.stock_usd_gb,
+        tuple(load.broker_id for load in loads if not _ever_pays(load, prices, store)),
+        len(loads),
+        curves,
+    )
 
 
-def _workload(load: BrokerLoad, interval_ms: int, buckets: int, store: str) -> Workload:
-    return Workload(
-        store=store,
-        brokers=1,
-        rate_mb_s=load.rate_mb_s,
-        interval_ms=interval_ms,
-        replication_factor=load.remote_followers + 1,
-        remote_followers=load.remote_followers,
-        buckets=buckets,
-        wal_hours=load.wal_hours,
-        stored_copies=0,
-        local_hours=0,
-        local_hours_with_wal=0,
+def _ever_pays(load: BrokerLoad, prices: PriceTable, store: str) -> bool:
+    found = break_even_mb_s(load.workload(store, INTERVALS_MS[-1]), prices)
+    return found is not None and load.rate_mb_s >= found
+
+
+def _curves(loads: Sequence[BrokerLoad], prices: PriceTable, store: str) -> Curves:
+    total = sum(load.rate_mb_s for load in loads)
+
+    def mean(of: Callable[[BrokerLoad], float]) -> float:
+        return math.fsum(load.rate_mb_s * of(load) for load in loads) / total
+
+    typical = BrokerLoad(
+        -1,
+        total / len(loads),
+        mean(lambda load: load.crossings),
+        mean(lambda load: load.readers),
+        mean(lambda load: load.object_hours),
+        mean(lambda load: float(load.is_kept)) > 1 / 2,
+    )
+
+    def point(at: float, works: Sequence[Workload]) -> CostPoint:
+        gb = sum(work.gb_per_month for work in works)
+
+        def usd_gb(changed: Iterable[Workload]) -> float:
+            return sum(replication_usd(work, prices)[0] for work in changed) / gb
+
+        return CostPoint(
+            at,
+            usd_gb(works),
+            usd_gb(replace(work, producers_wait=False) for work in works),
+            usd_gb(replace(work, link_policy=ScenarioPolicy.ALWAYS) for work in works),
+        )
+
+    return Curves(
+        tuple(point(ms, [load.workload(store, ms) for load in loads]) for ms in range(5, INTERVALS_MS[-1] + 1, 5)),
+        tuple(point(rate, [replace(typical, rate_mb_s=rate).workload(store)]) for rate in RATES_MB_S),
+        tuple(
+            point(hours, [replace(load, object_hours=hours, is_kept=False).workload(store) for load in loads])
+            for hours in RETENTION_HOURS
+        ),
+        typical.crossings * prices.zone_crossing_gb,
+        typical.rate_mb_s,
+        typical.object_hours,
     )

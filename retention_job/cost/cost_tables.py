@@ -102,8 +102,8 @@ _DEFAULT: Final = StoreSections()
 
 
 def cost_by_topic(sources: CostSources, prices: PriceTable, sections: StoreSections = _DEFAULT) -> "DataFrame":
-    """One row for each topic id, broker and day: AMOUNTS, `remote_followers`, DOLLARS, `remote_wal_usd`, `stock_usd`,
-    `saved_usd`.
+    """One row for each topic id, broker and day: AMOUNTS, `remote_followers` (brokers in other zones), DOLLARS,
+    `remote_wal_usd`, `stock_usd`, `saved_usd`.
 
     Raises PriceError when a price is missing.
     """
@@ -223,7 +223,11 @@ def _border(usage: "DataFrame", of_topics: "DataFrame", zones: "DataFrame") -> "
         _with_zones(usage.where((fn.col("kind") == FOLLOWER) & (fn.col("follower") >= 0)), zones)
         .where("is_remote")
         .groupBy("broker_id", "day")
-        .agg(fn.sum("a1").alias("_peer"), fn.sum("a2").alias("_stock"))
+        .agg(
+            fn.sum("a1").alias("_peer"),
+            fn.sum("a2").alias("_stock"),
+            fn.countDistinct("follower").alias("remote_followers"),
+        )
         .join(of_topics, ["broker_id", "day"], "left")
     )
     records = fn.coalesce("_inline_remote_bytes", fn.lit(0))
@@ -232,6 +236,7 @@ def _border(usage: "DataFrame", of_topics: "DataFrame", zones: "DataFrame") -> "
         "day",
         (fn.col("_peer") - records).alias("protocol_bytes"),
         (fn.col("_stock") - records - fn.coalesce("_linked_remote_bytes", fn.lit(0))).alias("protocol_stock_bytes"),
+        "remote_followers",
     )
 
 

@@ -1,16 +1,22 @@
 """What replication costs per broker and month, stock and through object storage, from a workload and prices. Sans-IO.
 
-A scenario is a plan: steady load, each object uploaded on its interval and read once by each remote follower. What
-really happened is `cost_tables`' matter.
+A scenario is a plan: steady load, each object uploaded on its interval and read once by each broker of another zone
+that follows one of its partitions. When links pay, and when an object is large enough, the agents' own functions say
+(`rlm.write_path.link_costs`, `rlm.write_path.group_commit`). An object is written once, be there one bucket or one for
+each zone. What really happened is `cost_tables`' matter.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from plugin.prices import BYTES_PER_GB, EXPRESS, PriceTable, StorePrices
+from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.wal_retention import WalRetention
+from plugin.prices import BYTES_PER_GB, EXPRESS, NEVER_PAYS, Prices, PriceTable, StorePrices
+from rlm.write_path.group_commit import stretched_interval_s
+from rlm.write_path.link_costs import LinkCosts, ObjectUse, Outlook
 
 _BYTES_PER_MB: Final = 10**6
 _MS_PER_HOUR: Final = 3_600_000
@@ -37,12 +43,10 @@ class Workload:
     interval_ms: float
     """remote.wal.log.manager.combiner.task.interval.ms"""
     replication_factor: int
-    remote_followers: int
+    remote_followers: float
     """Of them in other zones than the leader, of each partition."""
-    buckets: int
-    """So many zones' buckets take each object."""
     wal_hours: float
-    """How long an object lives."""
+    """How long an object lives: remote.wal.retention.ms."""
     stored_copies: float
     """Copies of each byte on the brokers' disks."""
     local_hours: float
@@ -51,8 +55,20 @@ class Workload:
     count_gets: bool = True
     """The KIP's own table leaves the GETs out."""
     link_policy: ScenarioPolicy = ScenarioPolicy.COST
+    is_kept: bool | None = None
+    """Whether objects are stored whether or not links pay: for the archive, or for as long as the log, for a recovery.
+    None: as by default, which is with one or two replicas.
+    """
+    readers: float | None = None
+    """Brokers of other zones that read an object: as many as follow one of its partitions. None: as a partition has
+    followers there.
+    """
+    producers_wait: bool = True
+    """As with acks=all. Where nobody waits, objects are uploaded later, and are larger."""
     archive_interval_ms: float = 1000
-    """remote.wal.archive.interval.ms: how often an object is uploaded while links do not pay."""
+    """remote.wal.archive.interval.ms: how often an object is uploaded that is stored although links do not pay."""
+    count_metadata: bool = True
+    """What each object's own metadata crosses the border with; the KIP's table leaves it out."""
     upload_bytes: int = 4 * 1024 * 1024
     """remote.wal.log.manager.combiner.task.upload.bytes: an object is uploaded early when it is full."""
     hours_per_month: float = 720
@@ -62,8 +78,8 @@ class Workload:
     """The section of the price table for the store that objects are in."""
 
     def __post_init__(self) -> None:
-        for name in ("brokers", "rate_mb_s", "interval_ms", "buckets", "hours_per_month", "archive_interval_ms",
-                     "upload_bytes", "replication_factor"):  # fmt: skip
+        for name in ("brokers", "rate_mb_s", "interval_ms", "hours_per_month", "archive_interval_ms", "upload_bytes",
+                     "replication_factor"):  # fmt: skip
             if not 0 < getattr(self, name) < math.inf:
                 raise ScenarioError(f"{name}: must be above 0, not {getattr(self, name)!r}")
         for name in ("wal_hours", "stored_copies", "local_hours", "local_hours_with_wal", "remote_followers"):
@@ -74,6 +90,18 @@ class Workload:
                 f"remote_followers: {self.remote_followers} cannot be with a replication factor of "
                 f"{self.replication_factor}: one replica is the leader"
             )
+
+    @property
+    def is_stored_anyway(self) -> bool:
+        """Whether objects are made although links do not pay."""
+        if self.is_kept is not None:
+            return self.is_kept
+        return WalRetention().is_kept(TopicSettings(enable=True), self.replication_factor)
+
+    @property
+    def object_readers(self) -> float:
+        """Brokers of other zones that read an object."""
+        return self.remote_followers if self.readers is None else self.readers
 
     @property
     def gb_per_hour(self) -> float:
@@ -117,7 +145,9 @@ class ScenarioCost:
     linked: bool
     """Whether the records travel as links; False where the policy by cost sends them inline."""
     objects_per_month: float
+    """0 where nothing is uploaded, as nothing wants it stored."""
     object_bytes: float
+    """0 likewise."""
     break_even_mb_s: float | None
     """The broker's rate from which links are cheaper than the border; None: at these prices they never are."""
 
@@ -147,7 +177,7 @@ def cost_of(workload: Workload, prices: PriceTable) -> ScenarioCost:
         MonthlyCost(remote),
         replication.is_linked,
         replication.objects,
-        workload.gb_per_month * BYTES_PER_GB / replication.objects,
+        workload.gb_per_month * BYTES_PER_GB / replication.objects if replication.objects else 0.0,
         replication.break_even_mb_s,
     )
 
@@ -175,19 +205,44 @@ class _Replication:
 
 def _replication(workload: Workload, prices: PriceTable) -> _Replication:
     store = prices.store(workload.store)
-    break_even = break_even_mb_s(workload, store, prices)
+    break_even = break_even_mb_s(workload, prices)
     is_linked = workload.link_policy is ScenarioPolicy.ALWAYS or (
-        break_even is not None and workload.rate_mb_s >= break_even
+        break_even is not None and workload.rate_mb_s >= break_even * _shortened(workload, prices)
     )
-    interval_ms = workload.interval_ms if is_linked else max(workload.archive_interval_ms, workload.interval_ms)
+    crossing_usd = 0.0 if is_linked else _crossing_usd(workload, prices)
+    if not is_linked and not workload.is_stored_anyway:
+        return _Replication(0.0, dict.fromkeys(_OBJECT_PARTS, 0.0), crossing_usd, 0.0, is_linked, break_even)
+    objects = workload.objects_per_month(_interval_ms(workload, prices) if is_linked else workload.archive_interval_ms)
     return _Replication(
-        workload.gb_per_hour * workload.wal_hours * workload.buckets * store.storage_gb_month,
-        _object_usd(workload, interval_ms, workload.remote_followers if is_linked else 0, store, prices),
-        0.0 if is_linked else _crossing_usd(workload, prices),
-        workload.objects_per_month(interval_ms),
+        workload.gb_per_hour * workload.wal_hours * store.storage_gb_month,
+        _object_usd(workload, objects, is_linked, store, prices),
+        crossing_usd,
+        objects,
         is_linked,
         break_even,
     )
+
+
+def _shortened(workload: Workload, prices: PriceTable) -> float:
+    """How many times shorter the interval is than the longest, by which the break-even is: a full object may be small,
+    and an object that does not pay is not made.
+    """
+    return 1.0 if workload.producers_wait else _longest_ms(workload) / _interval_ms(workload, prices)
+
+
+def _longest_ms(workload: Workload) -> float:
+    """From one upload for links to the next, at most."""
+    interval_ms = workload.interval_ms
+    return interval_ms if workload.producers_wait else 1000 * stretched_interval_s(interval_ms / 1000)
+
+
+def _interval_ms(workload: Workload, prices: PriceTable) -> float:
+    """From one upload for links to the next."""
+    if workload.producers_wait:
+        return workload.interval_ms
+    full_bytes = outlook(workload, prices).full_object_bytes(1)
+    full_s = full_bytes / (workload.rate_mb_s * _BYTES_PER_MB)
+    return 1000 * stretched_interval_s(workload.interval_ms / 1000, full_s)
 
 
 def _crossing_usd(workload: Workload, prices: PriceTable) -> float:
@@ -199,25 +254,26 @@ def _disk_usd(workload: Workload, hours: float, prices: PriceTable) -> float:
     return workload.gb_per_hour * workload.stored_copies * hours * prices.usd("broker", "disk_gb_month")
 
 
+_OBJECT_PARTS: Final = ("put_requests", "get_requests", "upload", "retrieval", "cross_zone_reads", "metadata")
+
+
 def _object_usd(
-    workload: Workload, interval_ms: float, readers: int, store: StorePrices, prices: PriceTable
+    workload: Workload, objects: float, is_linked: bool, store: StorePrices, prices: PriceTable
 ) -> dict[str, float]:
-    """Of an object on each interval, all of it read by each reader."""
-    objects = workload.objects_per_month(interval_ms)
-    chargeable_gb = workload.gb_per_month * _chargeable_ratio(workload, objects, prices)
+    """Of so many objects; linked ones are read."""
+    gb = workload.gb_per_month
+    chargeable_bytes = gb * BYTES_PER_GB * _chargeable_ratio(workload, objects, prices)
+    readers, followers = (workload.object_readers, workload.remote_followers) if is_linked else (0, 0)
     gets = objects * readers if workload.count_gets else 0.0
-    return {
-        "put_requests": objects * workload.buckets * store.put_per_1000 / 1000,
-        "get_requests": gets * store.get_per_1000 / 1000,
-        "upload": chargeable_gb * workload.buckets * store.upload_gb,
-        "retrieval": chargeable_gb * readers * store.retrieval_gb,
-        "cross_zone_reads": workload.gb_per_month * _readers_from_afar(workload, readers) * _read_fee(workload, prices),
-    }
-
-
-def _readers_from_afar(workload: Workload, readers: int) -> int:
-    """Those without a bucket in their zone: a bucket is in one zone, the first in the leader's."""
-    return max(0, readers - (workload.buckets - 1))
+    parts = (
+        store.requests_usd(objects, 0, 0, 0),
+        store.requests_usd(0, gets, 0, 0),
+        store.requests_usd(0, 0, chargeable_bytes, 0),
+        store.requests_usd(0, 0, 0, chargeable_bytes * followers),
+        gb * followers * _read_fee(workload, prices),
+        objects * _link_costs(workload, store, prices).metadata_usd(1) if workload.count_metadata else 0.0,
+    )
+    return dict(zip(_OBJECT_PARTS, parts, strict=True))
 
 
 def _read_fee(workload: Workload, prices: PriceTable) -> float:
@@ -230,18 +286,29 @@ def _chargeable_ratio(workload: Workload, objects: float, prices: PriceTable) ->
     return max(0.0, 1 - prices.free_bytes_per_request(workload.store) / object_bytes)
 
 
-def break_even_mb_s(workload: Workload, store: StorePrices, prices: PriceTable) -> float | None:
+def outlook(workload: Workload, prices: PriceTable, *, with_byte_fees: bool = True) -> Outlook:
+    """What the agents would make of these prices and this workload."""
+    store = prices.store(workload.store)
+    if not workload.count_gets:
+        store = replace(store, get_per_1000=0.0)
+    if not with_byte_fees:
+        store = replace(store, upload_gb=0.0, retrieval_gb=0.0)
+    is_kept = workload.is_stored_anyway
+    use = ObjectUse(
+        workload.remote_followers, workload.object_readers, workload.wal_hours * 3600, 0.0 if is_kept else 1.0
+    )
+    return _link_costs(workload, store, prices).outlook_for(use)
+
+
+def _link_costs(workload: Workload, store: StorePrices, prices: PriceTable) -> LinkCosts:
+    """As the agents have them."""
+    return LinkCosts(Prices(store, store, prices.zone_crossing_gb, _read_fee(workload, prices)), store)
+
+
+def break_even_mb_s(workload: Workload, prices: PriceTable) -> float | None:
     """The rate at which an object of the workload's interval costs what its bytes inline would. None: there is none."""
-    followers = workload.remote_followers
-    gets = followers if workload.count_gets else 0
-    object_usd = (workload.buckets * store.put_per_1000 + gets * store.get_per_1000) / 1000
-    read_fees_gb = _readers_from_afar(workload, followers) * _read_fee(workload, prices)
-    byte_fees_gb = workload.buckets * store.upload_gb + followers * store.retrieval_gb
-    for fees_gb, up_to_bytes in ((0.0, prices.free_bytes_per_request(workload.store)), (byte_fees_gb, math.inf)):
-        saved_gb = followers * prices.zone_crossing_gb - read_fees_gb - fees_gb
-        if saved_gb <= 0:
-            return None
-        object_bytes = object_usd / saved_gb * BYTES_PER_GB
-        if object_bytes <= up_to_bytes:
-            return object_bytes / _BYTES_PER_MB / (workload.interval_ms / 1000)
+    for with_byte_fees, up_to_bytes in ((False, prices.free_bytes_per_request(workload.store)), (True, math.inf)):
+        size = outlook(workload, prices, with_byte_fees=with_byte_fees).break_even_bytes(1)
+        if size <= up_to_bytes and size != NEVER_PAYS:
+            return size / _BYTES_PER_MB / (_longest_ms(workload) / 1000)
     return None

@@ -1,7 +1,7 @@
 """From the cost table to what a report shows: sums by day, topic and broker, verdicts and choices."""
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
 
@@ -11,11 +11,9 @@ from retention_job.cost.cost_tables import AMOUNTS, DOLLARS
 from retention_job.page.report_data import MAX_TOPICS, BrokerCosts, Costs, DayCosts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, Row
 
-_MS_PER_HOUR = 3_600_000
+_MS_PER_HOUR: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +27,11 @@ class CostFrames:
     seconds: float
 
 
-def summarise(
-    frames: CostFrames, prices: PriceTable, store: str, with_names: "Callable[[DataFrame], DataFrame]"
-) -> Costs:
-    """`store` names the section of its prices; `with_names` adds the column `topic` to a table with `topic_id`
-    (`History.with_topic_names`).
-
-    Raises PriceError.
-    """
-    topics, left_out = _topics(frames.daily, with_names)
-    brokers = _brokers(frames.daily)
+def summarise(frames: CostFrames, prices: PriceTable, store: str, topics_now: "DataFrame") -> Costs:
+    """`store` names the section of its prices; `topics_now` is TOPICS. Raises PriceError."""
+    daily = _with_produced(frames.daily, topics_now).cache()
+    topics, left_out = _topics(daily)
+    brokers = _brokers(daily)
     return Costs(
         prices.source,
         prices.confirmed,
@@ -53,9 +46,36 @@ def summarise(
     )
 
 
-_TOPIC_SUMS = ("upload_bytes", "objects", "linked_bytes", "inline_bytes", "stock_usd")
-_ARCHIVE_USD = "archive_put_usd + archive_storage_usd"
-_UNKNOWN_ROW = "remote_wal_usd IS NULL AND objects > 0"
+_TOPIC_SUMS: Final = (
+    "upload_bytes",
+    "objects",
+    "linked_bytes",
+    "inline_bytes",
+    "stock_usd",
+    "produced_bytes",
+    "crossed_bytes",
+)
+_LOAD: Final = ("remote_followers", "object_hours", "produced_bytes", "crossed_bytes", "kept_bytes")
+"""What is known of a broker's load beside AMOUNTS."""
+_ARCHIVE_USD: Final = "archive_put_usd + archive_storage_usd"
+_UNKNOWN_ROW: Final = "remote_wal_usd IS NULL AND objects > 0"
+
+
+def _with_produced(daily: "DataFrame", topics_now: "DataFrame") -> "DataFrame":
+    """With `topic`, `produced_bytes`, by what followers were given, `crossed_bytes`, of what followers in other zones
+    were, and how long objects are kept (`object_hours`, 0 where that is for more than links) and why (`is_kept`).
+    """
+    known = topics_now.select(
+        "topic_id",
+        "topic",
+        "is_kept",
+        (fn.col("replication_factor") - 1).alias("_followers"),
+        fn.when(~fn.col("is_kept"), fn.greatest("wal_retention_ms", fn.lit(0)) / _MS_PER_HOUR).alias("object_hours"),
+    )
+    given = fn.when(fn.col("_followers") > 0, fn.expr("(linked_bytes + inline_bytes) / _followers"))
+    crossed = fn.when(given.isNotNull(), fn.expr("linked_remote_bytes + inline_remote_bytes"))
+    named = daily.join(fn.broadcast(known), "topic_id", "left")
+    return named.withColumns({"produced_bytes": given, "crossed_bytes": crossed}).drop("_followers")
 
 
 def _days(frames: CostFrames) -> list[DayCosts]:
@@ -79,7 +99,7 @@ def _days(frames: CostFrames) -> list[DayCosts]:
     ]
 
 
-def _topics(daily: "DataFrame", with_names: "Callable[[DataFrame], DataFrame]") -> tuple[list[TopicTotals], int]:
+def _topics(daily: "DataFrame") -> tuple[list[TopicTotals], int]:
     """The costliest topics, and how many others there are."""
     unknown = fn.count_if(fn.expr(_UNKNOWN_ROW))
     totals = daily.where("topic_id IS NOT NULL").groupBy("topic_id").agg(
@@ -89,28 +109,36 @@ def _topics(daily: "DataFrame", with_names: "Callable[[DataFrame], DataFrame]") 
         fn.sum(fn.expr(f"put_usd + upload_usd + storage_usd + {_ARCHIVE_USD}")).alias("known_usd"),
         fn.sum(fn.expr(_ARCHIVE_USD)).alias("archive_usd"),
         fn.max("remote_followers").alias("remote_followers"),
+        fn.coalesce(fn.max("object_hours"), fn.lit(0.0)).alias("object_hours"),
+        fn.coalesce(fn.max("is_kept"), fn.lit(False)).alias("is_kept"),
+        fn.max("topic").alias("topic"),
         unknown.alias("unknown_days"),
     ).cache()  # fmt: skip
     count = totals.count()
     costliest = totals.orderBy(fn.coalesce("remote_wal_usd", "known_usd").desc()).limit(MAX_TOPICS)
-    rows = sorted(with_names(costliest).collect(), key=lambda row: -(row.remote_wal_usd or row.known_usd or 0))
+    rows = sorted(costliest.collect(), key=lambda row: -(row.remote_wal_usd or row.known_usd or 0))
     return [_topic(row) for row in rows], max(0, count - MAX_TOPICS)
 
 
 def _topic(row: "Row") -> TopicTotals:
     name = row.topic or f"(gone) {bytes(row.topic_id).hex()}"
-    return TopicTotals(name, **{field.name: row[field.name] for field in fields(TopicTotals)[1:]})
+    crossings = row.crossed_bytes / row.produced_bytes if row.produced_bytes else None
+    told = {field.name: row[field.name] for field in fields(TopicTotals)[1:] if field.name != "crossings"}
+    return TopicTotals(name, crossings=crossings, **told)
 
 
 def _brokers(daily: "DataFrame") -> list[BrokerCosts]:
     rows = daily.groupBy("broker_id").agg(
         *(fn.sum(name).alias(name) for name in (*AMOUNTS, "remote_wal_usd", "stock_usd")),
         fn.max("remote_followers").alias("remote_followers"),
+        fn.max("object_hours").alias("object_hours"),
+        *(fn.sum(name).alias(name) for name in ("produced_bytes", "crossed_bytes")),
+        fn.sum(fn.col("produced_bytes") * fn.col("is_kept").cast("int")).alias("kept_bytes"),
     ).orderBy("broker_id").collect()  # fmt: skip
     return [
         BrokerCosts(
             row.broker_id,
-            {name: row[name] for name in (*AMOUNTS, "remote_followers")},
+            {name: row[name] for name in (*AMOUNTS, *_LOAD)},
             row.remote_wal_usd,
             row.stock_usd,
         )
@@ -119,9 +147,13 @@ def _brokers(daily: "DataFrame") -> list[BrokerCosts]:
 
 
 def _load(broker: BrokerCosts, seconds: float) -> BrokerLoad:
-    uploaded, stored = broker.amounts["upload_bytes"] or 0.0, broker.amounts["stored_byte_ms"] or 0.0
+    of = {name: broker.amounts[name] or 0.0 for name in _LOAD}
+    produced = of["produced_bytes"]
     return BrokerLoad(
-        uploaded / seconds / 1e6 if seconds > 0 else 0.0,
-        int(broker.amounts["remote_followers"] or 0),
-        stored / uploaded / _MS_PER_HOUR if uploaded else 0.0,
+        broker.broker_id,
+        produced / seconds / 1e6 if seconds > 0 else 0.0,
+        of["crossed_bytes"] / produced if produced else 0.0,
+        of["remote_followers"],
+        of["object_hours"],
+        of["kept_bytes"] > produced / 2,
     )

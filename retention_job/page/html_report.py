@@ -40,7 +40,7 @@ def html_report(data: ReportData) -> str:
         costs=data.costs,
         topics=list(zip(data.costs.topics, data.costs.verdicts, strict=True)),
         severities=SEVERITIES,
-        part_headings={name: heading for name, (heading, _, _) in COST_PARTS.items()},
+        shown_parts={name: heading for name, (heading, _, _) in COST_PARTS.items() if data.costs.parts.get(name)},
         all_known=all(day.is_complete for day in data.costs.days),
         figure=figure,
     )

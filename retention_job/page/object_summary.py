@@ -110,6 +110,13 @@ def _lags(history: "History") -> list[PartitionLag]:
     rows = known.where(behind > 0).orderBy(behind.desc(), "topic", "partition").limit(_LAGS)
     found = rows.select("topic", "partition", "log_end_offset", "stored_up_to", "left_out", behind.alias("behind"))
     return [
-        PartitionLag(*row[:5], None if row.stored_up_to is None and not row.left_out else row.behind)
+        PartitionLag(
+            row.topic,
+            row.partition,
+            row.log_end_offset,
+            row.stored_up_to,
+            row.left_out,
+            None if row.stored_up_to is None and not row.left_out else row.behind,
+        )
         for row in found.collect()
     ]

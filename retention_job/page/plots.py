@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from retention_job.cost.advice import Choices
+from retention_job.cost.advice import Choices, CostPoint
 from retention_job.cost.cost_tables import DOLLARS
 from retention_job.page.report_data import Bar, DayCosts, ReportData, UploadTimes
 
@@ -41,7 +41,7 @@ def plots(data: ReportData) -> dict[str, "Figure"]:
         "cost_by_day": _cost_by_day(costs.days),
         "savings": _savings(costs.days),
         "cost_by_topic": _cost_by_topic(data),
-        "choices": _choices(costs.choices),
+        "cost_curves": _cost_curves(costs.choices),
         "sizes": _histogram(objects.sizes, "size of object, from"),
         "ages": _histogram(objects.ages, "age of object"),
         "upload_times": _upload_times(objects.upload_times),
@@ -60,16 +60,21 @@ def svg(figure: "Figure") -> str:
     return text[text.index("<svg") :]
 
 
-def _figure(height_inches: float = 3.0) -> "tuple[Figure, Axes]":
+def _figure(height_inches: float = 3.0, width_inches: float = 10.8) -> "tuple[Figure, Axes]":
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, height_inches), layout="constrained")
+    figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
     axes = figure.add_subplot()
+    _clear(axes)
+    return figure, axes
+
+
+def _clear(axes: "Axes") -> None:
+    """Without a box, with lines across."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.grid(axis="y", color="#e3e6e8", linewidth=0.8)
     axes.set_axisbelow(True)
-    return figure, axes
 
 
 def _dollars(axis: "object") -> None:
@@ -166,24 +171,49 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _NAME_CHARACTERS else name[: _NAME_CHARACTERS - 1] + "…"
 
 
-def _choices(found: Choices | None) -> "Figure | None":
+def _cost_curves(found: Choices | None) -> "Figure | None":
+    """Dollars for each gigabyte over interval, rate and retention, side by side on one scale."""
     if found is None:
         return None
-    figure, axes = _figure(3.4)
-    for buckets, colour in zip((1, 2, 3), ("#013a63", "#2a6f97", "#89c2d9"), strict=True):
-        row = [choice for choice in found.all if choice.buckets == buckets]
-        axes.plot([choice.interval_ms for choice in row], [choice.usd_per_month for choice in row], color=colour,
-                  marker="o", markersize=4, label=f"{buckets} bucket{'s' if buckets > 1 else ''}")  # fmt: skip
-    axes.axhline(found.stock_usd_per_month, color="#6c757d", linestyle="--", linewidth=1, label="stock Kafka")
-    axes.set_xscale("log")
-    intervals = sorted({choice.interval_ms for choice in found.all})
-    axes.set_xticks(intervals, [str(interval) for interval in intervals])
-    axes.minorticks_off()
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("remote.wal.log.manager.combiner.task.interval.ms")
-    axes.set_ylabel("dollars a month, all brokers")
-    _dollars(axes.yaxis)
-    axes.legend(fontsize=8, frameon=False)
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.ticker import FuncFormatter
+
+    curves = found.curves
+    figure = Figure(figsize=(11.2, 3.9), layout=ConstrainedLayoutEngine(wspace=0.05))
+    panels = figure.subplots(1, 3, sharey=True)
+    drawn: tuple[tuple[Sequence[CostPoint], str, float, Sequence[float], str], ...] = (
+        (curves.over_interval_ms, "interval of uploads", found.default.interval_ms, (5, 10, 25, 50, 100), "ms"),
+        (curves.over_rate_mb_s, "rate of a broker", curves.mean_rate_mb_s, (0.1, 1, 10, 100), "MB/s"),
+        (curves.over_retention_hours, "retention of objects", curves.object_hours, (0.25, 1, 4, 24, 96, 336), "h"),
+    )
+    top = max(1.5 * curves.stock_usd_gb, 1.1 * max(point.usd_gb for points, *_ in drawn for point in points)) or 1.0
+    for axes, (points, label, now, ticks, unit) in zip(panels, drawn, strict=True):
+        _clear(axes)
+        for name, colour, style, width, values in (
+            ("links always", _LOST, (0, (3, 2)), 1.2, [point.always_usd_gb for point in points]),
+            ("stock Kafka", "#6c757d", "--", 1.2, [curves.stock_usd_gb] * len(points)),
+            ("by cost, acks=all", _REMOTE, "-", 2.2, [point.usd_gb for point in points]),
+            ("by cost, acks=1", "#61a5c2", "-", 1.6, [point.unwaited_usd_gb for point in points]),
+        ):
+            axes.plot(
+                [point.at for point in points], values, color=colour, linestyle=style, linewidth=width, label=name
+            )
+        axes.set_xscale("log")
+        axes.minorticks_off()
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xlim(points[0].at, points[-1].at)
+        if points[0].at <= now <= points[-1].at:
+            axes.axvline(now, color="#22333b", linewidth=0.9, linestyle=":")
+            axes.annotate(f"{now:.3g} {unit}", (now, top), (4, -10), textcoords="offset points", fontsize=8)
+        axes.set_xlabel(f"{label}, {unit}")
+    panels[0].set_ylim(0, top)
+    panels[0].set_ylabel("dollars for each GB produced")
+    panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"${value:.3f}"))
+    handles, labels = panels[0].get_legend_handles_labels()
+    order = (2, 3, 1, 0)
+    figure.legend([handles[n] for n in order], [labels[n] for n in order], loc="outside upper center", ncols=4,
+                  fontsize=9, frameon=False)  # fmt: skip
     return figure
 
 
@@ -192,9 +222,9 @@ def _histogram(bars: Sequence[Bar], label: str) -> "Figure | None":
         return None
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    figure, axes = _figure(2.6)
+    figure, axes = _figure(2.6, 5.6)
     axes.bar(range(len(bars)), [bar.count for bar in bars], 0.8, color=_REMOTE)
-    axes.set_xticks(range(len(bars)), [bar.label for bar in bars], fontsize=8)
+    axes.set_xticks(range(len(bars)), [bar.label for bar in bars], fontsize=8 if len(bars) < 8 else 7)
     if len(bars) > 9:
         axes.tick_params(axis="x", labelrotation=45)
     axes.set_xlabel(label)

@@ -71,7 +71,7 @@ def make_report(
     sources = _cost_sources(history, before, last_run)
     daily = cost_by_topic(sources, prices, sections).cache()
     tiered = tiered_cost(history.tiered, prices, sources.now_ms, sources.counted_until_ms).cache()
-    costs = summarise(CostFrames(daily, tiered, _seconds(sources)), prices, sections.wal, history.with_topic_names)
+    costs = summarise(CostFrames(daily, tiered, _seconds(sources)), prices, sections.wal, history.topics)
     costs = dataclasses.replace(costs, days=merged_days(_days_before(before), costs.days, history.read.is_incremental))
     data = ReportData(
         history.run_id,

@@ -65,6 +65,11 @@ class Topic:
         return None if local_ms is None else self.agents.shortest_of(*self._told, _endless(local_ms))
 
     @property
+    def is_kept(self) -> bool:
+        """Whether its objects are stored for more than links."""
+        return self.settings.enable and self.agents.is_kept(*self._told)
+
+    @property
     def _told(self) -> tuple[TopicSettings, int]:
         return self.settings, self.replication_factor
 

@@ -214,6 +214,7 @@ def _topic_row(topic: Topic) -> tuple[Any, ...]:
         topic.number("retention.ms"),
         topic.local("ms"),
         None if (kept := topic.kept_shortest) is None else kept.retention_ms,
+        topic.is_kept,
         topic.number("retention.bytes"),
         topic.local("bytes"),
         topic.is_tiered,

@@ -39,18 +39,19 @@ def test_parameters_and_prices_are_set_on_the_command_line(tmp_path: Path) -> No
     )
     usual = json.loads(invoke("--scenario", "today", "--json", "-").stdout)
     target = tmp_path / "scenario.json"
-    options = ("--set", "interval_ms=50", "--set", "buckets=2", "--prices", str(prices), "--json", str(target))
+    options = ("--set", "interval_ms=50", "--set", "readers=4", "--prices", str(prices), "--json", str(target))
     assert invoke("--scenario", "today", *options).exit_code == 0
     changed = json.loads(target.read_text())
-    # Half the objects, in two buckets, at twice the price.
-    assert changed["remote_wal"]["put_requests"] == pytest.approx(2 * usual["remote_wal"]["put_requests"], rel=1e-4)
-    assert changed["overridden_parameters"] == ["interval_ms", "buckets"]
+    # Half the objects, read by twice as many, at twice the price of a PUT.
+    assert changed["remote_wal"]["put_requests"] == pytest.approx(usual["remote_wal"]["put_requests"], rel=1e-4)
+    assert changed["remote_wal"]["get_requests"] == pytest.approx(usual["remote_wal"]["get_requests"], abs=0.01)
+    assert changed["overridden_parameters"] == ["interval_ms", "readers"]
 
 
 def test_scenarios_are_listed_and_shown_to_people() -> None:
     listed = invoke("--scenario", "list")
     assert "kip-1176" in listed.stdout
-    assert "today-two-buckets" in listed.stdout
+    assert "today-acks-1" in listed.stdout
     shown = invoke("--scenario", "kip-1176")
     assert "2,478.07" in shown.stdout
     assert "1,424.28" in shown.stdout
@@ -59,7 +60,7 @@ def test_scenarios_are_listed_and_shown_to_people() -> None:
 
 def test_without_cluster_and_scenario_the_command_is_wrong() -> None:
     assert invoke().exit_code == 2
-    assert invoke("--bootstrap-server", "127.0.0.1:1", "--set", "buckets=2").exit_code == 2
+    assert invoke("--bootstrap-server", "127.0.0.1:1", "--set", "readers=4").exit_code == 2
 
 
 @pytest.mark.parametrize(

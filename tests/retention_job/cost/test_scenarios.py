@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.prices import PriceError
-from retention_job.cost.scenario_model import ScenarioError
+from perf.cost_sweep import Case, price
+from plugin.prices import PriceError, Prices
+from retention_job.cost.scenario_model import ScenarioError, replication_usd
 from retention_job.cost.scenarios import load_scenario, scenario_json, scenario_names
 
 
@@ -48,39 +49,81 @@ def test_the_gets_that_the_kip_leaves_out_have_their_price() -> None:
 
 def test_dollars_per_gb_produced_are_those_of_the_price_list() -> None:
     scenario = load_scenario("today")
-    per_gb = {
-        buckets: sum(
-            load_scenario("today", [f"buckets={buckets}"]).cost.remote_wal.parts[part]
-            for part in ("upload", "retrieval", "cross_zone_reads")
-        )
-        / scenario.workload.gb_per_month
-        for buckets in (1, 2, 3)
-    }
-    assert per_gb == pytest.approx({1: 0.0044, 2: 0.0076, 3: 0.0108})
-    assert scenario.cost.baseline.parts["zone_transfer"] / scenario.workload.gb_per_month == pytest.approx(0.04)
+    cost = scenario.cost
+    per_gb = cost.remote_wal.sum_of("upload", "retrieval", "cross_zone_reads") / scenario.workload.gb_per_month
+    assert per_gb == pytest.approx(0.0044)
+    assert cost.baseline.parts["zone_transfer"] / scenario.workload.gb_per_month == pytest.approx(0.04)
 
 
-@pytest.mark.parametrize(("interval_ms", "mb_s"), [(10, 3.3), (20, 1.7), (250, 0.13)])
+@pytest.mark.parametrize(("rate", "acks_all"), [(30e6, True), (30e6, False), (5e6, False), (100e3, True)])
+def test_a_steady_load_costs_what_the_write_path_itself_comes_to(rate: float, acks_all: bool) -> None:
+    """`python -m perf cost` counts the write path's own decisions on a virtual clock."""
+    counted = price(Case(rate, "steady", acks_all), 5.0, Prices.load())
+    changes = [f"rate_mb_s={rate / 1e6}", f"producers_wait={acks_all}"]
+    scenario = load_scenario("today", changes)
+    usd, linked = replication_usd(scenario.workload, scenario.prices)
+    assert usd / scenario.workload.gb_per_month == pytest.approx(counted.usd_gb, rel=0.1)
+    assert linked == (counted.counts.linked_bytes > 0)
+
+
+@pytest.mark.parametrize(("interval_ms", "mb_s"), [(10, 3.37), (20, 1.685), (250, 0.1348)])
 def test_break_even_rates(interval_ms: int, mb_s: float) -> None:
     found = load_scenario("today", [f"interval_ms={interval_ms}"]).cost.break_even_mb_s
-    assert found == pytest.approx(mb_s, rel=0.03)
+    assert found == pytest.approx(mb_s, rel=0.005)
 
 
 def test_at_the_break_even_both_ways_cost_the_same() -> None:
     rate = load_scenario("today").cost.break_even_mb_s
     cost = load_scenario("today", [f"rate_mb_s={rate}", "link_policy=always"]).cost
-    storage = ("instance", "local_storage", "wal_storage")
-    links = cost.remote_wal.total - cost.remote_wal.sum_of(*storage)
-    assert links == pytest.approx(cost.baseline.parts["zone_transfer"])
+    links = cost.remote_wal.total - cost.remote_wal.sum_of("instance", "local_storage")
+    assert links == pytest.approx(cost.baseline.parts["zone_transfer"], rel=1e-4), "sizes are whole bytes"
 
 
 def test_below_the_break_even_the_policy_by_cost_sends_inline_and_always_loses_money() -> None:
     by_cost, always = load_scenario("small").cost, load_scenario("small-always").cost
     assert not by_cost.linked
     assert by_cost.remote_wal.parts["zone_transfer"] == by_cost.baseline.parts["zone_transfer"]
-    assert by_cost.remote_wal.parts["retrieval"] == 0
+    assert by_cost.remote_wal.total == by_cost.baseline.total, "and uploads nothing"
     assert always.linked
     assert always.remote_wal.total > by_cost.remote_wal.total
+
+
+def test_what_something_wants_stored_is_uploaded_although_it_goes_inline() -> None:
+    wanted = load_scenario("small-recovery").cost
+    assert not wanted.linked
+    assert wanted.objects_per_month == 30 * 86_400, "one each archive interval"
+    assert wanted.remote_wal.parts["upload"] == pytest.approx(3.6 * 720 * 0.0032)
+    assert wanted.remote_wal.parts["wal_storage"] == pytest.approx(3.6 * 24 * 0.11)
+    assert wanted.remote_wal.parts["zone_transfer"] == wanted.baseline.parts["zone_transfer"]
+    assert wanted.remote_wal.sum_of("get_requests", "retrieval") == 0
+
+
+@pytest.mark.parametrize(("factor", "objects"), [(1, True), (2, True), (3, False)])
+def test_by_default_objects_of_few_replicas_are_wanted_in_any_case(factor: int, objects: bool) -> None:
+    cost = load_scenario("small", [f"replication_factor={factor}", "remote_followers=0"]).cost
+    assert not cost.linked
+    assert (cost.objects_per_month > 0) == (cost.remote_wal.parts["put_requests"] > 0) == objects
+
+
+def test_links_of_what_is_stored_in_any_case_pay_sooner_and_of_what_lives_for_long_never() -> None:
+    for_links, kept = (load_scenario("today", [f"is_kept={kept}"]).cost.break_even_mb_s for kept in (False, True))
+    assert for_links is not None
+    assert kept is not None
+    assert kept < for_links
+    for hours, linked in ((9 * 24, True), (10 * 24, False)):
+        assert load_scenario("today", [f"wal_hours={hours}"]).cost.linked == linked
+
+
+def test_objects_are_larger_where_nobody_waits() -> None:
+    waited, unwaited = load_scenario("today").cost, load_scenario("today-acks-1").cost
+    assert unwaited.objects_per_month < waited.objects_per_month / 3
+    assert unwaited.objects_per_month >= 10 * 30 * 86_400, "at most 100 ms apart"
+
+
+def test_an_object_is_read_by_all_who_follow_one_of_its_partitions() -> None:
+    few, many = (load_scenario("today", [f"readers={readers}"]).cost.remote_wal.parts for readers in (2, 60))
+    assert many["get_requests"] == pytest.approx(30 * few["get_requests"])
+    assert many["retrieval"] == few["retrieval"]
 
 
 def test_an_object_that_is_full_goes_before_its_interval() -> None:
@@ -88,13 +131,9 @@ def test_an_object_that_is_full_goes_before_its_interval() -> None:
     assert cost.object_bytes == pytest.approx(4 * 1024 * 1024)
 
 
-def test_a_read_fee_is_for_followers_without_a_bucket_of_their_zone() -> None:
-    fees = [
-        load_scenario("today-read-fee", [f"buckets={buckets}"]).cost.remote_wal.parts["cross_zone_reads"]
-        for buckets in (1, 2, 3)
-    ]
+def test_a_read_fee_is_for_each_follower_in_another_zone() -> None:
     gb = load_scenario("today").workload.gb_per_month
-    assert fees == pytest.approx([2 * gb * 0.01, gb * 0.01, 0])
+    assert load_scenario("today-read-fee").cost.remote_wal.parts["cross_zone_reads"] == pytest.approx(2 * gb * 0.01)
 
 
 @given(name=st.sampled_from(sorted(scenario_names())), rate=st.floats(0.01, 1000), interval=st.floats(1, 10_000))
@@ -149,13 +188,15 @@ def test_on_google_cloud_one_side_pays_for_the_border_and_nobody_for_bytes() -> 
     assert cost.remote_wal.parts["put_requests"] == pytest.approx(objects * 0.005 / 1000)
     assert cost.remote_wal.parts["get_requests"] == pytest.approx(objects * 2 * 0.0004 / 1000)
     assert cost.remote_wal.sum_of("upload", "retrieval") == 0
-    assert cost.break_even_mb_s == pytest.approx(2.9), "290 KB, ten times a second"
+    assert cost.break_even_mb_s == pytest.approx(2.9, rel=0.01), "290 KB, ten times a second"
 
 
 def test_on_azure_the_border_is_free_and_all_goes_inline() -> None:
     cost = load_scenario("azure").cost
     assert (cost.linked, cost.break_even_mb_s) == (False, None)
     assert cost.baseline.parts["zone_transfer"] == cost.remote_wal.parts["zone_transfer"] == 0
+    assert cost.objects_per_month == cost.object_bytes == 0
+    assert cost.remote_wal.total == cost.baseline.total, "nothing is uploaded that nobody wants stored"
 
 
 def test_a_store_without_prices_is_named() -> None:

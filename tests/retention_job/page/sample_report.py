@@ -36,7 +36,7 @@ def sample_report(days: int = 8) -> ReportData:
         topic("orders", 12), topic("payments.eu-west.settled-transactions.v2", 8, 0.5), topic("clicks", 5, 0.7),
         topic("audit", 0.4, -0.8), topic("heartbeats", 0.02, -3), topic("legacy", 2, None),
     ]  # fmt: skip
-    loads = [BrokerLoad(9.0, 2, 1.5), BrokerLoad(8.0, 2, 1.5), BrokerLoad(0.5, 2, 1.5)]
+    loads = [BrokerLoad(0, 9.0, 2, 2, 1), BrokerLoad(1, 8.0, 2, 2, 1), BrokerLoad(2, 0.2, 2, 2, 1)]
     day_costs = [
         DayCosts(
             20_400 + day,
