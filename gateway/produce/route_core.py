@@ -1,0 +1,316 @@
+"""One client connection at the gateway: what becomes of each frame, in which order, and what is kept. Sans-IO.
+
+Frames, answers, ends of uploads and the time go in; actions come out, to be done in their order.
+
+Holds true:
+
+- Frames go on strictly in the order in which they came, while uploads run side by side: who is ready waits for who is
+  in front. One in front whose upload has not ended `put_wait_max_s` after it came goes inline.
+- One copy of a request reaches the broker. What goes on is either the frame, or a ZoneRouteRequest, which is not yet
+  a copy; the original follows at most once, when the leader's agent asks for it, which it does only instead of
+  splicing. So the original of what went as a ZoneRouteRequest is kept until its answer.
+- What is kept is bounded: by requests and bytes here (`is_full`: read no more of the client), and by how much follows
+  a ZoneRouteRequest that may yet be asked for inline, as that is held at the leader's agent (`Window`).
+- Requests of a connection that closed are dropped if they did not go on. The client has had no answer, and may have
+  sent them again on another way.
+- Requests with acks=0 go inline: no answer would tell when the original may be let go, and a client that closes its
+  connection right after them relies on their being on their way.
+
+A request's number counts those of this connection that were offered to the RouterChannel. `Settled` is told once for
+each.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from gateway.produce.produce_frame import ACKS_NONE, ProduceRequestView, scan_produce_request
+from gateway.produce.request_splicer import CutRequest, cut_request
+from gateway.produce.route_request import ZoneRouteRequest
+from kafka_log.crc32c import Buffer
+from plugin.router_object_id import RouterObjectId
+from replication.wire.kafka_frame import MalformedFrameError
+
+_CORRELATION_ID: Final = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How much may follow a ZoneRouteRequest before its answer. The leader's agent ends connections that send more."""
+
+    frames: int = 64
+    size_bytes: int = 32 * 1024 * 1024
+    """One frame may be larger."""
+
+    def has_room(self, frames: int, size_bytes: int) -> bool:
+        """Whether one more frame may follow so many."""
+        return frames < self.frames and size_bytes < self.size_bytes
+
+
+DEFAULT_WINDOW: Final = Window()
+
+
+@dataclass(frozen=True, slots=True)
+class RouteLimits:
+    """Of one client connection; sizes in bytes."""
+
+    put_wait_max_s: float
+    """From when a request came."""
+    kept_requests: int = 64
+    kept_bytes: int = 32 * 1024 * 1024
+    """Of requests that wait, and of originals. One frame may be larger."""
+    window: Window = DEFAULT_WINDOW
+
+
+class StoredRecords(NamedTuple):
+    """Where the channel has put a request's records, one after the other."""
+
+    object_id: RouterObjectId
+    start_position: int
+    custom_metadata: bytes
+
+
+class Offer(NamedTuple):
+    """Have these records uploaded; `stored` or `not_stored` is to follow, unless `Settled` comes before."""
+
+    number: int
+    records: list[memoryview]
+
+
+class Settled(NamedTuple):
+    """The request has no more use for what is stored, or is to be stored."""
+
+    number: int
+
+
+class ForwardInline(NamedTuple):
+    """Send this frame to the leader's agent."""
+
+    frame: Buffer
+
+
+class ForwardRoute(NamedTuple):
+    """Send this request to the leader's agent."""
+
+    request: ZoneRouteRequest
+
+
+class SendOriginal(NamedTuple):
+    """Send this frame to the leader's agent in the place of the request with this number."""
+
+    number: int
+    frame: Buffer
+
+
+class Deliver(NamedTuple):
+    """Send this answer to the client."""
+
+    frame: Buffer
+
+
+Action = Offer | Settled | ForwardInline | ForwardRoute | SendOriginal | Deliver
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A frame that has not gone on."""
+
+    frame: Buffer
+    came_s: float
+    number: int = -1
+    cut: CutRequest | None = None
+    """None: it goes inline."""
+    route: ZoneRouteRequest | None = None
+    """Once its records are stored."""
+    correlation_id: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        return self.cut is None or self.route is not None
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A request that went as a ZoneRouteRequest and is not answered."""
+
+    number: int
+    frame: Buffer | None
+    """None once it was sent inline after all."""
+    frames_before: int
+    bytes_before: int
+    """What had gone on when it did, itself included."""
+
+
+class RouteCore:
+    """See the module's theory. All times are monotonic seconds."""
+
+    def __init__(self, limits: RouteLimits, is_linked: Callable[[ProduceRequestView, int, float], bool]) -> None:
+        """`is_linked` is asked for each request that could go by object storage, with the size of its records."""
+        self._limits = limits
+        self._is_linked = is_linked
+        self._waiting: deque[_Waiting] = deque()
+        self._offered: dict[int, _Waiting] = {}
+        """Those whose upload has not ended, by number."""
+        self._under_way: dict[int, _UnderWay] = {}
+        """By correlation id, in the order in which they went on."""
+        self._next_number = 0
+        self._sent_frames = self._sent_bytes = 0
+        self._kept_bytes = 0
+        self._is_closed = False
+        self.is_paused = False
+        """Whether the leader's agent wants all inline, as object storage fails there."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more is to be read of the client."""
+        kept = len(self._waiting) + len(self._under_way)
+        return kept >= self._limits.kept_requests or self._kept_bytes >= self._limits.kept_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of requests that wait, and of originals."""
+        return self._kept_bytes
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When to call `look_again`; None: not before something happens."""
+        first = self._waiting[0] if self._waiting else None
+        if first is None or first.is_ready or not self._has_room():
+            return None
+        return first.came_s + self._limits.put_wait_max_s
+
+    # Requests, from the client to the leader's agent.
+
+    def frame_came(self, frame: Buffer, now_s: float) -> list[Action]:
+        """A whole frame of the client."""
+        if self._is_closed:
+            return []
+        waiting = self._read(frame, now_s)
+        self._waiting.append(waiting)
+        self._kept_bytes += len(frame)
+        actions: list[Action] = []
+        if waiting.cut is not None:
+            self._offered[waiting.number] = waiting
+            actions.append(Offer(waiting.number, waiting.cut.records))
+        return [*actions, *self._go_on(now_s)]
+
+    def _read(self, frame: Buffer, now_s: float) -> _Waiting:
+        waiting = _Waiting(frame, now_s)
+        view = scan_produce_request(frame)
+        if not isinstance(view, ProduceRequestView) or view.acks == ACKS_NONE or self.is_paused:
+            return waiting
+        if view.correlation_id in self._under_way or any(
+            one.cut is not None and one.correlation_id == view.correlation_id for one in self._waiting
+        ):
+            return waiting  # no client does that; its answers could not be told apart
+        cut = cut_request(frame, view)
+        if cut is not None and self._is_linked(view, cut.linked_bytes, now_s):
+            waiting.cut, waiting.correlation_id, waiting.number = cut, view.correlation_id, self._next_number
+            self._next_number += 1
+        return waiting
+
+    def stored(self, number: int, where: StoredRecords, now_s: float) -> list[Action]:
+        """The request's records are stored."""
+        waiting = self._offered.pop(number, None)
+        if waiting is not None and waiting.cut is not None:
+            waiting.route = waiting.cut.routed(number, *where)
+        return self._go_on(now_s)
+
+    def not_stored(self, number: int, now_s: float) -> list[Action]:
+        """They will not be, or nobody knows: the request goes inline."""
+        waiting = self._offered.get(number)
+        if waiting is None:
+            return self._go_on(now_s)
+        return [self._inline(waiting), *self._go_on(now_s)]
+
+    def look_again(self, now_s: float) -> list[Action]:
+        """Time has passed."""
+        return self._go_on(now_s)
+
+    def _go_on(self, now_s: float) -> list[Action]:
+        """What is in front and ready goes on."""
+        return list(self._steps(now_s))
+
+    def _steps(self, now_s: float) -> Iterator[Action]:
+        while self._waiting and self._has_room():
+            first = self._waiting[0]
+            if not first.is_ready:
+                if now_s < first.came_s + self._limits.put_wait_max_s:
+                    return
+                yield self._inline(first)
+            self._waiting.popleft()
+            self._sent_frames += 1
+            if first.route is None:
+                self._kept_bytes -= len(first.frame)
+                self._sent_bytes += len(first.frame)
+                yield ForwardInline(first.frame)
+            else:
+                self._sent_bytes += len(first.frame) - first.route.linked_bytes
+                self._under_way[first.correlation_id] = _UnderWay(
+                    first.number, first.frame, self._sent_frames, self._sent_bytes
+                )
+                yield ForwardRoute(first.route)
+
+    def _inline(self, waiting: _Waiting) -> Settled:
+        waiting.cut = waiting.route = None
+        self._offered.pop(waiting.number, None)
+        return Settled(waiting.number)
+
+    def _has_room(self) -> bool:
+        oldest = next((one for one in self._under_way.values() if one.frame is not None), None)
+        if oldest is None:
+            return True
+        return self._limits.window.has_room(
+            self._sent_frames - oldest.frames_before, self._sent_bytes - oldest.bytes_before
+        )
+
+    # What comes back from the leader's agent.
+
+    def inline_asked(self, number: int, now_s: float) -> list[Action]:
+        """The leader's agent could not splice this request. Raises MalformedFrameError when it may not ask so."""
+        if self._is_closed:
+            return []
+        asked = next((one for one in self._under_way.values() if one.number == number), None)
+        if asked is None or asked.frame is None:
+            raise MalformedFrameError(0, f"request {number} is asked for inline and is not under way")
+        frame, asked.frame = asked.frame, None
+        self._kept_bytes -= len(frame)
+        return [SendOriginal(number, frame), Settled(number), *self._go_on(now_s)]
+
+    def answered(self, frame: Buffer, now_s: float) -> list[Action]:
+        """The broker's answer to some request of the client."""
+        if self._is_closed:
+            return []
+        actions: list[Action] = [Deliver(frame)]
+        if len(frame) < _CORRELATION_ID.size:
+            return actions
+        (correlation_id,) = _CORRELATION_ID.unpack_from(frame, 0)
+        if correlation_id in self._under_way:
+            # Brokers answer in order, so what went before it was answered too, or never will be.
+            while True:
+                one = next(iter(self._under_way))
+                actions += self._done(self._under_way.pop(one))
+                if one == correlation_id:
+                    break
+            actions += self._go_on(now_s)
+        return actions
+
+    def _done(self, request: _UnderWay) -> list[Action]:
+        if request.frame is None:
+            return []
+        self._kept_bytes -= len(request.frame)
+        return [Settled(request.number)]
+
+    def closed(self) -> list[Action]:
+        """The client's connection ended, or that to the leader's agent did: both end."""
+        actions: list[Action] = [Settled(one.number) for one in self._waiting if one.cut is not None]
+        for request in self._under_way.values():
+            actions += self._done(request)
+        self._is_closed = True
+        self._waiting.clear()
+        self._offered.clear()
+        self._under_way.clear()
+        self._kept_bytes = 0
+        return actions

@@ -1,0 +1,260 @@
+"""A client's connection at the gateway as plain values: what is offered, what goes on and when, and what is kept."""
+
+import struct
+
+import pytest
+
+from gateway.produce.produce_frame import ProduceRequestView
+from gateway.produce.request_splicer import splice_request
+from gateway.produce.route_core import (
+    DEFAULT_WINDOW,
+    Action,
+    Deliver,
+    ForwardInline,
+    ForwardRoute,
+    Offer,
+    RouteCore,
+    RouteLimits,
+    SendOriginal,
+    Settled,
+    StoredRecords,
+    Window,
+)
+from plugin.router_object_id import RouterObjectId
+from replication.wire.kafka_frame import MalformedFrameError
+from tests.gateway.produce.produce_frames import produce, records
+from tests.replication.fetch_frames import request as fetch_request
+
+WAIT_S = 0.2
+KIB = 1024
+WHERE = StoredRecords(RouterObjectId(4, 1, 2, 3), 50, b"zone")
+
+
+def small(correlation_id: int) -> bytes:
+    """Below what `core` links."""
+    return produce({0: records(100)}, correlation_id=correlation_id)
+
+
+def large(correlation_id: int, acks: int = -1, version: int = 13) -> bytes:
+    return produce({0: records(2 * KIB)}, correlation_id=correlation_id, acks=acks, version=version)
+
+
+def answer(correlation_id: int) -> bytes:
+    return struct.pack(">i", correlation_id) + b"\0rest"
+
+
+def is_linked(view: ProduceRequestView, size: int, now_s: float) -> bool:
+    return size >= KIB
+
+
+def make(window: Window = DEFAULT_WINDOW, kept_requests: int = 64, kept_bytes: int = 1 << 20) -> RouteCore:
+    return RouteCore(RouteLimits(WAIT_S, kept_requests, kept_bytes, window), is_linked)
+
+
+def offered(actions: list[Action], number: int) -> None:
+    (offer,) = actions
+    assert isinstance(offer, Offer)
+    assert offer.number == number
+
+
+def forwarded(action: Action, number: int, frame: bytes) -> None:
+    """As a ZoneRouteRequest that stands for this frame."""
+    assert isinstance(action, ForwardRoute)
+    assert action.request.number == number
+    assert (action.request.object_id, action.request.start_position, action.request.custom_metadata) == WHERE
+    assert b"".join(map(bytes, splice_request(action.request, records(2 * KIB)))) == frame
+
+
+def test_what_is_not_linked_goes_on_at_once_and_answers_come_back() -> None:
+    core = make()
+    for frame in (small(1), fetch_request({0: 5}), b"token", large(2, version=8), large(3, acks=0)):
+        assert core.frame_came(frame, 1.0) == [ForwardInline(frame)]
+    assert core.answered(answer(1), 1.1) == [Deliver(answer(1))]
+    assert (core.kept_bytes, core.is_full, core.deadline_s) == (0, False, None)
+
+
+def test_a_request_is_offered_and_goes_on_as_a_route_request_once_it_is_stored() -> None:
+    core, frame = make(), large(1)
+    offered(core.frame_came(frame, 1.0), 0)
+    (action,) = core.stored(0, WHERE, 1.1)
+    forwarded(action, 0, frame)
+    assert core.kept_bytes == len(frame)
+    assert core.answered(answer(1), 1.2) == [Deliver(answer(1)), Settled(0)]
+    assert core.kept_bytes == 0
+
+
+def test_uploads_run_side_by_side_and_requests_go_on_in_order() -> None:
+    core, frames = make(), [large(number) for number in range(3)]
+    for number, frame in enumerate(frames):
+        offered(core.frame_came(frame, 1.0), number)
+    assert core.stored(2, WHERE, 1.1) == []
+    assert core.stored(1, WHERE, 1.1) == []
+    for number, action in enumerate(core.stored(0, WHERE, 1.1)):
+        forwarded(action, number, frames[number])
+
+
+def test_what_goes_inline_waits_behind_an_upload() -> None:
+    core = make()
+    offered(core.frame_came(large(1), 1.0), 0)
+    assert core.frame_came(small(2), 1.0) == []
+    assert core.frame_came(b"\0\3metadata", 1.0) == []
+    first, *rest = core.stored(0, WHERE, 1.1)
+    forwarded(first, 0, large(1))
+    assert rest == [ForwardInline(small(2)), ForwardInline(b"\0\3metadata")]
+
+
+def test_a_failed_upload_sends_its_request_inline_in_its_place() -> None:
+    core = make()
+    offered(core.frame_came(large(1), 1.0), 0)
+    offered(core.frame_came(large(2), 1.0), 1)
+    assert core.not_stored(1, 1.1) == [Settled(1)]
+    first, second = core.stored(0, WHERE, 1.1)
+    forwarded(first, 0, large(1))
+    assert second == ForwardInline(large(2))
+
+
+def test_a_slow_upload_is_waited_for_so_long_and_no_longer_and_its_end_means_nothing_then() -> None:
+    core = make()
+    offered(core.frame_came(large(1), 1.0), 0)
+    deadline_s = core.deadline_s
+    assert deadline_s == 1.0 + WAIT_S
+    assert core.look_again(1.0 + WAIT_S / 2) == []
+    assert core.look_again(1.0 + WAIT_S) == [Settled(0), ForwardInline(large(1))]
+    assert core.stored(0, WHERE, 1.5) == []
+    assert core.not_stored(0, 1.5) == []
+    assert (core.kept_bytes, core.deadline_s) == (0, None)
+
+
+def test_what_waits_behind_a_slow_upload_is_not_slow_itself() -> None:
+    core = make()
+    offered(core.frame_came(large(1), 1.0), 0)
+    offered(core.frame_came(large(2), 1.0), 1)
+    core.stored(1, WHERE, 1.1)
+    first, second, third = core.look_again(1.0 + WAIT_S)
+    assert (first, second) == (Settled(0), ForwardInline(large(1)))
+    forwarded(third, 1, large(2))
+
+
+def test_the_original_is_sent_when_it_is_asked_for_and_once() -> None:
+    core = make()
+    core.frame_came(large(1), 1.0)
+    core.stored(0, WHERE, 1.1)
+    assert core.inline_asked(0, 1.2) == [SendOriginal(0, large(1)), Settled(0)]
+    assert core.kept_bytes == 0
+    with pytest.raises(MalformedFrameError):
+        core.inline_asked(0, 1.3)
+    assert core.answered(answer(1), 1.4) == [Deliver(answer(1))]
+
+
+def test_nothing_is_given_that_may_have_reached_the_broker_or_did_not_go_on() -> None:
+    core = make()
+    core.frame_came(large(1), 1.0)
+    with pytest.raises(MalformedFrameError):
+        core.inline_asked(0, 1.0)  # not forwarded
+    core.stored(0, WHERE, 1.1)
+    core.answered(answer(1), 1.2)
+    for number in (0, 1):
+        with pytest.raises(MalformedFrameError):
+            core.inline_asked(number, 1.3)
+
+
+def test_an_answer_says_that_those_before_it_will_not_be_answered() -> None:
+    core = make()
+    for number in range(3):
+        core.frame_came(large(number), 1.0)
+        core.stored(number, WHERE, 1.0)
+    assert core.answered(answer(1), 1.1) == [Deliver(answer(1)), Settled(0), Settled(1)]
+    assert core.kept_bytes == len(large(2))
+
+
+def test_answers_to_what_went_inline_change_nothing_for_what_is_under_way() -> None:
+    core = make()
+    core.frame_came(large(1), 1.0)
+    core.stored(0, WHERE, 1.0)
+    core.frame_came(small(2), 1.0)
+    for odd in (answer(2), answer(77), b"", b"\1"):
+        assert core.answered(odd, 1.1) == [Deliver(odd)]
+    assert core.inline_asked(0, 1.2)[0] == SendOriginal(0, large(1))
+
+
+def test_two_requests_with_one_correlation_id_are_not_both_linked() -> None:
+    core = make()
+    offered(core.frame_came(large(1), 1.0), 0)
+    assert core.frame_came(large(1), 1.0) == []
+    first, second = core.stored(0, WHERE, 1.1)
+    forwarded(first, 0, large(1))
+    assert second == ForwardInline(large(1))
+    assert core.frame_came(large(1), 1.1) == [ForwardInline(large(1))]
+
+
+def test_what_did_not_go_on_is_dropped_when_the_client_is_gone() -> None:
+    core = make()
+    for number in range(3):
+        core.frame_came(large(number), 1.0)
+    core.frame_came(small(4), 1.0)
+    core.stored(0, WHERE, 1.1)
+    core.stored(2, WHERE, 1.1)
+    assert sorted(core.closed()) == [Settled(0), Settled(1), Settled(2)]
+    for nothing in (core.stored(1, WHERE, 1.2), core.look_again(9.0), core.frame_came(small(5), 9.0), core.closed()):
+        assert nothing == []
+    assert (core.answered(answer(0), 9.0), core.inline_asked(0, 9.0)) == ([], [])
+    assert (core.kept_bytes, core.deadline_s) == (0, None)
+
+
+def test_the_client_is_read_no_further_while_too_much_is_kept() -> None:
+    core = make(kept_requests=2)
+    core.frame_came(large(1), 1.0)
+    was_full = [core.is_full]
+    core.frame_came(small(2), 1.0)
+    was_full.append(core.is_full)
+    core.stored(0, WHERE, 1.1)
+    was_full.append(core.is_full)
+    assert was_full == [False, True, False]
+
+
+def test_originals_count_until_they_are_answered() -> None:
+    core = make(kept_bytes=len(large(1)))
+    core.frame_came(large(1), 1.0)
+    core.stored(0, WHERE, 1.1)
+    was_full = [core.is_full]
+    core.answered(answer(1), 1.2)
+    assert [*was_full, core.is_full] == [True, False]
+
+
+@pytest.mark.parametrize("window", [Window(2, 1 << 20), Window(64, 2 * len(small(0)))])
+def test_so_much_follows_a_request_that_may_be_asked_for_and_no_more(window: Window) -> None:
+    core = make(window)
+    core.frame_came(large(1), 1.0)
+    core.stored(0, WHERE, 1.0)
+    went = [core.frame_came(small(number), 1.0) for number in (2, 3, 4, 5)]
+    assert went == [[ForwardInline(small(2))], [ForwardInline(small(3))], [], []]
+    assert core.deadline_s is None
+    assert core.answered(answer(1), 1.1)[2:] == [ForwardInline(small(4)), ForwardInline(small(5))]
+
+
+def test_the_window_opens_when_the_original_is_sent() -> None:
+    core = make(Window(1, 1 << 20))
+    core.frame_came(large(1), 1.0)
+    core.stored(0, WHERE, 1.0)
+    assert core.frame_came(small(2), 1.0) == [ForwardInline(small(2))]
+    assert core.frame_came(small(3), 1.0) == []
+    assert core.inline_asked(0, 1.1) == [SendOriginal(0, large(1)), Settled(0), ForwardInline(small(3))]
+
+
+def test_a_closed_window_gives_no_deadline_that_nothing_would_come_of() -> None:
+    core = make(Window(1, 1 << 20))
+    core.frame_came(large(1), 1.0)
+    core.stored(0, WHERE, 1.0)
+    core.frame_came(small(2), 1.0)
+    core.frame_came(large(3), 1.0)
+    assert core.deadline_s is None
+    assert core.look_again(9.0) == []
+    assert core.answered(answer(1), 9.0)[2:] == [Settled(1), ForwardInline(large(3))]
+
+
+def test_a_leader_that_cannot_read_is_sent_all_inline_until_it_can() -> None:
+    core = make()
+    core.is_paused = True
+    assert core.frame_came(large(1), 1.0) == [ForwardInline(large(1))]
+    core.is_paused = False
+    offered(core.frame_came(large(2), 1.0), 0)
