@@ -2,6 +2,8 @@
 
 from typing import Protocol, TypeVar
 
+from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
+
 RecordT_contra = TypeVar("RecordT_contra", contravariant=True)
 
 
@@ -10,3 +12,10 @@ class MetadataPublisher(Protocol[RecordT_contra]):
 
     def publish(self, record: RecordT_contra, /) -> None:
         """Raises PublicationBacklogFullError when too much waits to be published, MetadataRecordTooLargeError."""
+
+
+class SegmentPublisher(MetadataPublisher[RemoteWalCombinedLogSegmentMetadata], Protocol):
+    """What publishes the metadata of combined segments."""
+
+    def is_pending(self, combined_segment_id: CombinedSegmentId, /) -> bool:
+        """Whether a record of the segment waits, or is not acknowledged yet: nobody can have read it. On any thread."""

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
 from metadata_topic.records.publishable import Publishable, broker_of, encoded, name_of
 from metadata_topic.records.records import RemoteWalNodeRegistration
+from metadata_topic.records.serde import encode_key
 from metadata_topic.topic.topic import METADATA_TOPIC
+from plugin.segment_metadata import CombinedSegmentId
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,12 @@ class PublicationQueue:
         """Their values' bytes."""
         with self._changed:
             return self._bytes
+
+    def is_pending(self, combined_segment_id: CombinedSegmentId) -> bool:
+        """Whether a record of the segment is not acknowledged."""
+        key = encode_key(combined_segment_id)
+        with self._changed:
+            return any(record.key == key for record in (*self._sent, *self._waiting))
 
     def oldest_pending_age_s(self, now: float) -> float:
         """How long the oldest record has waited, by the clock that was handed in; 0 when none waits."""

@@ -44,7 +44,8 @@ class Responsibility:
     brokers: Callable[[], Collection[int]]
     """Whose objects are in its care; empty while that is not known, or while metadata is not read or published."""
     under_way: Callable[[CombinedSegmentId], bool]
-    """Whether its own upload of a segment is still running, or its metadata waits to be published."""
+    """Whether its own upload of a segment is still running, or its metadata is not acknowledged. Asked before
+    `read_to_end`, so that what is acknowledged by then is read."""
     on_deletion_started: Callable[[CombinedSegmentId], None]
     """Called in the event loop: no link may be given to it from now on."""
     read_to_end: Callable[[], bool]

@@ -39,7 +39,7 @@ class OwnWork:
     is_being_deleted: Callable[[CombinedSegmentId], bool] = _never
     """What is gone then is not lost."""
     is_under_way: Callable[[CombinedSegmentId], bool] = _never
-    """An upload whose end is not published yet."""
+    """An upload whose end the topic has not acknowledged yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class OrphanTask:
         for broker_id in sorted(broker_ids):
             search = searches[broker_id] = OrphanSearch(self.store, broker_id, self.ttl_ms)
             try:
-                search.listed(self.storage.list_log_segments(broker_id))
+                search.listed(self.storage.list_log_segments(broker_id), self.own.is_under_way)
             except IncompleteListingError as error:
                 search.not_answered(error.unanswered)
                 log.warning("orphans_not_searched_in_all_buckets", broker=broker_id, error=str(error))
@@ -73,7 +73,7 @@ class OrphanTask:
         return {broker_id: self._confirmed(search) for broker_id, search in searches.items()}
 
     def _confirmed(self, search: OrphanSearch) -> Comparison:
-        comparison = search.judged(self.wall_ms(), self.own.is_under_way, self.storage.place_of)
+        comparison = search.judged(self.wall_ms(), self.storage.place_of)
         confirmed = tuple(
             item for item in comparison.disagreements if item.kind is not Kind.LOST or self._is_lost(item)
         )

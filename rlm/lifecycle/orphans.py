@@ -177,15 +177,25 @@ class OrphanSearch:
         self._awaited = {known.combined_segment_id: known for known in store.published_segments(FINISHED, broker_id)}
         self._objects = 0
         self._doubtful: list[StoredSegment] = []
+        self._under_way: set[CombinedSegmentId] = set()
         self._unanswered: frozenset[str] = frozenset()
 
-    def listed(self, listing: Iterable[StoredSegment]) -> None:
-        """Take in a whole listing of the broker's objects. What is known to live by now is no orphan, ever."""
+    def listed(
+        self,
+        listing: Iterable[StoredSegment],
+        is_under_way: Callable[[CombinedSegmentId], bool] = lambda _segment_id: False,
+    ) -> None:
+        """Take in a whole listing of the broker's objects. What is known to live by now is no orphan, ever.
+
+        `is_under_way` is asked now, before the topic is read to its end: what has ended by now is read then.
+        """
         for stored in listing:
             self._objects += 1
             self._awaited.pop(stored.combined_segment_id, None)
             if self._kind(stored.combined_segment_id) is not None:
                 self._doubtful.append(stored)
+                if is_under_way(stored.combined_segment_id):
+                    self._under_way.add(stored.combined_segment_id)
 
     def not_answered(self, places: frozenset[str]) -> None:
         """What is in these parts of the store is missing in the listing."""
@@ -194,7 +204,6 @@ class OrphanSearch:
     def judged(
         self,
         now_ms: int,
-        is_under_way: Callable[[CombinedSegmentId], bool],
         place_of: Callable[[bytes], str | None] = lambda _custom_metadata: WHOLE_STORE,
     ) -> Comparison:
         """What disagrees, by a store that was read to its end after the listing. See the module's theory.
@@ -209,7 +218,7 @@ class OrphanSearch:
             if kind is None:
                 continue
             age_ms = now_ms - stored.last_modified_ms
-            if age_ms < self._ttl_ms or is_under_way(segment_id):
+            if age_ms < self._ttl_ms or segment_id in self._under_way:
                 young += 1
                 continue
             is_known = self._store.knows_incarnation(segment_id.broker_id, segment_id.incarnation)

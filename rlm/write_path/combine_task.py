@@ -20,7 +20,7 @@ from dataclasses import replace
 import structlog
 
 from metadata_topic.records.errors import MetadataTopicError, PublicationBacklogFullError
-from metadata_topic.records.metadata_publisher import MetadataPublisher
+from metadata_topic.records.metadata_publisher import SegmentPublisher
 from plugin.errors import RemoteStorageError, RemoteStorageTimeoutError, defect_site, failure_label
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import (
@@ -48,7 +48,7 @@ class RLMWalCombineTask:
     def __init__(
         self,
         storage: RemoteWalStorageManager,
-        publisher: MetadataPublisher[RemoteWalCombinedLogSegmentMetadata],
+        publisher: SegmentPublisher,
         first_segment_id: CombinedSegmentId,
         pool: Executor,
         metrics: WriteMetrics,
@@ -88,9 +88,10 @@ class RLMWalCombineTask:
         except asyncio.CancelledError:
             self._publish_in_order(segment_id.sequence, None)  # what is stored behind it is told all the same
             raise
+        else:
+            self._publish_in_order(segment_id.sequence, _finished(update, self._clocks.wall_ms()))
         finally:
             self._uploading.discard(segment_id.sequence)
-        self._publish_in_order(segment_id.sequence, _finished(update, self._clocks.wall_ms()))
         stored_s = self._clocks.monotonic_s()
         return UploadedSegment(
             segment_id, tuple(items), update.entries, update.size_bytes, stored_s, update.custom_metadata
@@ -120,10 +121,14 @@ class RLMWalCombineTask:
         return update
 
     def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
-        """Whether the segment is being uploaded, or is stored with its metadata held up here. On any thread."""
+        """Whether the segment is being uploaded, or its end is not acknowledged by the topic. On any thread.
+
+        Asked in the order in which a segment goes on, so that none is missed on its way.
+        """
         if segment_id[:2] != self._next_segment_id[:2]:
             return False
-        return segment_id.sequence in self._uploading or segment_id.sequence in self._unpublished
+        is_here = segment_id.sequence in self._uploading or segment_id.sequence in self._unpublished
+        return is_here or self._publisher.is_pending(segment_id)
 
     @property
     def next_segment_id(self) -> CombinedSegmentId:

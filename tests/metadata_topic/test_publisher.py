@@ -142,6 +142,22 @@ def test_publishing_returns_while_the_topic_is_unavailable() -> None:
         assert publisher.oldest_pending_age_s(now=200.0) == 0.0
 
 
+def test_what_is_told_of_a_segment_is_pending_until_it_is_acknowledged() -> None:
+    kafka = FakeKafka()
+    kafka.available.clear()
+    told, other = segment(0, state=STARTED), segment(1, state=STARTED)
+    with publishing(kafka) as publisher:
+        publisher.publish(told)
+        assert publisher.is_pending(told.combined_segment_id)
+        assert not publisher.is_pending(other.combined_segment_id)
+        publisher.start()
+        wait_until(lambda: publisher.counters.get("sent") == 1, "it is sent", 10.0)
+        assert publisher.is_pending(told.combined_segment_id)
+        kafka.available.set()
+        assert publisher.flush(10.0)
+        assert not publisher.is_pending(told.combined_segment_id)
+
+
 def test_over_the_bound_nothing_more_is_taken_and_nothing_taken_is_lost() -> None:
     kafka = FakeKafka()
     kafka.available.clear()

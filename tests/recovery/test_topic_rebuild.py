@@ -159,7 +159,7 @@ def test_all_is_known_again_by_snapshots_and_footers_though_newer_incarnations_a
     assert not topic.store.topic.doubts
     search = OrphanSearch(topic.store, 1, 0)
     search.listed(storage.list_log_segments(1))
-    assert search.judged(NOW_MS + 10**9, lambda _id: False).disagreements == ()
+    assert search.judged(NOW_MS + 10**9).disagreements == ()
 
 
 def test_without_any_snapshot_footers_alone_tell_all(storage: RemoteWalStorageManager) -> None:

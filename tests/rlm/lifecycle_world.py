@@ -99,16 +99,30 @@ class _CrashingStorage(MemoryStorage):
 
 
 class _Publisher:
-    """Durable at once, or, while `holds`, only in memory."""
+    """Durable at once; while `holds`, only in memory, and lost; while `waits`, once it is acknowledged."""
 
     def __init__(self, world: World, store: RemoteWalMetadataStore) -> None:
         self._world, self._store = world, store
         self.holds = False
+        self.waits = False
+        self.waiting: list[PublishableRecord] = []
         self.is_read_late = False
 
     def publish(self, record: PublishableRecord) -> None:
-        if self.holds:
-            return
+        if self.waits:
+            self.waiting.append(record)
+        elif not self.holds:
+            self._append(record)
+
+    def is_pending(self, segment_id: CombinedSegmentId) -> bool:
+        return any(getattr(record, "combined_segment_id", None) == segment_id for record in self.waiting)
+
+    def acknowledge(self) -> None:
+        self.waits, waiting, self.waiting = False, self.waiting, []
+        for record in waiting:
+            self._append(record)
+
+    def _append(self, record: PublishableRecord) -> None:
         with self._world.effect():
             self._world.topic.append(record)
         if not self.is_read_late:

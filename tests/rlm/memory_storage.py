@@ -145,5 +145,9 @@ class MemoryPublisher:
             raise PublicationBacklogFullError("publish metadata", "-", "planted")
         self.published.append(record)
 
+    def is_pending(self, _segment_id: CombinedSegmentId) -> bool:
+        """All is acknowledged at once."""
+        return False
+
     def sequences(self, state: int) -> list[int]:
         return [record.combined_segment_id.sequence for record in self.published if record.state == state]

@@ -205,6 +205,39 @@ async def test_an_upload_whose_end_stands_unread_in_the_topic_is_not_taken_for_u
     agent.close()
 
 
+async def test_an_upload_whose_end_is_not_acknowledged_is_not_uncommitted_though_the_clock_jumps() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    agent.planner.cluster_seen(ClusterView(frozenset({TOPIC})))
+    agent.publisher.waits = True
+    await agent.upload(0)
+    started, *_ = agent.publisher.waiting
+    agent.store.apply(started)
+    await agent.live_for(2 * TTL_MS)
+    assert len(agent.publisher.waiting) == 2, "no deletion is begun"
+    agent.publisher.acknowledge()
+    await agent.live_for(2 * TTL_MS)
+    assert len(world.storage.objects) == 1
+    agent.close()
+
+
+async def test_an_upload_whose_end_is_acknowledged_behind_what_was_read_is_no_orphan_though_the_clock_jumps() -> None:
+    world = World()
+    agent = AgentOfWorld(world)
+    agent.publisher.waits = agent.publisher.is_read_late = True
+    await agent.upload(0)
+
+    def read_and_then_acknowledge() -> bool:
+        agent.publisher.acknowledge()
+        return True
+
+    agent.read_to_end = read_and_then_acknowledge
+    world.now_ms += 2 * TTL_MS
+    comparison = agent.orphans.compare([BROKER])[BROKER]
+    assert (comparison.young, comparison.disagreements) == (1, ())
+    agent.close()
+
+
 async def test_a_segment_that_somebody_else_deleted_is_told_and_forgotten() -> None:
     world = World()
     agent = AgentOfWorld(world)

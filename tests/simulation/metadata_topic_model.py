@@ -9,10 +9,11 @@ from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.publishable import Publishable, encoded
 from metadata_topic.records.records import MetadataRecord, RemoteWalNodeRegistration
-from metadata_topic.records.serde import decode
+from metadata_topic.records.serde import decode, encode_key
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.fencing import Source
 from metadata_topic.store.store import RemoteWalMetadataStore
+from plugin.segment_metadata import CombinedSegmentId
 from tests.simulation.virtual_time import VirtualTimeLoop
 
 TopicRecord = MetadataRecord | ArchiveRecord
@@ -96,6 +97,10 @@ class Publication:
         self._waiting.append(encoded(record))
         self._since_s.append(self._topic.loop.time())
         self._send_later()
+
+    def is_pending(self, combined_segment_id: CombinedSegmentId) -> bool:
+        key = encode_key(combined_segment_id)
+        return any(waiting == key for waiting, _ in self._waiting)
 
     def _send_later(self) -> None:
         if self._waiting and not self._is_sending and not self._is_dead:
