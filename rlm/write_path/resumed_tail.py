@@ -42,7 +42,7 @@ class ResumedTail:
         self._behind = self._known_to = resume.next_offset
         self._epoch = resume.leader_epoch
         self._only_missing = resume.only_missing
-        self._is_settled = resume.is_first or resume.only_missing
+        self._is_settled = resume.only_missing
         """Whether the leader epochs at the log's end were looked at."""
         self._empty_reads = 0
         self._tail = self._begin()

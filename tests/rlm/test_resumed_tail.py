@@ -49,6 +49,17 @@ def test_a_log_that_was_cut_and_written_anew_below_what_is_known_is_read_from_th
     assert read(run(task)) == [(1, 0)]
 
 
+def test_so_it_is_where_its_upload_has_just_begun_at_an_active_segment_without_records(log: LogWriter) -> None:
+    log.append(1)
+    log.roll()
+    task = task_of(log, ResumePoint(1, (), 0, is_first=True))
+    assert not read(run(task))
+    log.truncate_to(0)
+    log.append(1, leader_epoch=1)
+    assert run(task).truncated_at == 0, "what was not wanted is what older leaders wrote"
+    assert read(run(task)) == [(1, 0)]
+
+
 def test_so_it_is_after_more_was_read(log: LogWriter) -> None:
     log.append(2)
     log.append(1)
