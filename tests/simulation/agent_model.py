@@ -151,6 +151,8 @@ class AgentModel:
         self.looks: dict[LogTask, tuple[int, float]] = {}
         """How many cuts of the log a task has seen at least, and when that was told."""
         self.cuts_at_start: dict[TopicIdPartition, int] = {}
+        self.begun: dict[TopicIdPartition, BatchKey] = {}
+        """Where it began with the upload of a log: what older leaders wrote below that it does not take for wanted."""
         self.gaps_declared = self.gathered = 0
         """How often it met that."""
         self.passed_over: set[LogTask] = set()
@@ -225,8 +227,10 @@ class AgentModel:
 
     def resumed(self, assignment: Assignment, resume: ResumePoint) -> None:
         log = self._world.logs[assignment.topic_id_partition]
+        self.begun.pop(log.partition, None)
         if resume.is_first:
             log.begin = resume.next_offset
+            self.begun[log.partition] = BatchKey(resume.leader_epoch, resume.next_offset or 0)
         # Where a new leader has not told its files of its epoch, only a look at the log's end shows what it lacks.
         self.cuts_at_start[log.partition] = len(log.cuts) if log.has_told_epoch else 0
         self.gaps.resumed(assignment, resume)

@@ -18,6 +18,7 @@ from tests.simulation.led_log import LedLog
 from tests.simulation.seeded_storage import SeededStorage
 
 LONGEST_BATCH = 1400
+_NOWHERE = BatchKey(-1, 0)
 
 
 class Invariants:
@@ -175,7 +176,14 @@ class Invariants:
         if log.is_deleted or not unstored:
             return []
         wanted_from = max(log.begin or 0, log.released_to())
-        left = [key for key in unstored if wanted_from <= key.base_offset < below and key not in log.not_wanted]
+        begun = agent.begun.get(log.partition, _NOWHERE)
+        left = [
+            key
+            for key in unstored
+            if wanted_from <= key.base_offset < below
+            and key not in log.not_wanted
+            and (key.base_offset >= begun.base_offset or key.leader_epoch > begun.leader_epoch)
+        ]
         lost = [key for key in left if key in log.gone and _is_declared(agent, log, key)]
         for key in lost:
             del unstored[key]
