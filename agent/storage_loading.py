@@ -6,14 +6,15 @@ them is: another zone's bucket that is away keeps nothing from beginning, and th
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
-from plugin.bucket_loading import load_bucket, zoned_storage
-from plugin.buckets import BucketPlan, BucketSpec, StorageSpec, check_own_zone, plan_buckets
+from plugin.bucket_loading import bring_bucket, bucket_plan, zoned_storage
+from plugin.buckets import BucketPlan, BucketSpec, StorageSpec, check_own_zone
 from plugin.errors import RemoteStorageConfigError, RemoteStorageError
 from plugin.guarded_storage import GuardedStorageManager
-from plugin.loading import load_storage_manager, storage_manager_class
+from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 
 log = structlog.get_logger(__name__)
@@ -63,21 +64,16 @@ class StorageLoading:
                 group.create_task(self._bring(bucket_id, bucket, bucket_id == plan.own, storage))
 
     def _plan(self) -> BucketPlan:
-        spec = self._spec
-        check_own_zone(spec)
-        return plan_buckets(spec, storage_manager_class(spec.class_name, spec.class_path).bucket_key)
+        check_own_zone(self._spec)
+        return bucket_plan(self._spec)
 
     async def _bring(
         self, bucket_id: bytes, bucket: BucketSpec, is_own: bool, storage: RemoteWalStorageManager
     ) -> None:
         guard = self._buckets[bucket_id]
-
-        def load() -> None:
-            guard.arrived(load_bucket(self._spec, bucket, self._context, is_written=is_own))
+        load = partial(bring_bucket, guard, self._spec, bucket, self._context, is_written=is_own)
 
         def tried(failure: str | None) -> None:
-            if failure is not None:
-                guard.did_not_answer(failure)
             if is_own:
                 self.missing = None if failure is None else f"bucket {bucket.name}: {failure}"
             elif failure is not None:

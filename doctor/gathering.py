@@ -28,9 +28,9 @@ from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import AgentsRetention
 from metadata_topic.topic.client_config import KafkaClientConfig
-from plugin.buckets import check_own_zone, plan_buckets
+from plugin.bucket_loading import bucket_plan
+from plugin.buckets import check_own_zone
 from plugin.errors import RemoteStorageConfigError
-from plugin.loading import storage_manager_class
 from plugin.remote_wal_storage_manager import StorageContext
 from replication.wire.peer_connection import PeerTls
 
@@ -99,7 +99,7 @@ def _stores(
         return _known(lambda: probed(spec.settings)), {}
     try:
         check_own_zone(spec)
-        plan = plan_buckets(spec, storage_manager_class(spec.class_name, spec.class_path).bucket_key)
+        plan = bucket_plan(spec)
     except RemoteStorageConfigError as error:
         return unopened(error), {}
     found = {bucket_id: _known(partial(probed, bucket.settings)) for bucket_id, bucket in plan.buckets.items()}

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from plugin.errors import RemoteStorageError
+
 
 @dataclass(frozen=True, slots=True)
 class StoredBlob:
@@ -43,3 +45,10 @@ class BlobStorage(Protocol):
 
     def delete_blob(self, blob: StoredBlob) -> None:
         """Remove a blob. Idempotent."""
+
+
+def blobs_of(storage: object, operation: str, key: str) -> BlobStorage:
+    """The storage manager as one of blobs. Raises RemoteStorageError, of that operation, where it is none."""
+    if not isinstance(storage, BlobStorage):
+        raise RemoteStorageError(operation, key, f"{type(storage).__name__} stores segments only", label="no_blobs")
+    return storage

@@ -24,6 +24,22 @@ def load_bucket(
     return load_storage_manager(spec.class_name, spec.class_path, settings, context, spec.impl_prefix)
 
 
+def bucket_plan(spec: StorageSpec) -> BucketPlan:
+    """By what its class is told a bucket with. Raises RemoteStorageConfigError."""
+    return plan_buckets(spec, storage_manager_class(spec.class_name, spec.class_path).bucket_key)
+
+
+def bring_bucket(
+    guard: GuardedStorageManager, spec: StorageSpec, bucket: BucketSpec, context: StorageContext, *, is_written: bool
+) -> None:
+    """`load_bucket` to those who wait for it; they are told of a failure, and it is raised."""
+    try:
+        guard.arrived(load_bucket(spec, bucket, context, is_written=is_written))
+    except RemoteStorageError as error:
+        guard.did_not_answer(str(error))
+        raise
+
+
 def load_storage(spec: StorageSpec, context: StorageContext) -> RemoteWalStorageManager:
     """For tools, which write nothing: the one storage manager, or that of all buckets, those that are away included.
 
@@ -31,17 +47,16 @@ def load_storage(spec: StorageSpec, context: StorageContext) -> RemoteWalStorage
     """
     if not spec.buckets:
         return load_bucket(spec, BucketSpec("", spec.settings), context, is_written=False)
-    plan = plan_buckets(spec, storage_manager_class(spec.class_name, spec.class_path).bucket_key)
+    plan = bucket_plan(spec)
     guards = {bucket_id: GuardedStorageManager() for bucket_id in plan.buckets}
     storage = zoned_storage(plan, guards)
     failure: RemoteStorageError | None = None
     try:
         for bucket_id, bucket in plan.buckets.items():
             try:
-                guards[bucket_id].arrived(load_bucket(spec, bucket, context, is_written=False))
+                bring_bucket(guards[bucket_id], spec, bucket, context, is_written=False)
             except RemoteStorageError as error:
                 failure = error
-                guards[bucket_id].did_not_answer(str(error))
         if failure is not None and not any(guard.is_there for guard in guards.values()):
             raise failure
     except BaseException:

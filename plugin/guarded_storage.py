@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from plugin.blob_storage import BlobStorage, StoredBlob
+from plugin.blob_storage import BlobStorage, StoredBlob, blobs_of
 from plugin.errors import RemoteStorageError, defects_as_storage_errors
 from plugin.remote_wal_storage_manager import (
     WHOLE_STORE,
@@ -136,10 +136,7 @@ class GuardedStorageManager(RemoteWalStorageManager):
     @contextmanager
     def _blobs(self, operation: str, key: str) -> Iterator[BlobStorage]:
         with self._there(operation, key) as manager:
-            if not isinstance(manager, BlobStorage):
-                reason = f"{type(manager).__name__} stores segments only"
-                raise RemoteStorageError(operation, key, reason, label="no_blobs")
-            yield manager
+            yield blobs_of(manager, operation, key)
 
     @contextmanager
     def _there(self, operation: str, key: object) -> Iterator[RemoteWalStorageManager]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from plugin.blob_storage import BlobStorage, StoredBlob
+from plugin.blob_storage import BlobStorage, StoredBlob, blobs_of
 from plugin.bucket_id import BUCKET_ID_BYTES, unknown_bucket
 from plugin.errors import IncompleteListingError, RemoteResourceNotFoundError, RemoteStorageError
 from plugin.remote_wal_storage_manager import (
@@ -165,23 +165,23 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
     def put_blob(self, name: str, content: bytes) -> None:
         """In the own zone's bucket."""
         _, bucket = self._written("put", name)
-        _blobs(bucket.manager).put_blob(name, content)
+        blobs_of(bucket.manager, "put", name).put_blob(name, content)
 
     def get_blob(self, blob: StoredBlob) -> bytes:
-        return _blobs(self._holder("get", blob).manager).get_blob(blob)
+        return self._holder("get", blob).get_blob(blob)
 
     def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
         """Of all buckets, as `list_log_segments`."""
-        return self._list(directory, lambda one: _blobs(one).list_blobs(directory))
+        return self._list(directory, lambda one: blobs_of(one, "list", directory).list_blobs(directory))
 
     def delete_blob(self, blob: StoredBlob) -> None:
-        _blobs(self._holder("delete", blob).manager).delete_blob(blob)
+        self._holder("delete", blob).delete_blob(blob)
 
-    def _holder(self, operation: str, blob: StoredBlob) -> Bucket:
+    def _holder(self, operation: str, blob: StoredBlob) -> BlobStorage:
         bucket = self._bucket_of(blob.custom_metadata)
         if bucket is None:
             raise RemoteStorageError(operation, blob.name, "was not listed by this storage manager", label="no_blobs")
-        return bucket
+        return blobs_of(bucket.manager, operation, blob.name)
 
     def _written(self, operation: str, key: str) -> tuple[bytes, Bucket]:
         if self._own is None:
@@ -197,9 +197,3 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
     def _bucket_of(self, custom_metadata: bytes) -> Bucket | None:
         named = custom_metadata[:BUCKET_ID_BYTES] if custom_metadata else self._unnamed
         return self._buckets.get(named) if named is not None else None
-
-
-def _blobs(manager: RemoteWalStorageManager) -> BlobStorage:
-    if not isinstance(manager, BlobStorage):
-        raise RemoteStorageError("use", "-", f"{type(manager).__name__} stores segments only", label="no_blobs")
-    return manager
