@@ -1,13 +1,15 @@
 """`remote-wal metadata`: the metadata topic, written anew when it was lost."""
 
+import logging
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.connection import Json
+from cli.log_lines import logs_from
 from cli.option_groups import grouped
-from cli.recovery_sources import BrokersCluster, Tell, client_of, log_to_stderr, open_stores, patience_of, progress_to
+from cli.recovery_sources import BrokersCluster, Tell, client_of, open_stores, patience_of, progress_to
 from cli.tables import tell_json
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def rebuild(
     def tell(text: str) -> None:
         sys.stderr.write(f"{text}\n")
 
-    with log_to_stderr():
+    with logs_from(logging.WARNING, to_stderr=True):
         plan, written = _rebuild(where, write, tell)
     if json:
         tell_json(_as_json(plan, written))

@@ -1,6 +1,8 @@
 """`remote-wal reassign`: move partitions' replicas and leadership."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -8,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cli.connection import Connection, Json
+from cli.log_lines import logs_from
 from cli.option_groups import grouped
 from cli.tables import show, table, tell_json
 
@@ -169,16 +172,13 @@ def _check(wanted: Wanted, plan_file: Path | None) -> None:
     _ = wanted.brokers  # to say that they are wrong before anything is asked
 
 
-def _admin(connection: Connection) -> "ReassignmentAdmin":
-    import sys
-
-    import structlog
-
-    # What is logged meanwhile must not stand in the report on standard output.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+@contextmanager
+def _admin(connection: Connection) -> "Iterator[ReassignmentAdmin]":
+    """What is logged meanwhile must not stand in the report on standard output."""
     from recovery.reassignment_admin import ReassignmentAdmin
 
-    return ReassignmentAdmin(connection.client_config())
+    with logs_from(logging.NOTSET, to_stderr=True), ReassignmentAdmin(connection.client_config()) as admin:
+        yield admin
 
 
 def _planned(admin: "ReassignmentAdmin", wanted: Wanted, plan_file: Path | None) -> "ReassignmentPlan":

@@ -1,7 +1,7 @@
 """What recover and verify start from: the broker's settings, its stores, the cluster, and what is stored of it."""
 
+import logging
 import secrets
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.connection import BrokerConfig, CommandConfig
+from cli.log_lines import logs_from
 
 if TYPE_CHECKING:
     from agent.settings import AgentSettings
@@ -88,7 +89,7 @@ class Sources:
 @contextmanager
 def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     """All of it; the stores are open inside. Raises errors of our rooms."""
-    with log_to_stderr(), _opened(where, tell) as sources:
+    with logs_from(logging.WARNING, to_stderr=True), _opened(where, tell) as sources:
         yield sources
 
 
@@ -120,24 +121,6 @@ def _opened(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
         storage.close()
         if archive is not None:
             archive.close()
-
-
-@contextmanager
-def log_to_stderr() -> Iterator[None]:
-    """Standard output is the command's answer."""
-    import logging
-
-    import structlog
-
-    before = structlog.get_config()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
 
 
 def new_directory_id() -> str:

@@ -1,14 +1,15 @@
 """What replication costs by the policy `cost`, beside stock Kafka, over loads from 10 KB/s to 50 MB/s."""
 
 import json as json_format
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.connection import Json
+from cli.log_lines import logs_from
 from cli.tables import show, table
 from perf.cost_sweep import RATES, SHAPES, Priced, cases, price
 from plugin.prices import DEFAULT_PRICES_FILE, Prices
@@ -28,7 +29,7 @@ def cost(
     models (`perf/cost_world.py`). Exits with 1 where a load costs more than 1.01 of stock.
     """
     prices = Prices.load(prices_file)
-    with _quiet():
+    with logs_from(logging.ERROR):  # what the write path tells of modelled loads is nobody's concern
         priced = [price(case, seconds, prices) for case in cases(rate or RATES)]
     if json:
         typer.echo(json_format.dumps([one.row() for one in priced], indent=1))
@@ -38,21 +39,6 @@ def cost(
         _draw(priced, plot)
     if any(one.ratio > 1.01 for one in priced):
         raise typer.Exit(1)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """What the write path tells of modelled loads is nobody's concern."""
-    import logging
-
-    import structlog
-
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
 
 
 def _print(priced: Sequence[Priced]) -> None:

@@ -17,8 +17,7 @@ from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
-import structlog
-
+from cli.log_lines import logs_from
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.states import FINISHED
 from plugin import entry_column_batches, entry_columns
@@ -203,19 +202,6 @@ class Simulation(World):
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    """What is logged is not what is tested, and costs more than all else."""
-    before = structlog.get_config()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=False
-    )
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
-
-
-@contextmanager
 def _decoded_once() -> Iterator[None]:
     """What is told of an object is read by all agents again and again, and always means the same."""
     kept = cache(entry_columns.decode)
@@ -245,7 +231,8 @@ def simulate(seed: int, events: Sequence[Event] | None = None) -> SimulatedRun:
     with tempfile.TemporaryDirectory(dir=in_memory if in_memory.is_dir() else None) as directory:
         simulation = _simulation_of(seed)(seed, Path(directory))
         try:
-            with _silence(), _decoded_once():
+            # What is logged is not what is tested, and costs more than all else.
+            with logs_from(logging.CRITICAL), _decoded_once():
                 simulation.run(plan(seed) if events is None else events)
         except Exception as what:
             raise FailedRunError(seed, what, simulation.trace) from what
