@@ -8,7 +8,7 @@ from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.prices import DEFAULT_PRICES_FILE, Prices, StorePrices
-from rlm.write_path.link_costs import LinkCosts
+from rlm.write_path.link_costs import FOLLOWERS_UNKNOWN, LinkCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Configuration:
     @property
     def break_even_bytes(self) -> int:
         """From which size on an object is cheaper than its bytes at the border, while no followers are known."""
-        return self.prices.break_even_bytes(self.settings.link.remote_followers or 2, self.store_prices)
+        return self.prices.break_even_bytes(self.settings.link.remote_followers or FOLLOWERS_UNKNOWN, self.store_prices)
 
     @property
     def link_costs(self) -> LinkCosts:

@@ -181,6 +181,7 @@ def _register(
     log_directories: Sequence[LogDirectory],
 ) -> None:
     """Blocks. By it `describe` finds this agent."""
+    retention = wal_retention(settings.lifecycle)
     registration = AgentRegistration(
         identity.broker_id,
         identity.incarnation,
@@ -190,8 +191,8 @@ def _register(
         identity.started_ms,
         settings.archive.enable,
         directory_ids({directory.path for directory in log_directories}),
-        milliseconds(settings.lifecycle.retention_s),
-        milliseconds(settings.lifecycle.retention_lagging_max_s),
+        retention.default_ms,
+        retention.lagging_max_ms,
     )
     writer = SettingsWriter(client)
     try:

@@ -83,7 +83,7 @@ def price(case: Case, seconds: float, prices: Prices, assigned: Assigned | None 
     settings = AgentSettings()
     limits = log_manager_limits(settings)
     costs = LinkCosts(prices, prices.s3_express)
-    cost_limits = CostLimits(prices.break_even_bytes(2, prices.s3_express), limits.commit.interval_s)
+    cost_limits = CostLimits(prices.break_even_bytes(FOLLOWERS, prices.s3_express), limits.commit.interval_s)
     world = CostWorld(case.load, limits, LinkDecider(cost_limits, costs), assigned or Assigned(object_life_s=LIFE_S))
     counts = world.run(seconds)
     gb = counts.produced_bytes / BYTES_PER_GB

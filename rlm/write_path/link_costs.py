@@ -17,7 +17,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.prices import BYTES_PER_GB, NEVER_PAYS, SECONDS_PER_MONTH, Prices, StorePrices
 from rlm.write_path.assignment import Assignment
 
-_FOLLOWERS_UNKNOWN: Final = 2
+FOLLOWERS_UNKNOWN: Final = 2
 """In other zones: as with three replicas in three zones."""
 _METADATA_BYTES: Final = 110
 """Of the metadata topic for an object without its entries, compressed. 93 bytes with one entry at 10 objects a second,
@@ -94,7 +94,7 @@ class LinkCosts:
         saved_gb = self._saved_gb(use)
         if saved_gb <= 0:
             return Outlook(0.0, entry_usd, 0.0)
-        requests_usd = self.store.requests_usd(1, use.readers or _FOLLOWERS_UNKNOWN, 0, 0)
+        requests_usd = self.store.requests_usd(1, use.readers or FOLLOWERS_UNKNOWN, 0, 0)
         inline_gb = use.crossings * self.prices.zone_crossing_gb
         return Outlook(
             requests_usd + self.metadata_usd(0),
@@ -123,7 +123,7 @@ class LinkCosts:
     def _crossings(self, one: Assignment) -> int:
         """How often each of its bytes crosses a border inline."""
         if one.remote_followers is None:
-            return self.remote_followers or _FOLLOWERS_UNKNOWN
+            return self.remote_followers or FOLLOWERS_UNKNOWN
         return len(one.remote_followers) and (self.remote_followers or len(one.remote_followers))
 
     def _saved_gb(self, use: ObjectUse) -> float:
