@@ -1,0 +1,119 @@
+"""Link or inline, for Produce requests: by size, price, and whether uploads are quick. Sans-IO.
+
+Linked, a request costs a read and, per byte, upload and retrieval; the object, which it shares with others, costs a
+PUT. Inline, a byte costs a crossing of the border. So records that are smaller than what pays for their read never go
+by object storage; and beyond that, what is left of all of them must pay for the PUT (`RouteCosts.net_bytes`). Whether
+an interval brings that is `LinkDecider`'s matter, as it is where followers fetch.
+
+A request whose leader stands in the gateway's own zone crosses no border; it is never asked for here.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final, Self
+
+from metadata_topic.settings.topic_settings import LinkPolicy
+from plugin.prices import NEVER_PAYS, Prices, StorePrices
+from replication.wire.circuit_breaker import CircuitBreaker
+from rlm.write_path.group_commit import Urgency
+from rlm.write_path.link_policy import CostLimits, LinkDecider, LinkMode
+
+_READERS: Final = 1
+"""Of a request's records: the agent beside the leader."""
+_URGENCY: Final = {
+    LinkPolicy.ALWAYS: Urgency.LINKS,
+    LinkPolicy.COST: Urgency.PAYING_LINKS,
+    LinkPolicy.LATENCY: Urgency.BOUNDED_LINKS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RouteCosts:
+    """What requests cost, in bytes at the border."""
+
+    read_bytes: float
+    """So many bytes inline cost as much as a read; inf: no byte that is linked saves anything."""
+    put_bytes: float
+    """As many as a PUT."""
+
+    @classmethod
+    def of(cls, prices: Prices, store: StorePrices) -> Self:
+        """By the price table."""
+        together = prices.break_even_bytes(_READERS, store)
+        if together == NEVER_PAYS:
+            return cls(math.inf, math.inf)
+        read_share = store.requests_usd(0, _READERS, 0, 0) / store.requests_usd(1, _READERS, 0, 0)
+        return cls(together * read_share, together * (1 - read_share))
+
+    def net_bytes(self, size: int) -> int:
+        """What is left of a request's record bytes to pay for the PUT; 0: they do not even pay for their read."""
+        return max(int(size - self.read_bytes), 0) if self.read_bytes < math.inf else 0
+
+
+class RouteDecider:
+    """Of one gateway, as an object of the channel holds what comes on all of its connections.
+
+    All times are monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        policy: LinkPolicy,
+        costs: RouteCosts,
+        interval_s: float,
+        breaker: CircuitBreaker,
+        latency_bound_ms: int = 0,
+    ) -> None:
+        """`interval_s` is that of the channel's uploads."""
+        self._policy = policy
+        self._costs = costs
+        self._breaker = breaker
+        self._latency_bound_ms = latency_bound_ms
+        break_even = NEVER_PAYS if costs.put_bytes == math.inf else round(costs.put_bytes)
+        self._decider = LinkDecider(CostLimits(break_even, interval_s))
+
+    def is_linked(self, size: int, now_s: float) -> bool:
+        """Whether a request with so many record bytes, that crosses a border, is to go by object storage."""
+        net_bytes = self._costs.net_bytes(size)
+        self._decider.appended(net_bytes, now_s, now_s)
+        if not net_bytes and self._policy is not LinkPolicy.ALWAYS:
+            return False
+        mode = self._decider.mode(self._policy, self._latency_bound_ms, net_bytes, now_s)
+        return mode is LinkMode.LINK and self._breaker.allows(now_s)
+
+    def net_bytes(self, size: int) -> int:
+        """See `RouteCosts`."""
+        return self._costs.net_bytes(size)
+
+    @property
+    def urgency(self) -> Urgency:
+        """How uploads are wanted."""
+        return _URGENCY[self._policy]
+
+    @property
+    def paying_bytes(self) -> float:
+        """From so many net bytes on an object pays."""
+        return self._costs.put_bytes
+
+    def expected_bytes(self, now_s: float) -> float:
+        """Net bytes that an interval brings at the rate of late."""
+        return self._decider.expected_bytes(now_s)
+
+    def judge(self, net_bytes: int, now_s: float) -> bool:
+        """Whether what an interval has brought is to be uploaded; if not, requests go inline for a while."""
+        if self._policy is LinkPolicy.ALWAYS:
+            return True
+        if self._decider.pays(net_bytes):
+            self._decider.paid()
+            return True
+        self._decider.did_not_pay(now_s)
+        return False
+
+    def uploaded(self, duration_s: float) -> None:
+        """An upload took so long, and was not slow."""
+        self._decider.uploaded(duration_s)
+        self._breaker.succeeded()
+
+    def failed(self, now_s: float) -> None:
+        """An upload failed, or requests did not wait for it any longer."""
+        self._breaker.failed(now_s)

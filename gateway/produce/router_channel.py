@@ -1,0 +1,243 @@
+"""The RouterChannel of one gateway: many requests' records become one object, which goes when all of them are done.
+
+Grouping. What is offered waits in a queue; `GroupCommit` says when an upload starts, as on the write path: at most
+`upload_bytes`, one interval after the last start or sooner, several side by side. What an interval has brought and does
+not pay is refused, and goes inline. A request's records stand in one object, one after the other.
+
+The life of an object. Each gateway is the only writer of its channel and sees each answer, so it knows without asking
+anybody when an object has done its work:
+
+    state      stored       failed       last holder gone     deleted     not deleted
+    UPLOADING  STORED or    GARBAGE      stays                -           -
+               GARBAGE
+    STORED     -            -            GARBAGE              -           -
+    GARBAGE    -            -            -                    forgotten   GARBAGE, later
+
+An object has holders: the requests whose records it holds, until they are settled (answered, dropped, gone inline).
+Who wants an object for longer, as the log that its bytes are in, would be one more holder. Nothing is deleted before
+its upload ended, as a deletion that overtakes a PUT leaves the object; one whose upload failed is deleted all the same,
+as nobody knows whether it took effect. What takes effect even later, and what a gateway leaves that dies, is
+`router_sweep`'s.
+
+No id is used twice: the incarnation grows from start to start, and the sequence counts on whatever becomes of uploads.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from gateway.produce.route_core import StoredRecords
+from gateway.produce.route_decider import RouteDecider
+from kafka_log.crc32c import Buffer
+from plugin.router_object_id import RouterObjectId, epoch_of
+from rlm.write_path.group_commit import CommitLimits, GroupCommit, Load, Step, UploadNow, Urgency
+
+DELETE_AGAIN_S: Final = 1.0
+DELETE_AGAIN_MAX_S: Final = 60.0
+
+
+class ChannelObject(NamedTuple):
+    """What to upload: the chunks, one after the other."""
+
+    object_id: RouterObjectId
+    chunks: list[Buffer]
+    size_bytes: int
+
+
+class DueDeletion(NamedTuple):
+    """What to delete; `deleted` or `not_deleted` is to follow."""
+
+    object_id: RouterObjectId
+    custom_metadata: bytes
+
+
+class Round(NamedTuple):
+    """What becomes of the queue now."""
+
+    uploads: list[ChannelObject]
+    """To be begun; `stored` or `failed` is to follow for each."""
+    refused: list[Hashable]
+    """They go inline, and are not held any more."""
+
+
+class _State(Enum):
+    UPLOADING = "uploading"
+    STORED = "stored"
+    GARBAGE = "garbage"
+
+
+@dataclass(slots=True)
+class _Queued:
+    records: Sequence[Buffer]
+    size_bytes: int
+    net_bytes: int
+
+
+@dataclass(slots=True)
+class _Object:
+    started_s: float
+    positions: dict[Hashable, int]
+    """Where each of those begin whose records it was made of."""
+    holders: set[Hashable]
+    state: _State = _State.UPLOADING
+    custom_metadata: bytes = b""
+    is_slow: bool = False
+    delete_at_s: float = field(default=math.inf)
+    """inf: not due, or under way."""
+    back_off_s: float = 0.0
+
+
+class RouterChannel:
+    """See the module's theory. All times are monotonic seconds, but for `wall_ms`, milliseconds since 1970.
+
+    A holder stands for one request; it is the caller's, and is never used twice.
+    """
+
+    def __init__(
+        self, gateway_id: int, incarnation: int, limits: CommitLimits, decider: RouteDecider, slow_s: float
+    ) -> None:
+        """Uploads that requests gave up after `slow_s` count as failed for the breaker."""
+        self._writer = gateway_id, incarnation
+        self._limits = limits
+        self._decider = decider
+        self._slow_s = slow_s
+        self._commit = GroupCommit(limits)
+        self._queue: dict[Hashable, _Queued] = {}
+        self._queued_bytes = 0
+        self._objects: dict[RouterObjectId, _Object] = {}
+        self._held: dict[Hashable, RouterObjectId] = {}
+        self._next_sequence = 0
+
+    # Grouping.
+
+    def offer(self, holder: Hashable, records: Sequence[Buffer]) -> None:
+        """Upload these, which must not change meanwhile, together with others'."""
+        size_bytes = sum(map(len, records))
+        self._queue[holder] = _Queued(records, size_bytes, self._decider.net_bytes(size_bytes))
+        self._queued_bytes += size_bytes
+
+    def next_step(self, now_s: float) -> Step:
+        """Call `round` now, or wait."""
+        urgency = self._decider.urgency if self._queue else Urgency.ARCHIVE
+        expected_bytes, paying_bytes = self._decider.expected_bytes(now_s), self._decider.paying_bytes
+        load = Load(self._queued_bytes, math.inf, False, expected_bytes, urgency, paying_bytes)
+        return self._commit.next_step(load, now_s)
+
+    def round(self, now_s: float, wall_ms: int) -> Round:
+        """The uploads that begin now with what is queued, as far as it pays."""
+        uploads: list[ChannelObject] = []
+        while self._queue and isinstance(self.next_step(now_s), UploadNow):
+            if not self._decider.judge(sum(one.net_bytes for one in self._queue.values()), now_s):
+                self._commit.left_out(now_s)
+                refused = list(self._queue)
+                self._queue.clear()
+                self._queued_bytes = 0
+                return Round(uploads, refused)
+            uploads.append(self._begin(now_s, wall_ms))
+        return Round(uploads, [])
+
+    def _begin(self, now_s: float, wall_ms: int) -> ChannelObject:
+        object_id = RouterObjectId(*self._writer, epoch_of(wall_ms), self._next_sequence)
+        self._next_sequence += 1
+        chunks: list[Buffer] = []
+        positions: dict[Hashable, int] = {}
+        size_bytes = 0
+        for holder, queued in list(self._queue.items()):
+            if positions and size_bytes + queued.size_bytes > self._limits.upload_bytes:
+                break
+            positions[holder] = size_bytes
+            chunks += queued.records
+            size_bytes += queued.size_bytes
+            self._held[holder] = object_id
+            del self._queue[holder]
+        self._queued_bytes -= size_bytes
+        self._objects[object_id] = _Object(now_s, positions, set(positions))
+        self._commit.started(now_s, size_bytes)
+        return ChannelObject(object_id, chunks, size_bytes)
+
+    # The life of objects.
+
+    def stored(
+        self, object_id: RouterObjectId, custom_metadata: bytes, now_s: float
+    ) -> list[tuple[Hashable, StoredRecords]]:
+        """An upload took effect: where the records are of those who still hold it."""
+        one = self._objects[object_id]
+        self._commit.stored(one.started_s)
+        if not one.is_slow:
+            self._decider.uploaded(now_s - one.started_s)
+        one.state, one.custom_metadata = _State.STORED, custom_metadata
+        self._let_go_if_done(one, now_s)
+        return [
+            (holder, StoredRecords(object_id, position, custom_metadata))
+            for holder, position in one.positions.items()
+            if holder in one.holders
+        ]
+
+    def failed(self, object_id: RouterObjectId, now_s: float) -> list[Hashable]:
+        """An upload failed, whether or not it took effect: those who waited for it, and do not hold it any more."""
+        one = self._objects[object_id]
+        self._commit.failed(one.started_s, now_s)
+        if not one.is_slow:
+            self._decider.failed(now_s)
+        waited = [holder for holder in one.positions if holder in one.holders]
+        for holder in waited:
+            del self._held[holder]
+        one.holders.clear()
+        one.state, one.delete_at_s = _State.GARBAGE, now_s
+        return waited
+
+    def settled(self, holder: Hashable, now_s: float) -> None:
+        """The request has no more use for what is stored, or queued. Idempotent."""
+        queued = self._queue.pop(holder, None)
+        if queued is not None:
+            self._queued_bytes -= queued.size_bytes
+        object_id = self._held.pop(holder, None)
+        if object_id is None:
+            return
+        one = self._objects[object_id]
+        one.holders.discard(holder)
+        if one.state is _State.UPLOADING and not one.is_slow and now_s - one.started_s >= self._slow_s:
+            one.is_slow = True
+            self._decider.failed(now_s)
+        self._let_go_if_done(one, now_s)
+
+    def _let_go_if_done(self, one: _Object, now_s: float) -> None:
+        if one.state is _State.STORED and not one.holders:
+            one.state, one.delete_at_s = _State.GARBAGE, now_s
+
+    def is_live(self, object_id: RouterObjectId) -> bool:
+        """Whether the channel knows of this object and will see to its end itself."""
+        return object_id in self._objects
+
+    @property
+    def objects(self) -> int:
+        """Those that are uploaded, stored, or to be deleted."""
+        return len(self._objects)
+
+    # Deletion.
+
+    @property
+    def next_deletion_s(self) -> float:
+        """When something is to be deleted; inf: not before something happens."""
+        return min((one.delete_at_s for one in self._objects.values()), default=math.inf)
+
+    def due_deletions(self, now_s: float) -> list[DueDeletion]:
+        """What to delete now."""
+        due: list[DueDeletion] = []
+        for object_id, one in self._objects.items():
+            if one.delete_at_s <= now_s:
+                one.delete_at_s = math.inf
+                due.append(DueDeletion(object_id, one.custom_metadata))
+        return due
+
+    def deleted(self, object_id: RouterObjectId) -> None:
+        """It is gone."""
+        del self._objects[object_id]
+
+    def not_deleted(self, object_id: RouterObjectId, now_s: float) -> None:
+        """The deletion failed, whether or not it took effect."""
+        one = self._objects[object_id]
+        one.back_off_s = min(2 * one.back_off_s or DELETE_AGAIN_S, DELETE_AGAIN_MAX_S)
+        one.delete_at_s = now_s + one.back_off_s
