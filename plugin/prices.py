@@ -162,10 +162,6 @@ class Prices:
             {name: prices.store(name) for name in further if name not in (EXPRESS, STANDARD)},
         )
 
-    def of_storage_manager(self, class_name: str) -> StorePrices:
-        """What a storage manager's requests cost. Raises PriceError."""
-        return self.of_section(section_of(class_name))
-
     def of_section(self, section: str) -> StorePrices:
         """Of a class of storage. Raises PriceError when the price file has no such section."""
         known = {EXPRESS: self.s3_express, STANDARD: self.s3_standard, **self.others}

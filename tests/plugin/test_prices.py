@@ -30,9 +30,9 @@ def test_a_read_of_what_is_stored_costs_at_its_break_even_size_what_the_zone_bor
 
 def test_the_standard_backend_is_reckoned_at_standard_prices() -> None:
     prices = Prices.load()
-    assert prices.of_storage_manager("plugin.s3.S3WalStorageManager") is prices.s3_standard
-    assert prices.of_storage_manager("plugin.s3_express.S3ExpressWalStorageManager") is prices.s3_express
-    assert prices.of_storage_manager("plugin.local_directory.LocalWalStorageManager") is prices.s3_express
+    assert prices.of_section(section_of("plugin.s3.S3WalStorageManager")) is prices.s3_standard
+    assert prices.of_section(section_of("plugin.s3_express.S3ExpressWalStorageManager")) is prices.s3_express
+    assert prices.of_section(section_of("plugin.local_directory.LocalWalStorageManager")) is prices.s3_express
 
 
 @pytest.mark.parametrize("broken", ["put_per_1000 = 0.00113", "zone_transfer_gb_per_side = 0.01"])
@@ -80,8 +80,8 @@ def test_the_border_costs_what_the_stores_provider_takes(class_name: str, networ
 
 def test_each_store_is_reckoned_at_its_own_prices() -> None:
     prices = Prices.load()
-    assert prices.of_storage_manager("plugin.gcs.GcsWalStorageManager").get_per_1000 == 0.0004
-    assert prices.of_storage_manager("plugin.azure_blob.AzureBlobWalStorageManager").put_per_1000 == 0.00228
+    assert prices.of_section(section_of("plugin.gcs.GcsWalStorageManager")).get_per_1000 == 0.0004
+    assert prices.of_section(section_of("plugin.azure_blob.AzureBlobWalStorageManager")).put_per_1000 == 0.00228
     assert prices.of_section("azure_hot").storage_gb_month == 0.0208
 
 
@@ -100,7 +100,7 @@ def test_a_price_file_without_the_stores_section_is_told(tmp_path: Path) -> None
     file = tmp_path / "prices.toml"
     file.write_text(DEFAULT_PRICES_FILE.read_text().replace("[gcs_standard]", "[gcs_other]"))
     with pytest.raises(PriceError, match="no prices of gcs_standard"):
-        Prices.load(file).of_storage_manager("plugin.gcs.GcsWalStorageManager")
+        Prices.load(file).of_section(section_of("plugin.gcs.GcsWalStorageManager"))
 
 
 @pytest.mark.parametrize(
