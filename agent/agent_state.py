@@ -75,11 +75,13 @@ class AgentState:
         }
 
     def _buckets_away(self) -> list[str]:
-        """Of a list of buckets, those that fail: what is in them goes inline, and its deletion waits."""
+        """Of a list of buckets, those that fail: what is in them alone goes inline, and its deletion waits."""
         loading = self.system.loading.away if self.system is not None else {}
         given_up = self.relaying.hydration.given_up if self.relaying is not None else []
         told = {place: "it fails on reads, which go inline" for place in given_up if place != WHOLE_STORE}
-        return [f"bucket {place}: {why}" for place, why in {**told, **loading}.items()]
+        behind = self.relaying.storage.out_of_step if self.relaying is not None else ()
+        without = dict.fromkeys(behind, "it takes no copies, and objects are stored without it")
+        return [f"bucket {place}: {why}" for place, why in {**without, **told, **loading}.items()]
 
     def objects(self) -> dict[str, Any]:
         """What `remote-wal describe --objects` shows."""

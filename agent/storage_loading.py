@@ -61,17 +61,18 @@ class StorageLoading:
         self.missing = f"bucket {plan.buckets[plan.own].name}: no answer yet" if plan.own is not None else None
         async with asyncio.TaskGroup() as group:
             for bucket_id, bucket in plan.buckets.items():
-                group.create_task(self._bring(bucket_id, bucket, bucket_id == plan.own, storage))
+                group.create_task(self._bring(bucket_id, bucket, plan, storage))
 
     def _plan(self) -> BucketPlan:
         check_own_zone(self._spec)
         return bucket_plan(self._spec)
 
     async def _bring(
-        self, bucket_id: bytes, bucket: BucketSpec, is_own: bool, storage: RemoteWalStorageManager
+        self, bucket_id: bytes, bucket: BucketSpec, plan: BucketPlan, storage: RemoteWalStorageManager
     ) -> None:
         guard = self._buckets[bucket_id]
-        load = partial(bring_bucket, guard, self._spec, bucket, self._context, is_written=is_own)
+        is_own, is_written = bucket_id == plan.own, bucket_id in plan.written
+        load = partial(bring_bucket, guard, self._spec, bucket, self._context, is_written=is_written)
 
         def tried(failure: str | None) -> None:
             if is_own:

@@ -16,4 +16,6 @@ def storage_spec(settings: StorageSettings, broker: BrokerProperties) -> Storage
         prefix,
         settings.buckets,
         broker.rack,
+        settings.bucket_copies,
+        settings.bucket_copies_acknowledged,
     )

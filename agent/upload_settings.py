@@ -1,9 +1,9 @@
 """The settings of what is stored: object storage, the write path, the archive. See `agent.setting_types`."""
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from agent.setting_types import BucketsSetting, Seconds, Section, keyed
-from plugin.buckets import BUCKETS_KEY
+from plugin.buckets import ACKNOWLEDGED_KEY, BUCKETS_KEY, COPIES_KEY, check_copies
 from plugin.loading import (
     DEFAULT_ARCHIVE_CLASS_NAME,
     DEFAULT_ARCHIVE_IMPL_PREFIX,
@@ -35,12 +35,41 @@ class StorageSettings(Section, alias_generator=keyed("remote.log.wal.storage."))
         "writes to that of its own zone, and reads and deletes in all. Default: one bucket for all, as the storage "
         "manager's own key names it.",
     )
+    bucket_copies: int = Field(
+        alias=COPIES_KEY,
+        default=1,
+        ge=1,
+        le=16,
+        description="In so many of these buckets an object is written at once: that of the own zone, and those of the "
+        "zones that follow it in the order of their names. 1: there are no copies.",
+    )
+    bucket_copies_acknowledged: int = Field(
+        alias=ACKNOWLEDGED_KEY,
+        default=1,
+        ge=1,
+        description="So many of them must have taken an object before it counts as stored, as with Kafka's "
+        "min.insync.replicas. A bucket that takes its copies is waited for all the same; this says with how few it "
+        "goes on while others fail, or are slow.",
+    )
     prices_store: str | None = Field(
         alias="remote.wal.prices.store",
         default=None,
         description="The section of the price table that the store's prices stand in, such as azure_hot. Default: by "
         "the storage manager.",
     )
+
+    @field_validator("bucket_copies")
+    @classmethod
+    def _has_buckets(cls, copies: int, info: ValidationInfo) -> int:
+        check_copies(info.data.get("buckets", {}), copies)
+        return copies
+
+    @field_validator("bucket_copies_acknowledged")
+    @classmethod
+    def _are_written(cls, acknowledged: int, info: ValidationInfo) -> int:
+        if acknowledged > (copies := info.data.get("bucket_copies", acknowledged)):
+            raise ValueError(f"{COPIES_KEY} is {copies}")
+        return acknowledged
 
     @property
     def price_section(self) -> str:

@@ -5,7 +5,7 @@ from agent.storage_spec import storage_spec
 from doctor.cluster_checks import judge_clocks
 from doctor.facts import Facts, Store, UnknownFactError, known
 from doctor.findings import Level, Verdict
-from plugin.buckets import BUCKETS_KEY, check_own_zone
+from plugin.buckets import BUCKETS_KEY, check_own_zone, copy_buckets
 from plugin.errors import RemoteStorageConfigError
 
 _STEPS = ("put", "list", "get", "delete")
@@ -45,23 +45,27 @@ def store_conditional_put(facts: Facts) -> Verdict:
 
 
 def store_buckets(facts: Facts) -> Verdict:
-    """Whether this broker's zone has a bucket, and the other zones' can be read and deleted in."""
-    buckets = facts.settings.storage.buckets
+    """Whether this broker's zone has a bucket, and the others can be read, deleted and, for copies, written in."""
+    settings = facts.settings.storage
+    buckets, spec = settings.buckets, storage_spec(settings, facts.broker)
     if not buckets:
         return Verdict(Level.OK, "one bucket for all zones")
     try:
-        check_own_zone(storage_spec(facts.settings.storage, facts.broker))
+        check_own_zone(spec)
     except RemoteStorageConfigError as error:
         return Verdict(Level.ERROR, str(error), f"name a bucket for it in {BUCKETS_KEY}, or correct broker.rack")
+    copies = copy_buckets(spec)
     told = []
     for name, store in facts.other_buckets.items():
-        failures = [f"{step}: {failure.text}" for step, failure in known(store).failures.items() if step != "put"]
-        told += [f"{name}: {failure}" for failure in failures]
+        steps = known(store).failures.items()
+        told += [f"{name}: {step}: {failure.text}" for step, failure in steps if step != "put" or name in copies]
+        if name in copies and known(store).refuses_overwriting is False:
+            told.append(f"{name}: it let a conditional PUT overwrite an object")
     if told:
-        return Verdict(
-            Level.WARNING, "; ".join(told), "allow list, get and delete in all of them, and see that they answer"
-        )
-    return Verdict(Level.OK, f"{len(buckets)} zones, {buckets[facts.broker.rack or '']} for this one")
+        hint = "allow list, get and delete in all of them, put where copies go, and see that they answer"
+        return Verdict(Level.WARNING, "; ".join(told), hint)
+    copied = f", copies in {', '.join(copies)}" if copies else ""
+    return Verdict(Level.OK, f"{len(buckets)} zones, {buckets[facts.broker.rack or '']} for this one{copied}")
 
 
 def store_shared(facts: Facts) -> Verdict:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from plugin.buckets import BucketPlan, BucketSpec, StorageSpec, plan_buckets
+from plugin.copy_writer import CopyWriter
 from plugin.errors import RemoteStorageError
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.loading import WITHOUT_SELF_TEST, load_storage_manager, storage_manager_class
@@ -72,4 +73,8 @@ def zoned_storage(
 ) -> ZonedWalStorageManager:
     """One store of the planned buckets' storage managers."""
     buckets = {bucket_id: Bucket(bucket.name, managers[bucket_id]) for bucket_id, bucket in plan.buckets.items()}
-    return ZonedWalStorageManager(buckets, plan.own, plan.unnamed, clock)
+    writer = None
+    if plan.copies:
+        written = [(bucket_id, plan.buckets[bucket_id].name, managers[bucket_id]) for bucket_id in plan.written]
+        writer = CopyWriter(written, plan.acknowledged, clock)
+    return ZonedWalStorageManager(buckets, plan.own, plan.unnamed, clock, writer)

@@ -155,7 +155,7 @@ class UnknownBucketError(RemoteStorageError):
 
 
 class IncompleteListingError(RemoteStorageError):
-    """The end of a listing in which parts of the store are missing: `unanswered`, as `place_of` names them."""
+    """The end of a listing in which parts of the store are missing: `unanswered`, as `copies_of` names them."""
 
     label = "incomplete_listing"
 

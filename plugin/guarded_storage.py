@@ -14,10 +14,10 @@ from typing import TypeVar
 from plugin.blob_storage import BlobStorage, StoredBlob, blobs_of
 from plugin.errors import RemoteStorageError, defects_as_storage_errors
 from plugin.remote_wal_storage_manager import (
-    WHOLE_STORE,
     RemoteWalStorageManager,
     RequestCounts,
     StorageContext,
+    StoredCopy,
     StoredSegment,
 )
 from plugin.request_ceiling import RequestCeiling
@@ -119,9 +119,14 @@ class GuardedStorageManager(RemoteWalStorageManager):
         with self._blobs("delete", blob.name) as blobs:
             blobs.delete_blob(blob)
 
-    def place_of(self, custom_metadata: bytes) -> str | None:
+    def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
         """As the real one; what is not there yet has no parts."""
-        return self._manager.place_of(custom_metadata) if self._manager is not None else WHOLE_STORE
+        return super().copies_of(custom_metadata) if self._manager is None else self._manager.copies_of(custom_metadata)
+
+    @property
+    def out_of_step(self) -> Sequence[str]:
+        """As the real one."""
+        return self._manager.out_of_step if self._manager is not None else ()
 
     @property
     def request_counts(self) -> RequestCounts:

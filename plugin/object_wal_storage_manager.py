@@ -16,6 +16,7 @@ import structlog
 
 from plugin.backend_settings import ObjectBackendSettings, parse_settings
 from plugin.blob_storage import StoredBlob
+from plugin.bucket_copies import NamedCopies
 from plugin.bucket_id import bucket_id, unknown_bucket
 from plugin.combined_segment import (
     OpenCombinedSegment,
@@ -34,6 +35,7 @@ from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
     StorageContext,
+    StoredCopy,
     StoredSegment,
 )
 from plugin.retrying import RetryPolicy
@@ -109,7 +111,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         end_position: int,
         custom_metadata: bytes = b"",
     ) -> bytes:
-        self._check_place("fetch", combined_segment_id, custom_metadata)
+        self._check_place("fetch", combined_segment_id, custom_metadata, any)
         return self._requests.get(self._keys.key_of(combined_segment_id), start_position, end_position)
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
@@ -126,7 +128,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         )
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
-        self._check_place("delete", combined_segment_id, custom_metadata)
+        self._check_place("delete", combined_segment_id, custom_metadata, all)
         self._requests.delete(self._keys.key_of(combined_segment_id))
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
@@ -137,12 +139,26 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
             elif self._keys.parse_blob(item.key) is None and self._keys.parse_archive(item.key) is None:
                 self._requests.passed_over()
 
-    def place_of(self, custom_metadata: bytes) -> str | None:
+    def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
         """Its own bucket, also of what names it as one of a list that there is no more (`plugin.buckets`)."""
-        return WHOLE_STORE if custom_metadata in (b"", self._bucket_id) else None
+        if not custom_metadata:
+            return super().copies_of(custom_metadata)
+        named = NamedCopies.decode(custom_metadata)
+        copies = [StoredCopy(self._place(one), one, one in named.taken) for one in (*named.taken, *named.doubtful)]
+        return sorted(copies, key=lambda copy: copy.place is None)
 
-    def _check_place(self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes) -> None:
-        if self.place_of(custom_metadata) is None:
+    def _place(self, custom_metadata: bytes) -> str | None:
+        return WHOLE_STORE if custom_metadata == self._bucket_id else None
+
+    def _check_place(
+        self,
+        operation: str,
+        segment_id: CombinedSegmentId,
+        custom_metadata: bytes,
+        enough: Callable[[list[bool]], bool],
+    ) -> None:
+        """`enough` judges which copies are here: one of them will do, or all must be."""
+        if not enough([copy.place is not None for copy in self.copies_of(custom_metadata)]):
             raise unknown_bucket(operation, segment_id, custom_metadata)
 
     # For objects of this format under keys of another kind (`plugin.archive_storage`)

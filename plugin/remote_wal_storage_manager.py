@@ -29,6 +29,19 @@ class StoredSegment:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredCopy:
+    """One place of several that hold a whole object."""
+
+    place: str | None
+    """The part of the store, which fails, and comes back, by itself. None: one that is not known here, where nothing is
+    read or deleted, and of which nothing is concluded."""
+    custom_metadata: bytes
+    """By which the storage manager finds this copy, and no other."""
+    is_sure: bool = True
+    """Whether the object is expected there; else it may be there."""
+
+
+@dataclass(frozen=True, slots=True)
 class StorageContext:
     """What every backend is told about its user, beside its own settings."""
 
@@ -52,6 +65,8 @@ class RequestCounts:
     """Failed attempts by `RemoteStorageError.label`."""
     foreign_objects: int = 0
     """Objects passed over in listings because their keys are not ours."""
+    missed_copies: dict[str, int] = field(default_factory=dict)
+    """By place, objects that were finished without their copy there."""
 
 
 class RemoteWalStorageManager(ABC):
@@ -117,12 +132,14 @@ class RemoteWalStorageManager(ABC):
         IncompleteListingError comes after all that the others have: nothing may be concluded from what is missing.
         """
 
-    def place_of(self, custom_metadata: bytes) -> str | None:
-        """The part of the store that has objects with this custom metadata: what fails, and comes back, by itself.
+    def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
+        """Where objects with this custom metadata are, in the order in which they are to be read; at least one."""
+        return (StoredCopy(WHOLE_STORE, custom_metadata),)
 
-        None where it is not known here: such objects are neither read nor deleted, and nothing is concluded of them.
-        """
-        return WHOLE_STORE
+    @property
+    def out_of_step(self) -> Sequence[str]:
+        """Parts of the store that take no copies now: what is written meanwhile has none there."""
+        return ()
 
     @property
     @abstractmethod

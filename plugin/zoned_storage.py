@@ -5,6 +5,10 @@ storage manager's. What names no bucket was written before there was a list, and
 never ended, and left no custom metadata: so it is looked for in the others too, and deleted in all. What names a bucket
 that is not known here is neither read nor deleted.
 
+Where objects are copied (`plugin.copy_writer`), the custom metadata names all buckets that have, or may have, the
+object (`plugin.bucket_copies`). It is read in the own zone's if that has it, else in the first; in the next where one
+fails; and deleted in all of them. A listing tells of it once for each.
+
 Each bucket stands for itself: it may be away, or come late, and only what is asked of it fails. One that does not
 answer a deletion is asked for no other one for a while, so that its time-outs do not hold up those of the others. A
 listing gives what the others have, and tells at its end which bucket did not answer.
@@ -13,15 +17,19 @@ listing gives what the others have, and tells at its end which bucket did not an
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypeVar
 
 from plugin.blob_storage import BlobStorage, StoredBlob, blobs_of
+from plugin.bucket_copies import NamedCopies
 from plugin.bucket_id import BUCKET_ID_BYTES, unknown_bucket
+from plugin.copy_writer import CopyWriter
 from plugin.errors import IncompleteListingError, RemoteResourceNotFoundError, RemoteStorageError
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
     StorageContext,
+    StoredCopy,
     StoredSegment,
 )
 from plugin.segment_metadata import (
@@ -31,6 +39,7 @@ from plugin.segment_metadata import (
 )
 
 T = TypeVar("T", StoredSegment, StoredBlob)
+R = TypeVar("R")
 
 _REST_S: Final = 10.0
 
@@ -54,25 +63,40 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
         own: bytes | None,
         unnamed: bytes | None,
         clock: Callable[[], float] = time.monotonic,
+        writer: CopyWriter | None = None,
     ) -> None:
-        """`own` and `unnamed` are bucket ids: in which is written, and in which objects are that name none."""
+        """`own` and `unnamed` are bucket ids: in which is written, and in which objects are that name none. With a
+        `writer`, it writes the objects to several buckets.
+        """
         self._buckets = dict(buckets)
         self._own = own
         self._unnamed = unnamed
         self._clock = clock
+        self._writer = writer
 
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
         """Nothing: see the class."""
 
-    def place_of(self, custom_metadata: bytes) -> str | None:
-        """The bucket's name."""
+    def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
+        """By the buckets' names, the nearest first."""
+        if not custom_metadata:
+            bucket = self._bucket_of(custom_metadata)
+            return (StoredCopy(bucket.name if bucket is not None else None, custom_metadata),)
+        named = NamedCopies.decode(custom_metadata)
+        copies = [self._copy(one, is_sure=True) for one in named.taken]
+        copies.sort(key=lambda one: one.custom_metadata[:BUCKET_ID_BYTES] != self._own)
+        return *copies, *(self._copy(one, is_sure=False) for one in named.doubtful)
+
+    def _copy(self, custom_metadata: bytes, *, is_sure: bool) -> StoredCopy:
         bucket = self._bucket_of(custom_metadata)
-        return bucket.name if bucket is not None else None
+        return StoredCopy(bucket.name if bucket is not None else None, custom_metadata, is_sure)
 
     def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        """In the own zone's bucket."""
+        """In the own zone's bucket, and in those that copies go to."""
+        if self._writer is not None:
+            return self._writer.write(metadata, records_list)
         bucket_id, bucket = self._written("copy", str(metadata.combined_segment_id))
         update = bucket.manager.copy_log_segment_data(metadata, records_list)
         return replace(update, custom_metadata=bucket_id + update.custom_metadata)
@@ -85,39 +109,48 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
         custom_metadata: bytes = b"",
     ) -> bytes:
         """Where no bucket is named, in the unnamed one first, and in each of the others while it is not there."""
-        if not custom_metadata:
-            return self._fetch_anywhere(combined_segment_id, start_position, end_position)
-        bucket = self._known("fetch", combined_segment_id, custom_metadata)
-        rest = custom_metadata[BUCKET_ID_BYTES:]
-        return bucket.manager.fetch_log_segment(combined_segment_id, start_position, end_position, rest)
 
-    def _fetch_anywhere(self, segment_id: CombinedSegmentId, start_position: int, end_position: int) -> bytes:
+        def fetch(bucket: Bucket, rest: bytes) -> bytes:
+            return bucket.manager.fetch_log_segment(combined_segment_id, start_position, end_position, rest)
+
+        if custom_metadata:
+            return self._first_of("fetch", combined_segment_id, custom_metadata, fetch)
         ids = sorted(self._buckets, key=lambda bucket_id: bucket_id != self._unnamed)
-        for bucket_id in ids[:-1]:
-            try:
-                return self._buckets[bucket_id].manager.fetch_log_segment(segment_id, start_position, end_position)
-            except RemoteResourceNotFoundError:
-                continue
-        return self._buckets[ids[-1]].manager.fetch_log_segment(segment_id, start_position, end_position)
+        return _first_answer([partial(fetch, self._buckets[bucket_id], b"") for bucket_id in ids])
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
-        bucket = self._known("fetch metadata", stored.combined_segment_id, stored.custom_metadata)
-        rest = replace(stored, custom_metadata=stored.custom_metadata[BUCKET_ID_BYTES:])
-        return replace(bucket.manager.fetch_segment_metadata(rest), custom_metadata=stored.custom_metadata)
+        def fetch(bucket: Bucket, rest: bytes) -> RemoteWalCombinedLogSegmentMetadata:
+            return bucket.manager.fetch_segment_metadata(replace(stored, custom_metadata=rest))
+
+        found = self._first_of("fetch metadata", stored.combined_segment_id, stored.custom_metadata, fetch)
+        return replace(found, custom_metadata=stored.custom_metadata)
+
+    def _first_of(
+        self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes, fetch: Callable[[Bucket, bytes], R]
+    ) -> R:
+        """Of the first copy that can be had."""
+        copies = self.copies_of(custom_metadata)
+        if len(copies) == 1:
+            return fetch(*self._known(operation, segment_id, custom_metadata))
+
+        def attempt(copy: StoredCopy) -> R:
+            return fetch(*self._known(operation, segment_id, copy.custom_metadata))
+
+        return _first_answer([partial(attempt, copy) for copy in copies])
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
         """In all buckets where none is named. Raises when one that may have it does not answer."""
-        named = [self._known("delete", combined_segment_id, custom_metadata)] if custom_metadata else None
         failures: list[RemoteStorageError] = []
-        for bucket in self._buckets.values() if named is None else named:
+        named = [copy.custom_metadata for copy in self.copies_of(custom_metadata)] if custom_metadata else self._buckets
+        for one in named:
             try:
-                self._delete(bucket, combined_segment_id, custom_metadata[BUCKET_ID_BYTES:])
+                self._delete(*self._known("delete", combined_segment_id, one), combined_segment_id)
             except RemoteStorageError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
 
-    def _delete(self, bucket: Bucket, segment_id: CombinedSegmentId, custom_metadata: bytes) -> None:
+    def _delete(self, bucket: Bucket, custom_metadata: bytes, segment_id: CombinedSegmentId) -> None:
         if self._clock() < bucket.rests_until_s:
             reason = f"bucket {bucket.name} did not answer a moment ago"
             raise RemoteStorageError("delete", str(segment_id), reason, label="bucket_away")
@@ -154,9 +187,18 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
                 setattr(sums, name, getattr(sums, name) + getattr(counts, name))
             for label, failures in counts.failures.copy().items():
                 sums.failures[label] = sums.failures.get(label, 0) + failures
+        if self._writer is not None:
+            sums.missed_copies = dict(self._writer.missed)
         return sums
 
+    @property
+    def out_of_step(self) -> Sequence[str]:
+        """Buckets that take no copies now."""
+        return self._writer.out_of_step if self._writer is not None else ()
+
     def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
         for bucket in self._buckets.values():
             bucket.manager.close()
 
@@ -188,12 +230,24 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
             raise RemoteStorageError(operation, key, "there is no bucket to write to here", label="no_bucket")
         return self._own, self._buckets[self._own]
 
-    def _known(self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes) -> Bucket:
+    def _known(self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes) -> tuple[Bucket, bytes]:
+        """The bucket of a copy, and what its own storage manager said of it."""
         bucket = self._bucket_of(custom_metadata)
         if bucket is None:
             raise unknown_bucket(operation, segment_id, custom_metadata)
-        return bucket
+        return bucket, custom_metadata[BUCKET_ID_BYTES:]
 
     def _bucket_of(self, custom_metadata: bytes) -> Bucket | None:
         named = custom_metadata[:BUCKET_ID_BYTES] if custom_metadata else self._unnamed
         return self._buckets.get(named) if named is not None else None
+
+
+def _first_answer(attempts: Sequence[Callable[[], R]]) -> R:
+    """Of those who are asked in turn. That nobody has it is known only if all say so."""
+    failures: list[RemoteStorageError] = []
+    for attempt in attempts:
+        try:
+            return attempt()
+        except RemoteStorageError as error:
+            failures.append(error)
+    raise next((one for one in failures if not isinstance(one, RemoteResourceNotFoundError)), failures[0])

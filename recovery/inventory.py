@@ -25,6 +25,7 @@ from metadata_topic.store.released_offsets import ReleasedUpTo
 from metadata_topic.store.store_image import StoreImage
 from plugin.archive_object_id import StoredObjectId
 from plugin.archive_storage import ArchiveStorage
+from plugin.bucket_copies import joined
 from plugin.errors import IncompleteListingError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
@@ -98,7 +99,7 @@ def from_objects(
 ) -> Inventory:
     """What the objects tell of themselves. Raises RemoteStorageError when the store fails."""
     inventory = Inventory()
-    _add_footers(inventory, storage, _listed(inventory, storage), progress, patience)
+    _add_footers(inventory, storage, joined(_listed(inventory, storage)).values(), progress, patience)
     if archive is not None:
         for record in records_from_objects(archive):
             stored = StoredObject(record.object_id, record.size_bytes, record.event_timestamp_ms)
@@ -117,7 +118,7 @@ def from_metadata(
 ) -> Inventory:
     """What the metadata topic tells, held against the listing. Raises RemoteStorageError when the store fails."""
     inventory = Inventory(known_starts=noted.epoch_ends.starts())
-    listed = {stored.combined_segment_id: stored for stored in _listed(inventory, storage)}
+    listed = joined(_listed(inventory, storage))
     inventory.foreign_objects = storage.request_counts.foreign_objects
     image = noted.store.image()
     _add_declared(inventory, image)
@@ -170,9 +171,10 @@ def _listed(inventory: Inventory, storage: RemoteWalStorageManager) -> Iterator[
 
 def _not_listed(inventory: Inventory, storage: RemoteWalStorageManager, stored: StoredObject) -> None:
     """A finished segment that is not in the listing: it is lost, unless its bucket is out of reach."""
-    place = storage.place_of(stored.custom_metadata)
-    if place is None or place in inventory.unanswered:
-        inventory.unreachable[stored.object_id] = place or _UNKNOWN_BUCKET
+    places = [copy.place for copy in storage.copies_of(stored.custom_metadata)]
+    out_of_reach = [place for place in places if place is None or place in inventory.unanswered]
+    if out_of_reach:
+        inventory.unreachable[stored.object_id] = out_of_reach[0] or _UNKNOWN_BUCKET
     else:
         inventory.lost_objects.append(str(stored.object_id))
 

@@ -40,6 +40,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.cluster_descriptions import NO_TOPIC_ID
 from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
+from plugin.bucket_copies import joined
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
@@ -192,11 +193,9 @@ class Rebuild:
     def _plan_segments(self, plan: RebuildPlan, told: Known) -> None:
         unremembered: list[StoredSegment] = []
         listed = ListedObjects()
-        for stored in self._storage.list_log_segments():
+        for stored in joined(self._listed()).values():
             plan.objects += 1
             listed.add(stored.combined_segment_id)
-            if plan.objects % 1000 == 0:
-                self._progress("objects listed", plan.objects)
             if not _is_untold(told.store.state_of(stored.combined_segment_id)):
                 plan.known += 1
                 continue
@@ -225,6 +224,12 @@ class Rebuild:
             elif not found.is_gone:  # what is gone by now was deleted by the agents meanwhile
                 plan.unreadable.append(found)
         plan.gaps += untold_gaps(remembered_gaps(self._remembered, listed), told.store)
+
+    def _listed(self) -> Iterator[StoredSegment]:
+        for number, stored in enumerate(self._storage.list_log_segments(), start=1):
+            if number % 1000 == 0:
+                self._progress("objects listed", number)
+            yield stored
 
     def _plan_archive(self, plan: RebuildPlan, told: Known, archive: ArchiveStorage) -> None:
         for stored in archive.list():

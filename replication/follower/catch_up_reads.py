@@ -87,12 +87,13 @@ class CatchUpReads:
         now_s, size = self._clock(), end - start
         if self._quota.is_spent(now_s):
             return "over_quota"
-        if (refusal := self._cache.refusal(object_id, custom_metadata)) is not None:
-            return refusal
+        try:
+            wanted = self._cache.planned(object_id, start, end, custom_metadata)
+        except HydrationError as error:
+            return error.reason
         wait_s = self._quota.plan(size, now_s)
         self._metrics.catch_up.read_bytes.inc(size)
         self._metrics.catch_up.wait_seconds.inc(wait_s)
-        wanted = self._cache.ranges.reading(object_id, start, end, custom_metadata)
         if wait_s > 0:
             asyncio.get_running_loop().call_later(wait_s, self._begin, wanted)
         else:

@@ -2,7 +2,8 @@
 
 What is there, on its way, or waited for is in the `RangeCache`; how an object is read, and whether the place where it
 is may be asked at all, is for that place's reader to say (`replication.follower.tier_reader`). The storage manager says
-by an object's custom metadata which place that is; what is in a place that it does not know is not read.
+by an object's custom metadata which place that is; what is in a place that it does not know is not read. Where it names
+several, each of which holds the object, the nearest is read that is not given up, and the next one when that fails.
 
 Memory is bounded: announcements beyond half of the cache are let go, as they are only hints. A follower's Fetch that
 waits for a range waits here as in KIP-405's purgatory, with the caller's deadline; the retries are the storage
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 
@@ -51,6 +53,11 @@ class HydrationLimits:
     breaker: BreakerLimits = field(default_factory=BreakerLimits)
 
 
+class _KnownCopy(NamedTuple):
+    place: str
+    custom_metadata: bytes
+
+
 class HydrationCache:
     """Ranges of combined segments and archive objects that were read last, and reads of what is missing."""
 
@@ -76,6 +83,7 @@ class HydrationCache:
         self.archive = TierReader(archive_fetch(archive), limits.breaker, archive_told(metrics), self._make_pool())
         self._waiting: dict[RangeWait, asyncio.Future[memoryview]] = {}
         self.ranges = RangeCache(limits.cache_bytes)
+        self._is_closed = False
         self.in_flight_bytes = 0
         """Of reads in the pool for what is new."""
         self.on_breaker_change: list[Callable[[bool], None]] = []
@@ -91,26 +99,33 @@ class HydrationCache:
             if self.in_flight_bytes + end - start > self._max_in_flight_bytes:
                 self._metrics.fault("announcement_over_budget")
                 return
-            if self.refusal(object_id, custom_metadata) is not None:
+            try:
+                self._fetch(object_id, start, end, custom_metadata)
+            except HydrationError:
                 return
-            self._fetch(object_id, start, end, custom_metadata)
 
-    def refusal(self, object_id: StoredObjectId, custom_metadata: bytes) -> str | None:
-        """Why the object is not read now; None where its place is to be asked: while it fails, now and then."""
-        tier = self.tier_of(object_id, custom_metadata)
-        if tier is None:
-            return UnknownBucketError.label
-        return None if tier.breaker.allows(self._clock()) else "breaker_open"
+    def planned(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes) -> CachedRange:
+        """A range to be read, by `read`. Raises HydrationError where it is not: its place is not known, or given up.
+
+        A place that is given up is asked now and then.
+        """
+        tiers = self._tiers(object_id, custom_metadata)
+        for tier, copy in tiers:
+            if tier.breaker.allows(self._clock()):
+                return self.ranges.reading(object_id, start, end, custom_metadata, copy)
+        if tiers:
+            raise HydrationError("breaker_open", "the place where the object is failed repeatedly")
+        raise HydrationError(UnknownBucketError.label, "the place where the object is is not known here")
 
     def is_given_up(self, custom_metadata: bytes | None) -> bool:
         """Whether combined segments with this custom metadata cannot be had for now: no links to them are wanted.
 
         None for what no segment was seen of yet.
         """
-        place = self._storage.place_of(custom_metadata or b"")
-        if place is None:
+        places = [copy.place for copy in self._copies(custom_metadata or b"")]
+        if not places:
             return custom_metadata is not None
-        return place in self._segments and self._segments[place].breaker.is_open
+        return all(place in self._segments and self._segments[place].breaker.is_open for place in places)
 
     @property
     def given_up(self) -> list[str]:
@@ -121,9 +136,6 @@ class HydrationCache:
         """The bytes [start, end) of an object. Raises HydrationError."""
         found = self.ranges.covering(object_id, start, end)
         if not found:
-            refusal = self.refusal(object_id, custom_metadata)
-            if refusal is not None:
-                raise HydrationError(refusal, "the place where the object is failed repeatedly, or is not known here")
             found = [self._fetch(object_id, start, end, custom_metadata)]
         wait = RangeWait(start, end, found)
         if wait.is_over:
@@ -142,28 +154,28 @@ class HydrationCache:
         self.ranges.discard(object_id)
 
     def not_there(self, links: Iterable[SegmentLink]) -> list[tuple[StoredObjectId, bytes]]:
-        """Whose bytes were not read yet."""
+        """Whose bytes were not read yet, and the copies that they are being read from."""
         return [
-            (link.object_id, link.custom_metadata)
+            (link.object_id, one.copy)
             for link in links
-            if any(
-                one.data is None for one in self.ranges.covering(link.object_id, link.start_position, link.end_position)
-            )
+            for one in self.ranges.covering(link.object_id, link.start_position, link.end_position)
+            if one.data is None
         ]
 
     def timed_out(self, waited_for: Iterable[tuple[StoredObjectId, bytes]]) -> None:
         """A caller gave up waiting for objects with such custom metadata: as good as a failure of their places."""
-        tiers = {id(tier): tier for one in waited_for if (tier := self.tier_of(*one)) is not None}
+        tiers = {id(tier): tier for one in waited_for for tier, _ in self._tiers(*one)[:1]}
         for tier in tiers.values():
             tier.failed(self._clock())
 
     def close(self) -> None:
         """Fetches under way are abandoned."""
+        self._is_closed = True
         for tier in (self.archive, *self._segments.values()):
             tier.pool.shutdown(wait=False, cancel_futures=True)
 
     def _fetch(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes) -> CachedRange:
-        wanted = self.ranges.reading(object_id, start, end, custom_metadata)
+        wanted = self.planned(object_id, start, end, custom_metadata)
         self.in_flight_bytes += end - start
         self.read(wanted, None, self._not_in_flight)
         return wanted
@@ -172,38 +184,53 @@ class HydrationCache:
         self.in_flight_bytes -= size
 
     def read(self, wanted: CachedRange, pool: Executor | None, ended: Callable[[int], None]) -> None:
-        """Read what is on record as being read, which was not refused; `ended` is told of its bytes.
+        """Read what was `planned`; `ended` is told of its bytes.
 
         `pool` is None for the place's own.
         """
-        tier = self.tier_of(wanted.object_id, wanted.custom_metadata)
-        if tier is None:
-            raise ValueError(f"{wanted.object_id} is in no place that is known")
-        reading = asyncio.get_running_loop().run_in_executor(pool or tier.pool, tier.read, wanted)
-        reading.add_done_callback(partial(self._was_read, wanted, tier, self._clock(), ended))
+        [(tier, copy)] = self._tiers(wanted.object_id, wanted.copy)
+        reading = asyncio.get_running_loop().run_in_executor(pool or tier.pool, tier.read, wanted, copy)
+        reading.add_done_callback(partial(self._was_read, wanted, tier, self._clock(), pool, ended))
 
     def _was_read(
         self,
         wanted: CachedRange,
         tier: TierReader,
         started_s: float,
+        pool: Executor | None,
         ended: Callable[[int], None],
         reading: asyncio.Future[bytes],
     ) -> None:
+        error = None if reading.cancelled() else reading.exception()
+        if error is not None:
+            self._metrics.fault(f"hydration_{failure_label(error)}")
+            tier.failed(self._clock(), error)
+            if self._goes_on(wanted):
+                self.read(wanted, pool, ended)
+                return
         ended(wanted.end - wanted.start)
         if reading.cancelled():
             self.abandon(wanted)
-        elif (error := reading.exception()) is not None:
+        elif error is not None:
             for future in self._futures(self.ranges.failed(wanted)):
                 future.set_exception(error)
-            self._metrics.fault(f"hydration_{failure_label(error)}")
-            tier.failed(self._clock(), error)
         else:
             self._stage_times.observe("fetched", self._clock() - started_s)
             for wait in self.ranges.arrived(wanted, reading.result()):
                 for future in self._futures([wait]):
                     future.set_result(wait.data())
             tier.answered()
+
+    def _goes_on(self, wanted: CachedRange) -> bool:
+        """Whether there is another copy to be read, behind the one that failed."""
+        tiers = self._tiers(wanted.object_id, wanted.custom_metadata)
+        behind = [copy for _, copy in tiers].index(wanted.copy) + 1
+        for tier, copy in tiers[behind:]:
+            if not self._is_closed and tier.breaker.allows(self._clock()):
+                self._metrics.fault("hydration_next_copy")
+                wanted.copy = copy
+                return True
+        return False
 
     def abandon(self, wanted: CachedRange) -> None:
         """The range will not be read, as this agent ends: cancel who waits for it."""
@@ -215,13 +242,20 @@ class HydrationCache:
         found = (self._waiting.get(wait) for wait in waits)
         return [future for future in found if future is not None and not future.done()]
 
-    def tier_of(self, object_id: StoredObjectId, custom_metadata: bytes = b"") -> TierReader | None:
-        """What reads where the object is; None where that is not known."""
+    def _tiers(self, object_id: StoredObjectId, custom_metadata: bytes) -> list[tuple[TierReader, bytes]]:
+        """What reads where the object is, and by which custom metadata; none where that is not known."""
         if isinstance(object_id, ArchiveObjectId):
-            return self.archive
-        place = self._storage.place_of(custom_metadata)
-        if place is None:
-            return None
+            return [(self.archive, custom_metadata)]
+        return [(self._tier(copy.place), copy.custom_metadata) for copy in self._copies(custom_metadata)]
+
+    def _copies(self, custom_metadata: bytes) -> list[_KnownCopy]:
+        return [
+            _KnownCopy(copy.place, copy.custom_metadata)
+            for copy in self._storage.copies_of(custom_metadata)
+            if copy.place is not None and copy.is_sure
+        ]
+
+    def _tier(self, place: str) -> TierReader:
         if place not in self._segments:
             fetch, changed = segment_fetch(self._storage), partial(self._changed, place)
             self._segments[place] = TierReader(fetch, self._breaker, changed, self._make_pool())

@@ -26,6 +26,8 @@ class CachedRange:
     waiting: list["RangeWait"] = field(default_factory=list)
     custom_metadata: bytes = b""
     """The object's, by which its storage manager finds it."""
+    copy: bytes = b""
+    """The custom metadata of that copy of the object alone which is being read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,9 +79,11 @@ class RangeCache:
             start = max(start, known.end)
         return [*parts, (start, end)] if start < end else parts
 
-    def reading(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes = b"") -> CachedRange:
+    def reading(
+        self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes = b"", copy: bytes = b""
+    ) -> CachedRange:
         """The range is being read from now on; `arrived` or `failed` must follow."""
-        wanted = CachedRange(object_id, start, end, custom_metadata=custom_metadata)
+        wanted = CachedRange(object_id, start, end, custom_metadata=custom_metadata, copy=copy)
         self._objects.setdefault(object_id, []).append(wanted)
         return wanted
 

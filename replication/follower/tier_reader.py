@@ -21,7 +21,8 @@ from replication.wire.metrics import ReplicationMetrics
 
 log = structlog.get_logger(__name__)
 
-Fetch = Callable[[CachedRange], bytes]
+Fetch = Callable[[CachedRange, bytes], bytes]
+"""Of a range, and the custom metadata of the copy that is to be read."""
 
 
 class ArchiveReads(Protocol):
@@ -43,9 +44,12 @@ class TierReader:
         self.pool = pool
         """For reads of what is new."""
 
-    def read(self, wanted: CachedRange) -> bytes:
-        """The range's bytes. On a thread. Raises RemoteStorageError, and whatever a backend's defect may be."""
-        data = self._fetch(wanted)
+    def read(self, wanted: CachedRange, copy: bytes) -> bytes:
+        """The range's bytes in this place, by the custom metadata `copy`. On a thread.
+
+        Raises RemoteStorageError, and whatever a backend's defect may be.
+        """
+        data = self._fetch(wanted, copy)
         if not isinstance(data, bytes):
             raise TypeError("a storage manager gives bytes")
         return data
@@ -66,10 +70,10 @@ class TierReader:
 def segment_fetch(storage: RemoteWalStorageManager) -> Fetch:
     """Of combined segments."""
 
-    def fetch(wanted: CachedRange) -> bytes:
+    def fetch(wanted: CachedRange, copy: bytes) -> bytes:
         if isinstance(wanted.object_id, ArchiveObjectId):
             raise TypeError("an archive object is in the archive")
-        return storage.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, wanted.custom_metadata)
+        return storage.fetch_log_segment(wanted.object_id, wanted.start, wanted.end, copy)
 
     return fetch
 
@@ -77,7 +81,7 @@ def segment_fetch(storage: RemoteWalStorageManager) -> Fetch:
 def archive_fetch(archive: Callable[[], ArchiveReads | None]) -> Fetch:
     """Of archive objects, whose store `archive` gives as soon as it is there."""
 
-    def fetch(wanted: CachedRange) -> bytes:
+    def fetch(wanted: CachedRange, _copy: bytes) -> bytes:
         if not isinstance(wanted.object_id, ArchiveObjectId):
             raise TypeError("a combined segment is not in the archive")
         store = archive()

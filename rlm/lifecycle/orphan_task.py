@@ -73,7 +73,7 @@ class OrphanTask:
         return {broker_id: self._confirmed(search) for broker_id, search in searches.items()}
 
     def _confirmed(self, search: OrphanSearch) -> Comparison:
-        comparison = search.judged(self.wall_ms(), self.storage.place_of)
+        comparison = search.judged(self.wall_ms(), self.storage.copies_of)
         confirmed = tuple(
             item for item in comparison.disagreements if item.kind is not Kind.LOST or self._is_lost(item)
         )

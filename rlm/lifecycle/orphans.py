@@ -10,7 +10,8 @@ something under way,
   it uploads. What this very agent has under way is left alone whatever its age.
 
 While the metadata cannot be read to its end nothing is concluded at all. Nor is anything of a bucket that did not
-answer, or is not known here: a segment there is not lost because it was not listed.
+answer, or is not known here: a segment there is not lost because it was not listed. An object with copies in several
+buckets is one: it is listed where any of them is, and healed in all of them.
 
 - An object without metadata, after a crash between the upload and its publication, or of a writer that was fenced:
   its deletion is started in the metadata, which takes it through `rlm.lifecycle.expiration` like any other. Its records
@@ -30,14 +31,15 @@ An object may be the only way back to its records, so little is healed without a
   bytes these are.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
+from plugin.bucket_copies import joined_with
 from plugin.errors import RemoteStorageError
-from plugin.remote_wal_storage_manager import WHOLE_STORE, StoredSegment
+from plugin.remote_wal_storage_manager import WHOLE_STORE, StoredCopy, StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentState,
@@ -175,8 +177,8 @@ class OrphanSearch:
         self._store = store
         self._ttl_ms = ttl_ms
         self._awaited = {known.combined_segment_id: known for known in store.published_segments(FINISHED, broker_id)}
-        self._objects = 0
-        self._doubtful: list[StoredSegment] = []
+        self._objects: set[CombinedSegmentId] = set()
+        self._doubtful: dict[CombinedSegmentId, StoredSegment] = {}
         self._under_way: set[CombinedSegmentId] = set()
         self._unanswered: frozenset[str] = frozenset()
 
@@ -190,12 +192,14 @@ class OrphanSearch:
         `is_under_way` is asked now, before the topic is read to its end: what has ended by now is read then.
         """
         for stored in listing:
-            self._objects += 1
-            self._awaited.pop(stored.combined_segment_id, None)
-            if self._kind(stored.combined_segment_id) is not None:
-                self._doubtful.append(stored)
-                if is_under_way(stored.combined_segment_id):
-                    self._under_way.add(stored.combined_segment_id)
+            segment_id = stored.combined_segment_id
+            self._objects.add(segment_id)
+            self._awaited.pop(segment_id, None)
+            if self._kind(segment_id) is not None:
+                known = self._doubtful.get(segment_id)
+                self._doubtful[segment_id] = stored if known is None else joined_with(known, stored)
+                if is_under_way(segment_id):
+                    self._under_way.add(segment_id)
 
     def not_answered(self, places: frozenset[str]) -> None:
         """What is in these parts of the store is missing in the listing."""
@@ -204,16 +208,15 @@ class OrphanSearch:
     def judged(
         self,
         now_ms: int,
-        place_of: Callable[[bytes], str | None] = lambda _custom_metadata: WHOLE_STORE,
+        copies_of: Callable[[bytes], Sequence[StoredCopy]] = lambda named: (StoredCopy(WHOLE_STORE, named),),
     ) -> Comparison:
         """What disagrees, by a store that was read to its end after the listing. See the module's theory.
 
-        `place_of` is the storage manager's.
+        `copies_of` is the storage manager's.
         """
         young = 0
         found: list[Disagreement] = []
-        for stored in self._doubtful:
-            segment_id = stored.combined_segment_id
+        for segment_id, stored in self._doubtful.items():
             kind = self._kind(segment_id)
             if kind is None:
                 continue
@@ -227,8 +230,8 @@ class OrphanSearch:
         for segment_id, metadata in self._awaited.items():
             if self._store.state_of(segment_id) is not FINISHED:  # deleted during the listing
                 continue
-            place = place_of(metadata.custom_metadata)
-            if place is None or place in self._unanswered:
+            places = {copy.place for copy in copies_of(metadata.custom_metadata)}
+            if places & {None, *self._unanswered}:
                 not_looked_for += 1
                 continue
             age_ms = now_ms - metadata.event_timestamp_ms
@@ -238,7 +241,7 @@ class OrphanSearch:
                 )
             )
         return Comparison(
-            self._objects, young, tuple(found), not_looked_for=not_looked_for, unanswered=self._unanswered
+            len(self._objects), young, tuple(found), not_looked_for=not_looked_for, unanswered=self._unanswered
         )
 
     def _kind(self, segment_id: CombinedSegmentId) -> Kind | None:

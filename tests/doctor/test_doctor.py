@@ -104,6 +104,9 @@ def store(failures: Mapping[str, StepFailure] | None = None, **changes: Any) -> 
 
 
 _ZONED_FACTS = facts_of(broker_rack="az1", remote_wal_buckets="az1=one,az2=two")
+_COPYING_FACTS = facts_of(broker_rack="az1", remote_wal_buckets="az1=one,az2=two", remote_wal_bucket_copies="2")
+COPYING = {"broker": _COPYING_FACTS.broker, "settings": _COPYING_FACTS.settings}
+UNWRITABLE = store({"put": StepFailure("access", "denied")})
 ZONED = {"broker": _ZONED_FACTS.broker, "settings": _ZONED_FACTS.settings}
 DENIED = {"delete": StepFailure("access", "denied")}
 
@@ -157,6 +160,13 @@ FAULTS = [
     ("bypass-peers", Level.WARNING, {"bypass": {2: None, 3: "refused"}}, "broker 3: refused"),
     ("store-settings", Level.ERROR, {"store": store({"open": StepFailure("config", "no bucket")})}, "no bucket"),
     ("store-buckets", Level.WARNING, {**ZONED, "other_buckets": {"two": store(DENIED)}}, "two: delete: denied"),
+    ("store-buckets", Level.WARNING, {**COPYING, "other_buckets": {"two": UNWRITABLE}}, "two: put: denied"),
+    (
+        "store-buckets",
+        Level.WARNING,
+        {**COPYING, "other_buckets": {"two": store(refuses_overwriting=False)}},
+        "two: it let a conditional PUT",
+    ),
     ("store-buckets", Level.UNKNOWN, {**ZONED, "other_buckets": {"two": DEAD}}, "no answer"),
     ("store-permissions", Level.ERROR, {"store": store({"delete": StepFailure("access", "denied")})}, "denied"),
     ("store-permissions", Level.UNKNOWN, {"store": store({"open": StepFailure("config", "")})}, "not be opened"),
@@ -183,6 +193,11 @@ def test_a_fault_is_found_by_its_check_alone(check: str, level: Level, changes: 
     ("check", "level", "properties"),
     [
         ("store-buckets", Level.OK, {"broker_rack": "az1", "remote_wal_buckets": "az1=one,az2=two"}),
+        (
+            "store-buckets",
+            Level.OK,
+            {"broker_rack": "az1", "remote_wal_buckets": "a=one,az1=two", "remote_wal_bucket_copies": "2"},
+        ),
         ("store-buckets", Level.ERROR, {"broker_rack": "az9", "remote_wal_buckets": "az1=one,az2=two"}),
         ("store-buckets", Level.ERROR, {"remote_wal_buckets": "az1=one,az2=two"}),
         ("system-enable", Level.INFORMATION, {"remote_log_wal_storage_system_enable": "false"}),

@@ -19,11 +19,16 @@ def bucket(directory: Path, zone: str) -> str:
 
 
 def two_zones(
-    directory: Path, own: str, cluster_id: str, away: Collection[str] = (), listed: Collection[str] = ZONES
+    directory: Path,
+    own: str,
+    cluster_id: str,
+    away: Collection[str] = (),
+    listed: Collection[str] = ZONES,
+    copies: int = 1,
 ) -> ZonedWalStorageManager:
     """As the agent of a broker in the zone `own` has it. `away` are zones whose buckets do not answer."""
     buckets = {zone: bucket(directory, zone) for zone in listed}
-    spec = StorageSpec("plugin.local_directory.LocalWalStorageManager", None, {}, "rsm.", buckets, own)
+    spec = StorageSpec("plugin.local_directory.LocalWalStorageManager", None, {}, "rsm.", buckets, own, copies)
     plan = plan_buckets(spec, LocalWalStorageManager.bucket_key)
     guards = {bucket_id: GuardedStorageManager() for bucket_id in plan.buckets}
     for bucket_id, one in plan.buckets.items():

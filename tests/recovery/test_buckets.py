@@ -25,8 +25,9 @@ from tests.recovery.test_topic_rebuild import CLUSTER, Lost, TopicInMemory
 class Stored:
     """A log of which the second of three objects is in the other zone's bucket, as its leader was."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, copies: int = 1) -> None:
         self.directory = directory
+        self.copies = copies
         self.uploads = [
             Leader(self.opened(zone), broker_id, since_ms=100 * number).upload(
                 records(ORDERS, 0, 5 * number, 5 * number + 4)
@@ -37,7 +38,7 @@ class Stored:
     def opened(
         self, own: str = "az1", away: Collection[str] = (), listed: Collection[str] = ZONES
     ) -> RemoteWalStorageManager:
-        return two_zones(self.directory, own, CLUSTER, away, listed)
+        return two_zones(self.directory, own, CLUSTER, away, listed, min(self.copies, len(listed)))
 
     def inventory(self, away: Collection[str] = (), listed: Collection[str] = ZONES) -> Inventory:
         opened = self.opened(away=away, listed=listed)
@@ -101,6 +102,31 @@ def test_an_object_that_is_gone_from_a_bucket_that_answers_is_lost(tmp_path: Pat
     assert list(inventory.unreachable) == [stored.uploads[1].combined_segment_id]
 
 
+@pytest.mark.parametrize(("away", "listed"), [(["az2"], ZONES), (["az1"], ZONES), ([], ["az1"])])
+@pytest.mark.parametrize("by_metadata", [True, False])
+def test_with_copies_all_of_a_log_is_read_without_one_of_the_buckets(
+    tmp_path: Path, away: list[str], listed: Collection[str], by_metadata: bool
+) -> None:
+    stored = Stored(tmp_path, copies=2)
+    opened = stored.opened(away=away, listed=listed)
+    inventory = stored.inventory(away, listed) if by_metadata else from_objects(opened, None)
+    assert (inventory.objects, inventory.lost_objects, inventory.unreachable) == (3, [], {})
+    plan = inventory.log_runs(ORDERS).plan(PlanRules())
+    assert (plan.gap, plan.end_offset) == (None, 15)
+    reader = RunReader(opened)
+    assert [reader.read(0, extent).batches[0].base_offset for extent in plan.extents] == [0, 5, 10]
+
+
+def test_where_no_copy_was_listed_and_one_is_out_of_reach_the_object_is_not_lost(tmp_path: Path) -> None:
+    stored = Stored(tmp_path, copies=2)
+    gone = stored.uploads[0]
+    near = stored.opened().copies_of(gone.custom_metadata)[0]
+    stored.opened().delete_log_segment_data(gone.combined_segment_id, near.custom_metadata)
+    inventory = stored.inventory(away=["az2"])
+    assert inventory.lost_objects == []
+    assert inventory.unreachable == {gone.combined_segment_id: bucket(tmp_path, "az2")}
+
+
 def test_the_metadata_is_rebuilt_with_the_bucket_of_each_object(tmp_path: Path) -> None:
     lost = Lost(two_zones(tmp_path, "az2", CLUSTER))
     uploads = [lost.upload(), lost.upload()]
@@ -108,6 +134,17 @@ def test_the_metadata_is_rebuilt_with_the_bucket_of_each_object(tmp_path: Path) 
     assert [(one.combined_segment_id, one.custom_metadata) for one in plan.segments] == [
         (upload.combined_segment_id, upload.custom_metadata) for upload in uploads
     ]
+
+
+def test_the_metadata_is_rebuilt_with_all_buckets_of_an_object(tmp_path: Path) -> None:
+    lost = Lost(two_zones(tmp_path, "az2", CLUSTER, copies=2))
+    upload = lost.upload()
+    storage = two_zones(tmp_path, "az1", CLUSTER)
+    [told] = replace(lost, storage=storage).rebuild().plan(TopicInMemory().known).segments
+    assert told.combined_segment_id == upload.combined_segment_id
+    assert {copy.place for copy in storage.copies_of(told.custom_metadata)} == {
+        bucket(tmp_path, zone) for zone in ZONES
+    }
 
 
 def test_the_metadata_is_not_rebuilt_while_a_bucket_is_away(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import struct
 import pytest
 
 from plugin.segment_metadata import CombinedSegmentId
+from replication.follower.hydration import HydrationError
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import connect_framed, exchange_hellos
@@ -46,13 +47,13 @@ async def test_an_agent_of_another_version_or_without_links_gets_everything_inli
         for _ in range(3):
             agents.hydration.timed_out([(CombinedSegmentId(1, 1, 0), b"")])
         await agents.until(lambda: agents.leader_faults("links_paused") == 1)
-        reader = agents.hydration.tier_of(CombinedSegmentId(1, 1, 0))
-        assert reader is not None
-        reader.answered()
+        agents.now_s += 100
+        with pytest.raises(HydrationError):  # that it is not there is an answer
+            await agents.hydration.fetch(CombinedSegmentId(9, 9, 9), 0, 1)
         await agents.until(lambda: agents.leader_faults("links_resumed") == 1)
         assert await follower.fetch({0: 2}) == follower.expected({0: batches(1, 2)})
         assert agents.linked_responses == 0
-        assert agents.storage.fetches == []
+        assert agents.storage.fetches == [(CombinedSegmentId(9, 9, 9), 0, 1)]
 
 
 async def test_another_clusters_agent_is_refused() -> None:
