@@ -23,13 +23,15 @@ class Configuration:
     @classmethod
     def load(cls, broker: BrokerProperties, settings: AgentSettings) -> Self:
         """Raises AgentSettingsError, PriceError, OSError."""
-        prices = Prices.load(settings.link.prices_file or DEFAULT_PRICES_FILE, settings.price_network)
+        file = settings.link.prices_file or DEFAULT_PRICES_FILE
+        prices = Prices.load(file, settings.price_network, settings.storage.bucket_copies)
         return cls(broker, settings, client_config(broker, settings.client), prices)
 
     @property
     def store_prices(self) -> StorePrices:
-        """Of the store that combined segments are in."""
-        return self.prices.of_section(self.settings.storage.price_section)
+        """Of combined segments, with their copies."""
+        prices = self.prices
+        return prices.of_section(self.settings.storage.price_section).copied(prices.copies, prices.cross_zone_write_gb)
 
     @property
     def break_even_bytes(self) -> int:

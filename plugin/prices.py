@@ -53,6 +53,16 @@ class StorePrices:
     upload_gb: float
     retrieval_gb: float
 
+    def copied(self, copies: int, copy_gb: float) -> "StorePrices":
+        """Of objects that are in so many buckets; `copy_gb` is what writing a gigabyte to another zone's adds."""
+        return StorePrices(
+            storage_gb_month=copies * self.storage_gb_month,
+            put_per_1000=copies * self.put_per_1000,
+            get_per_1000=self.get_per_1000,
+            upload_gb=copies * self.upload_gb + (copies - 1) * copy_gb,
+            retrieval_gb=self.retrieval_gb,
+        )
+
     def requests_usd(self, puts: float, gets: float, put_bytes: float, get_bytes: float) -> float:
         """Dollars for so many requests that moved so many bytes."""
         return (
@@ -131,8 +141,15 @@ class PriceTable:
     @property
     def cross_zone_read_gb(self) -> float:
         """What reading an object from another zone adds per gigabyte."""
-        key = "express_cross_zone_read_gb" if self.network == NETWORK else "cross_zone_read_gb"
-        return self.usd(self.network, key)
+        return self._to_other_zones("cross_zone_read_gb")
+
+    @property
+    def cross_zone_write_gb(self) -> float:
+        """What writing an object to another zone's bucket adds per gigabyte."""
+        return self._to_other_zones("cross_zone_write_gb")
+
+    def _to_other_zones(self, key: str) -> float:
+        return self.usd(self.network, f"express_{key}" if self.network == NETWORK else key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +164,13 @@ class Prices:
     """Dollars that reading a gigabyte from another zone's store adds."""
     others: Mapping[str, StorePrices] = field(default_factory=dict)
     """Further classes of storage, by the names of their sections."""
+    copies: int = 1
+    """In so many buckets objects are written; the classes' own prices are for one."""
+    cross_zone_write_gb: float = 0.0
+    """Dollars that writing a gigabyte to another zone's bucket adds; asked for where there are copies."""
 
     @classmethod
-    def load(cls, file: Path = DEFAULT_PRICES_FILE, network: str = NETWORK) -> Self:
+    def load(cls, file: Path = DEFAULT_PRICES_FILE, network: str = NETWORK, copies: int = 1) -> Self:
         """With the borders of that network. Raises PriceError when a price is missing: an unknown price is never 0."""
         table, source = _read(file)
         prices = PriceTable(source, "", _sections(table), network)
@@ -160,6 +181,8 @@ class Prices:
             prices.zone_crossing_gb,
             prices.cross_zone_read_gb,
             {name: prices.store(name) for name in further if name not in (EXPRESS, STANDARD)},
+            copies,
+            prices.cross_zone_write_gb if copies > 1 else 0.0,
         )
 
     def of_section(self, section: str) -> StorePrices:

@@ -1,21 +1,21 @@
 """Reads runs from object storage: ahead of their use, in parallel, checked, and handed on in order.
 
-What is wrong with one run (its object is gone or damaged) is handed on as an error in its place, for whoever knows of
-other copies. What is wrong with the store is waited for (`recovery.patience`); if that does not help, or it refuses,
-the reading ends.
+An object that is in several buckets is read in each of them, until its bytes are sound. What is wrong with one run (its
+object is gone or damaged) is handed on as an error in its place, for whoever knows of other copies. What is wrong with
+the store is waited for (`recovery.patience`); if that does not help, or it refuses, the reading ends.
 """
 
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import BatchSpan, CorruptBatchError, scan_batches
 from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
-from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.remote_wal_storage_manager import WHOLE_STORE, RemoteWalStorageManager
 from recovery.errors import GoneRunError, UnusableRunError
 from recovery.log_plan import Extent, StoredObject, StoredRun
 from recovery.object_reads import LogExtent, ObjectRead
@@ -80,8 +80,24 @@ class RunReader:
             raise found.error
         return found
 
+    def copies(self, stored: StoredObject) -> list[tuple[str | None, StoredObject]]:
+        """By the buckets that should have it, each as an object that is there alone. None: one that is not known."""
+        if stored.is_archived:
+            return [(WHOLE_STORE, stored)]
+        copies = self._storage.copies_of(stored.custom_metadata)
+        return [(copy.place, replace(stored, custom_metadata=copy.custom_metadata)) for copy in copies if copy.is_sure]
+
     def read_all(self, read: ObjectRead) -> list[ReadExtent | FailedExtent]:
         """Each extent of one request. Raises RemoteStorageError when the store fails."""
+        found = self._read_all(read)
+        if any(isinstance(one, FailedExtent) for one in found) and len(copies := self.copies(read.stored_in)) > 1:
+            for place, copy in copies:
+                if place is not None:
+                    others = self._read_all(replace(read, stored_in=copy))
+                    found = [b if isinstance(a, FailedExtent) else a for a, b in zip(found, others, strict=True)]
+        return found
+
+    def _read_all(self, read: ObjectRead) -> list[ReadExtent | FailedExtent]:
         try:
             data = memoryview(self.fetch(read.stored_in, read.start, read.end))
         except (RemoteResourceNotFoundError, RemoteSegmentCorruptError, UnusableRunError) as error:

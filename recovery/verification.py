@@ -2,8 +2,8 @@
 
 Looked at are the plans (gaps, lost and unreadable objects, leader epochs) and the bytes of all objects, or of a random
 sample: each run's checksum, batch headers, Kafka's own checksum of each batch, and that two copies of the same records
-hold the same batches. Given a living replica's log directory, each batch is held against the one that stands there at
-the same offset.
+hold the same batches. An object that is in several buckets is read in each of those that answer. Given a living
+replica's log directory, each batch is held against the one that stands there at the same offset.
 
 What a finding means stands with its kind. Only errors say that records would be missing or wrong.
 """
@@ -11,7 +11,7 @@ What a finding means stands with its kind. Only errors say that records would be
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, pairwise
 from pathlib import Path
@@ -24,11 +24,12 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import GapReason
 from metadata_topic.records.offset_ranges import ranges_missing
 from plugin.archive_object_id import StoredObjectId
+from plugin.remote_wal_storage_manager import WHOLE_STORE
 from recovery.broker_recovery import PlannedLog
 from recovery.errors import GoneRunError
 from recovery.inventory import Inventory
 from recovery.log_plan import Extent, Gap, LogRuns, StoredObject, StoredRun
-from recovery.object_reads import LogExtent, group_reads
+from recovery.object_reads import LogExtent, ObjectRead, group_reads
 from recovery.run_reader import FailedExtent, ReadExtent, RunReader
 
 
@@ -41,6 +42,8 @@ class FindingKind(Enum):
     """A log lacks records within, as its leader has declared that nobody can have them any more."""
     LOST_OBJECT = "lost_object"
     """The metadata tells of an object that the store does not have."""
+    MISSING_COPY = "missing_copy"
+    """An object is not in one of the buckets that should have it; another has it."""
     UNREACHABLE_BUCKET = "unreachable_bucket"
     """A bucket did not answer, or is not known here: nothing is said of what it has."""
     UNREADABLE_OBJECT = "unreadable_object"
@@ -66,7 +69,13 @@ class FindingKind(Enum):
 
 
 _NO_ERRORS = frozenset(
-    {FindingKind.DECLARED_GAP, FindingKind.UNDECLARED_DEAD, FindingKind.FOREIGN_OBJECTS, FindingKind.ON_BROKERS_ALONE}
+    {
+        FindingKind.DECLARED_GAP,
+        FindingKind.MISSING_COPY,
+        FindingKind.UNDECLARED_DEAD,
+        FindingKind.FOREIGN_OBJECTS,
+        FindingKind.ON_BROKERS_ALONE,
+    }
 )
 
 
@@ -169,7 +178,9 @@ class ObjectVerifier:
         self._overlapping = [set(_overlapping(runs)) for runs in self._runs]
         self._seen: dict[tuple[int, int, int], tuple[int, str]] = {}
         self._batches_compared = 0
-        self._gone: set[StoredObjectId] = set()
+        self._unanswered = inventory.unanswered
+        self._gone: dict[StoredObject, set[str]] = {}
+        """The buckets that do not have it."""
 
     def verify(
         self,
@@ -185,19 +196,37 @@ class ObjectVerifier:
         `look_again` takes the inventory as of then: agents delete what expires while this reads.
         """
         chosen = [runs for runs in self._by_object().values() if share >= 1 or rng.random() < share]
-        reads = [read for runs in chosen for read in group_reads(sorted(runs, key=_start_position))]
+        reads = [read for runs in chosen for read in self._reads(reader, runs)]
         findings: list[Finding] = []
         runs = size = 0
-        for done, results in enumerate(reader.read_ahead(reads, threads), start=1):
-            for found in results:
+        results = reader.read_ahead([read for _, read in reads], threads)
+        for done, ((place, _), found_there) in enumerate(zip(reads, results, strict=True), start=1):
+            for found in found_there:
                 runs += 1
                 size += found.extent.run.size_bytes
-                findings += self._check(found)
+                findings += self._check(found, place)
             progress(done, len(reads))
-        lost = self._gone & _object_ids(look_again()) if self._gone else set()
-        findings += [Finding(FindingKind.LOST_OBJECT, str(one), "it was listed, and is not there") for one in lost]
+        there = _object_ids(look_again()) if self._gone else set()
+        lost = [stored for stored in self._gone if stored.object_id in there]
+        findings += [finding for stored in lost for finding in self._missing(stored, len(reader.copies(stored)))]
         deleted = len(self._gone) - len(lost)
         return Verification(tuple(findings), len(chosen), runs, size, self._batches_compared, deleted)
+
+    def _reads(self, reader: RunReader, runs: list[LogExtent]) -> Iterator[tuple[str, ObjectRead]]:
+        """Of one object, in each bucket that can be asked; where there is but one, in that."""
+        reads = list(group_reads(sorted(runs, key=_start_position)))
+        copies = reader.copies(runs[0].extent.run.stored_in)
+        for place, copy in copies:
+            if len(copies) == 1 or not (place is None or place in self._unanswered):
+                yield from ((place or WHOLE_STORE, replace(read, stored_in=copy)) for read in reads)
+
+    def _missing(self, stored: StoredObject, copies: int) -> Iterator[Finding]:
+        places = self._gone[stored]
+        if len(places) == copies:
+            yield Finding(FindingKind.LOST_OBJECT, str(stored.object_id), "it was listed, and is not there")
+            return
+        for place in sorted(places):
+            yield Finding(FindingKind.MISSING_COPY, str(stored.object_id), f"{place} should have it, and has not")
 
     def _by_object(self) -> dict[StoredObject, list[LogExtent]]:
         """All runs of the logs that are looked at."""
@@ -208,14 +237,15 @@ class ObjectVerifier:
                 by_object.setdefault(run.stored_in, []).append(LogExtent(number, whole))
         return by_object
 
-    def _check(self, found: ReadExtent | FailedExtent) -> Iterator[Finding]:
+    def _check(self, found: ReadExtent | FailedExtent, place: str) -> Iterator[Finding]:
         log = self._planned[found.log]
         run = found.extent.run
         if isinstance(found, FailedExtent):
             if isinstance(found.error, GoneRunError):
-                self._gone.add(run.stored_in.object_id)
+                self._gone.setdefault(run.stored_in, set()).add(place)
                 return
-            yield Finding(FindingKind.WRONG_BYTES, log.name, str(found.error))
+            where = f"{place}: " if place != WHOLE_STORE else ""
+            yield Finding(FindingKind.WRONG_BYTES, log.name, f"{where}{found.error}")
             return
         sound = verify_batches(found.records, found.batches)
         if sound < len(found.batches):

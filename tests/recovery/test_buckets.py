@@ -1,5 +1,6 @@
 """Recovery where each zone has a bucket: what is out of reach is told as that, and not as lost."""
 
+import random
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,12 @@ from plugin.errors import IncompleteListingError
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from recovery.broker_recovery import PlannedLog
 from recovery.cluster_view import ReplicaSet
+from recovery.errors import UnusableRunError
 from recovery.inventory import Inventory, from_metadata, from_objects
 from recovery.log_plan import Gap, PlanRules
 from recovery.log_settings import LogSettings
 from recovery.run_reader import RunReader
-from recovery.verification import FindingKind, check_inventory
+from recovery.verification import FindingKind, ObjectVerifier, Verification, check_inventory
 from tests.plugin.two_zones import ZONES, bucket, two_zones
 from tests.recovery.stored_objects import records
 from tests.recovery.test_inventory import ORDERS, Leader, _noted
@@ -115,6 +117,58 @@ def test_with_copies_all_of_a_log_is_read_without_one_of_the_buckets(
     assert (plan.gap, plan.end_offset) == (None, 15)
     reader = RunReader(opened)
     assert [reader.read(0, extent).batches[0].base_offset for extent in plan.extents] == [0, 5, 10]
+
+
+def _damage(stored: "Stored", number: int, zone: str) -> None:
+    """One object in one bucket: its middle, where its records are."""
+    name = f"{stored.uploads[number].combined_segment_id.sequence:012x}.rwal"
+    [*_, path] = sorted(
+        path
+        for path in (stored.directory / zone).rglob(name)
+        if f"/{stored.uploads[number].combined_segment_id.broker_id}/" in str(path)
+        and f"{stored.uploads[number].combined_segment_id.incarnation:012x}" in str(path)
+    )
+    raw = bytearray(path.read_bytes())
+    raw[stored.uploads[number].entries[0].end_file_position - 1] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(raw)
+
+
+def test_a_damaged_copy_is_passed_over_for_the_sound_one(tmp_path: Path) -> None:
+    stored = Stored(tmp_path, copies=2)
+    _damage(stored, 0, "az1")
+    _damage(stored, 2, "az2")
+    plan = stored.inventory().log_runs(ORDERS).plan(PlanRules())
+    reader = RunReader(stored.opened())
+    assert [reader.read(0, extent).batches[0].base_offset for extent in plan.extents] == [0, 5, 10]
+    _damage(stored, 0, "az2")
+    with pytest.raises(UnusableRunError):
+        reader.read(0, plan.extents[0])
+
+
+def test_verify_reads_each_copy(tmp_path: Path) -> None:
+    stored = Stored(tmp_path, copies=2)
+
+    def verified(away: Collection[str] = ()) -> Verification:
+        inventory = stored.inventory(away)
+        verifier = ObjectVerifier([stored.planned(inventory)], inventory)
+        reader = RunReader(stored.opened(away=away))
+        return verifier.verify(reader, 1, random.Random(1), 2, lambda: inventory)
+
+    sound = verified()
+    assert (sound.findings, sound.objects, sound.runs) == ((), 3, 6)
+    assert (verified(away=["az2"]).findings, verified(away=["az2"]).runs) == ((), 3)
+    _damage(stored, 0, "az2")
+    gone = stored.uploads[1]
+    for copy in stored.opened().copies_of(gone.custom_metadata)[:1]:
+        stored.opened().delete_log_segment_data(gone.combined_segment_id, copy.custom_metadata)
+    found = verified().findings
+    assert [(one.kind, one.kind.is_error) for one in found] == [
+        (FindingKind.WRONG_BYTES, True),
+        (FindingKind.MISSING_COPY, False),
+    ]
+    assert bucket(tmp_path, "az2") in found[0].detail
+    assert bucket(tmp_path, "az1") in found[1].detail
 
 
 def test_where_no_copy_was_listed_and_one_is_out_of_reach_the_object_is_not_lost(tmp_path: Path) -> None:
