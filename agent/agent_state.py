@@ -103,7 +103,9 @@ class AgentState:
         """What is not well, here or with others, or waits for a person, while the agent is ready itself."""
         run = self.storage_run
         bypassed = self.relaying.follower.bypassed if self.relaying is not None else []
+        gateway = self.relaying.gateway if self.relaying is not None else None
         told = [*(run.degraded if run is not None else ()), *self._buckets_away(), self.descriptors.shortage]
+        told += gateway.degraded if gateway is not None else []
         return [
             *(f"the agent of broker {one} is dead, and bypassed inline" for one in bypassed),
             *(reason for reason in told if reason),

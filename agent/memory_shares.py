@@ -11,6 +11,8 @@ INDEX_BYTES = 96 * MIB
 """Link index (250,000 batches), batches found again for followers far behind (100,000), partitions."""
 PUBLICATION_BYTES = 64 * MIB
 """Metadata that waits for its topic."""
+CLIENT_BYTES = 128 * 1024
+"""What is buffered for a client's connection at most (`gateway.byte_relay`): a chunk and what waits, each way."""
 MIN_FRAME_BYTES = 64 * MIB
 """In all: fetches of some megabytes side by side."""
 
@@ -19,6 +21,8 @@ def other_bytes(settings: AgentSettings) -> int:
     """What is not for frames."""
     uploads = settings.log_manager.combiner_thread_pool_size
     upload_bytes = settings.log_manager.combiner_task_upload_bytes
+    # At this agent as the gateway, and as many at the broker's side.
+    client_bytes = 2 * settings.gateway.max_connections * CLIENT_BYTES if settings.gateway.enable else 0
     archive_bytes = 2 * settings.archive.object_max_bytes if settings.archive.enable else 0
     return (
         PROCESS_BYTES
@@ -29,6 +33,7 @@ def other_bytes(settings: AgentSettings) -> int:
         + settings.hydration.cache_bytes
         + settings.hydration.cache_bytes // 4  # reads for a broker that is far behind
         + archive_bytes
+        + client_bytes
     )
 
 

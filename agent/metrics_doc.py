@@ -16,6 +16,7 @@ from agent.defects import Supervisor
 from agent.descriptors import DescriptorWatch
 from agent.http_endpoint import HttpMetrics
 from agent.metrics import StateCollector
+from gateway.metrics import GatewayMetrics
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -81,6 +82,7 @@ def _collectors() -> list[Collector]:
     ArchiveMetrics(registry)
     LifecycleMetrics(registry)
     ReplicationMetrics(registry)
+    GatewayMetrics(registry)
     Supervisor(registry)
     DescriptorWatch(registry)
     HttpMetrics(registry)

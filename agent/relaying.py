@@ -5,6 +5,7 @@ It stands on nothing that may fail beside it: the write path and object storage 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -32,8 +33,11 @@ from replication.leader.read_ahead import CatchUpLimits
 from replication.leader.zones import Zones
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
-from replication.wire.peer_protocol import Hello
+from replication.wire.peer_protocol import Hello, PeerCapabilities
 from rlm.write_path.metrics import StageTimes
+
+if TYPE_CHECKING:
+    from agent.gateway import ClientGateway
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class Relaying:
     stage_times: StageTimes
     metrics: ReplicationMetrics
     zones: Zones
+    gateway: "ClientGateway | None" = None
+    """None where it is off: nothing of it is loaded then."""
 
     async def start(self, configuration: Configuration, handed: ListeningSockets) -> None:
         """Listen for the local broker and for other agents, at sockets that were handed over where there are such.
@@ -61,9 +67,13 @@ class Relaying:
         await self.leader.start(peer_listener, tls.server_context() if tls else None)
         replicas = replica_listeners(broker, settings.peers).items()
         await self.follower.start({one: handed.take(f"replica-{one}", address) for one, address in replicas})
+        if self.gateway is not None:
+            await self.gateway.start(settings.gateway, handed)
 
     async def stop(self) -> None:
         """Close all listeners and connections."""
+        if self.gateway is not None:
+            await self.gateway.stop()
         await self.leader.stop()
         await self.follower.stop()
         self.hydration.close()
@@ -90,6 +100,10 @@ def build_relaying(
     )
     zones = Zones(identity.rack)
     context = _leader_context(configuration, hello, frames, write_path, stage_times, metrics, clock)
+    gateway = _gateway(configuration, hello, registry)
+    if gateway is not None:
+        granting = replace(hello, capabilities=hello.capabilities | PeerCapabilities.CLIENTS)
+        context = replace(context, hello=granting, clients=gateway.door)
     leader = LeaderProxy(replace(context, zones=zones))
     tls = peer_tls(settings.tls)
     follower_context = FollowerContext(
@@ -105,7 +119,17 @@ def build_relaying(
     )
     past = bypass(broker, settings, configuration.client, clock)
     follower = FollowerProxy(follower_context, peer_addresses(broker, settings.peers), past)
-    return Relaying(leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics, zones)
+    return Relaying(
+        leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics, zones, gateway
+    )
+
+
+def _gateway(configuration: Configuration, hello: Hello, registry: CollectorRegistry) -> "ClientGateway | None":
+    if not configuration.settings.gateway.enable:
+        return None
+    from agent.gateway import build_gateway
+
+    return build_gateway(configuration, hello, registry)
 
 
 def _ceilings(settings: AlarmSettings, clock: Callable[[], float]) -> tuple[RequestCeiling, RequestCeiling]:

@@ -56,7 +56,7 @@ class ListeningSockets:
                 "handed_socket_not_wanted",
                 name=name,
                 address=str(listening.getsockname()),
-                hint="name it peer, http or replica-<broker id>, or bind it where the agent's settings say",
+                hint="name it peer, http, replica-<broker id> or client-<broker id>, or bind it where the settings say",
             )
             listening.close()
         self._left = []

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
 
+from agent.gateway_settings import GatewaySettings
 from agent.lifecycle_settings import LifecycleSettings, MetadataSettings
 from agent.process_settings import (
     AccessSettings,
@@ -50,6 +51,7 @@ class AgentSettings(BaseModel):
     access: AccessSettings = AccessSettings()
     bypass: BypassSettings = BypassSettings()
     tls: TlsSettings = TlsSettings()
+    gateway: GatewaySettings = GatewaySettings()
 
     @property
     def price_network(self) -> str:

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from agent.bypass import check_bypass
+from agent.gateway_settings import check_gateway
 from agent.http_listener import check_http_listener, is_loopback
 from agent.memory_shares import MIN_FRAME_BYTES, other_bytes
 from agent.setting_types import MAX_PORT, AgentSettingsError
@@ -34,6 +35,7 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
     _check_archive(settings, file)
     _check_memory(settings, file)
     check_bypass(settings, broker, file)
+    check_gateway(settings.gateway, settings.peers, broker, file)
     return settings
 
 

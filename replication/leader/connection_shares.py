@@ -26,6 +26,7 @@ class ConnectionShare:
     """One connection's. `holder` changes once."""
 
     holder: Holder
+    has_left: bool = False
 
 
 class ConnectionShares:
@@ -49,7 +50,7 @@ class ConnectionShares:
     def name(self, share: ConnectionShare, broker_id: int) -> None:
         """It is this broker's agent. Raises TooManyConnectionsError."""
         self._add(broker_id)
-        self.leave(share)
+        self._drop(share)
         share.holder = broker_id
 
     def _add(self, holder: Holder) -> None:
@@ -58,7 +59,12 @@ class ConnectionShares:
         self._held[holder] += 1
 
     def leave(self, share: ConnectionShare) -> None:
-        """The connection ended."""
+        """The connection ended, or counts elsewhere from now on. Idempotent."""
+        if not share.has_left:
+            share.has_left = True
+            self._drop(share)
+
+    def _drop(self, share: ConnectionShare) -> None:
         self._held[share.holder] -= 1
         if not self._held[share.holder]:
             del self._held[share.holder]

@@ -2,18 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from replication.leader.catch_up import CatchUp
 from replication.leader.link_index import LinkIndex
 from replication.leader.upload_signal import UploadSignal
 from replication.leader.zones import Zones
-from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES
+from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, FramedConnection
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address
 from replication.wire.peer_protocol import Hello
 from rlm.write_path.led_views import LedPartitions
 from rlm.write_path.metrics import StageTimes
+
+
+class ClientConnections(Protocol):
+    """Serves connections of clients in other zones, which come by the agents there."""
+
+    async def serve(self, peer: FramedConnection, gateway_id: int) -> None:
+        """One of them, after the hellos, until it ends; `gateway_id` is the broker whose agent connected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +72,5 @@ class LeaderContext:
     """None: followers that are far behind get inline what the index does not hold."""
     zones: Zones = field(default_factory=Zones)
     """Followers in the own one get no links."""
+    clients: ClientConnections | None = None
+    """None: clients of other zones are refused. With it, `hello` grants CLIENTS."""

@@ -4,7 +4,8 @@ Requests go to the broker as they are, but for what a replica fetch waits for wh
 Responses come back untouched, except Fetch responses to a replica on a connection that began with a hello: there
 `LinkPlanner` puts links in the place of record bytes that are in object storage.
 
-A connection without a hello is relayed as it is (a follower without an agent), where that is permitted.
+A connection without a hello is relayed as it is (a follower without an agent), where that is permitted. One that is for
+a client of another zone is given to `LeaderContext.clients`.
 """
 
 import asyncio
@@ -13,7 +14,6 @@ import ssl
 
 import structlog
 
-from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.errors import defect_site
 from plugin.segment_metadata import CombinedSegmentId
@@ -89,12 +89,16 @@ class LeaderProxy:
             if first is None:
                 self._context.metrics.connection_ended("peer", peer.error)
                 return
-            capabilities = self._greet(peer, first, share) if is_hello(first) else None
+            hello = Hello.decode(first) if is_hello(first) else None
+            if hello is not None and PeerCapabilities.CLIENTS in hello.capabilities:
+                await self._serve_client(peer, hello, share)
+                return
+            capabilities = self._greet(peer, hello, share) if hello is not None else None
             await connect_framed(self._context.broker, broker)
             relay = LeaderRelay(self._context, peer, broker, capabilities, self._watermarks)
             self.relays[relay] = None
             try:
-                await relay.run(None if is_hello(first) else first)
+                await relay.run(None if hello is not None else first)
             finally:
                 del self.relays[relay]
         except TooManyConnectionsError as error:
@@ -115,9 +119,18 @@ class LeaderProxy:
             broker.close()
             self._shares.leave(share)
 
-    def _greet(self, peer: FramedConnection, first: Buffer, share: ConnectionShare) -> PeerCapabilities:
+    async def _serve_client(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> None:
+        """A connection for a client of another zone. It takes nothing of what connections of agents share."""
+        check_certificate(peer, hello)
+        capabilities = agree(self._context.hello, hello)
+        peer.write_frame(self._context.hello.encode())
+        if self._context.clients is None or PeerCapabilities.CLIENTS not in capabilities:
+            raise PeerRefusedError(f"broker {hello.broker_id}'s agent connects for a client, which nothing serves here")
+        self._shares.leave(share)
+        await self._context.clients.serve(peer, hello.broker_id)
+
+    def _greet(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> PeerCapabilities:
         """Answer a hello; what both agents understand."""
-        hello = Hello.decode(first)
         check_certificate(peer, hello)
         capabilities = agree(self._context.hello, hello)
         if hello.broker_id in self._context.followers:

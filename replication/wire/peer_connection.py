@@ -59,23 +59,8 @@ class PeerTls:
         return self._loaded(context)
 
     def server_context(self) -> ssl.SSLContext:
-        """For the peer listener. Its files are read anew at each handshake, so that rotated ones take effect.
-
-        Files that cannot be read then (one is there, the other not yet) leave the last good ones in use.
-        """
-        newest = self._listening()
-
-        def take_newest(handshake: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _old: ssl.SSLContext) -> None:
-            nonlocal newest
-            try:
-                newest = self._listening()
-            except (OSError, ssl.SSLError) as error:
-                log.warning("peer_certificate_unreadable", file=str(self.certificate_file), error=str(error))
-            handshake.context = newest
-
-        context = self._listening()
-        context.sni_callback = take_newest
-        return context
+        """For the peer listener. Its files are read anew at each handshake, so that rotated ones take effect."""
+        return newest_at_each_handshake(self._listening, self.certificate_file)
 
     def _listening(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(self.ca_file))
@@ -86,6 +71,26 @@ class PeerTls:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self.certificate_file, self.key_file)
         return context
+
+
+def newest_at_each_handshake(load: Callable[[], ssl.SSLContext], certificate_file: Path) -> ssl.SSLContext:
+    """A listener's context, made anew by `load` at each handshake.
+
+    Files that cannot be read then (one is there, the other not yet) leave the last good ones in use.
+    """
+    newest = load()
+
+    def take_newest(handshake: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _old: ssl.SSLContext) -> None:
+        nonlocal newest
+        try:
+            newest = load()
+        except (OSError, ssl.SSLError) as error:
+            log.warning("certificate_unreadable", file=str(certificate_file), error=str(error))
+        handshake.context = newest
+
+    context = load()
+    context.sni_callback = take_newest
+    return context
 
 
 async def connect_framed(

@@ -21,7 +21,8 @@ the rest is packed, see `replication.wire.peer_channel`):
 What the last three name is read within the quota for such reads. A peer is sent only what it understands, as its hello
 tells (`PeerCapabilities`).
 
-One peer connection stands for one connection of a broker's replica fetcher, so order and closing carry over.
+One peer connection stands for one connection of a broker's replica fetcher, so order and closing carry over. One whose
+hello asks for CLIENTS stands for a connection of a client in another zone, and carries none of these messages.
 """
 
 import struct
@@ -58,10 +59,12 @@ class PeerCapabilities(Flag, boundary=CONFORM):
     """READ_ARCHIVE_AHEAD, and links to archive objects."""
     CUSTOM_METADATA = 8
     """Links and announcements with their object's custom metadata: without it, what is in such objects goes inline."""
+    CLIENTS = 16
+    """A connection for a client in another zone, instead of replication: asked for, or, in the answer, granted."""
 
 
-CAPABILITIES = ~PeerCapabilities.NONE
-"""What is understood here."""
+CAPABILITIES = ~PeerCapabilities.CLIENTS
+"""What is understood here of replication."""
 
 
 class MessageKind(IntEnum):

@@ -240,7 +240,13 @@ def test_what_an_agent_begins_to_relay_with_has_none_of_the_heavy_libraries() ->
         "typer",
         "tenacity",
     ]
-    rooms = ["agent.storage_system", "rlm.write_path.remote_wal_log_manager", "metadata_topic.store.store"]
+    rooms = [
+        "agent.gateway",
+        "gateway",
+        "agent.storage_system",
+        "rlm.write_path.remote_wal_log_manager",
+        "metadata_topic.store.store",
+    ]
     code = (
         "import sys; import cli.start, cli.agent_start, agent.process, agent.settings_file;"
         f"print([name for name in {heavy + rooms} if name in sys.modules])"

@@ -34,4 +34,4 @@ def test_links_to_archive_objects_are_agreed_upon_only_where_both_agents_have_th
     leader: str, follower: str
 ) -> None:
     assert agree(hello("true"), hello("true")) == CAPABILITIES
-    assert agree(hello(leader), hello(follower)) == ~PeerCapabilities.ARCHIVE_LINKS
+    assert agree(hello(leader), hello(follower)) == CAPABILITIES & ~PeerCapabilities.ARCHIVE_LINKS

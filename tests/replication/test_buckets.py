@@ -13,7 +13,7 @@ from plugin.zoned_storage import Bucket, ZonedWalStorageManager
 from replication.leader.link_planner import PassThrough, PlannerLimits, WaitForUploads
 from replication.leader.links_of_stored_batches import SendLinked
 from replication.wire.link import SegmentLink
-from replication.wire.peer_protocol import Hello, PeerCapabilities
+from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 from tests.kafka_log.batches import batches
 from tests.replication.fake_led import store
 from tests.replication.fetch_frames import partition
@@ -22,7 +22,7 @@ from tests.replication.two_agents import Agents, two_agents
 from tests.rlm.memory_storage import MemoryStorage
 
 ONE, TWO = bucket_id("one"), bucket_id("two")
-OLD_PEER = Hello("cluster", 2, 22, ~PeerCapabilities.CUSTOM_METADATA)
+OLD_PEER = Hello("cluster", 2, 22, CAPABILITIES & ~PeerCapabilities.CUSTOM_METADATA)
 
 
 class TwoBuckets:

@@ -172,7 +172,7 @@ async def test_gaps_are_read_along_by_the_combined_segments_prices_and_never_in_
 
 
 async def test_an_agent_without_archive_links_gets_inline_what_is_in_archive_objects_alone(tmp_path: Path) -> None:
-    async with missed_much(tmp_path, ~PeerCapabilities.ARCHIVE_LINKS) as missed:
+    async with missed_much(tmp_path, CAPABILITIES & ~PeerCapabilities.ARCHIVE_LINKS) as missed:
         archive_all(missed)
         assert await caught_up(missed) == missed.agents.broker.logs[0]
         assert missed.agents.linked_responses == 0
@@ -188,7 +188,7 @@ async def both_kinds(missed: Missed) -> tuple[Follower, dict[int, bytes | None]]
 async def test_an_agent_without_archive_links_keeps_the_links_to_combined_segments_in_a_response_with_both_kinds(
     tmp_path: Path,
 ) -> None:
-    async with missed_much(tmp_path, ~PeerCapabilities.ARCHIVE_LINKS) as missed:
+    async with missed_much(tmp_path, CAPABILITIES & ~PeerCapabilities.ARCHIVE_LINKS) as missed:
         archive_all(missed, follower_has_archive=False)
         follower, records = await both_kinds(missed)
         answer = await follower.fetch({0: 0, 1: 0})

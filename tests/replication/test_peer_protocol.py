@@ -71,7 +71,7 @@ def test_what_both_understand_is_used_and_nothing_where_versions_differ(
 @given(capabilities, st.integers(0, 2**32 - 1))
 def test_capabilities_that_are_not_known_here_are_ignored(known: PeerCapabilities, bits: int) -> None:
     newer = bytearray(Hello("cluster", 1, 5).encode())
-    newer[6:10] = (bits & ~CAPABILITIES.value | known.value).to_bytes(4, "big")
+    newer[6:10] = (bits & ~(~PeerCapabilities.NONE).value | known.value).to_bytes(4, "big")
     assert Hello.decode(newer) == Hello("cluster", 1, 5, known)
 
 

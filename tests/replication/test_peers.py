@@ -10,7 +10,14 @@ from replication.follower.hydration import HydrationError
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import connect_framed, exchange_hellos
-from replication.wire.peer_protocol import Hello, MessageKind, PeerCapabilities, PeerRefusedError, encode_inline_request
+from replication.wire.peer_protocol import (
+    CAPABILITIES,
+    Hello,
+    MessageKind,
+    PeerCapabilities,
+    PeerRefusedError,
+    encode_inline_request,
+)
 from tests.kafka_log.batches import batches
 from tests.replication.two_agents import Agents, framed, two_agents
 
@@ -35,7 +42,7 @@ async def test_a_peer_without_a_hello_is_refused_where_only_agents_may_connect()
 
 
 @pytest.mark.parametrize(
-    "hello", [Hello("cluster", 2, 22, version=2), Hello("cluster", 2, 22, ~PeerCapabilities.LINKS)]
+    "hello", [Hello("cluster", 2, 22, version=2), Hello("cluster", 2, 22, CAPABILITIES & ~PeerCapabilities.LINKS)]
 )
 async def test_an_agent_of_another_version_or_without_links_gets_everything_inline(hello: Hello) -> None:
     async with two_agents(follower_hello=hello) as agents:

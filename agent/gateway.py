@@ -1,0 +1,83 @@
+"""The zone gateway, put together from the settings: where clients of this zone connect, and the door to this broker."""
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from agent.configuration import Configuration
+from agent.gateway_settings import GatewaySettings
+from agent.peering import peer_tls
+from agent.service_manager import ListeningSockets
+from gateway.client_door import ClientDoor, ClientLimits
+from gateway.metrics import GatewayMetrics
+from gateway.zone_gateway import GatewayContext, ZoneGateway
+from replication.wire.peer_connection import Address, newest_at_each_handshake
+from replication.wire.peer_protocol import Hello, PeerCapabilities
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGateway:
+    """What was made. Use it in the event loop."""
+
+    clients: ZoneGateway
+    door: ClientDoor
+
+    async def start(self, settings: GatewaySettings, handed: ListeningSockets) -> None:
+        """Listen for clients, at sockets that were handed over where there are such.
+
+        Raises OSError naming the address or file, ssl.SSLError.
+        """
+        where = {one: Address(settings.listen_host, settings.port_base + one) for one in settings.brokers}
+        await self.clients.start({one: handed.take(f"client-{one}", address) for one, address in where.items()})
+
+    async def stop(self) -> None:
+        """Close all listeners and clients' connections."""
+        await self.clients.stop()
+
+    @property
+    def degraded(self) -> list[str]:
+        """What clients miss."""
+        away = self.clients.unreached
+        return [f"clients here do not reach broker {one}: {why}" for one, why in sorted(away.items())]
+
+
+def build_gateway(configuration: Configuration, hello: Hello, registry: CollectorRegistry) -> ClientGateway:
+    """`hello` is the agent's own, as replication says it."""
+    broker, settings = configuration.broker, configuration.settings.gateway
+    metrics = GatewayMetrics(registry)
+    limits = ClientLimits(
+        settings.max_connections, settings.max_connections_per_ip or settings.max_connections, settings.idle_s
+    )
+    listeners = {zone: broker.listeners[name] for zone, name in settings.zone_listeners.items()}
+    doors = {zone: Address(where.host or "127.0.0.1", where.port) for zone, where in listeners.items()}
+    tls = peer_tls(configuration.settings.tls)
+    context = GatewayContext(
+        broker.rack or "",
+        replace(hello, capabilities=PeerCapabilities.CLIENTS),
+        {one: configuration.settings.peers.peers[one] for one in settings.brokers},
+        tls.client_context if tls else lambda: None,
+        _client_tls(settings),
+        limits,
+        metrics,
+    )
+    return ClientGateway(ZoneGateway(context), ClientDoor(broker.node_id, doors, limits, metrics))
+
+
+def _client_tls(settings: GatewaySettings) -> Callable[[], ssl.SSLContext | None]:
+    certificate, key, authority = settings.ssl_certificate_file, settings.ssl_key_file, settings.ssl_ca_file
+    if certificate is None or key is None:
+        return lambda: None
+    return partial(newest_at_each_handshake, partial(_listening, certificate, key, authority), certificate)
+
+
+def _listening(certificate: Path, key: Path, authority: Path | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority) if authority else None)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if authority is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(certificate, key)
+    return context

@@ -1,0 +1,125 @@
+"""The settings of the zone gateway for clients. See `agent.setting_types`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from agent.http_listener import is_loopback
+from agent.process_settings import PeerSettings
+from agent.setting_types import MAX_PORT, AgentSettingsError, Seconds, Section, keyed
+from kafka_log.server_properties import BrokerProperties
+
+_KEY = "remote.wal.gateway"
+
+
+def parse_broker_ids(value: object) -> object:
+    """`2,3`."""
+    if not isinstance(value, str):
+        return value
+    ids = [item.strip() for item in value.split(",") if item.strip()]
+    for item in ids:
+        if not item.isdecimal():
+            raise ValueError(f"{item!r} is no broker id")
+    if len(set(ids)) < len(ids):
+        raise ValueError("a broker is named twice")
+    return dict.fromkeys(map(int, ids))
+
+
+def parse_zone_listeners(value: object) -> object:
+    """`az2=CLIENT_AZ2,az3=CLIENT_AZ3`."""
+    if not isinstance(value, str):
+        return value
+    listeners: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in value.split(","))):
+        zone, equals, name = (part.strip() for part in item.partition("="))
+        if not equals or not zone or not name:
+            raise ValueError(f"{item!r} is not <zone>=<listener>")
+        if zone in listeners:
+            raise ValueError(f"zone {zone} is named twice")
+        listeners[zone] = name.upper()
+    return listeners
+
+
+BrokerIdsSetting = Annotated[dict[int, None], BeforeValidator(parse_broker_ids)]
+ZoneListenersSetting = Annotated[dict[str, str], BeforeValidator(parse_zone_listeners)]
+
+
+class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
+    """Clients of this zone on their way to brokers of others, and those of other zones on their way to this broker."""
+
+    enable: bool = Field(
+        False, description="Whether clients reach brokers of other zones by the agents of their own. See gateway.md."
+    )
+    listen_host: str = Field("127.0.0.1", description="Where clients of this zone connect for brokers of other zones.")
+    port_base: int = Field(
+        19300, ge=1, le=MAX_PORT, description="The port for broker <id> is this plus <id>, as it advertises it."
+    )
+    brokers: BrokerIdsSetting = Field(
+        default_factory=dict, description="The brokers of other zones that clients reach here: their ids, by commas."
+    )
+    zone_listeners: ZoneListenersSetting = Field(
+        default_factory=dict,
+        description="This broker's own listeners on loopback for clients of other zones: <zone>=<listener>, by commas. "
+        "No other is let in to.",
+    )
+    plaintext_accepted: bool = Field(
+        False,
+        description="Accepts that clients reach the gateway from other hosts unencrypted, as they reach the brokers.",
+    )
+    max_connections: int = Field(
+        500,
+        ge=1,
+        description="Connections of clients that are relayed at once; as many again of other zones' to this broker.",
+    )
+    max_connections_per_ip: int | None = Field(
+        None, ge=1, description="Of those, how many from one client's address; by default as many as in all."
+    )
+    idle_s: Seconds = Field(
+        900_000,
+        ge=0,
+        description="A client's connection on which nothing has passed for so long is closed, within twice the time; "
+        "0: never. Keep it above the brokers' connections.max.idle.ms, which closes them else.",
+    )
+    ssl_certificate_file: Path | None = Field(
+        None,
+        description="PEM certificate for clients, which must name the zone's gateway. With it clients speak TLS.",
+    )
+    ssl_key_file: Path | None = Field(None, description="Its private key, PEM.")
+    ssl_ca_file: Path | None = Field(
+        None, description="With it, clients must show a certificate of this authority. Brokers do not see it."
+    )
+
+
+def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: BrokerProperties, file: Path) -> None:
+    """Raises AgentSettingsError, naming the key."""
+    if not settings.enable:
+        return
+    if not broker.rack:
+        raise AgentSettingsError(f"{file}: broker.rack: {_KEY}.enable needs it, as the zone whose clients come here")
+    unknown = sorted(settings.brokers.keys() - peers.peers.keys() | settings.brokers.keys() & {broker.node_id})
+    if unknown:
+        raise AgentSettingsError(
+            f"{file}: {_KEY}.brokers: broker {unknown[0]} is not another one of remote.wal.agent.peers, by which its "
+            "agent is reached"
+        )
+    highest_port = settings.port_base + max(settings.brokers, default=0)
+    if highest_port > MAX_PORT:
+        raise AgentSettingsError(f"{file}: {_KEY}.port.base: the port of the highest broker id would be {highest_port}")
+    for zone, name in settings.zone_listeners.items():
+        if name not in broker.listeners or name in _not_for_clients(broker):
+            raise AgentSettingsError(
+                f"{file}: {_KEY}.zone.listeners: {zone}={name} is none of the broker's listeners for clients"
+            )
+    tls = settings.ssl_certificate_file, settings.ssl_key_file
+    if any(tls) != all(tls) or (settings.ssl_ca_file and not all(tls)):
+        raise AgentSettingsError(f"{file}: {_KEY}.ssl.*: certificate and key file belong together")
+    if not any(tls) and not settings.plaintext_accepted and not is_loopback(settings.listen_host):
+        raise AgentSettingsError(
+            f"{file}: {_KEY}.listen.host: {settings.listen_host} is open to other hosts unencrypted; set {_KEY}.ssl.*, "
+            f"or accept that by {_KEY}.plaintext.accepted=true"
+        )
+
+
+def _not_for_clients(broker: BrokerProperties) -> set[str]:
+    return {broker.inter_broker_listener_name, *broker.controller_listener_names}

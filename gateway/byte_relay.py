@@ -1,0 +1,167 @@
+"""Two connections that pass on to each other what they receive, byte for byte.
+
+Holds true: what one end has received is sent by the other in order, or the other is closed. An end is not read while
+the other has more than `HIGH_WATER_BYTES` to send, so a slow peer slows down the fast one and fills no memory. The end
+of one direction is passed on as such where both connections are plain TCP (half-close); under TLS, which ends both
+directions at once, it ends the relay once what was received has been sent.
+
+No task runs for a direction: the event loop's own calls carry the bytes. `ByteRelay.run` only waits for the end.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+CHUNK_BYTES = 32 * 1024
+HIGH_WATER_BYTES = 32 * 1024
+RELAY_BYTES = 2 * (CHUNK_BYTES + HIGH_WATER_BYTES)
+"""What one relay buffers at most, beside sockets and TLS."""
+_FLUSH_S = 10.0
+"""For how long a closed end may send what it still has."""
+
+
+class RelayEnd(asyncio.BufferedProtocol):
+    """One of the two. What it receives before it has another end waits: one chunk, and no more is read."""
+
+    _chunk = memoryview(bytearray(CHUNK_BYTES))
+    """Shared by all, as the event loop fills it and calls `buffer_updated` at once. A view: it is filled by slices."""
+
+    def __init__(self, received: Callable[[int], object]) -> None:
+        """`received` is told how many bytes have come."""
+        self._received = received
+        self._transport: asyncio.Transport | None = None
+        self._other: RelayEnd | None = None
+        self._early: list[bytes] = []
+        self._has_ended = False
+        """The peer sends nothing more."""
+        self._is_finished = False
+        """Nothing more is to be sent to it."""
+        self.bytes_received = 0
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once the connection is gone."""
+
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Called by the event loop."""
+        return self._chunk
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by the event loop: so many bytes were written into the buffer."""
+        self.bytes_received += nbytes
+        self._received(nbytes)
+        chunk = bytes(self._chunk[:nbytes])
+        if self._other is not None:
+            self._other.send(chunk)
+        else:
+            self._early.append(chunk)
+            self.hold(True)
+
+    def eof_received(self) -> bool:
+        """Called by the event loop: the peer has sent all. Whether the connection stays open for what it is sent."""
+        self._has_ended = True
+        if self._other is not None:
+            self._other.finish()
+        if self._is_finished or self._transport is None:
+            return False
+        return self._transport.can_write_eof()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop."""
+        self._has_ended = self._is_finished = True
+        self.lost.set_result(None)
+        if self._other is not None:
+            self._other.close()
+
+    def pause_writing(self) -> None:
+        """Called by the event loop: the peer does not keep up."""
+        if self._other is not None:
+            self._other.hold(True)
+
+    def resume_writing(self) -> None:
+        """Called by the event loop."""
+        if self._other is not None:
+            self._other.hold(False)
+
+    def hold(self, paused: bool) -> None:
+        """Receive nothing for now, or go on; an end that is joined is held by the other."""
+        transport = self._transport
+        # One that has reached its end would be told so again.
+        if transport is not None and not transport.is_closing() and not self._has_ended:
+            transport.pause_reading() if paused else transport.resume_reading()
+
+    # The relay's side.
+
+    def adopt(self, transport: asyncio.Transport) -> None:
+        """Take over a connection that another protocol began."""
+        transport.set_protocol(self)
+        self.connection_made(transport)
+
+    def join(self, other: "RelayEnd") -> None:
+        """Pass on to `other` what this one receives, and has received already."""
+        self._other = other
+        for chunk in self._early:
+            other.send(chunk)
+        self._early.clear()
+        self.hold(False)
+        if self.lost.done():
+            other.close()
+        elif self._has_ended:
+            other.finish()
+
+    def send(self, chunk: bytes) -> None:
+        """Send it, unless the connection is closed."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(chunk)
+
+    def finish(self) -> None:
+        """What was sent is all."""
+        self._is_finished = True
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._has_ended or not self._transport.can_write_eof():
+            self.close()
+        else:
+            self._transport.write_eof()
+
+    def close(self) -> None:
+        """Close the connection when what it has to send is sent, or has not been for too long. Idempotent."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.close()
+        if self._transport.get_write_buffer_size():
+            asyncio.get_running_loop().call_later(_FLUSH_S, self._transport.abort)
+
+
+class ByteRelay:
+    """Both ends."""
+
+    def __init__(self, client: RelayEnd, broker: RelayEnd) -> None:
+        self._ends = client, broker
+
+    async def run(self, idle_s: float) -> bool:
+        """Until both connections are gone. False: nothing has passed for `idle_s`, so they were closed; 0: never."""
+        client, broker = self._ends
+        client.join(broker)
+        broker.join(client)
+        ends = client.lost, broker.lost
+        passed, was_used = -1, True
+        try:
+            while not all(end.done() for end in ends):
+                if passed == (passed := client.bytes_received + broker.bytes_received):
+                    was_used = False
+                    self.close()
+                await asyncio.wait(ends, timeout=idle_s if idle_s and was_used else None)
+        finally:
+            self.close()
+        return was_used
+
+    def close(self) -> None:
+        """Close both, after what they have to send. Idempotent."""
+        for end in self._ends:
+            end.close()

@@ -1,0 +1,92 @@
+"""The agent beside a broker: clients of other zones come by their zone's gateways, and are let in to this broker.
+
+Only the client listeners that the settings name are ever dialled, each for the zone that it is for.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from gateway.byte_relay import ByteRelay, RelayEnd
+from gateway.client_protocol import decode_zone, encode_answer
+from gateway.metrics import BROKER_SIDE, GatewayMetrics
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address
+from replication.wire.peer_protocol import PeerRefusedError
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """Of the connections of clients, at either side."""
+
+    max_connections: int
+    max_connections_per_ip: int
+    """Of one client's address. Counted by the gateway alone: the broker's agent sees the gateways' addresses."""
+    idle_s: float
+    """A connection on which nothing has passed for so long is closed; 0: never."""
+    connect_timeout_s: float = HELLO_TIMEOUT_S
+    """For each step of connecting: a TLS handshake, the way to the agent, the way to its broker."""
+
+
+class ClientDoor:
+    """What `LeaderProxy` gives such connections to."""
+
+    def __init__(
+        self, broker_id: int, listeners: Mapping[str, Address], limits: ClientLimits, metrics: GatewayMetrics
+    ) -> None:
+        """`listeners` are the broker's own, by the zones whose clients they are for."""
+        self._broker_id = broker_id
+        self._listeners = listeners
+        self._limits = limits
+        self._metrics = metrics
+        self._held = 0
+
+    async def serve(self, peer: FramedConnection, gateway_id: int) -> None:
+        """As `replication.leader.leader_context.ClientConnections`. Raises PeerRefusedError, OSError."""
+        async with asyncio.timeout(self._limits.connect_timeout_s):
+            payload = await peer.read_frame()
+        if payload is None:
+            return
+        zone = decode_zone(payload)
+        if zone not in self._listeners:
+            self._refuse(peer, "zone_unknown", f"broker {self._broker_id} has no listener for clients of zone {zone}")
+            raise PeerRefusedError(f"broker {gateway_id}'s agent asks for clients of zone {zone}, not one of ours")
+        if self._held >= self._limits.max_connections:
+            self._refuse(peer, "too_many_connections", f"the agent of broker {self._broker_id} serves enough clients")
+            log.warning("too_many_clients", zone=zone, gateway=gateway_id, held=self._held)
+            return
+        self._held += 1
+        try:
+            await self._relay(peer, zone)
+        finally:
+            self._held -= 1
+
+    async def _relay(self, peer: FramedConnection, zone: str) -> None:
+        labels = (BROKER_SIDE, zone, str(self._broker_id))
+        where, count = self._listeners[zone], self._metrics.bytes
+        broker = RelayEnd(count.labels(*labels, "to_client").inc)
+        try:
+            async with asyncio.timeout(self._limits.connect_timeout_s):
+                await asyncio.get_running_loop().create_connection(lambda: broker, where.host, where.port)
+        except OSError as error:
+            reason = str(error) or type(error).__name__
+            self._refuse(peer, "broker_unreachable", f"broker {self._broker_id} does not answer at {where}: {reason}")
+            raise
+        gateway = RelayEnd(count.labels(*labels, "to_broker").inc)
+        try:
+            peer.write_frame(encode_answer())
+            gateway.adopt(peer.detach())
+        except ConnectionError:
+            broker.close()
+            raise
+        with self._metrics.connections.labels(*labels).track_inprogress():
+            if not await ByteRelay(gateway, broker).run(self._limits.idle_s):
+                self._metrics.refused.labels(BROKER_SIDE, "idle").inc()
+
+    def _refuse(self, peer: FramedConnection, reason: str, told: str) -> None:
+        self._metrics.refused.labels(BROKER_SIDE, reason).inc()
+        peer.write_frame(encode_answer(told))

@@ -1,0 +1,45 @@
+"""What the agent of a client's zone and the agent beside a broker say before a client's bytes pass. Sans-IO.
+
+Both have said hello (`replication.wire.peer_protocol`), with CLIENTS. Then, framed as the hellos are:
+
+    zone      UTF-8, the client's                                  gateway to the broker's agent
+    answer    empty reason: connected; else why not, UTF-8         the broker's agent to the gateway
+
+An answer begins with a byte that is 0 or 1, for connected or refused. After one that says connected, bytes pass as they
+are, in both directions, until either end closes. The client's come first, as a Kafka broker says nothing unasked.
+"""
+
+from kafka_log.crc32c import Buffer
+from replication.wire.kafka_frame import MalformedFrameError
+
+MAX_ZONE_BYTES = 255
+MAX_MESSAGE_BYTES = 4096
+_CONNECTED, _REFUSED = b"\x00", b"\x01"
+
+
+def encode_zone(zone: str) -> bytes:
+    """The first message's payload."""
+    return zone.encode()
+
+
+def decode_zone(payload: Buffer) -> str:
+    """Raises MalformedFrameError."""
+    if len(payload) > MAX_ZONE_BYTES:
+        raise MalformedFrameError(0, f"a zone's name of {len(payload)} bytes")
+    try:
+        return bytes(payload).decode()
+    except UnicodeDecodeError as error:
+        raise MalformedFrameError(error.start, "a zone's name that is no UTF-8") from error
+
+
+def encode_answer(refused_because: str = "") -> bytes:
+    """The second message's payload; without a reason the client is connected."""
+    return (_REFUSED if refused_because else _CONNECTED) + refused_because.encode()[: MAX_MESSAGE_BYTES - 1]
+
+
+def decode_answer(payload: Buffer) -> str:
+    """Why the client was refused; empty: it is connected. Raises MalformedFrameError."""
+    kind, reason = bytes(payload[:1]), bytes(payload[1:]).decode("utf-8", "replace")
+    if kind not in (_CONNECTED, _REFUSED) or (kind == _REFUSED) != bool(reason):
+        raise MalformedFrameError(0, "no answer to a client's connection")
+    return reason

@@ -1,0 +1,183 @@
+"""Where a zone's clients connect for brokers of other zones: a port for each of them.
+
+A client's connection becomes one to the agent beside its broker, under the agents' mutual TLS; bytes then pass as they
+are. Whatever fails on the way closes the client's connection, as a broker that is away would: clients then try the next
+address of the name that they were told, and so another gateway of the zone.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from gateway.byte_relay import ByteRelay, RelayEnd
+from gateway.client_door import ClientLimits
+from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_answer, encode_zone
+from gateway.metrics import GATEWAY_SIDE, GatewayMetrics
+from replication.leader.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
+from replication.leader.peer_listener import PeerListener
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos
+from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError
+
+log = structlog.get_logger(__name__)
+
+_STOP_S = 1.0
+"""For how long clients that are connected may still get what was received for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayContext:
+    """What all of its connections share."""
+
+    zone: str
+    hello: Hello
+    """With CLIENTS alone."""
+    peers: Mapping[int, Address]
+    """The agents of the brokers that are reached here, by broker id."""
+    peer_tls: Callable[[], ssl.SSLContext | None]
+    client_tls: Callable[[], ssl.SSLContext | None]
+    """Called once, at the start."""
+    limits: ClientLimits
+    metrics: GatewayMetrics
+
+
+class ZoneGateway:
+    """Listens for clients from `start` until `stop`."""
+
+    def __init__(self, context: GatewayContext) -> None:
+        self._context = context
+        self._tls: ssl.SSLContext | None = None
+        limits = context.limits
+        self._shares = ConnectionShares(limits.max_connections, limits.max_connections_per_ip)
+        self._listeners: dict[int, PeerListener] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._relays: dict[ByteRelay, None] = {}
+        self.unreached: dict[int, str] = {}
+        """Brokers that the last client did not get through to, and why."""
+
+    async def start(self, listeners: Mapping[int, Listener]) -> None:
+        """Listen at `listeners[broker id]` for clients of that broker. Raises OSError naming the address or file."""
+        self._tls = self._context.client_tls()
+        for broker_id, where in listeners.items():
+            listener = PeerListener(partial(self._accepted, broker_id), partial(self._refuse, "accept_failed"))
+            self._listeners[broker_id] = listener
+            await listener.start(where)
+
+    @property
+    def addresses(self) -> dict[int, Address]:
+        """Where it listens, by the brokers that are reached there."""
+        return {one: Address(*found.sockets[0].getsockname()[:2]) for one, found in self._listeners.items()}
+
+    def _refuse(self, reason: str) -> None:
+        self._context.metrics.refused.labels(GATEWAY_SIDE, reason).inc()
+
+    def _accepted(self, broker_id: int, accepted: socket.socket, address: str) -> None:
+        try:
+            share = self._shares.enter(address)
+        except TooManyConnectionsError as error:
+            self._refuse("too_many_connections")
+            log.warning("too_many_clients", client=error.holder, held=error.held)
+            accepted.close()
+            return
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        task = asyncio.get_running_loop().create_task(self._serve(broker_id, accepted, share))
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _serve(self, broker_id: int, accepted: socket.socket, share: ConnectionShare) -> None:
+        labels = (GATEWAY_SIDE, self._context.zone, str(broker_id))
+        count = self._context.metrics.bytes
+        client = RelayEnd(count.labels(*labels, "to_broker").inc)
+        try:
+            await self._shake_hands(accepted, client)
+            agent = RelayEnd(count.labels(*labels, "to_client").inc)
+            agent.adopt((await self._reach(broker_id)).detach())
+            self._reached(broker_id)
+            with self._context.metrics.connections.labels(*labels).track_inprogress():
+                await self._relay(ByteRelay(client, agent))
+        except _ClientRefusedError as error:
+            self._refuse("client_tls")
+            log.warning("client_refused", broker=broker_id, error=str(error))
+        except (PeerRefusedError, MalformedFrameError) as error:
+            self._not_reached(broker_id, "peer_refused", str(error))
+        except (OSError, ssl.SSLError) as error:
+            self._not_reached(broker_id, "peer_unreachable", str(error) or type(error).__name__)
+        except Exception:  # one connection's defect ends no other
+            self._refuse("defect")
+            log.exception("gateway_defect", broker=broker_id)
+        finally:
+            client.close()
+            self._shares.leave(share)
+
+    async def _shake_hands(self, accepted: socket.socket, client: RelayEnd) -> None:
+        try:
+            async with asyncio.timeout(self._context.limits.connect_timeout_s):
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: client, accepted, ssl=self._tls)
+        except (OSError, ssl.SSLError) as error:
+            accepted.close()
+            raise _ClientRefusedError(str(error) or type(error).__name__) from error
+
+    async def _reach(self, broker_id: int) -> FramedConnection:
+        """A connection to the broker's agent, which has reached the broker.
+
+        Raises PeerRefusedError, MalformedFrameError, OSError, ssl.SSLError.
+        """
+        context, peer = self._context, FramedConnection(MAX_MESSAGE_BYTES)
+        timeout_s = context.limits.connect_timeout_s
+        try:
+            await connect_framed(context.peers[broker_id], peer, context.peer_tls(), timeout_s)
+            capabilities = await exchange_hellos(peer, context.hello, broker_id)
+            if PeerCapabilities.CLIENTS not in capabilities:
+                raise PeerRefusedError("its agent serves no clients: it is older, or its remote.wal.gateway.enable off")
+            peer.write_frame(encode_zone(context.zone))
+            async with asyncio.timeout(2 * timeout_s):  # it takes up to once to find that its broker is away
+                answer = await peer.read_frame()
+            if answer is None:
+                raise ConnectionResetError("its agent closed the connection instead of an answer")
+            if refused_because := decode_answer(answer):
+                raise PeerRefusedError(refused_because)
+        except BaseException:
+            peer.abort()
+            raise
+        return peer
+
+    async def _relay(self, relay: ByteRelay) -> None:
+        self._relays[relay] = None
+        try:
+            if not await relay.run(self._context.limits.idle_s):
+                self._refuse("idle")
+        finally:
+            del self._relays[relay]
+
+    def _reached(self, broker_id: int) -> None:
+        if self.unreached.pop(broker_id, None) is not None:
+            log.info("gateway_reaches_broker", broker=broker_id)
+
+    def _not_reached(self, broker_id: int, reason: str, told: str) -> None:
+        """Counted for each client, and told when it is news: clients try again many times a second."""
+        self._refuse(reason)
+        if self.unreached.get(broker_id) != told:
+            self.unreached[broker_id] = told
+            log.warning("gateway_does_not_reach_broker", broker=broker_id, reason=reason, error=told)
+
+    async def stop(self) -> None:
+        """Take no more clients, and close the connections of all, so that they go to another gateway of the zone."""
+        for listener in self._listeners.values():
+            await listener.close()
+        for relay in list(self._relays):
+            relay.close()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=_STOP_S)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class _ClientRefusedError(Exception):
+    """The client's handshake failed."""

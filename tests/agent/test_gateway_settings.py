@@ -1,0 +1,94 @@
+"""The zone gateway in server.properties: what would open it to others, or lead nowhere, is refused."""
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agent.configuration import Configuration
+from agent.gateway import build_gateway
+from agent.setting_types import AgentSettingsError
+from agent.settings import AgentSettings
+from agent.settings_file import agent_settings
+from gateway.plan import BrokerSite, plan
+from kafka_log.server_properties import BrokerProperties, parse_broker_properties
+from replication.wire.peer_protocol import Hello
+
+FILE = Path("/etc/kafka/server.properties")
+KEY = "remote.wal.gateway"
+PLANNED = plan(
+    [BrokerSite(1, "az1", "kafka-1"), BrokerSite(2, "az2", "kafka-2"), BrokerSite(3, "az3", "kafka-3")],
+    {"az1": "gw-1", "az2": "gw-2", "az3": "gw-3"},
+)[1]
+
+
+def parsed(**keys: str) -> tuple[BrokerProperties, AgentSettings]:
+    """The planned lines of broker 1, but for these keys: without the gateway's prefix, or whole with a dot in them."""
+    raw = {
+        **PLANNED,
+        "node.id": "1",
+        "log.dirs": "/data/kafka",
+        "listeners": f"{PLANNED['listeners']},WAL://127.0.0.1:19901,CONTROLLER://:9093",
+        "advertised.listeners": f"{PLANNED['advertised.listeners']},WAL://127.0.0.1:19901",
+        "listener.security.protocol.map": PLANNED["listener.security.protocol.map"]
+        + ",WAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "WAL",
+        "remote.wal.agent.peers": "1@10.0.0.1:19090,2@10.0.0.2:19090,3@10.0.0.3:19090",
+        "remote.wal.agent.plaintext.enable": "true",
+    }
+    raw |= {key if "." in key else f"{KEY}.{key.replace('_', '.')}": value for key, value in keys.items()}
+    broker = parse_broker_properties(raw, FILE)
+    return broker, agent_settings(broker, FILE)
+
+
+def test_what_is_planned_is_taken() -> None:
+    _broker, settings = parsed()
+    assert settings.gateway.enable
+    assert list(settings.gateway.brokers) == [2, 3]
+    assert settings.gateway.zone_listeners == {"az2": "CLIENT_AZ2", "az3": "CLIENT_AZ3"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"broker.rack": ""}, "broker.rack"),
+        ({"brokers": "2,4"}, "brokers: broker 4 is not another"),
+        ({"brokers": "1,2"}, "brokers: broker 1 is not another"),
+        ({"brokers": "two"}, "'two' is no broker id"),
+        ({"brokers": "2,2"}, "named twice"),
+        ({"port_base": "65533"}, "port.base: the port of the highest"),
+        ({"zone_listeners": "az2=NOWHERE"}, "az2=NOWHERE is none"),
+        ({"zone_listeners": "az2=WAL"}, "az2=WAL is none"),
+        ({"zone_listeners": "az2=CONTROLLER"}, "az2=CONTROLLER is none"),
+        ({"zone_listeners": "az2"}, "'az2' is not <zone>=<listener>"),
+        ({"zone_listeners": "az2=CLIENT_AZ2,az2=CLIENT_AZ3"}, "zone az2 is named twice"),
+        ({"ssl_key_file": "/tls/key"}, "belong together"),
+        ({"ssl_ca_file": "/tls/ca"}, "belong together"),
+        ({"plaintext_accepted": "false"}, "listen.host: 0.0.0.0 is open to other hosts unencrypted"),
+    ],
+)
+def test_what_leads_nowhere_or_opens_too_much_is_refused(keys: dict[str, str], told: str) -> None:
+    with pytest.raises(AgentSettingsError) as caught:
+        parsed(**keys)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"enable": "false", "brokers": "9"},
+        {"plaintext_accepted": "false", "ssl_certificate_file": "/tls/pem", "ssl_key_file": "/tls/key"},
+        {"plaintext_accepted": "false", "listen_host": "127.0.0.1"},
+    ],
+    ids=["off", "TLS", "loopback"],
+)
+def test_what_harms_nobody_is_taken(keys: dict[str, str]) -> None:
+    parsed(**keys)
+
+
+async def test_clients_are_told_of_in_readyz_while_a_broker_is_not_reached() -> None:
+    built = build_gateway(Configuration.load(*parsed()), Hello("cluster", 1, 1), CollectorRegistry())
+    assert built.degraded == []
+    built.clients.unreached[2] = "refused"
+    assert built.degraded == ["clients here do not reach broker 2: refused"]

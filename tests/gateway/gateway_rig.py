@@ -1,0 +1,154 @@
+"""A gateway and the agent beside a broker over real sockets, with a listener of that broker which a test scripts.
+
+client -> ZoneGateway (broker 2's agent, zone az2) -> LeaderProxy, ClientDoor (broker 1's agent) -> broker 1's listener
+"""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from prometheus_client import CollectorRegistry
+
+from gateway.client_door import ClientDoor, ClientLimits
+from gateway.metrics import GatewayMetrics
+from gateway.zone_gateway import GatewayContext, ZoneGateway
+from replication.leader.leader_context import LeaderContext, LeaderLimits
+from replication.leader.leader_proxy import LeaderProxy
+from replication.wire.metrics import ReplicationMetrics
+from replication.wire.peer_connection import Address
+from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
+from rlm.write_path.metrics import StageTimes
+from tests.replication.fake_led import FakeLed
+
+PATIENCE_S = 10
+LOOPBACK = Address("127.0.0.1", 0)
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+ServeClient = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A broker that says what it hears, until it has heard all."""
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+
+
+@dataclass
+class GatewayRig:
+    """Set what is to differ, then enter."""
+
+    serve: ServeClient = echo
+    """What the broker's listener for zone az2 does with a connection."""
+    granted: PeerCapabilities = CAPABILITIES | PeerCapabilities.CLIENTS
+    """What broker 1's agent says in its hello."""
+    has_door: bool = True
+    zones: tuple[str, ...] = ("az2",)
+    """Those that broker 1 has listeners for."""
+    limits: ClientLimits = field(default_factory=lambda: ClientLimits(100, 100, 0.0))
+    peer_tls: Callable[[], ssl.SSLContext] | None = None
+    door_tls: Callable[[], ssl.SSLContext] | None = None
+    client_tls: Callable[[], ssl.SSLContext] | None = None
+    accepted: int = 0
+    """By the broker's listener."""
+
+    def __post_init__(self) -> None:
+        self.gateway_registry, self.broker_registry = CollectorRegistry(), CollectorRegistry()
+        self._clients: list[asyncio.StreamWriter] = []
+
+    async def start(self) -> None:
+        self._broker = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.listener = Address(*self._broker.sockets[0].getsockname()[:2])
+        hello = Hello("cluster", 1, 11, self.granted)
+        door = ClientDoor(
+            1, dict.fromkeys(self.zones, self.listener), self.limits, GatewayMetrics(self.broker_registry)
+        )
+        context = LeaderContext(
+            hello,
+            LeaderLimits(0.5, 1, 0, 0),
+            self.listener,
+            FakeLed(),
+            StageTimes(CollectorRegistry()),
+            ReplicationMetrics(self.broker_registry),
+            clock=asyncio.get_running_loop().time,
+            clients=door if self.has_door else None,
+        )
+        self.agent = LeaderProxy(context)
+        await self.agent.start(LOOPBACK, self.door_tls() if self.door_tls else None)
+        self.gateway = ZoneGateway(
+            GatewayContext(
+                "az2",
+                Hello("cluster", 2, 22, PeerCapabilities.CLIENTS),
+                {1: self.agent.addresses[0]},
+                self.peer_tls or (lambda: None),
+                self.client_tls or (lambda: None),
+                replace(self.limits, connect_timeout_s=2.0),
+                GatewayMetrics(self.gateway_registry),
+            )
+        )
+        await self.gateway.start({1: LOOPBACK})
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+            await self.serve(reader, writer)
+
+    async def connect(self, tls: ssl.SSLContext | None = None, name: str | None = None) -> Stream:
+        """As a client of the zone."""
+        where = self.gateway.addresses[1]
+        stream = await asyncio.open_connection(where.host, where.port, ssl=tls, server_hostname=name)
+        self._clients.append(stream[1])
+        return stream
+
+    async def close_broker(self) -> None:
+        self._broker.close()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():  # noqa: ASYNC110 - what it looks at is behind sockets
+                await asyncio.sleep(0.001)
+
+    def gateway_bytes(self, direction: str) -> float:
+        labels = {"side": "gateway", "zone": "az2", "broker": "1", "direction": direction}
+        return self.gateway_registry.get_sample_value("remote_wal_gateway_bytes_total", labels) or 0.0
+
+    def broker_bytes(self, direction: str) -> float:
+        labels = {"side": "broker", "zone": "az2", "broker": "1", "direction": direction}
+        return self.broker_registry.get_sample_value("remote_wal_gateway_bytes_total", labels) or 0.0
+
+    def refused(self, reason: str, side: str = "gateway") -> float:
+        registry = self.gateway_registry if side == "gateway" else self.broker_registry
+        return registry.get_sample_value("remote_wal_gateway_refused_total", {"side": side, "reason": reason}) or 0.0
+
+    def connections(self, side: str) -> float:
+        registry = self.gateway_registry if side == "gateway" else self.broker_registry
+        labels = {"side": side, "zone": "az2", "broker": "1"}
+        return registry.get_sample_value("remote_wal_gateway_connections", labels) or 0.0
+
+    async def stop(self) -> None:
+        for client in self._clients:
+            client.close()
+        await self.gateway.stop()
+        await self.agent.stop()
+        self._broker.close()
+
+
+@asynccontextmanager
+async def started(rig: GatewayRig) -> AsyncIterator[GatewayRig]:
+    await rig.start()
+    try:
+        yield rig
+    finally:
+        await rig.stop()
+
+
+async def read_all(reader: asyncio.StreamReader) -> bytes:
+    """All until the end, or until the connection breaks."""
+    async with asyncio.timeout(PATIENCE_S):
+        read = b""
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                read += data
+        return read

@@ -1,0 +1,247 @@
+"""Clients of a zone reach brokers of other zones byte for byte, and nothing else."""
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.client_door import ClientLimits
+from gateway.client_protocol import decode_answer, decode_zone, encode_answer
+from local_cluster.authority import Authority
+from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.peer_connection import newest_at_each_handshake
+from replication.wire.peer_protocol import CAPABILITIES, PeerCapabilities
+from tests.gateway.gateway_rig import PATIENCE_S, GatewayRig, read_all, started
+from tests.replication.test_peer_tls import on_both_event_loops
+
+MEGABYTES = bytes(range(256)) * 4096 * 8
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def between_agents(authority: Authority) -> dict[str, Any]:
+    return {
+        "peer_tls": authority.tls_for("broker-2").client_context,
+        "door_tls": authority.tls_for("broker-1").server_context,
+    }
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "mutual TLS between agents"])
+@on_both_event_loops
+async def test_bytes_pass_as_they_are_in_both_directions(authority: Authority, is_encrypted: bool) -> None:
+    async with started(GatewayRig(**between_agents(authority) if is_encrypted else {})) as rig:
+        reader, writer = await rig.connect()
+        writer.write(MEGABYTES)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.readexactly(len(MEGABYTES)) == MEGABYTES
+        assert rig.gateway_bytes("to_broker") == rig.broker_bytes("to_broker") == len(MEGABYTES)
+        assert rig.gateway_bytes("to_client") == rig.broker_bytes("to_client") == len(MEGABYTES)
+        assert rig.connections("gateway") == rig.connections("broker") == 1
+        writer.close()
+        await rig.until(lambda: rig.connections("gateway") == rig.connections("broker") == 0)
+
+
+@on_both_event_loops
+async def test_a_slow_client_slows_the_broker_down_and_fills_no_memory() -> None:
+    sent = 0
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readexactly(1)
+        while True:
+            writer.write(bytes(1 << 16))
+            await writer.drain()
+            sent += 1 << 16
+
+    async with started(GatewayRig(serve=pour)) as rig:
+        reader, writer = await rig.connect()
+        writer.write(b"?")
+        await rig.until(lambda: sent > 0)
+        # Sockets' buffers fill up; then nothing more is taken from the broker.
+        before = -1
+        async with asyncio.timeout(PATIENCE_S):
+            while before != sent:
+                before = sent
+                await asyncio.sleep(0.2)
+        held = rig.broker_bytes("to_client") - rig.gateway_bytes("to_client")
+        assert held < 32 << 20
+        async with asyncio.timeout(PATIENCE_S):
+            await reader.readexactly(sent + (1 << 20))
+        await rig.until(lambda: sent > before)
+
+
+@on_both_event_loops
+async def test_the_end_of_one_direction_leaves_the_other_open_where_all_is_plain_tcp() -> None:
+    async def answer_at_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await reader.read()
+        writer.write(asked[::-1])
+        await writer.drain()
+
+    async with started(GatewayRig(serve=answer_at_the_end)) as rig:
+        reader, writer = await rig.connect()
+        writer.write(b"question")
+        writer.write_eof()
+        assert await read_all(reader) == b"noitseuq"
+        await rig.until(lambda: rig.connections("gateway") == rig.connections("broker") == 0)
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "mutual TLS between agents"])
+@on_both_event_loops
+async def test_what_a_broker_sent_before_it_closed_still_reaches_the_client(
+    authority: Authority, is_encrypted: bool
+) -> None:
+    async def say_all_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1)
+        writer.write(MEGABYTES)
+        await writer.drain()
+
+    rig = GatewayRig(say_all_and_close, **between_agents(authority) if is_encrypted else {})
+    async with started(rig):
+        reader, writer = await rig.connect()
+        writer.write(b"?")
+        assert await read_all(reader) == MEGABYTES
+
+
+@on_both_event_loops
+async def test_a_client_that_goes_takes_its_connection_to_the_broker_with_it() -> None:
+    ended = asyncio.Event()
+
+    async def wait_for_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read()
+        finally:
+            ended.set()
+
+    async with started(GatewayRig(serve=wait_for_the_end)) as rig:
+        _reader, writer = await rig.connect()
+        await rig.until(lambda: rig.accepted == 1)
+        writer.transport.abort()
+        async with asyncio.timeout(PATIENCE_S):
+            await ended.wait()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"granted": CAPABILITIES, "has_door": False}, "serves no clients"),
+        ({"granted": PeerCapabilities.NONE, "has_door": False}, "serves no clients"),
+        ({"zones": ("az3",)}, "no listener for clients of zone az2"),
+    ],
+    ids=["gateway off", "older agent", "zone without a listener"],
+)
+async def test_an_agent_that_does_not_let_clients_in_closes_them_and_says_why(
+    changes: dict[str, Any], told: str
+) -> None:
+    async with started(GatewayRig(**changes)) as rig:
+        reader, _writer = await rig.connect()
+        assert await read_all(reader) == b""
+        assert told in rig.gateway.unreached[1]
+        assert rig.refused("peer_refused") == 1
+        assert rig.accepted == 0, "the broker was not dialled"
+
+
+async def test_a_broker_or_an_agent_that_is_away_closes_clients_and_is_told_of() -> None:
+    async with started(GatewayRig()) as rig:
+        await rig.close_broker()
+        reader, _writer = await rig.connect()
+        assert await read_all(reader) == b""
+        assert "broker 1 does not answer" in rig.gateway.unreached[1]
+        assert rig.refused("broker_unreachable", "broker") == 1
+        await rig.agent.stop()
+        reader, _writer = await rig.connect()
+        assert await read_all(reader) == b""
+        assert rig.refused("peer_unreachable") == 1
+
+
+async def test_a_broker_that_is_reached_again_is_not_told_of_any_more() -> None:
+    async with started(GatewayRig(limits=ClientLimits(2, 2, 0.0))) as rig:
+        rig.gateway.unreached[1] = "it was away"
+        reader, writer = await rig.connect()
+        writer.write(b"x")
+        assert await reader.readexactly(1) == b"x"
+        assert rig.gateway.unreached == {}
+
+
+async def test_more_connections_than_the_limit_are_closed_at_once() -> None:
+    async with started(GatewayRig(limits=ClientLimits(2, 2, 0.0))) as rig:
+        streams = [await rig.connect() for _ in range(2)]
+        await rig.until(lambda: rig.connections("gateway") == 2)
+        reader, _writer = await rig.connect()
+        assert await read_all(reader) == b""
+        assert rig.refused("too_many_connections") == 1
+        streams[0][1].close()
+        await rig.until(lambda: rig.connections("gateway") == 1)
+        reader, writer = await rig.connect()
+        writer.write(b"x")
+        assert await reader.readexactly(1) == b"x"
+
+
+@on_both_event_loops
+async def test_a_connection_on_which_nothing_passes_is_closed() -> None:
+    async with started(GatewayRig(limits=ClientLimits(10, 10, 0.2))) as rig:
+        reader, _writer = await rig.connect()
+        assert await read_all(reader) == b""
+        await rig.until(lambda: rig.refused("idle") + rig.refused("idle", "broker") >= 1)
+
+
+@on_both_event_loops
+async def test_tls_of_clients_ends_at_the_gateway(authority: Authority) -> None:
+    heard = b""
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal heard
+        heard = await reader.readexactly(5)
+        writer.write(b"world")
+        await writer.drain()
+
+    files = authority.tls_for("gateway.az2")
+
+    def load() -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(files.certificate_file, files.key_file)
+        return context
+
+    rig = GatewayRig(hear, client_tls=lambda: newest_at_each_handshake(load, files.certificate_file))
+    async with started(rig):
+        trusting = ssl.create_default_context(cafile=str(authority.file))
+        reader, writer = await rig.connect(trusting, "gateway.az2")
+        writer.write(b"hello")
+        assert await read_all(reader) == b"world"
+        assert heard == b"hello"
+        # Who speaks no TLS gets no further than the gateway.
+        reader, writer = await rig.connect()
+        writer.write(b"hello, in plain bytes, for as long as a handshake may be")
+        assert b"world" not in await read_all(reader)
+        await rig.until(lambda: rig.refused("client_tls") == 1)
+        assert rig.accepted == 1
+
+
+@on_both_event_loops
+async def test_a_gateway_that_stops_gives_clients_what_was_received_and_closes_them() -> None:
+    async with started(GatewayRig()) as rig:
+        reader, writer = await rig.connect()
+        writer.write(MEGABYTES[: 1 << 16])
+        async with asyncio.timeout(PATIENCE_S):
+            await reader.readexactly(1 << 16)
+        where = rig.gateway.addresses[1]
+        await rig.gateway.stop()
+        assert await read_all(reader) == b""
+        with pytest.raises(ConnectionError):
+            await asyncio.open_connection(where.host, where.port)
+
+
+def test_a_message_that_is_none_is_refused() -> None:
+    with pytest.raises(MalformedFrameError):
+        decode_zone(b"\xff\xfe")
+    with pytest.raises(MalformedFrameError):
+        decode_zone(bytes(300))
+    for answer in (b"", b"\x02", b"\x00told", b"\x01"):
+        with pytest.raises(MalformedFrameError):
+            decode_answer(answer)
+    assert decode_answer(encode_answer("why")) == "why"
+    assert decode_answer(encode_answer()) == ""
