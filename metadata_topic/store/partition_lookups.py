@@ -9,6 +9,7 @@ are nearer, and for these where there is none (`rlm.archive.stored_runs`).
 """
 
 import threading
+from collections.abc import Iterable, Iterator
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap
@@ -112,24 +113,25 @@ class PartitionLookups:
 
         After a failover the new leader publishes these as dead. Runs known as dead from there on are left
         out, if this very topic tells so; so are runs of epochs newer than the chain, as then it is the chain that is
-        stale.
+        stale. Runs of segments whose deletion has begun are told as well: it is held back while they seem to be wanted.
         """
         with self._lock:
-            found = []
-            for epoch in self._state.index.epochs(topic_id_partition):
-                end = leader_epochs.end_of(epoch)
-                if end is None:
-                    continue
-                key = (topic_id_partition, epoch)
-                runs = sorted(
-                    self._state.index.reaching(*key, end),
-                    key=lambda run: (-run.first_offset, run.last_offset, run.segment.segment_id),
-                )
-                for run in runs:
-                    dead_from = max(end, run.first_offset)
-                    if dead_from < min(run.last_offset + 1, self._told_end_of_life(run, key)):
-                        found.append((_view(run, key), dead_from))
+            found: list[tuple[RemoteWalLogSegmentMetadata, int]] = []
+            for index in (self._state.index, self._state.going):
+                for epoch in index.epochs(topic_id_partition):
+                    end = leader_epochs.end_of(epoch)
+                    if end is not None:
+                        runs = index.reaching(topic_id_partition, epoch, end)
+                        found += self._outside(runs, (topic_id_partition, epoch), end)
             return found
+
+    def _outside(
+        self, runs: Iterable[Run], key: PartitionAndEpoch, end: int
+    ) -> Iterator[tuple[RemoteWalLogSegmentMetadata, int]]:
+        for run in sorted(runs, key=lambda run: (-run.first_offset, run.last_offset, run.segment.segment_id)):
+            dead_from = max(end, run.first_offset)
+            if dead_from < min(run.last_offset + 1, self._told_end_of_life(run, key)):
+                yield _view(run, key), dead_from
 
     def first_dead_offset(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain) -> int | None:
         """The first offset of this log that is declared dead in a segment, in the very epoch that wrote it; None when

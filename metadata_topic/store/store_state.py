@@ -36,6 +36,9 @@ class StoreState:
     def __init__(self) -> None:
         self.table = SegmentTable()
         self.index = RunIndex()
+        """Of finished segments."""
+        self.going = RunIndex()
+        """Of segments whose deletion has begun, and may be held back."""
         self.registrations = Registrations()
         self.dead_tails = DeadTails()
         self.segments_in: Counter[RemoteLogSegmentState] = Counter()
@@ -135,7 +138,8 @@ class StoreState:
         """By slot of the index, the offset from which on a segment's records of that partition and epoch are dead."""
         found = {}
         for segment_id, first_offset in self.dead_tails.of_partition((topic_id_partition, leader_epoch)):
-            if (segment := self.table.find(segment_id)) is not None:
+            segment = self.table.find(segment_id)
+            if segment is not None and segment.state is FINISHED:
                 found[segment.slot] = first_offset
         return found
 
@@ -229,11 +233,13 @@ class StoreState:
             self.released.add(segment.entry_block)
 
     def _enter(self, segment: Segment) -> None:
-        """Count the segment in its state, and index it when it is finished."""
+        """Count the segment in its state, and index it when it is finished, or going."""
         self.segments_in[segment.state] += 1
         self.bytes_in[segment.state] += max(segment.size_bytes, 0)
         if segment.state is FINISHED:
             self.index.add(segment)
+        elif segment.state is DELETING:
+            self.going.add(segment)
 
     def _leave(self, segment: Segment) -> None:
         """The inverse of `_enter`."""
@@ -241,6 +247,8 @@ class StoreState:
         self.bytes_in[segment.state] -= max(segment.size_bytes, 0)
         if segment.state is FINISHED:
             self.index.remove(segment)
+        elif segment.state is DELETING:
+            self.going.remove(segment)
 
 
 def _longer(raw: bytes) -> tuple[int, bytes]:

@@ -67,6 +67,21 @@ def test_the_kips_example_b1_dies_with_10_uploaded_and_b2_whose_log_ends_at_5_be
     assert [entry.topic_id_partition for entry in living_entries(store, lost)] == [OTHER]
 
 
+def test_of_a_segment_whose_deletion_is_held_back_it_is_declared_dead_as_well() -> None:
+    store = RemoteWalMetadataStore()
+    lost = uploaded(store, B1, 0, (PARTITION, 0, 4, 10))
+    deleting = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+    store.apply(RemoteWalCombinedLogSegmentMetadata(lost, (), deleting, 2, 1000))
+    other = uploaded(store, B1, 1, (PARTITION, 0, 0, 8))
+    b2, log_of_b2 = FailoverPlanner(B2, store), LeaderEpochs([(0, 0), (1, 6)])
+    updates = b2.plan(PARTITION, log_of_b2, 0)
+    assert dead(updates) == [(other, 6, 8), (lost, 6, 10)]
+    store.apply(updates[1])
+    assert store.dead_tails(lost) == {(PARTITION, 0): 6}
+    assert dead(FailoverPlanner(B2, store).plan(PARTITION, log_of_b2, 0)) == [(other, 6, 8)]
+    assert store.stored_ranges(PARTITION, LeaderEpochs([(0, 0)])) == [(0, 9)], "nothing is known of the other one"
+
+
 def test_b3_which_had_7_offsets_and_is_elected_keeps_what_it_has() -> None:
     store = RemoteWalMetadataStore()
     whole = uploaded(store, B1, 0, (PARTITION, 0, 0, 10))
