@@ -198,14 +198,21 @@ class LifeOfObjects:
         except (RemoteStorageError, PublicationBacklogFullError, MetadataBehindError):
             return
 
-    async def confirm_orphans(self) -> None:
-        """Somebody says that what waits for it may go: objects of incarnations that nobody ever heard of."""
+    async def confirm_orphans(self) -> bool:
+        """Somebody says that what waits for it may go: objects of incarnations that nobody ever heard of.
+
+        False: not all of it could be told, and it is to be said once more.
+        """
         comparisons = await self._in_thread(self.orphans.compare, self.brokers_to_care_for())
         for comparison in comparisons.values():
             for found in comparison.waiting:
                 assert not found.writer_is_known, f"{found} is not healed, {comparison.doubt}"
                 self._world.hit("orphan confirmed")
-            await self._in_thread(self.orphans.heal, comparison, self._agent.publication, comparison.amount)
+            try:
+                await self._in_thread(self.orphans.heal, comparison, self._agent.publication, comparison.amount)
+            except PublicationBacklogFullError:
+                return False
+        return True
 
     # The machine.
 

@@ -165,10 +165,8 @@ class Simulation(World):
         until_s = self.loop.time() + GONE_WITHIN_S + GONE_PER_OBJECT_S * len(self.storage.objects)
         confirmed_s = self.loop.time() + CONFIRMED_AFTER_S
         while self.storage.objects:
-            if self.loop.time() > confirmed_s:
+            if self.loop.time() > confirmed_s and all([await one.confirm_orphans() for one in self.lives.values()]):
                 confirmed_s = until_s
-                for life in self.lives.values():
-                    await life.confirm_orphans()
             assert self.loop.time() < until_s, f"objects are left that are to go: {self._told_of_objects()}"
             await asyncio.sleep(2.5)
             self.look()
