@@ -50,7 +50,7 @@ class ReleasedOffsets:
             self._up_to[key] = max(offset, self._up_to.pop(key, 0))
 
     def add(self, entry_block: bytes) -> None:
-        """A finished object with these entries, none of them dead, is not wanted any more."""
+        """A finished object with these entries, nothing of them dead, is not wanted any more."""
         if not entry_block:
             return
         self._waiting.append(entry_block)

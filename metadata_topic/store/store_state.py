@@ -27,6 +27,7 @@ from metadata_topic.store.retained_records import RetainedRecord, RetainedRecord
 from metadata_topic.store.run_index import RunIndex
 from metadata_topic.store.segment_table import Segment, SegmentTable, Writer
 from metadata_topic.store.store_image import DeadTail, StoreImage, WriterImage
+from plugin import entry_columns
 from plugin.segment_metadata import RemoteLogSegmentState
 
 
@@ -228,9 +229,16 @@ class StoreState:
         )
 
     def _release(self, segment: Segment) -> None:
-        """Remember how far the records went that nobody wants any more; not those of an object with dead ones."""
-        if segment.segment_id not in self.dead_tails:
+        """Remember how far the records went that nobody wants any more; of dead ones that says nothing."""
+        dead = self.dead_tails.of(segment.segment_id)
+        if not dead:
             self.released.add(segment.entry_block)
+            return
+        for entry in entry_columns.decode(segment.entry_block):
+            key = (entry.topic_id_partition, entry.leader_epoch)
+            end = min(entry.last_offset + 1, dead.get(key, entry.last_offset + 1))
+            if end > entry.first_offset:
+                self.released.know([ReleasedUpTo(*key, end)])
 
     def _enter(self, segment: Segment) -> None:
         """Count the segment in its state, and index it when it is finished, or going."""

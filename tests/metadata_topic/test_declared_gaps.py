@@ -13,7 +13,16 @@ from metadata_topic.records.states import DELETED, DELETING
 from metadata_topic.store.released_offsets import ReleasedOffsets, ReleasedUpTo
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
-from tests.metadata_topic.metadata_strategies import FINISHED, ORDERS, PAYMENTS, entry, partitions, segment, segment_id
+from tests.metadata_topic.metadata_strategies import (
+    FINISHED,
+    ORDERS,
+    PAYMENTS,
+    dead,
+    entry,
+    partitions,
+    segment,
+    segment_id,
+)
 
 
 @st.composite
@@ -126,6 +135,15 @@ def test_the_store_remembers_up_to_where_an_object_was_released(
     assert store.released_up_to(ORDERS, chain) == 15, "what the log lost to a newer epoch was not released from it"
     assert store.state_of(segment_id(2)) is None
     assert FINISHED not in states
+
+
+def test_of_an_object_with_dead_records_those_that_lived_count_as_released() -> None:
+    """Else a log whose younger objects hold what lies before them is recovered up to there, and no further."""
+    store = RemoteWalMetadataStore()
+    store.apply(segment(0, entry(5, 9), entry(0, 3, epoch=2), entry(0, 4, partition=PAYMENTS)))
+    store.apply(dead(0, entry(6, 9), entry(0, 3, epoch=2)))
+    store.apply(RemoteWalCombinedLogSegmentMetadata(segment_id(0), (), DELETING, 1))
+    assert sorted(store.image().released) == [(ORDERS, 0, 6), (PAYMENTS, 0, 5)]
 
 
 def test_a_snapshot_holds_no_gap_that_the_topic_has_not_told_of() -> None:

@@ -99,10 +99,11 @@ class ObjectInvariants:
     def _released(self, segment_id: CombinedSegmentId) -> None:
         """Nobody looks for it any more."""
         self.lets_go(self._invariants.batches_in[segment_id])
-        if segment_id not in self._dead:
-            for entry in self._storage.entries[segment_id]:
+        for entry in self._storage.entries[segment_id]:
+            living_end = min(entry.last_offset + 1, self.dead_from(segment_id, entry))
+            if living_end > entry.first_offset:
                 released = self._invariants.log(entry.topic_id_partition).released
-                released[entry.leader_epoch] = max(released.get(entry.leader_epoch, 0), entry.last_offset + 1)
+                released[entry.leader_epoch] = max(released.get(entry.leader_epoch, 0), living_end)
 
     def holds(self, batches: Sequence[tuple[TopicIdPartition, BatchKey]]) -> None:
         """One more object does."""
