@@ -29,13 +29,17 @@ class BlobStorage(Protocol):
     those of the segments' requests.
     """
 
-    def put_blob(self, name: str, content: bytes) -> None:
-        """Write a blob; durable and readable on return. Never overwrites: writing the same bytes again
-        succeeds, other bytes under the same name raise RemoteSegmentConflictError.
+    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+        """Write a blob, the chunks one after the other; durable and readable on return. Its custom metadata.
+
+        Never overwrites: writing the same bytes again succeeds, other bytes under the same name raise
+        RemoteSegmentConflictError.
         """
 
-    def get_blob(self, blob: StoredBlob) -> bytes:
-        """All of a blob that was listed. Raises RemoteResourceNotFoundError when it is gone."""
+    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        """The bytes [start, end) of a blob, to its end by default. Raises RemoteResourceNotFoundError when it is gone,
+        RemoteSegmentCorruptError when it is shorter than asked.
+        """
 
     def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
         """The blobs whose names begin with `directory` and "/", in any order.
@@ -44,7 +48,7 @@ class BlobStorage(Protocol):
         """
 
     def delete_blob(self, blob: StoredBlob) -> None:
-        """Remove a blob. Idempotent."""
+        """Remove a blob. Idempotent. One whose custom metadata is not known is removed wherever it may be."""
 
 
 def blobs_of(storage: object, operation: str, key: str) -> BlobStorage:

@@ -98,15 +98,15 @@ class GuardedStorageManager(RemoteWalStorageManager):
             listed = manager.list_log_segments(broker_id)
         return _each("list", "", listed)
 
-    def put_blob(self, name: str, content: bytes) -> None:
+    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
         """As the real one."""
         with self._blobs("put", name) as blobs:
-            blobs.put_blob(name, content)
+            return blobs.put_blob(name, *chunks)
 
-    def get_blob(self, blob: StoredBlob) -> bytes:
+    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
         """As the real one."""
         with self._blobs("get", blob.name) as blobs:
-            return blobs.get_blob(blob)
+            return blobs.get_blob(blob, start, end)
 
     def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
         """As the real one."""

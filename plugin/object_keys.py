@@ -7,6 +7,8 @@ The writer id is `{broker id}-{incarnation:012x}-{sequence:012x}`. A topic id is
 so that no two keys differ in upper and lower case alone. Offsets have 20 digits, as in the names of Kafka's segment
 files, so that a sorted listing is in the order of the log.
 `{prefix}{cluster id}/metadata-snapshots/{broker id}/…`: blobs, see `metadata_topic.store.snapshot_keeper`
+`{prefix}{cluster id}/router/{gateway id}/{incarnation:012x}/{epoch:010x}/{sequence:012x}`: blobs, see
+`plugin.router_object_id`
 
 A key holds nothing that a user of Kafka can choose: the prefix and the cluster id are checked once, the
 rest are integers. Every prefix that is listed ends in "/", as S3 Express asks.
@@ -18,6 +20,7 @@ from typing import Final, Self
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.archive_object_id import ArchiveObjectId
+from plugin.router_object_id import ROUTER_KIND
 from plugin.segment_metadata import CombinedSegmentId
 
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -30,7 +33,7 @@ _ARCHIVE_OBJECT: Final = re.compile(
 _BLOB_PART: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}", re.ASCII)
 _MAX_PREFIX_CHARACTERS: Final = 512
 
-BLOB_KINDS: Final = frozenset({"metadata-snapshots"})
+BLOB_KINDS: Final = frozenset({"metadata-snapshots", ROUTER_KIND})
 """What may stand in a cluster's place in the store beside segments."""
 
 

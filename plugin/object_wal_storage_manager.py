@@ -193,11 +193,12 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
 
     # Blobs (`plugin.blob_storage`)
 
-    def put_blob(self, name: str, content: bytes) -> None:
-        self._requests.put(self._keys.blob_key(name), [content], len(content))
+    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+        self._requests.put(self._keys.blob_key(name), chunks, sum(map(len, chunks)))
+        return b""
 
-    def get_blob(self, blob: StoredBlob) -> bytes:
-        return self._requests.get(self._keys.blob_key(blob.name), 0, blob.size_bytes)
+    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        return self._requests.get(self._keys.blob_key(blob.name), start, blob.size_bytes if end is None else end)
 
     def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
         for item in self._requests.list(self._keys.blob_prefix(directory)):

@@ -15,7 +15,7 @@ listing gives what the others have, and tells at its end which bucket did not an
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -40,6 +40,7 @@ from plugin.segment_metadata import (
 
 T = TypeVar("T", StoredSegment, StoredBlob)
 R = TypeVar("R")
+H = TypeVar("H")
 
 _REST_S: Final = 10.0
 
@@ -140,15 +141,8 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
         """In all buckets where none is named. Raises when one that may have it does not answer."""
-        failures: list[RemoteStorageError] = []
         named = [copy.custom_metadata for copy in self.copies_of(custom_metadata)] if custom_metadata else self._buckets
-        for one in named:
-            try:
-                self._delete(*self._known("delete", combined_segment_id, one), combined_segment_id)
-            except RemoteStorageError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        _in_each(named, lambda one: self._delete(*self._known("delete", combined_segment_id, one), combined_segment_id))
 
     def _delete(self, bucket: Bucket, custom_metadata: bytes, segment_id: CombinedSegmentId) -> None:
         if self._clock() < bucket.rests_until_s:
@@ -204,20 +198,23 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
 
     # Blobs (`plugin.blob_storage`)
 
-    def put_blob(self, name: str, content: bytes) -> None:
+    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
         """In the own zone's bucket."""
-        _, bucket = self._written("put", name)
-        blobs_of(bucket.manager, "put", name).put_blob(name, content)
+        bucket_id, bucket = self._written("put", name)
+        return bucket_id + blobs_of(bucket.manager, "put", name).put_blob(name, *chunks)
 
-    def get_blob(self, blob: StoredBlob) -> bytes:
-        return self._holder("get", blob).get_blob(blob)
+    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        return self._holder("get", blob).get_blob(blob, start, end)
 
     def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
         """Of all buckets, as `list_log_segments`."""
         return self._list(directory, lambda one: blobs_of(one, "list", directory).list_blobs(directory))
 
     def delete_blob(self, blob: StoredBlob) -> None:
-        self._holder("delete", blob).delete_blob(blob)
+        """In all buckets where none is named, as its upload never ended then."""
+        everywhere = (blobs_of(one.manager, "delete", blob.name) for one in self._buckets.values())
+        holders = [self._holder("delete", blob)] if blob.custom_metadata else everywhere
+        _in_each(holders, lambda one: one.delete_blob(blob))
 
     def _holder(self, operation: str, blob: StoredBlob) -> BlobStorage:
         bucket = self._bucket_of(blob.custom_metadata)
@@ -251,3 +248,15 @@ def _first_answer(attempts: Sequence[Callable[[], R]]) -> R:
         except RemoteStorageError as error:
             failures.append(error)
     raise next((one for one in failures if not isinstance(one, RemoteResourceNotFoundError)), failures[0])
+
+
+def _in_each(holders: Iterable[H], delete: Callable[[H], None]) -> None:
+    """Raises the first failure once all were tried."""
+    failures: list[RemoteStorageError] = []
+    for one in holders:
+        try:
+            delete(one)
+        except RemoteStorageError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]

@@ -159,8 +159,6 @@ class RouteCore:
         self._sent_frames = self._sent_bytes = 0
         self._kept_bytes = 0
         self._is_closed = False
-        self.is_paused = False
-        """Whether the leader's agent wants all inline, as object storage fails there."""
 
     @property
     def is_full(self) -> bool:
@@ -199,7 +197,7 @@ class RouteCore:
     def _read(self, frame: Buffer, now_s: float) -> _Waiting:
         waiting = _Waiting(frame, now_s)
         view = scan_produce_request(frame)
-        if not isinstance(view, ProduceRequestView) or view.acks == ACKS_NONE or self.is_paused:
+        if not isinstance(view, ProduceRequestView) or view.acks == ACKS_NONE:
             return waiting
         if view.correlation_id in self._under_way or any(
             one.cut is not None and one.correlation_id == view.correlation_id for one in self._waiting

@@ -12,18 +12,20 @@ class FakeBlobs:
         self.puts_before_it_fails: int | None = None
         self.is_down = False
 
-    def put_blob(self, name: str, content: bytes) -> None:
+    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
         if self.puts_before_it_fails is not None:
             if self.puts_before_it_fails == 0:
                 raise RemoteStorageError("put", name, "down")
             self.puts_before_it_fails -= 1
+        content = b"".join(chunks)
         if self.blobs.setdefault(name, content) != content:
             raise RemoteSegmentConflictError("put", name, "other bytes")
+        return b""
 
-    def get_blob(self, blob: StoredBlob) -> bytes:
+    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
         if blob.name not in self.blobs:
             raise RemoteResourceNotFoundError("get", blob.name, "gone")
-        return self.blobs[blob.name]
+        return self.blobs[blob.name][start:end]
 
     def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
         if self.is_down:

@@ -29,11 +29,12 @@ class MemoryStorageWithBlobs(MemoryStorage):
         super().__init__()
         self.blobs: dict[str, bytes] = {}
 
-    def put_blob(self, name: str, content: bytes) -> None:
-        self.blobs[name] = content
+    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+        self.blobs[name] = b"".join(chunks)
+        return b""
 
-    def get_blob(self, blob: StoredBlob) -> bytes:
-        return self.blobs[blob.name]
+    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        return self.blobs[blob.name][start:end]
 
     def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
         for name, content in list(self.blobs.items()):

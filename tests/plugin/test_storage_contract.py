@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from kafka_log.crc32c import crc32c
+from plugin.blob_storage import StoredBlob
 from plugin.errors import (
     RemoteResourceNotFoundError,
     RemoteSegmentConflictError,
@@ -13,6 +14,7 @@ from plugin.errors import (
 )
 from plugin.object_keys import ObjectKeyFactory
 from plugin.remote_wal_storage_manager import StorageContext, StoredSegment
+from plugin.router_object_id import RouterObjectId, router_directory
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 from tests.plugin.storage_backends import Backend, segment
 
@@ -162,6 +164,23 @@ def test_blobs_stand_beside_segments_and_are_not_foreign(backend: Backend) -> No
     assert list(manager.list_blobs(directory)) == []
     with pytest.raises(RemoteResourceNotFoundError):
         manager.get_blob(listed[0])
+
+
+def test_an_object_of_the_router_channel_is_written_in_chunks_and_read_in_parts(backend: Backend) -> None:
+    manager = backend.manager()
+    name = RouterObjectId(7, 2, 170_000_000, 9).blob_name
+    custom_metadata = manager.put_blob(name, memoryview(bytearray(b"one")), b"two", b"three")
+    blob = StoredBlob(name, 0, custom_metadata)
+    assert [manager.get_blob(blob, 3, 6), manager.get_blob(blob, 0, 11)] == [b"two", b"onetwothree"]
+    with pytest.raises(RemoteSegmentCorruptError):
+        manager.get_blob(blob, 6, 12)
+    assert [one.name for one in manager.list_blobs(router_directory(7))] == [name]
+    assert [one.size_bytes for one in manager.list_blobs(router_directory())] == [11]
+    assert list(manager.list_log_segments()) == []
+    assert manager.request_counts.foreign_objects == 0
+    manager.delete_blob(blob)
+    with pytest.raises(RemoteResourceNotFoundError):
+        manager.get_blob(blob, 0, 1)
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 4000], ids="{}-entries".format)

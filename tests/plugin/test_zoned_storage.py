@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from local_cluster.object_store_server import ObjectStoreServer
-from plugin.blob_storage import BlobStorage
+from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.bucket_copies import joined
 from plugin.bucket_id import bucket_id
 from plugin.bucket_loading import load_storage, zoned_storage
@@ -235,6 +235,16 @@ def test_who_knows_but_one_bucket_of_a_copied_object_reads_it_there_and_deletes_
         with pytest.raises(UnknownBucketError):
             storage.delete_log_segment_data(update.combined_segment_id, update.custom_metadata)
     assert _whole(alone, update) == b"abc"
+
+
+def test_a_blob_whose_upload_told_nothing_is_deleted_wherever_it_is(opened: Opened) -> None:
+    first, second = opened("az1"), opened("az2")
+    assert isinstance(first, BlobStorage)
+    assert isinstance(second, BlobStorage)
+    named = StoredBlob("router/2/a", 3, second.put_blob("router/2/a", b"o", b"ne"))
+    assert [storage.get_blob(named, 1, 3) for storage in (first, second)] == [b"ne", b"ne"]
+    first.delete_blob(StoredBlob("router/2/a", 0))
+    assert list(first.list_blobs("router")) == []
 
 
 def test_requests_are_counted_over_all_buckets(opened: Opened) -> None:

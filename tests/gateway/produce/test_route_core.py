@@ -250,11 +250,3 @@ def test_a_closed_window_gives_no_deadline_that_nothing_would_come_of() -> None:
     assert core.deadline_s is None
     assert core.look_again(9.0) == []
     assert core.answered(answer(1), 9.0)[2:] == [Settled(1), ForwardInline(large(3))]
-
-
-def test_a_leader_that_cannot_read_is_sent_all_inline_until_it_can() -> None:
-    core = make()
-    core.is_paused = True
-    assert core.frame_came(large(1), 1.0) == [ForwardInline(large(1))]
-    core.is_paused = False
-    offered(core.frame_came(large(2), 1.0), 0)
