@@ -84,6 +84,17 @@ class ManagedProcess:
         """Of a child that this program started and that has ended; minus the signal's number when one ended it."""
         return self._started.poll() if self._started is not None else None
 
+    def cpu_s(self) -> float:
+        """Processor seconds since its start; 0 when it does not run."""
+        pid = self.pid
+        if pid is None:
+            return 0.0
+        try:
+            after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
     def is_alive(self) -> bool:
         """Whether it runs (a paused process counts as running)."""
         return self.pid is not None

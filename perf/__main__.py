@@ -9,6 +9,7 @@ from perf.expiration import expiration
 from perf.idle import idle
 from perf.ladder import ladder
 from perf.metadata import metadata
+from perf.price import price
 from perf.reassign import reassign
 from perf.rebuild import rebuild
 from perf.restart import restart
@@ -17,7 +18,21 @@ from tests.retention_job.recorded.measurement import report
 from tests.soak.command import soak
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
-for command in (ladder, versions, cost, catchup, idle, metadata, report, reassign, rebuild, expiration, restart, soak):
+for command in (
+    ladder,
+    versions,
+    cost,
+    price,
+    catchup,
+    idle,
+    metadata,
+    report,
+    reassign,
+    rebuild,
+    expiration,
+    restart,
+    soak,
+):
     app.command()(command)
 
 if __name__ == "__main__":

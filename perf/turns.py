@@ -30,6 +30,7 @@ class Measured:
     figures: Figures
     seconds: float
     agents: Counters | None
+    brokers_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +93,19 @@ class Turns:
 
     def _create_topic(self, workload: Workload, one: Entrant) -> None:
         topic = _topic(workload, one)
-        one.cluster.admin.create_topic(topic, partitions=workload.partitions)
+        leaders = one.cluster.broker_ids[:1] if workload.has_one_leader else one.cluster.broker_ids
+        one.cluster.admin.create_topic(topic, assignment=spread(leaders, one.cluster.broker_ids, workload.partitions))
         if one.settings is not None:
             set_topics(one.cluster.bootstrap_servers, [topic], one.settings)
 
     def _measure(self, workload: Workload, store: str, one: Entrant, number: int) -> Measured:
         before = scrape_all(one.cluster).counters if one.cluster.settings.agents else None
-        started = time.monotonic()
+        cpu_s, started = _brokers_cpu_s(one.cluster), time.monotonic()
         figures = self._load(workload, one, self.length.scale)
         seconds = time.monotonic() - started
         counted = None if before is None else scrape_all(one.cluster).counters.since(before)
-        return Measured(workload.name, store, one.name, number, figures, seconds, counted)
+        cpu_s = _brokers_cpu_s(one.cluster) - cpu_s
+        return Measured(workload.name, store, one.name, number, figures, seconds, counted, cpu_s)
 
     def _load(self, workload: Workload, one: Entrant, scale: float) -> Figures:
         tools = one.cluster.runtime.tools(one.cluster.bootstrap_servers, jvm_as_shipped=self.tools_as_shipped)
@@ -113,6 +116,16 @@ def turned(entrants: Sequence[Entrant], number: int) -> list[Entrant]:
     """In the order of this round."""
     first = number % len(entrants)
     return [*entrants[first:], *entrants[:first]]
+
+
+def spread(leaders: Sequence[int], brokers: Sequence[int], partitions: int) -> list[list[int]]:
+    """Each partition's replicas: on all brokers, one of the leaders after the other first."""
+    firsts = [leaders[number % len(leaders)] for number in range(partitions)]
+    return [[first, *(broker for broker in brokers if broker != first)] for first in firsts]
+
+
+def _brokers_cpu_s(cluster: LocalCluster) -> float:
+    return sum(cluster.broker(broker_id).cpu_s() for broker_id in cluster.broker_ids)
 
 
 def _topic(workload: Workload, one: Entrant) -> str:

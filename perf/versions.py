@@ -17,10 +17,12 @@ from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
 from local_cluster.store_spec import StoreSpec
 from local_cluster.topic_switch import LINKED
+from metadata_topic.settings.topic_settings import TopicSettings
 from perf.clusters import object_store, started_cluster
 from perf.options import LatencyMs, Partitions, Rounds, Scale, WarmUp, WorkloadNames, chosen_workloads
 from perf.report import print_tables, write_json
 from perf.turns import Entrant, Length, Measured, Turns
+from perf.workloads import Workload
 
 THIS = "this"
 _STORE = "directory"
@@ -48,10 +50,23 @@ def versions(
     ),
 ) -> None:
     """Compare the agents of this checkout with those of others on brokers that stay; links for every byte."""
+    loads = chosen_workloads(workload or ["acks-all-six"], partitions)
+    measured = compare_versions(loads, Length(rounds, scale, warm_up), checkout or [], LINKED, latency_ms, results)
+    print_tables(loads, measured)
+
+
+def compare_versions(
+    loads: Sequence[Workload],
+    length: Length,
+    checkouts: Sequence[Path],
+    settings: TopicSettings,
+    latency_ms: int,
+    results: Path,
+) -> Sequence[Measured]:
+    """This checkout and others in turns, with topics of these settings."""
     from rich.console import Console
 
     console = Console()
-    loads = chosen_workloads(workload or ["acks-all-six"], partitions)
     results.parent.mkdir(parents=True, exist_ok=True)
 
     def keep(measured: Sequence[Measured]) -> None:
@@ -64,14 +79,14 @@ def versions(
         started_cluster(Path(directory) / "stock", None, overrides=_KEPT) as stock,
         started_cluster(Path(directory) / "agents", AgentsMode(store), overrides=_KEPT) as agents,
     ):
-        turns = Turns(loads, Length(rounds, scale, warm_up), line.update, keep)
+        turns = Turns(loads, length, line.update, keep)
         entrants = [
-            Entrant(name, agents, "links", LINKED, partial(_put_in_place, agents, mode))
-            for name, mode in modes_of(store, checkout or []).items()
+            Entrant(name, agents, "links", settings, partial(_put_in_place, agents, mode))
+            for name, mode in modes_of(store, checkouts).items()
         ]
         turns.run(_STORE, stock, entrants)
-    print_tables(loads, turns.measured)
     console.print(f"written: {results}")
+    return turns.measured
 
 
 def _put_in_place(cluster: LocalCluster, mode: AgentsMode, topic: str) -> None:

@@ -30,6 +30,8 @@ class Workload:
     partitions: int
     compared: Mapping[str, Comparison]
     run: Callable[[KafkaTools, str, float], Figures]
+    has_one_leader: bool = False
+    """Whether one broker leads all of its partitions."""
 
 
 def _producers(tools: KafkaTools, topic: str, producers: int, records: int, config: Mapping[str, str]) -> Figures:
@@ -89,6 +91,17 @@ def _end_to_end(tools: KafkaTools, topic: str, scale: float) -> Figures:
 
 def _steady(tools: KafkaTools, topic: str, scale: float) -> Figures:
     return _paced(tools, topic, int(500_000 * scale), 25_000, {"acks": "1"})
+
+
+def paced(mb_per_s: float, acks: str, seconds: float) -> Workload:
+    """One producer with default settings, to one leader of twelve partitions."""
+
+    def run(tools: KafkaTools, topic: str, scale: float) -> Figures:
+        records_per_s = round(mb_per_s * 1e6 / _RECORD_BYTES)
+        return _paced(tools, topic, int(records_per_s * seconds * scale), records_per_s, {"acks": acks})
+
+    name, title = f"{mb_per_s:g}mb-acks-{acks}", f"{mb_per_s:g} MB/s, acks={acks}"
+    return Workload(name, title, 12, LATENCY, run, has_one_leader=True)
 
 
 THROUGHPUT = {"MB/s": Comparison.RATIO}

@@ -34,6 +34,15 @@ def test_another_program_finds_and_ends_the_process_by_its_pid_file(tmp_path: Pa
     assert not (tmp_path / "pid").exists()
 
 
+def test_a_process_tells_its_processor_time_while_it_runs(tmp_path: Path) -> None:
+    busy = _process(tmp_path, "while True: pass")
+    assert busy.cpu_s() == 0
+    busy.start()
+    wait_until(lambda: busy.cpu_s() > 0.05, "it has used some")
+    busy.kill()
+    assert busy.cpu_s() == 0
+
+
 def test_a_pid_that_the_kernel_gave_to_another_process_is_not_ours(tmp_path: Path) -> None:
     started = _process(tmp_path, SLEEPER)
     started.start()
