@@ -9,7 +9,7 @@ from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.actions import Action, TellStored, Upload
 from rlm.write_path.assignment import Assignment
-from rlm.write_path.group_commit import CommitLimits, UploadNow, Wait
+from rlm.write_path.group_commit import CommitLimits, Gather, UploadNow, Wait
 from rlm.write_path.link_policy import CostLimits, LinkDecider
 from rlm.write_path.log_manager_limits import LogManagerLimits
 from rlm.write_path.partition_schedule import ScheduleIntervals
@@ -115,6 +115,11 @@ class Driven:
                     self.read()
                     self._do(self.core.unwanted.let_go(self.now_s))
                     self.begin_upload()
+                case Gather(delay_s, quiet_s):
+                    self.now_s += min(delay_s, quiet_s)
+                    self.read()
+                    if self.core.pacing.gathered_pays(self.now_s):
+                        self.begin_upload()
                 case Wait() if self.uploads:
                     self.now_s += 0.01
                     while self.uploads:
@@ -125,8 +130,6 @@ class Driven:
                         return
                     assert delay_s is not None, "nothing would go on"
                     self.now_s += delay_s
-                case other:
-                    raise AssertionError(f"not with so few appends: {other}")
         raise AssertionError("it does not come to an end")
 
     def uploaded(self, number: int) -> int:

@@ -11,6 +11,7 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition
 from rlm.write_path.group_commit import (
     BULK_BYTES,
     BULK_OBJECT_BYTES,
+    GATHER_RECENT_S,
     PAYING_STRETCH_S,
     QUIET_S,
     CommitLimits,
@@ -308,6 +309,38 @@ def after_rounds_of(size_bytes: int, rounds: int = 5) -> GroupCommit:
         commit.stored(NOW_S)
         commit.appended_meanwhile(0, 1.0)
     return commit
+
+
+@pytest.mark.parametrize(
+    ("round_bytes", "urgency", "gathers"),
+    [
+        (1000, Urgency.PAYING_LINKS, True),
+        (1000, Urgency.BOUNDED_LINKS, True),
+        (900, Urgency.PAYING_LINKS, False),
+        (1000, Urgency.ARCHIVE, False),
+    ],
+)
+def test_a_round_that_pays_well_is_gathered_and_not_held_back_for_the_interval(
+    round_bytes: int, urgency: Urgency, gathers: bool
+) -> None:
+    unread = replace(waiting(0, urgency, BULK_BYTES - 1), has_unread=True, due_s=NOW_S, paying_bytes=500)
+    step = after_rounds_of(round_bytes).next_step(unread, NOW_S)
+    assert isinstance(step, Gather if gathers else Wait)
+    assert not gathers or (isinstance(step, Gather) and step.quiet_s == QUIET_S)
+    long_after = NOW_S + GATHER_RECENT_S + 0.001
+    assert isinstance(after_rounds_of(round_bytes).next_step(replace(unread, due_s=long_after), long_after), Wait)
+
+
+def test_where_nobody_waits_or_something_failed_no_round_is_gathered_below_a_bulk() -> None:
+    unread = replace(waiting(0, Urgency.PAYING_LINKS, BULK_BYTES - 1), has_unread=True, due_s=NOW_S, paying_bytes=500)
+    commit = after_rounds_of(1000)
+    for _ in range(5):
+        commit.appended_meanwhile(1, 2.0)
+    assert isinstance(commit.next_step(unread, NOW_S), Wait)
+    failed = after_rounds_of(1000)
+    failed.started(NOW_S, 1000)
+    failed.failed(NOW_S, NOW_S)
+    assert isinstance(failed.next_step(unread, NOW_S), Wait)
 
 
 def test_a_round_is_whole_when_as_much_is_queued_and_unread_as_the_last_ones_had() -> None:
