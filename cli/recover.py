@@ -240,7 +240,7 @@ def _document(
         "unpublished_objects": inventory.unpublished_objects,
         "foreign_objects": inventory.foreign_objects,
         "unreadable_objects": [{"key": item.key, "reason": item.reason} for item in inventory.unreadable],
-        "lost_objects": inventory.lost_objects,
+        "lost_objects": [str(lost.object_id) for lost in inventory.lost_objects],
         "unanswered_buckets": sorted(inventory.unanswered),
         "unreachable_objects": len(inventory.unreachable),
         "only_in_sync_here": [log.name for log in last_in_sync(planned, sources.broker.node_id)],

@@ -58,7 +58,8 @@ class Inventory:
     released: dict[TopicIdPartition, list[ReleasedUpTo]] = field(default_factory=dict)
     """Up to where records went with their objects, as they were not wanted any more."""
     unreadable: list[UnreadableObject] = field(default_factory=list)
-    lost_objects: list[str] = field(default_factory=list)
+    lost_objects: list[StoredObject] = field(default_factory=list)
+    """Those that the metadata tells of, and that are in no store that answers."""
     unreachable: dict[StoredObjectId, str] = field(default_factory=dict)
     """Objects that the metadata tells of and that cannot be looked for now: in which bucket."""
     unanswered: frozenset[str] = frozenset()
@@ -176,7 +177,7 @@ def _not_listed(inventory: Inventory, storage: RemoteWalStorageManager, stored: 
     if out_of_reach:
         inventory.unreachable[stored.object_id] = out_of_reach[0] or _UNKNOWN_BUCKET
     else:
-        inventory.lost_objects.append(str(stored.object_id))
+        inventory.lost_objects.append(stored)
 
 
 def _end_epochs(inventory: Inventory, ends: EpochEnds, unpublished: Container[CombinedSegmentId]) -> None:
@@ -205,12 +206,12 @@ def _add_archive(inventory: Inventory, archived: ArchiveStore, archive: ArchiveS
         if record is None:
             continue
         listed = there.get(object_id)
-        if listed is None:
-            inventory.lost_objects.append(str(object_id))
         # The record is published again from time to time, so its time stamp alone may be much too young.
         published_ms = record.event_timestamp_ms
         written_ms = min(published_ms, listed.last_modified_ms) if listed is not None else published_ms
         stored = StoredObject(object_id, record.size_bytes, written_ms)
+        if listed is None:
+            inventory.lost_objects.append(stored)
         _add_entries(inventory, stored, record.runs, is_lost=listed is None)
 
 

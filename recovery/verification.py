@@ -12,6 +12,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import Enum
 from itertools import chain, pairwise
 from pathlib import Path
@@ -106,8 +107,13 @@ class Verification:
 
 def check_inventory(inventory: Inventory, planned: Sequence[PlannedLog]) -> Iterator[Finding]:
     """What is wrong without reading any records."""
-    for key in inventory.lost_objects:
-        yield Finding(FindingKind.LOST_OBJECT, key, "the metadata tells of it as finished, and it is not in the store")
+    for lost in inventory.lost_objects:
+        finished = datetime.fromtimestamp(lost.written_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        detail = (
+            f"the metadata tells of {lost.size_bytes} bytes, finished at {finished} by the writer's clock, and of no "
+            "deletion; it is not in the store"
+        )
+        yield Finding(FindingKind.LOST_OBJECT, str(lost.object_id), detail)
     for bucket in sorted({*inventory.unanswered, *inventory.unreachable.values()}):
         objects = sum(there == bucket for there in inventory.unreachable.values())
         yield Finding(FindingKind.UNREACHABLE_BUCKET, bucket, f"out of reach, with {objects} objects that are known of")

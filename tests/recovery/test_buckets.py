@@ -100,7 +100,7 @@ def test_an_object_that_is_gone_from_a_bucket_that_answers_is_lost(tmp_path: Pat
     gone = stored.uploads[0]
     stored.opened().delete_log_segment_data(gone.combined_segment_id, gone.custom_metadata)
     inventory = stored.inventory(away=["az2"])
-    assert inventory.lost_objects == [str(gone.combined_segment_id)]
+    assert [lost.object_id for lost in inventory.lost_objects] == [gone.combined_segment_id]
     assert list(inventory.unreachable) == [stored.uploads[1].combined_segment_id]
 
 

@@ -127,7 +127,7 @@ def test_an_object_that_the_store_has_lost_is_named_and_ends_the_log(storage: Re
 
     inventory = from_metadata(_noted(*uploads), ArchiveStore(), storage, None)
 
-    assert inventory.lost_objects == [str(uploads[1].combined_segment_id)]
+    assert [lost.object_id for lost in inventory.lost_objects] == [uploads[1].combined_segment_id]
     assert inventory.log_runs(ORDERS).plan(PlanRules()).gap == Gap(5, 10)
 
 

@@ -11,11 +11,12 @@ from kafka_log.segment_files import log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from plugin.combined_segment import HEADER_BYTES
+from plugin.segment_metadata import CombinedSegmentId
 from recovery.broker_recovery import PlannedLog
 from recovery.cluster_view import ReplicaSet
 from recovery.footers import UnreadableObject
 from recovery.inventory import Inventory
-from recovery.log_plan import PlanRules
+from recovery.log_plan import PlanRules, StoredObject
 from recovery.log_settings import LogSettings
 from recovery.run_reader import RunReader
 from recovery.verification import Finding, FindingKind, ObjectVerifier, Verification, check_inventory
@@ -123,12 +124,14 @@ def test_what_a_replica_does_not_hold_any_more_or_yet_is_no_difference(tmp_path:
 def test_gaps_and_objects_that_are_lost_or_unreadable_are_errors() -> None:
     store = ObjectsInMemory()
     log, inventory = _stored(store, records(ORDERS, 0, 0, 4), records(ORDERS, 0, 8, 9))
-    inventory.lost_objects.append("1-1-7")
+    inventory.lost_objects.append(StoredObject(CombinedSegmentId(1, 1, 7), 440, 1_700_000_000_123))
     inventory.unreadable.append(UnreadableObject("key", "cut off"))
 
     found = list(check_inventory(inventory, [log]))
 
     assert _kinds(found) == [FindingKind.LOST_OBJECT, FindingKind.UNREADABLE_OBJECT, FindingKind.GAP]
+    assert found[0].subject == "1-000000000001-000000000007"
+    assert "440 bytes, finished at 2023-11-14T22:13:20.123+00:00" in found[0].detail
     assert "5 to 7" in found[-1].detail
     assert all(finding.kind.is_error for finding in found)
 

@@ -87,7 +87,7 @@ def find_stored_offsets(
             missing += not_held(one, epochs, inventory.runs.get(partition, ()))
     if len({one.name for one in wanted}) < len(topics):
         raise StoredOffsetsError(f"the cluster does not know all of {', '.join(topics)}")
-    return StoredOffsets(tuple(wanted), tuple(missing), tuple(inventory.lost_objects))
+    return StoredOffsets(tuple(wanted), tuple(missing), tuple(str(lost.object_id) for lost in inventory.lost_objects))
 
 
 def not_held(wanted: OffsetRange, epochs: LeaderEpochs, runs: Iterable[StoredRun]) -> Iterator[OffsetRange]:
