@@ -17,9 +17,13 @@ the rest is packed, see `replication.wire.peer_channel`):
                     behind, will be given links to; as ANNOUNCE
     LINKED_OLD      as LINKED, to a follower that is far behind                leader to follower
     READ_ARCHIVE_AHEAD  as READ_AHEAD, of an archive object                    leader to follower
+    ZONE_ROUTE_REQUEST  a client's Produce request without its records         gateway to leader
+    ORIGINAL        the frame of such a request, as it was asked for           gateway to leader
+    ROUTE_INLINE_REQUEST  the request with this number could not be spliced:   leader to gateway
+                    send the original
 
-What the last three name is read within the quota for such reads. A peer is sent only what it understands, as its hello
-tells (`PeerCapabilities`).
+What READ_AHEAD, LINKED_OLD and READ_ARCHIVE_AHEAD name is read within the quota for such reads. A peer is sent only
+what it understands, as its hello tells (`PeerCapabilities`).
 
 One peer connection stands for one connection of a broker's replica fetcher, so order and closing carry over. One whose
 hello asks for CLIENTS stands for a connection of a client in another zone, and carries none of these messages.
@@ -79,6 +83,9 @@ class MessageKind(IntEnum):
     READ_AHEAD = 6
     LINKED_OLD = 7
     READ_ARCHIVE_AHEAD = 8
+    ZONE_ROUTE_REQUEST = 9
+    ORIGINAL = 10
+    ROUTE_INLINE_REQUEST = 11
 
 
 class PeerRefusedError(Exception):

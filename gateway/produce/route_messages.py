@@ -1,0 +1,33 @@
+"""How requests that were routed are named in messages between a gateway and the agent beside a leader. Sans-IO.
+
+ROUTE_INLINE_REQUEST    the request's number                              to the gateway
+ORIGINAL                the request's number, then the client's frame     to the leader's agent
+"""
+
+import struct
+from typing import Final
+
+from kafka_log.crc32c import Buffer
+from replication.wire.kafka_frame import MalformedFrameError
+
+_NUMBER: Final = struct.Struct(">Q")
+
+
+def encode_number(number: int) -> bytes:
+    """What comes first in these messages."""
+    return _NUMBER.pack(number)
+
+
+def decode_number(body: Buffer) -> int:
+    """Of a ROUTE_INLINE_REQUEST. Raises MalformedFrameError."""
+    if len(body) != _NUMBER.size:
+        raise MalformedFrameError(0, f"a request's number of {len(body)} bytes")
+    return split_original(body)[0]
+
+
+def split_original(body: Buffer) -> tuple[int, Buffer]:
+    """The number and the frame of an ORIGINAL. Raises MalformedFrameError."""
+    if len(body) < _NUMBER.size:
+        raise MalformedFrameError(0, f"an original of {len(body)} bytes")
+    number: int = _NUMBER.unpack_from(body, 0)[0]
+    return number, body[_NUMBER.size :]

@@ -1,0 +1,40 @@
+"""What the gateway tells of Produce requests by object storage, at either side.
+
+`way` is `linked`, or why a request went inline; at the broker's side `reason` is why an original was asked for.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class ProduceMetrics:
+    """Counters of both sides."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "remote_wal_gateway_produce_requests",
+            "Clients' frames that went to a broker's agent, by the way they went",
+            ["way"],
+            registry=registry,
+        )
+        self.linked_bytes = Counter(
+            "remote_wal_gateway_produce_linked_bytes",
+            "Record bytes of clients' requests that did not cross the zone border",
+            registry=registry,
+        )
+        self.asked = Counter(
+            "remote_wal_gateway_produce_asked_inline",
+            "Requests that the agent beside the broker had to ask the gateway for as they were",
+            ["reason"],
+            registry=registry,
+        )
+        self.objects = Counter(
+            "remote_wal_gateway_router_objects",
+            "Objects of the RouterChannel by what became of them",
+            ["outcome"],
+            registry=registry,
+        )
+        self.live_objects = Gauge(
+            "remote_wal_gateway_router_live_objects",
+            "Objects of this gateway that are uploaded, stored, or to be deleted",
+            registry=registry,
+        )

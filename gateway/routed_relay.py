@@ -1,0 +1,163 @@
+"""A client's connection at the gateway of its zone, frame by frame: Produce requests may go by object storage.
+
+`RouteCore` decides, this carries it out. The client's end, or that of the broker's agent, ends both. What the core
+keeps is counted in the memory budget, and the client is not read while it keeps too much.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gateway.produce.produce_frame import ProduceRequestView
+from gateway.produce.route_core import (
+    Action,
+    Deliver,
+    ForwardInline,
+    ForwardRoute,
+    Offer,
+    RouteCore,
+    RouteLimits,
+    SendOriginal,
+    Settled,
+    StoredRecords,
+)
+from gateway.produce.route_decider import RouteDecider
+from gateway.produce.route_messages import decode_number, encode_number
+from gateway.produce.route_request import encode_route_request
+from gateway.produce_metrics import ProduceMetrics
+from gateway.router_uploads import Holder, RouterUploads
+from replication.wire.circuit_breaker import CircuitBreaker
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.memory_budget import MemoryBudget
+from replication.wire.peer_channel import PeerChannel
+from replication.wire.peer_protocol import MessageKind
+from replication.wire.relay_tasks import run_until_one_ends
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingContext:
+    """What all connections of one gateway share."""
+
+    limits: RouteLimits
+    uploads: RouterUploads
+    decider: RouteDecider
+    metrics: ProduceMetrics
+    budget: MemoryBudget = field(default_factory=MemoryBudget)
+
+
+class RoutedRelay:
+    """One connection of a client, and its twin to the agent beside the broker."""
+
+    def __init__(
+        self, context: RoutingContext, client: FramedConnection, agent: FramedConnection, reads: CircuitBreaker
+    ) -> None:
+        """`reads` is what is known of that agent's reads: it fails by each request that it asks for as it was."""
+        self._context = context
+        self._client = client
+        self._agent = agent
+        self._channel = PeerChannel(agent)
+        self._reads = reads
+        self._core = RouteCore(context.limits, self._is_linked)
+        self._has_room = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._held_bytes = 0
+
+    async def run(self) -> None:
+        """Until either side ends. Raises MalformedFrameError when the agent says what it may not."""
+        try:
+            await run_until_one_ends(self._relay_requests(), self._relay_answers())
+        finally:
+            self._do(self._core.closed())
+
+    @property
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _is_linked(self, _view: ProduceRequestView, size: int, now_s: float) -> bool:
+        return self._context.decider.is_linked(size, now_s) and self._reads.allows(now_s)
+
+    async def _relay_requests(self) -> None:
+        while True:
+            while self._core.is_full:
+                self._has_room.clear()
+                await self._has_room.wait()
+            frame = await self._client.read_frame()
+            if frame is None:
+                return
+            self._do(self._core.frame_came(frame, self._now_s))
+            await self._agent.drain()
+
+    async def _relay_answers(self) -> None:
+        while (message := await self._channel.receive()) is not None:
+            kind, body = message
+            if kind is MessageKind.KAFKA:
+                actions = self._core.answered(body, self._now_s)
+                if any(isinstance(action, Settled) for action in actions):
+                    self._reads.succeeded()
+                self._do(actions)
+            elif kind is MessageKind.ROUTE_INLINE_REQUEST:
+                self._reads.failed(self._now_s)
+                self._do(self._core.inline_asked(decode_number(body), self._now_s))
+            else:
+                raise MalformedFrameError(0, f"{kind.name} from the agent beside a broker")
+            await self._client.drain()
+
+    # As `RoutedConnection`.
+
+    def stored(self, number: int, where: StoredRecords) -> None:
+        """The request's records are stored."""
+        self._do(self._core.stored(number, where, self._now_s))
+
+    def not_stored(self, number: int) -> None:
+        """They will not be."""
+        self._do(self._core.not_stored(number, self._now_s))
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._do(self._core.look_again(self._now_s))
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            try:
+                self._do_one(action)
+            except ConnectionError:  # whoever reads it learns of it
+                continue
+        self._hold(self._core.kept_bytes)
+        if not self._core.is_full:
+            self._has_room.set()
+        self._set_timer()
+
+    def _do_one(self, action: Action) -> None:
+        metrics = self._context.metrics
+        match action:
+            case Offer(number, records):
+                self._context.uploads.offer(Holder(self, number), records)
+            case Settled(number):
+                self._context.uploads.settled(Holder(self, number))
+            case ForwardInline(frame):
+                metrics.requests.labels("inline").inc()
+                self._channel.send(MessageKind.KAFKA, frame)
+            case ForwardRoute(request):
+                metrics.requests.labels("linked").inc()
+                metrics.linked_bytes.inc(request.linked_bytes)
+                self._channel.send(MessageKind.ZONE_ROUTE_REQUEST, *encode_route_request(request))
+            case SendOriginal(number, frame):
+                metrics.requests.labels("original").inc()
+                self._channel.send(MessageKind.ORIGINAL, encode_number(number), frame)
+            case Deliver(frame):
+                self._client.write_frame(frame)
+
+    def _hold(self, kept_bytes: int) -> None:
+        more = kept_bytes - self._held_bytes
+        self._held_bytes = kept_bytes
+        if more > 0:
+            self._context.budget.take(more)
+        elif more < 0:
+            self._context.budget.give_back(-more)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        at_s = self._core.deadline_s
+        self._timer = None if at_s is None else asyncio.get_running_loop().call_at(at_s, self._look_again)

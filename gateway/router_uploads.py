@@ -1,0 +1,183 @@
+"""Carries out what the RouterChannel decides: uploads, deletions, and sweeps of what dead gateways left.
+
+One for an agent, used in the event loop; the store is asked in a pool. Whatever the store raises fails the one upload,
+whose requests go inline, or the one deletion, which is tried again.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+import structlog
+
+from gateway.produce.route_core import StoredRecords
+from gateway.produce.router_channel import ChannelObject, DueDeletion, RouterChannel
+from gateway.produce.router_sweep import RouterSweep
+from gateway.produce_metrics import ProduceMetrics
+from kafka_log.crc32c import Buffer
+from plugin.blob_storage import BlobStorage, StoredBlob
+from plugin.errors import IncompleteListingError, failure_label
+from plugin.router_object_id import ROUTER_KIND
+from rlm.write_path.clocks import Clocks
+from rlm.write_path.group_commit import UploadNow, Wait
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+CALL_TIMEOUT_S: Final = 60.0
+"""For storage managers that do not keep their own deadlines."""
+SWEEP_EACH_S: Final = 300.0
+
+
+class RoutedConnection(Protocol):
+    """Whose requests they are."""
+
+    def stored(self, number: int, where: StoredRecords) -> None:
+        """The request's records are stored."""
+
+    def not_stored(self, number: int) -> None:
+        """They will not be."""
+
+
+class Holder(NamedTuple):
+    """One request."""
+
+    connection: RoutedConnection
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RouterStore:
+    """Where objects are, and the threads that ask it."""
+
+    blobs: BlobStorage
+    pool: Executor
+
+
+class RouterUploads:
+    """See the module's theory."""
+
+    def __init__(self, channel: RouterChannel, store: RouterStore, clocks: Clocks, metrics: ProduceMetrics) -> None:
+        self._channel = channel
+        self._store = store
+        self._clocks = clocks
+        self._metrics = metrics
+        self._sweep = RouterSweep(channel.is_live)
+        self._woken = asyncio.Event()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def offer(self, holder: Holder, records: Sequence[Buffer]) -> None:
+        """Upload these; the holder's connection hears of it later, unless `settled` is told before."""
+        self._channel.offer(holder, records)
+        self._woken.set()
+
+    def settled(self, holder: Holder) -> None:
+        """The request has no more use for what is stored."""
+        self._channel.settled(holder, self._clocks.monotonic_s())
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled. What is under way then is left to the sweep of another start."""
+        try:
+            await asyncio.gather(self._go_on(), self._sweep_always())
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+
+    async def _go_on(self) -> None:
+        while True:
+            now_s = self._clocks.monotonic_s()
+            step = self._channel.next_step(now_s)
+            if isinstance(step, UploadNow):
+                self._round(now_s)
+                step = self._channel.next_step(now_s)
+            for due in self._channel.due_deletions(now_s):
+                self._begin(self._delete(due))
+            self._metrics.live_objects.set(self._channel.objects)
+            delay_s = step.delay_s if isinstance(step, Wait) and step.delay_s is not None else math.inf
+            delay_s = min(delay_s, self._channel.next_deletion_s - now_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if delay_s == math.inf else max(delay_s, 0.0)):
+                    await self._woken.wait()
+            self._woken.clear()
+
+    def _round(self, now_s: float) -> None:
+        uploads, refused = self._channel.round(now_s, self._clocks.wall_ms())
+        for holder in refused:
+            self._tell_not_stored(holder)
+        for upload in uploads:
+            self._begin(self._upload(upload))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            return await asyncio.get_running_loop().run_in_executor(self._store.pool, function)
+
+    async def _upload(self, upload: ChannelObject) -> None:
+        try:
+            put = partial(
+                self._store.blobs.put_blob, upload.object_id.blob_name, *[memoryview(one) for one in upload.chunks]
+            )
+            custom_metadata = await self._call(put)
+        except Exception as error:  # a storage manager of anybody's may raise anything; the requests go inline
+            self._metrics.objects.labels("upload_failed").inc()
+            log.warning("router_upload_failed", object=str(upload.object_id), reason=failure_label(error))
+            for holder in self._channel.failed(upload.object_id, self._clocks.monotonic_s()):
+                self._tell_not_stored(holder)
+        else:
+            self._metrics.objects.labels("stored").inc()
+            now_s = self._clocks.monotonic_s()
+            for holder, where in self._channel.stored(upload.object_id, custom_metadata, now_s):
+                if isinstance(holder, Holder):
+                    holder.connection.stored(holder.number, where)
+        self._woken.set()
+
+    def _tell_not_stored(self, holder: object) -> None:
+        if isinstance(holder, Holder):
+            holder.connection.not_stored(holder.number)
+
+    async def _delete(self, due: DueDeletion) -> None:
+        blob = StoredBlob(due.object_id.blob_name, 0, due.custom_metadata)
+        try:
+            await self._call(partial(self._store.blobs.delete_blob, blob))
+        except Exception as error:
+            self._metrics.objects.labels("delete_failed").inc()
+            log.warning("router_delete_failed", object=str(due.object_id), reason=failure_label(error))
+            self._channel.not_deleted(due.object_id, self._clocks.monotonic_s())
+        else:
+            self._metrics.objects.labels("deleted").inc()
+            self._channel.deleted(due.object_id)
+        self._woken.set()
+
+    async def _sweep_always(self) -> None:
+        while True:
+            try:
+                await self.sweep()
+            except Exception as error:
+                self._metrics.objects.labels("sweep_failed").inc()
+                log.warning("router_sweep_failed", reason=failure_label(error))
+            await asyncio.sleep(SWEEP_EACH_S)
+
+    async def sweep(self) -> None:
+        """Delete what dead gateways left. Raises what the store raises."""
+        for dead in self._sweep.dead(await self._call(self._list), self._clocks.wall_ms()):
+            await self._call(partial(self._store.blobs.delete_blob, dead))
+            self._metrics.objects.labels("swept").inc()
+
+    def _list(self) -> list[StoredBlob]:
+        """On a thread. Where a bucket does not answer, what the others have is swept all the same."""
+        listed: list[StoredBlob] = []
+        with suppress(IncompleteListingError):
+            for blob in self._store.blobs.list_blobs(ROUTER_KIND):
+                listed.append(blob)
+        return listed

@@ -1,0 +1,146 @@
+"""A client's connection at the agent beside its broker, frame by frame: routed Produce requests are spliced.
+
+`SpliceCore` decides, this carries it out: `RouterReads` reads objects, for all connections of an agent. The gateway's
+end, or the broker's, ends both; what was not given to the broker then is dropped.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.produce.route_messages import encode_number, split_original
+from gateway.produce.splice_core import Action, AskInline, Read, SpliceCore, SpliceLimits, ToBroker
+from gateway.produce_metrics import ProduceMetrics
+from gateway.router_uploads import RouterStore
+from plugin.blob_storage import StoredBlob
+from plugin.errors import RemoteResourceNotFoundError
+from replication.wire.circuit_breaker import CircuitBreaker
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.peer_channel import PeerChannel
+from replication.wire.peer_protocol import MessageKind
+from replication.wire.relay_tasks import run_until_one_ends
+
+
+@dataclass(frozen=True, slots=True)
+class RouterReads:
+    """Reads of objects of the RouterChannels; while they fail, they are tried from time to time."""
+
+    store: RouterStore
+    breaker: CircuitBreaker
+
+    async def read(self, wanted: Read, timeout_s: float) -> bytes | None:
+        """None: it failed, or is not tried."""
+        loop = asyncio.get_running_loop()
+        if not self.breaker.allows(loop.time()):
+            return None
+        blob = StoredBlob(wanted.object_id.blob_name, wanted.end_position, wanted.custom_metadata)
+        try:
+            async with asyncio.timeout(timeout_s):
+                content = await loop.run_in_executor(
+                    self.store.pool, self.store.blobs.get_blob, blob, wanted.start_position, wanted.end_position
+                )
+        except RemoteResourceNotFoundError:  # that is an answer
+            self.breaker.succeeded()
+            return None
+        except Exception:  # a storage manager of anybody's may raise anything; the original is asked for
+            self.breaker.failed(loop.time())
+            return None
+        self.breaker.succeeded()
+        return content
+
+
+@dataclass(frozen=True, slots=True)
+class SplicingContext:
+    """What all connections of one agent share."""
+
+    limits: SpliceLimits
+    reads: RouterReads
+    metrics: ProduceMetrics
+
+
+class SplicedRelay:
+    """One connection of a gateway, and its twin to the local broker."""
+
+    def __init__(
+        self,
+        context: SplicingContext,
+        gateway: FramedConnection,
+        broker: FramedConnection,
+        gateway_id: int,
+        incarnation: int,
+    ) -> None:
+        """Id and incarnation are of the gateway's hello."""
+        self._context = context
+        self._gateway = gateway
+        self._broker = broker
+        self._channel = PeerChannel(gateway)
+        self._core = SpliceCore(context.limits, gateway_id, incarnation)
+        self._reads: dict[asyncio.Task[None], None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Until either side ends. Raises MalformedFrameError when the gateway says what it may not."""
+        try:
+            await run_until_one_ends(self._relay_requests(), self._relay_answers())
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for task in list(self._reads):
+                task.cancel()
+
+    async def _relay_requests(self) -> None:
+        while (message := await self._channel.receive()) is not None:
+            self._do(self._came(*message))
+            await self._broker.drain()
+
+    def _came(self, kind: MessageKind, body: memoryview) -> list[Action]:
+        if kind is MessageKind.KAFKA:
+            return self._core.frame_came(body)
+        if kind is MessageKind.ZONE_ROUTE_REQUEST:
+            return self._core.request_came(body, asyncio.get_running_loop().time())
+        if kind is MessageKind.ORIGINAL:
+            return self._core.original_came(*split_original(body))
+        raise MalformedFrameError(0, f"{kind.name} from a gateway")
+
+    async def _relay_answers(self) -> None:
+        while (frame := await self._broker.read_frame()) is not None:
+            self._channel.send(MessageKind.KAFKA, frame)
+            await self._gateway.drain()
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            try:
+                self._do_one(action)
+            except ConnectionError:  # whoever reads it learns of it
+                continue
+        self._set_timer()
+
+    def _do_one(self, action: Action) -> None:
+        match action:
+            case Read():
+                task = asyncio.get_running_loop().create_task(self._read(action))
+                self._reads[task] = None
+                task.add_done_callback(self._reads.pop)
+            case ToBroker(buffers):
+                self._broker.write_frame(*buffers)
+            case AskInline(number, reason):
+                self._context.metrics.asked.labels(reason.value).inc()
+                self._channel.send(MessageKind.ROUTE_INLINE_REQUEST, encode_number(number))
+
+    async def _read(self, wanted: Read) -> None:
+        content = await self._context.reads.read(wanted, self._context.limits.read_wait_max_s)
+        if content is None:
+            self._do(self._core.not_read(wanted.number))
+        else:
+            self._do(self._core.was_read(wanted.number, content))
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._do(self._core.look_again(asyncio.get_running_loop().time()))
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        at_s = self._core.deadline_s
+        self._timer = None if at_s is None else asyncio.get_running_loop().call_at(at_s, self._look_again)

@@ -1,0 +1,209 @@
+"""A client's connection through a gateway and the agent beside its broker, over real sockets, frame by frame.
+
+client -> RoutedRelay -> SplicedRelay -> a broker that keeps what it gets, and answers in order
+
+The store is in memory; a test sets what it does.
+"""
+
+import asyncio
+import struct
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from gateway.produce.route_core import RouteLimits
+from gateway.produce.route_decider import RouteCosts, RouteDecider
+from gateway.produce.router_channel import RouterChannel
+from gateway.produce.splice_core import SpliceLimits
+from gateway.produce_metrics import ProduceMetrics
+from gateway.routed_relay import RoutedRelay, RoutingContext
+from gateway.router_uploads import RouterStore, RouterUploads
+from gateway.spliced_relay import RouterReads, SplicedRelay, SplicingContext
+from metadata_topic.settings.topic_settings import LinkPolicy
+from plugin.blob_storage import StoredBlob
+from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError
+from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.memory_budget import MemoryBudget
+from replication.wire.peer_connection import Address, connect_framed
+from rlm.write_path.clocks import Clocks
+from rlm.write_path.group_commit import CommitLimits
+
+GATEWAY_ID, INCARNATION = 4, 11
+MAX_FRAME_BYTES = 1 << 22
+PATIENCE_S = 10
+WALL_MS = 1_790_000_000_000
+INTERVAL_S = 0.002
+
+
+class MemoryBlobs:
+    """As `plugin.blob_storage.BlobStorage`, on any thread."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.fails: set[str] = set()
+        """Of put, get, list, delete."""
+        self.corrupts = False
+        self.puts = self.gets = 0
+        self.may_put, self.may_get = threading.Event(), threading.Event()
+        """While one is not set, such calls hang."""
+        self.may_put.set()
+        self.may_get.set()
+
+    def _check(self, operation: str, name: str) -> None:
+        if operation in self.fails:
+            raise RemoteStorageError(operation, name, "away")
+
+    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+        self.may_put.wait(PATIENCE_S)
+        self._check("put", name)
+        self.puts += 1
+        assert name not in self.blobs
+        self.blobs[name] = b"".join(chunks)
+        return b"zone"
+
+    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        self.may_get.wait(PATIENCE_S)
+        self._check("get", blob.name)
+        self.gets += 1
+        assert blob.custom_metadata == b"zone"
+        if blob.name not in self.blobs:
+            raise RemoteResourceNotFoundError("get", blob.name, "gone")
+        found = self.blobs[blob.name][start:end]
+        return found[:-1] + b"!" if self.corrupts else found
+
+    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
+        self._check("list", directory)
+        for name, content in list(self.blobs.items()):
+            if name.startswith(directory + "/"):
+                yield StoredBlob(name, len(content), b"zone")
+
+    def delete_blob(self, blob: StoredBlob) -> None:
+        self._check("delete", blob.name)
+        self.blobs.pop(blob.name, None)
+
+
+@dataclass
+class RoutedRig:
+    """Set what is to differ, then enter `started`."""
+
+    route_limits: RouteLimits = field(default_factory=lambda: RouteLimits(put_wait_max_s=0.3))
+    splice_limits: SpliceLimits = field(default_factory=lambda: SpliceLimits(0.3, MAX_FRAME_BYTES))
+    incarnation: int = INCARNATION
+    """That the gateway's hello named."""
+    answers: Callable[[bytes], bool] = lambda frame: True
+    """Whether the broker answers this frame."""
+
+    async def start(self) -> None:
+        self.registry = CollectorRegistry()
+        self.metrics = ProduceMetrics(self.registry)
+        self.store, self.budget = MemoryBlobs(), MemoryBudget()
+        self.pool = ThreadPoolExecutor(4)
+        self.produced: list[bytes] = []
+        self.errors: list[BaseException] = []
+        self.relays: set[asyncio.Task[None]] = set()
+        loop = asyncio.get_running_loop()
+        breaker = CircuitBreaker(BreakerLimits(1000))
+        decider = RouteDecider(LinkPolicy.ALWAYS, RouteCosts(0, 0), INTERVAL_S, breaker)
+        limits = CommitLimits(INTERVAL_S, 1.0, 1 << 20, 4, 0.01, 0.05)
+        self.channel = RouterChannel(GATEWAY_ID, INCARNATION, limits, decider, slow_s=0.3)
+        store = RouterStore(self.store, self.pool)
+        self.wall_ms = WALL_MS
+        clocks = Clocks(loop.time, lambda: self.wall_ms)
+        self.uploads = RouterUploads(self.channel, store, clocks, self.metrics)
+        self.running = loop.create_task(self.uploads.run())
+        self.routing = RoutingContext(self.route_limits, self.uploads, decider, self.metrics, self.budget)
+        reads = RouterReads(store, CircuitBreaker(BreakerLimits(1000)))
+        self.splicing = SplicingContext(self.splice_limits, reads, self.metrics)
+        self.reads_there = CircuitBreaker(BreakerLimits(1000))
+        self.broker = await self._listen(self._serve_as_broker)
+        self.agent = await self._listen(self._serve_as_agent)
+        self.gateway = await self._listen(self._serve_as_gateway)
+
+    async def _listen(self, serve: Callable[[FramedConnection], None]) -> asyncio.Server:
+        return await asyncio.get_running_loop().create_server(
+            lambda: FramedConnection(MAX_FRAME_BYTES, on_connected=serve), "127.0.0.1", 0
+        )
+
+    def _serve_as_gateway(self, client: FramedConnection) -> None:
+        self.relays.add(asyncio.get_running_loop().create_task(self._route(client)))
+
+    async def _route(self, client: FramedConnection) -> None:
+        agent = await connect_framed(address(self.agent), FramedConnection(MAX_FRAME_BYTES))
+        await self._run(RoutedRelay(self.routing, client, agent, self.reads_there), client, agent)
+
+    def _serve_as_agent(self, gateway: FramedConnection) -> None:
+        self.relays.add(asyncio.get_running_loop().create_task(self._splice(gateway)))
+
+    async def _splice(self, gateway: FramedConnection) -> None:
+        broker = await connect_framed(address(self.broker), FramedConnection(MAX_FRAME_BYTES))
+        relay = SplicedRelay(self.splicing, gateway, broker, GATEWAY_ID, self.incarnation)
+        await self._run(relay, gateway, broker)
+
+    async def _run(self, relay: RoutedRelay | SplicedRelay, *ends: FramedConnection) -> None:
+        try:
+            await relay.run()
+        except Exception as error:
+            self.errors.append(error)
+        finally:
+            for end in ends:
+                end.close()
+
+    def _serve_as_broker(self, connection: FramedConnection) -> None:
+        self.relays.add(asyncio.get_running_loop().create_task(self._answer(connection)))
+
+    async def _answer(self, connection: FramedConnection) -> None:
+        while (frame := await connection.read_frame()) is not None:
+            self.produced.append(bytes(frame))
+            if self.answers(bytes(frame)):
+                connection.write_frame(struct.pack(">i", struct.unpack(">i", frame[4:8])[0]) + b"answer")
+        connection.close()
+
+    async def connect(self) -> FramedConnection:
+        """As a client."""
+        return await connect_framed(address(self.gateway), FramedConnection(MAX_FRAME_BYTES))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():  # noqa: ASYNC110 - what it looks at is behind sockets and threads
+                await asyncio.sleep(0.001)
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"remote_wal_gateway_{name}_total", labels) or 0.0
+
+    async def stop(self) -> None:
+        self.store.may_put.set()
+        self.store.may_get.set()
+        for server in (self.gateway, self.agent, self.broker):
+            server.close()
+        for task in [self.running, *self.relays]:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(self.running, *self.relays, return_exceptions=True)
+        self.pool.shutdown(wait=True)
+
+
+def address(server: asyncio.Server) -> Address:
+    return Address(*server.sockets[0].getsockname()[:2])
+
+
+async def answered(client: FramedConnection) -> int:
+    """The correlation id of the next answer."""
+    async with asyncio.timeout(PATIENCE_S):
+        frame = await client.read_frame()
+    assert frame is not None
+    return int.from_bytes(bytes(frame[:4]), "big")
+
+
+@asynccontextmanager
+async def started(rig: RoutedRig | None = None) -> AsyncIterator[RoutedRig]:
+    rig = rig or RoutedRig()
+    await rig.start()
+    try:
+        yield rig
+    finally:
+        await rig.stop()
