@@ -18,7 +18,7 @@ from plugin.bucket_id import BUCKET_ID_BYTES, bucket_id
 from plugin.remote_wal_storage_manager import StoredSegment
 from plugin.segment_metadata import CombinedSegmentId
 
-_MARK: Final = bucket_id("")
+MARK: Final = bucket_id("")
 """No bucket has an empty name."""
 _LENGTH_BYTES: Final = 2
 
@@ -35,7 +35,7 @@ class NamedCopies:
     @classmethod
     def decode(cls, custom_metadata: bytes) -> Self:
         """What cannot be read names one bucket, which is none."""
-        if not custom_metadata.startswith(_MARK):
+        if not custom_metadata.startswith(MARK):
             return cls((custom_metadata,))
         named: list[bytes] = []
         position = BUCKET_ID_BYTES + 1
@@ -53,7 +53,7 @@ class NamedCopies:
         if len(self.taken) == 1 and not self.doubtful:
             return self.taken[0]
         listed = b"".join(len(one).to_bytes(_LENGTH_BYTES) + one for one in (*self.taken, *self.doubtful))
-        return _MARK + len(self.taken).to_bytes() + listed
+        return MARK + len(self.taken).to_bytes() + listed
 
 
 def joined(listed: Iterable[StoredSegment]) -> dict[CombinedSegmentId, StoredSegment]:

@@ -148,8 +148,17 @@ class PriceTable:
         """What writing an object to another zone's bucket adds per gigabyte."""
         return self._to_other_zones("cross_zone_write_gb")
 
+    @property
+    def known_cross_zone_write_gb(self) -> float | None:
+        """The same; None where the table has no such price."""
+        key = self._key_to_other_zones("cross_zone_write_gb")
+        return self.cross_zone_write_gb if key in self.sections.get(self.network, {}) else None
+
     def _to_other_zones(self, key: str) -> float:
-        return self.usd(self.network, f"express_{key}" if self.network == NETWORK else key)
+        return self.usd(self.network, self._key_to_other_zones(key))
+
+    def _key_to_other_zones(self, key: str) -> str:
+        return f"express_{key}" if self.network == NETWORK else key
 
 
 @dataclass(frozen=True, slots=True)

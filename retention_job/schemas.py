@@ -51,6 +51,7 @@ SEGMENTS: Final = _schema(
     state=(_INT, False),  # the furthest RemoteLogSegmentState: 0 started, 1 finished, 2 deleting, 3 deleted
     **_OF_STATES,
     size_bytes=_LONG,  # as the writer said
+    copies=_INT,  # the buckets that hold it; null until COPY_SEGMENT_FINISHED was read
     entry_count=_INT,  # null until COPY_SEGMENT_FINISHED was read
     retention_ms=_LONG,  # must be kept so long: the longest retention among its entries that a log still holds
     is_stored=_BOOL,  # whether the inventory holds its object; null without an inventory

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from metadata_topic.records.record_fields import FORMAT_VERSION
 from metadata_topic.records.serde import COMBINED_SEGMENT, REBUILT_SEGMENT
+from plugin.bucket_copies import MARK
 from plugin.entry_column_batches import PADDING_BYTES, Bools, EntryBatch, Ints, decode_blocks, gather
 from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES, UNKNOWN_POSITION, RemoteLogSegmentState
 
@@ -69,6 +70,8 @@ class SegmentBatch:
     state: Ints
     size_bytes: Ints
     """UNKNOWN_POSITION where it is not known."""
+    copies: Ints
+    """Buckets that took the object, as its custom metadata names them (`plugin.bucket_copies`)."""
     is_rebuilt: Bools
     """Whether a rebuild of the topic told it: then no registration before it refuses it."""
     entries: EntryBatch
@@ -102,6 +105,7 @@ def decode_segments(keys: BinaryColumn, values: BinaryColumn) -> SegmentBatch:
         rows,
         *_ids(fields, rows),
         *_facts(fields, rows),
+        _copies(values, fields["custom_length"], rows),
         fields["record_type"][rows] == REBUILT_SEGMENT,
         _placed(blocks, with_block, place, len(rows)),
     )
@@ -113,6 +117,13 @@ def _ids(fields: NDArray[np.void], rows: Ints) -> tuple[Ints, Ints, Ints]:
     incarnation = (ids["incarnation_high"].astype(np.int64) << high_bits) | ids["incarnation_low"].astype(np.int64)
     sequence = (ids["sequence_high"].astype(np.int64) << high_bits) | ids["sequence_low"].astype(np.int64)
     return ids["broker_id"].astype(np.int64), incarnation, sequence
+
+
+def _copies(values: BinaryColumn, custom_length: NDArray[np.uint16], rows: Ints) -> Ints:
+    """Of what cannot be one bucket alone, the number that stands behind the mark."""
+    begins = gather(values.data, values.starts[rows] + _FIELDS.itemsize, len(MARK) + 1)
+    is_list = (begins[:, : len(MARK)] == np.frombuffer(MARK, dtype=np.uint8)).all(1)
+    return np.where(is_list & (custom_length[rows] > len(MARK)), begins[:, -1], 1).astype(np.int64)
 
 
 def _facts(fields: NDArray[np.void], rows: Ints) -> tuple[Ints, Ints, Ints]:

@@ -1,6 +1,7 @@
 """What objects were written and stored, by topic, broker and day.
 
-A combined segment's PUT, upload and storage are shared out by the bytes of its entries; what has none, as those of
+A combined segment's PUT, upload and storage are shared out by the bytes of its entries, and count once for each bucket
+that holds a copy; what has none, as those of
 earlier runs, has no topic. An archive object belongs to one topic, so nothing is shared out. It counts as written, on
 the day of its commit, where the run read that it was prepared: a commit is published again later, a preparation never
 is. It is stored from its writing on (from its commit where no inventory tells that), and counts only within the time
@@ -20,13 +21,13 @@ from retention_job.spark.joins import union
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_WRITTEN: Final = ("objects", "puts", "upload_bytes")
+_WRITTEN: Final = ("objects", "puts", "upload_bytes", "copied_bytes")
 _BY: Final = ("topic_id", "broker_id")
 ARCHIVE_AMOUNTS: Final = ("archive_objects", "archive_puts", "archive_upload_bytes", "archive_stored_byte_ms")
 
 
 def segments_by_topic(segments: "DataFrame", entries: "DataFrame", now_ms: int, counted_until_ms: int) -> "DataFrame":
-    """(topic_id, broker_id, day, objects, puts, upload_bytes, stored_byte_ms) of SEGMENTS and ENTRIES.
+    """(topic_id, broker_id, day, objects, puts, upload_bytes, copied_bytes, stored_byte_ms) of SEGMENTS and ENTRIES.
 
     Storage counts from `counted_until_ms` until `now_ms`. `entries` is shuffled once, by object.
     """
@@ -37,13 +38,18 @@ def segments_by_topic(segments: "DataFrame", entries: "DataFrame", now_ms: int, 
         .agg(fn.sum("b").alias("entry_bytes"))
     )
     finished = segments.where("state >= 1 AND finished_ms IS NOT NULL").select(
-        *SEGMENT_KEY, "finished_ms", "deleted_ms", "size_bytes", "is_new"
+        *SEGMENT_KEY,
+        "finished_ms",
+        "deleted_ms",
+        "size_bytes",
+        "is_new",
+        fn.coalesce("copies", fn.lit(1)).alias("copies"),
     )
     of_object = fn.sum("entry_bytes").over(Window.partitionBy(*SEGMENT_KEY))
     share = fn.coalesce(fn.col("entry_bytes") / of_object, fn.lit(1.0))
     size = fn.coalesce(fn.when(fn.col("size_bytes") >= 0, fn.col("size_bytes")), of_object, fn.lit(0))
     lives = finished.join(shares, list(SEGMENT_KEY), "left").select(
-        *_BY, "finished_ms", "deleted_ms", "is_new", share.alias("share"), (share * size).alias("bytes")
+        *_BY, "finished_ms", "deleted_ms", "is_new", "copies", share.alias("share"), (share * size).alias("bytes")
     )
     return _written_and_stored(lives, fn.greatest(fn.col("finished_ms"), fn.lit(counted_until_ms)), now_ms)
 
@@ -59,6 +65,7 @@ def archive_by_topic(archive: "DataFrame", now_ms: int, since_ms: int) -> "DataF
         "finished_ms",
         "deleted_ms",
         (fn.col("is_new") & fn.col("started_ms").isNotNull()).alias("is_new"),
+        fn.lit(1).alias("copies"),
         fn.lit(1).alias("share"),
         fn.col("size_bytes").alias("bytes"),
         fn.least(fn.col("finished_ms"), fn.coalesce("stored_ms", "finished_ms")).alias("written_ms"),
@@ -68,15 +75,18 @@ def archive_by_topic(archive: "DataFrame", now_ms: int, since_ms: int) -> "DataF
 
 
 def _written_and_stored(lives: "DataFrame", start: "Column", now_ms: int) -> "DataFrame":
-    """Of rows with `finished_ms`, `deleted_ms`, `is_new`, `share` and `bytes`, stored from `start` on."""
+    """Of rows with `finished_ms`, `deleted_ms`, `is_new`, `copies`, and of one copy `share` and `bytes`, stored from
+    `start` on.
+    """
     end = fn.coalesce("deleted_ms", fn.lit(now_ms))
     new = fn.col("is_new").cast("int")
     day = fn.floor(fn.col("finished_ms") / DAY_MS).cast("int")
     grouped = lives.groupBy(*_BY, day.alias("written_day"), *life_days(start, end)).agg(
         fn.sum(new).alias("objects"),
-        fn.sum(new * fn.col("share")).alias("puts"),
-        fn.sum(new * fn.col("bytes")).alias("upload_bytes"),
-        *life_sums(start, end, fn.col("bytes")),
+        fn.sum(new * fn.col("share") * fn.col("copies")).alias("puts"),
+        fn.sum(new * fn.col("bytes") * fn.col("copies")).alias("upload_bytes"),
+        fn.sum(new * fn.col("bytes") * (fn.col("copies") - 1)).alias("copied_bytes"),
+        *life_sums(start, end, fn.col("bytes") * fn.col("copies")),
     ).cache()  # fmt: skip
     written = grouped.groupBy(*_BY, fn.col("written_day").alias("day")).agg(
         *(fn.sum(name).alias(name) for name in _WRITTEN)

@@ -82,6 +82,7 @@ def _segment_rows(batch: SegmentBatch, record_id: Any, facts: ReleaseFacts) -> I
             "state": batch.state[representable],
             "record_type": np.where(batch.is_rebuilt, serde.REBUILT_SEGMENT, serde.COMBINED_SEGMENT)[representable],
             "size_bytes": _or_null(batch.size_bytes, batch.size_bytes < 0, representable),
+            "copies": batch.copies[representable],
             "entry_count": _or_null(count, count == 0, representable),
             "retention_ms": _or_null(retention, count == 0, representable),
         },

@@ -32,6 +32,7 @@ ARROW: Final = pa.schema(
         "event_timestamp_ms": pa.int64(),
         "state": pa.int32(),
         "size_bytes": pa.int64(),
+        "copies": pa.int32(),
         "entry_count": pa.int32(),
         "retention_ms": pa.int64(),
         "topic_id": pa.binary(),

@@ -105,6 +105,7 @@ COMBINED_SEGMENT: Final = ObjectKind(
     _FINISHED,  # what it says of a deletion counts, as agents do it (`metadata_topic.store.store_state`)
     {name: name for name in SEGMENT_KEY},
     {
+        "copies": Told("IF(state = 1, copies, NULL)", "copies", "copies"),
         # A deletion's entries are a copy of what was told before.
         "entry_count": Told("IF(state = 1, entry_count, NULL)", "entry_count", "entry_count"),
         "retention_ms": Told(
