@@ -136,10 +136,9 @@ def _lost_broker(sources: Sources, log_dirs: list[Path] | None, ids: dict[Path, 
 
 
 def _plan(broker: "LostBroker", sources: Sources, selection: "Selection") -> "list[PlannedLog]":
-    from plugin.wall_clock import wall_ms
     from recovery.broker_recovery import plan_broker
 
-    return plan_broker(broker, sources.view, sources.inventory, selection, wall_ms())
+    return plan_broker(broker, sources.view, sources.inventory, selection, sources.wall_ms())
 
 
 def _bounds(
@@ -171,7 +170,6 @@ def _recover(
         TransferSpeedColumn,
     )
 
-    from plugin.wall_clock import wall_ms
     from recovery.broker_recovery import recover_broker
     from recovery.restore import RestoreProgress
 
@@ -188,7 +186,7 @@ def _recover(
             planned,
             sources.reader,
             new_directory_id=new_directory_id,
-            wall_ms=wall_ms,
+            wall_ms=sources.wall_ms,
             to_timestamp_ms=selection.to_timestamp_ms,
             threads=threads,
             progress=show,

@@ -84,6 +84,10 @@ class Sources:
     """Of the stores; it waits for them."""
     look_again: "Callable[[], Inventory]"
     """Takes the inventory anew."""
+    wall_ms: "Callable[[], int]"
+    """Up to when records expired: now. Where no broker is left, up to when the newest object was written, as nothing
+    expires without agents.
+    """
 
 
 @contextmanager
@@ -97,6 +101,7 @@ def open_sources(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
 def _opened(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
+    from plugin.wall_clock import wall_ms
     from recovery.inventory import from_objects
     from recovery.run_reader import RunReader
 
@@ -114,13 +119,23 @@ def _opened(where: StoredLogs, tell: Tell) -> Iterator[Sources]:
             return _by_metadata(client_of(broker, settings, where), storage, archive, tell)
 
         reader = RunReader(storage, archive, patience_of(tell))
+        inventory = take_inventory()
+        clock = _stopped_clock(inventory) if where.cluster_metadata is not None else wall_ms
         yield Sources(
-            broker, cluster_id, view, take_inventory(), storage, archive, directory_ids, reader, take_inventory
+            broker, cluster_id, view, inventory, storage, archive, directory_ids, reader, take_inventory, clock
         )
     finally:
         storage.close()
         if archive is not None:
             archive.close()
+
+
+def _stopped_clock(inventory: "Inventory") -> "Callable[[], int]":
+    from plugin.wall_clock import wall_ms
+
+    written_ms = (run.stored_in.written_ms for runs in inventory.runs.values() for run in runs)
+    newest_ms = max(written_ms, default=wall_ms())
+    return lambda: min(newest_ms, wall_ms())
 
 
 def new_directory_id() -> str:
@@ -140,7 +155,7 @@ def _cluster(
 
     if where.cluster_metadata is not None:
         cluster_id, view = _from_kraft(where.cluster_metadata, where.cluster_id)
-        return cluster_id, view, {}
+        return cluster_id, _with_surviving_settings(view, where.cluster_metadata, broker), {}
     client = client_of(broker, settings, where)
     cluster_id, view = ask_cluster(client)
     if where.cluster_id not in (None, cluster_id):
@@ -171,6 +186,29 @@ def _from_kraft(directory: Path, cluster_id: str | None) -> "tuple[str, ClusterV
             "read cluster metadata", str(directory), "there is no meta.properties beside it", "give --cluster-id"
         )
     return known or cluster_id or "", from_kraft(read_cluster_metadata(directory))
+
+
+def _with_surviving_settings(view: "ClusterView", metadata_log_dir: Path, broker: "BrokerProperties") -> "ClusterView":
+    """With the WAL's retention, where the agents' settings topic is beside the controllers' log, as it is where that is
+    in a log directory of a broker with a replica, or is in what is left of the broker's own.
+    """
+    from kafka_log.cluster_metadata import DIRECTORY_NAME
+    from kafka_log.errors import LogDirectoryError, MalformedFileError
+    from metadata_topic.settings.settings_log import read_settings_log
+    from recovery.cluster_view import with_wal_retention
+    from recovery.log_settings import log_settings
+
+    beside = metadata_log_dir.parent if metadata_log_dir.name == DIRECTORY_NAME else metadata_log_dir
+    for log_dir in (beside, *broker.log_dirs):
+        try:
+            settings = read_settings_log(log_dir)
+        except (LogDirectoryError, MalformedFileError):
+            continue  # then how long the WAL keeps records is not known, and all that the log keeps is looked for
+        if settings is not None:
+            retention_ms = log_settings({}, broker.raw).retention_ms
+            defaults = {"retention.ms": str(-1 if retention_ms is None else retention_ms)}
+            return with_wal_retention(view, settings.topics, settings.agents.values(), defaults)
+    return view
 
 
 def _surviving_kraft_log(broker: "BrokerProperties", cluster_id: str) -> "ClusterView | None":

@@ -10,20 +10,14 @@ Source: metadata/src/main/resources/common/metadata/*.json and MetadataRecordSer
 
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from kafka_log.errors import LogDirectoryError, MalformedFileError
 from kafka_log.flexible_encoding import MalformedMessageError, MessageReader
-from kafka_log.record_batch import (
-    BATCH_OVERHEAD_BYTES,
-    CorruptBatchError,
-    RecordBatchHeader,
-    scan_batches,
-    verify_batches,
-)
+from kafka_log.plain_records import PlainFile
 from kafka_log.segment_files import list_segments, log_file_name
 from kafka_log.topic_partition import TopicId, topic_id_to_text
 
@@ -96,49 +90,19 @@ def read_cluster_metadata(metadata_log_dir: Path) -> KRaftImage:
 
 
 def _apply_file(image: KRaftImage, path: Path, *, is_snapshot: bool) -> None:
-    raw = path.read_bytes()
-    try:
-        spans = scan_batches(raw, 0, len(raw))
-        sound = verify_batches(raw, spans)
-        for span in spans[:sound]:
-            if not is_snapshot and span.last_offset < image.end_offset:
-                continue
-            header = RecordBatchHeader.parse(raw, span.start)
-            if not header.is_control:
-                if header.codec != "none":
-                    raise MalformedFileError(path, 0, f"batch {span.base_offset} is compressed with {header.codec}")
-                for value in _values(raw[span.start + BATCH_OVERHEAD_BYTES : span.end], header.record_count):
-                    _apply(image, value)
-            if not is_snapshot:
-                image.end_offset = span.last_offset + 1
-        if sound < len(spans) and is_snapshot:
-            raise MalformedFileError(path, 0, f"batch {spans[sound].base_offset} has a wrong checksum")
-    except (CorruptBatchError, MalformedMessageError) as error:
-        raise MalformedFileError(path, 0, str(error)) from error
-
-
-def _values(records: bytes, count: int) -> Iterator[bytes]:
-    reader = _RecordReader(records)
-    for _ in range(count):
-        yield reader.value()
-
-
-class _RecordReader(MessageReader):
-    """Records of magic 2, whose lengths are zigzag varints."""
-
-    __slots__ = ()
-
-    def value(self) -> bytes:
-        """The next record's value, empty when it is null."""
-        length = self.signed_varint()
-        left_behind = self.left - length
-        self.take(1)
-        self.signed_varint(64)
-        self.signed_varint()
-        self.take(max(self.signed_varint(), 0))
-        value = self.take(max(self.signed_varint(), 0))
-        self.take(self.left - left_behind)
-        return value
+    file = PlainFile(path)
+    for batch in file.batches:
+        if not is_snapshot and batch.last_offset < image.end_offset:
+            continue
+        try:
+            for record in file.records(batch):
+                _apply(image, record.value or b"")
+        except MalformedMessageError as error:
+            raise MalformedFileError(path, 0, str(error)) from error
+        if not is_snapshot:
+            image.end_offset = batch.last_offset + 1
+    if file.damaged is not None and is_snapshot:
+        raise MalformedFileError(path, 0, f"batch {file.damaged.base_offset} has a wrong checksum")
 
 
 def _apply(image: KRaftImage, value: bytes) -> None:

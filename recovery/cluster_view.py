@@ -145,13 +145,19 @@ def with_directories(view: ClusterView, kraft: ClusterView | None) -> ClusterVie
 
 
 def with_wal_retention(
-    view: ClusterView, settings: Mapping[str, TopicSettings], agents: Iterable[AgentRegistration]
+    view: ClusterView,
+    settings: Mapping[str, TopicSettings],
+    agents: Iterable[AgentRegistration],
+    defaults: Mapping[str, str] | None = None,
 ) -> ClusterView:
-    """The view, with how long its topics' records are kept in combined segments, by the longest of the agents."""
+    """The view, with how long its topics' records are kept in combined segments, by the longest of the agents.
+
+    `defaults` are in force for topics without settings of their own, where the view has no others.
+    """
     retention = AgentsRetention.registered(agents)
 
     def stored_ms(topic: TopicView) -> int | None:
-        local_ms = local_retention_ms(topic.config)
+        local_ms = local_retention_ms({**(defaults or {}), **topic.config})
         if local_ms is None:
             return None
         factor = min((len(one.replicas) for one in topic.partitions.values()), default=0)

@@ -20,10 +20,19 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_tex
 from local_cluster.object_store_front import ObjectStoreFront
 from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
+from metadata_topic.settings.topic_settings import (
+    AgentRegistration,
+    TopicSettings,
+    agent_key,
+    encode_agent,
+    encode_topic_settings,
+    topic_key,
+)
 from plugin.combined_segment import OpenCombinedSegment, SegmentHeader
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.inventory import Inventory, from_objects
 from recovery.restore import GoneHead
+from tests.kafka_log.batches import batch
 from tests.kafka_log.kraft_records import DIRECTORY, metadata_batch, partition_record, topic_record
 from tests.recovery.stored_objects import MARK, Records, records
 
@@ -161,6 +170,34 @@ def test_where_another_replica_may_be_elected_the_broker_is_restored_beside_it(
     ruins.write(payments=payments)
     ruins.upload(1, records(PAYMENTS, 2, 0, 2))
     assert _told(ruins.run("recover", "--json", "--topic", "payments"))["only_in_sync_here"] == []
+
+
+@pytest.mark.parametrize(
+    ("settings_at", "behind_ms", "start_offset", "exit_code"),
+    [
+        pytest.param("controller", 4_000_000, 10, 0, id="known, and older than the WAL keeps records"),
+        pytest.param("log", 4_000_000, 10, 0, id="known by what is left of the broker's own log directory"),
+        pytest.param("controller", 3_000_000, 0, 3, id="known, and lost before its time, however long ago that is"),
+        pytest.param(None, 4_000_000, 0, 3, id="not known"),
+    ],
+)
+def test_leftovers_are_known_by_the_settings_topic_beside_the_controllers_log(
+    ruins: Ruins, settings_at: str | None, behind_ms: int, start_offset: int, exit_code: int
+) -> None:
+    """The WAL keeps records for an hour by the topic's own setting, which is the newer of two."""
+    if settings_at is not None:
+        log = ruins.directory / settings_at / "__remote_wal_topic_settings-0"
+        log.mkdir(parents=True)
+        older, newer = (encode_topic_settings(TopicSettings(True, wal_retention_ms=ms)) for ms in (-1, 3_600_000))
+        agent = encode_agent(AgentRegistration(1, 5, "", "", "1", 0, wal_retention_ms=60_000))
+        (log / f"{0:020}.log").write_bytes(
+            batch(0, payload=older, key=topic_key("orders")) + batch(1, payload=agent, key=agent_key(1))
+        )
+        (log / f"{2:020}.log").write_bytes(batch(2, payload=newer, key=topic_key("orders")))
+    ruins.upload(1, records(ORDERS, 0, 0, 4))
+    ruins.upload(1 + behind_ms, records(ORDERS, 0, 10, 14))
+    [log_told] = _told(ruins.run("recover", "--dry-run", "--json", "--topic", "orders"), exit_code)["logs"]
+    assert log_told["start_offset"] == start_offset
 
 
 def test_a_dry_run_tells_the_same_and_writes_nothing(ruins: Ruins) -> None:

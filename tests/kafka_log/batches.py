@@ -32,12 +32,13 @@ def batch(
     leader_epoch: int = 0,
     payload: bytes = b"x",
     *,
+    key: bytes | None = None,
     attributes: int = 0,
     timestamp_ms: int = 1_700_000_000_000,
     producer_id: int = -1,
 ) -> bytes:
     """A batch of `records` records from `base_offset` on, each with `payload` as its value."""
-    body = b"".join(record(delta, payload) for delta in range(records))
+    body = b"".join(record(delta, payload, key) for delta in range(records))
     has_producer = producer_id >= 0
     after_crc = (
         _AFTER_CRC.pack(

@@ -1,0 +1,35 @@
+"""`__remote_wal_topic_settings` out of a broker's log directory, where no broker is left to be asked. Pure reading."""
+
+from pathlib import Path
+from typing import Final
+
+from kafka_log.errors import LogDirectoryError
+from kafka_log.plain_records import PlainFile
+from kafka_log.segment_files import list_segments, log_file_name
+from metadata_topic.settings.settings_topic import SettingsView
+from metadata_topic.topic.topic import SETTINGS_TOPIC
+from metadata_topic.topic.topic_follower import TopicRecord
+
+_DIRECTORY: Final = f"{SETTINGS_TOPIC}-0"
+
+
+def read_settings_log(log_dir: Path) -> SettingsView | None:
+    """What the log tells up to its end, or to its first damaged batch; None where the topic is not in this log
+    directory. What is at its end may not be committed.
+
+    Raises LogDirectoryError when it cannot be read, MalformedFileError when it is not understood.
+    """
+    directory = log_dir / _DIRECTORY
+    if not directory.is_dir():
+        return None
+    view = SettingsView()
+    try:
+        for base_offset in list_segments(directory):
+            file = PlainFile(directory / log_file_name(base_offset))
+            for batch in file.batches:
+                view.apply_all([TopicRecord(0, *record) for record in file.records(batch)])
+            if file.damaged is not None:
+                break
+    except OSError as error:
+        raise LogDirectoryError(directory, str(error)) from error
+    return view
