@@ -34,6 +34,7 @@ class Topic:
     partitions: tuple[int, ...]
     leaders: tuple[int | None, ...]
     replication_factor: int
+    """Of the partition that has the fewest, as agents count: one that is being moved has those that it leaves, too."""
     settings: TopicSettings
     config: Mapping[str, str]
     agents: AgentsRetention = ALL_AS_BEFORE
@@ -162,7 +163,7 @@ class _Admin:
             described.topic,
             tuple(partition.id for partition in partitions),
             tuple(partition.leader if partition.leader >= 0 else None for partition in partitions),
-            max((len(partition.replicas) for partition in partitions), default=0),
+            min((len(partition.replicas) for partition in partitions), default=0),
             settings,
             config,
             has_lagging_replica=any(not set(partition.replicas) <= set(partition.isrs) for partition in partitions),
