@@ -1,7 +1,6 @@
 """Checks of the way past dead agents: this broker's own listener for it, and those of the others."""
 
-import ipaddress
-
+from agent.http_listener import is_loopback
 from doctor.facts import Facts
 from doctor.findings import Level, Verdict
 
@@ -42,7 +41,7 @@ def _faults(facts: Facts, name: str) -> list[tuple[Level, str, str]]:
     elif wanted == "SSL" and auth.lower() != "required":
         found = f"{name} wants no client certificate (ssl.client.auth={auth}), so everybody is the same User:ANONYMOUS"
         faults.append((Level.ERROR, found, f"{prefix}ssl.client.auth=required"))
-    if _is_loopback(broker.listeners[name].host) and not _is_loopback(settings.bypass.brokers[broker.node_id].host):
+    if is_loopback(broker.listeners[name].host) and not is_loopback(settings.bypass.brokers[broker.node_id].host):
         found = f"{name} listens at {broker.listeners[name].host} only: other hosts' agents do not reach it"
         faults.append((Level.ERROR, found, f"listeners: {name}://{settings.bypass.brokers[broker.node_id]}"))
     if wanted.endswith("PLAINTEXT"):
@@ -63,10 +62,3 @@ def bypass_peers(facts: Facts) -> Verdict:
         change = f"correct {_KEY}, the listener, its certificates, or the firewall"
         return Verdict(Level.WARNING, "; ".join(silent), change)
     return Verdict(Level.OK, f"{len(facts.bypass)} brokers answer past their agents")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

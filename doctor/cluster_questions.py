@@ -29,6 +29,11 @@ def ask_cluster(client: KafkaClientConfig, timeout_s: float) -> Cluster:
     return Cluster(frozenset(metadata.brokers), _metadata_topic(client, metadata, timeout_s))
 
 
+def ask_zones(client: KafkaClientConfig, timeout_s: float) -> dict[int, str | None]:
+    """Of the living brokers. Blocks. Raises DescriptionError."""
+    return {one.broker_id: one.rack for one in ClusterDescriptions(client, _CLIENT_ID, timeout_s).brokers()}
+
+
 def _metadata_topic(client: KafkaClientConfig, metadata: Any, timeout_s: float) -> MetadataTopic | Unknown:
     described = metadata.topics.get(METADATA_TOPIC)
     if described is None:

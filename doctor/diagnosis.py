@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from doctor import bypass_checks, cluster_checks, host_checks, retention_checks, store_checks
+from doctor import bypass_checks, cluster_checks, gateway_checks, host_checks, retention_checks, store_checks
 from doctor.facts import Facts, UnknownFactError
 from doctor.findings import Finding, Level, Verdict
 
@@ -15,6 +15,9 @@ CHECKS: Final[Mapping[str, Check]] = {
     "agent-peers": host_checks.agent_peers,
     "bypass-listener": bypass_checks.bypass_listener,
     "bypass-peers": bypass_checks.bypass_peers,
+    "gateway-listeners": gateway_checks.gateway_listeners,
+    "gateway-names": gateway_checks.gateway_names,
+    "gateway-security": gateway_checks.gateway_security,
     "agents-registered": host_checks.agents_registered,
     "store-settings": store_checks.store_settings,
     "store-buckets": store_checks.store_buckets,

@@ -143,3 +143,7 @@ class Facts:
     """Broker id to why its own listener past its agent does not answer; None: it does."""
     other_buckets: Mapping[str, Store | Unknown] = field(default_factory=dict)
     """With a bucket for each zone, those of the other zones by name; `store` is that of this broker's zone."""
+    zones: Mapping[int, str | None] | Unknown = field(default_factory=lambda: Unknown("the cluster was not asked"))
+    """Of the living brokers, where the zone gateway is on."""
+    names: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)
+    """What other zones' gateways are advertised as, and the addresses that each name stands for here."""

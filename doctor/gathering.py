@@ -11,9 +11,10 @@ from agent.bypass import tls_context
 from agent.kafka_client import client_config
 from agent.settings import AgentSettings
 from agent.storage_spec import storage_spec
-from doctor.cluster_questions import ask_cluster, ask_topics
+from doctor.cluster_questions import ask_cluster, ask_topics, ask_zones
 from doctor.facts import AgentAnswer, Cluster, EnabledTopic, Facts, Host, Store, Unknown
 from doctor.host_questions import (
+    addresses_of,
     ask_agent,
     ask_broker,
     count_partitions,
@@ -57,9 +58,18 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
         )
         past_agents = dict(zip(past, answers, strict=True))
     store, other_buckets = _stores(broker, settings, wall_ms)
-    return Facts(
+    facts = Facts(
         broker, settings, cluster, topics, store, peers, agents, _host(broker, settings), past_agents, other_buckets,
     )  # fmt: skip
+    return _with_gateway(facts, client) if settings.gateway.enable else facts
+
+
+def _with_gateway(facts: Facts, client: KafkaClientConfig | Unknown) -> Facts:
+    zones: Mapping[int, str | None] | Unknown = _if_known(client, lambda known: ask_zones(known, _KAFKA_TIMEOUT_S))
+    advertised = facts.broker.advertised_listeners
+    listeners = facts.settings.gateway.zone_listeners.values()
+    hosts = sorted({advertised[name].host for name in listeners if name in advertised})
+    return replace(facts, zones=zones, names={host: _known(partial(addresses_of, host)) for host in hosts})
 
 
 def _settings_topic(

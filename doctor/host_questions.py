@@ -81,6 +81,11 @@ def dial(address: Address, tls: PeerTls | None, timeout_s: float) -> str | None:
         return f"{address}: {error}"
 
 
+def addresses_of(host: str) -> tuple[str, ...]:
+    """Those that the name stands for. Raises OSError."""
+    return tuple(sorted({str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}))
+
+
 def ask_broker(address: Address, tls: Callable[[], ssl.SSLContext | None], timeout_s: float) -> str | None:
     """Ask for the API versions, which takes no login; None when that is answered.
 

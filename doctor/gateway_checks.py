@@ -1,0 +1,136 @@
+"""Checks of the zone gateway: the listeners that keep clients in their zone, their names, and what clients lose."""
+
+from agent.gateway_settings import GatewaySettings
+from agent.http_listener import is_loopback
+from doctor.facts import Facts, Unknown
+from doctor.findings import Level, Verdict
+
+_KEY = "remote.wal.gateway"
+_PLAN = "print the lines by remote-wal gateway plan"
+Fault = tuple[Level, str, str]
+
+
+def gateway_listeners(facts: Facts) -> Verdict:
+    """Whether clients of each zone are led to their own zone's gateways, and get from there to this broker alone."""
+    settings = facts.settings.gateway
+    if not settings.enable:
+        return Verdict(Level.OK, f"{_KEY}.enable is false")
+    faults = [*_zone_faults(facts, settings), *_own_zone_faults(facts, settings)]
+    for zone, name in settings.zone_listeners.items():
+        faults += _listener_faults(facts, zone, name)
+    if faults:
+        return _worst(faults)
+    if isinstance(facts.zones, Unknown):
+        return Verdict(Level.UNKNOWN, f"these listeners fit; whether all zones have one: {facts.zones.reason}")
+    return Verdict(Level.OK, f"{len(settings.zone_listeners)} other zones, {len(settings.brokers)} brokers in them")
+
+
+def _worst(faults: list[Fault]) -> Verdict:
+    """All that is found, as bad as the worst of it."""
+    level = max((one for one, _, _ in faults), key=list(Level).index)
+    return Verdict(level, "; ".join(found for _, found, _ in faults), "; ".join(change for _, _, change in faults))
+
+
+def _zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
+    """Of other zones that the cluster tells of."""
+    if isinstance(facts.zones, Unknown):
+        return []
+    faults: list[Fault] = []
+    own = facts.broker.rack
+    away = {one: zone for one, zone in facts.zones.items() if zone != own and one != facts.broker.node_id}
+    missing = sorted({zone for zone in away.values() if zone} - settings.zone_listeners.keys())
+    if missing:
+        found = f"no listener for clients of {', '.join(missing)}: they are not led to their own gateways"
+        faults.append((Level.ERROR, found, f"{_PLAN}, and add them to {_KEY}.zone.listeners"))
+    unreached = sorted(away.keys() - settings.brokers.keys())
+    if unreached:
+        found = f"{_KEY}.brokers lacks {', '.join(map(str, unreached))}, which clients here cannot reach"
+        faults.append((Level.ERROR, found, f"add them to {_KEY}.brokers"))
+    near = sorted(one for one in settings.brokers if one in facts.zones and facts.zones[one] == own)
+    if near:
+        found = f"{_KEY}.brokers has {', '.join(map(str, near))}, which stand in this zone and advertise themselves"
+        faults.append((Level.WARNING, found, f"take them out of {_KEY}.brokers"))
+    return faults
+
+
+def _own_zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
+    """Whether the agent itself, and who bootstraps here, is led to the broker and not to a gateway."""
+    broker = facts.broker
+    reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
+    others = set(settings.zone_listeners.values())
+    client = [name for name in broker.listeners if name in broker.advertised_listeners and name not in reserved]
+    if not set(client) - others:
+        found = f"no listener for clients of this zone ({broker.rack})"
+        return [(Level.ERROR, found, f"{_PLAN}")]
+    if facts.settings.client.bootstrap_servers is None and client[0] in others:
+        found = f"the first client listener, {client[0]}, by which the agent reaches Kafka, is for another zone"
+        return [(Level.WARNING, found, "name this zone's listener first, or set remote.wal.agent.bootstrap.servers")]
+    return []
+
+
+def _listener_faults(facts: Facts, zone: str, name: str) -> list[Fault]:
+    broker = facts.broker
+    where, advertised = broker.listeners[name], broker.advertised_listeners.get(name)
+    faults: list[Fault] = []
+    if not is_loopback(where.host):
+        found = (
+            f"{name} listens at {where.host or 'all interfaces'}: clients reach it past the gateways' TLS and limits"
+        )
+        faults.append((Level.ERROR, found, f"listeners: {name}://127.0.0.1:{where.port}"))
+    if broker.security_protocols[name].endswith("SSL"):
+        found = f"{name} speaks {broker.security_protocols[name]}, but clients' TLS ends at the gateway"
+        faults.append((Level.ERROR, found, f"listener.security.protocol.map: {name} without TLS"))
+    port = facts.settings.gateway.port_base + broker.node_id
+    if advertised is None or advertised == where:
+        found = f"{name} advertises no gateway of {zone}"
+        faults.append((Level.ERROR, found, f"advertised.listeners: {name}://<gateway of {zone}>:{port}"))
+    elif advertised.port != port:
+        found = f"{name} is advertised at port {advertised.port}; gateways listen for this broker at {port}"
+        change = f"advertised.listeners: {name}://{advertised.host}:{port}, or the gateways' {_KEY}.port.base"
+        faults.append((Level.ERROR, found, change))
+    return faults
+
+
+def gateway_names(facts: Facts) -> Verdict:
+    """Whether the names of the gateways lead anywhere, and past one that is gone."""
+    settings = facts.settings.gateway
+    if not settings.enable:
+        return Verdict(Level.OK, f"{_KEY}.enable is false")
+    faults: list[Fault] = []
+    for host, addresses in sorted(facts.names.items()):
+        if isinstance(addresses, Unknown):
+            faults.append((Level.ERROR, f"{host} does not resolve here: {addresses.reason}", f"give {host} addresses"))
+        elif len(addresses) == 1:
+            found = f"{host} is one address alone: while that gateway is away, its clients reach no broker elsewhere"
+            faults.append((Level.WARNING, found, "a name with the addresses of several agents of the zone"))
+    return _worst(faults) if faults else Verdict(Level.OK, f"{len(facts.names)} names lead to several gateways each")
+
+
+def gateway_security(facts: Facts) -> Verdict:
+    """What brokers do not know any more of clients that come by a gateway."""
+    settings, raw = facts.settings.gateway, facts.broker.raw
+    if not settings.enable:
+        return Verdict(Level.OK, f"{_KEY}.enable is false")
+    faults: list[Fault] = []
+    if any(raw.get(key, "none").strip().lower() != "none" for key in _client_auth_keys(facts)):
+        found = "ssl.client.auth: who comes by a gateway is not known by its certificate, as TLS ends there"
+        change = f"SASL for clients; {_KEY}.ssl.ca.file has certificates asked for, but brokers do not see them"
+        faults.append((Level.WARNING, found, change))
+    if "max.connections.per.ip" in raw:
+        found = "max.connections.per.ip counts all clients of other zones together, as they come from 127.0.0.1"
+        change = (
+            f"max.connections.per.ip.overrides=127.0.0.1:{settings.max_connections}, and "
+            f"{_KEY}.max.connections.per.ip at the gateways"
+        )
+        faults.append((Level.WARNING, found, change))
+    if raw.get("authorizer.class.name"):
+        found = "ACLs by host see 127.0.0.1 for clients of other zones"
+        faults.append((Level.INFORMATION, found, "ACLs by principal"))
+    return _worst(faults) if faults else Verdict(Level.OK, "nothing by which brokers tell clients apart is lost")
+
+
+def _client_auth_keys(facts: Facts) -> list[str]:
+    """By which certificates are asked for on listeners of clients of this zone."""
+    broker, others = facts.broker, facts.settings.gateway.zone_listeners.values()
+    own = set(broker.advertised_listeners) - {broker.inter_broker_listener_name, *others}
+    return ["ssl.client.auth", *(f"listener.name.{name.lower()}.ssl.client.auth" for name in sorted(own))]

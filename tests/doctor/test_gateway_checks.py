@@ -1,0 +1,125 @@
+"""The listeners that keep clients in their zone are judged, each fault by a plain finding."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agent.settings_file import agent_settings
+from doctor.diagnosis import diagnose
+from doctor.facts import Facts, Unknown
+from doctor.findings import Finding, Level
+from gateway.plan import BrokerSite, PlanRules, plan
+from kafka_log.server_properties import parse_broker_properties
+from tests.doctor.test_doctor import FILE, PROPERTIES, facts_of
+
+SITES = [BrokerSite(1, "az1", "kafka-1"), BrokerSite(2, "az2", "kafka-2"), BrokerSite(3, "az3", "kafka-3")]
+PLANNED = plan(SITES, {zone: f"gateway-{zone}" for zone in ("az1", "az2", "az3")}, PlanRules())[1]
+REPLICATION = {
+    "listeners": "WAL://127.0.0.1:19901,BYPASS://10.0.0.1:19096",
+    "advertised.listeners": "WAL://127.0.0.1:19901",
+    "listener.security.protocol.map": "WAL:PLAINTEXT,BYPASS:SSL",
+}
+SEVERAL = ("10.0.0.1", "10.0.0.2")
+KEY = "remote.wal.gateway"
+
+
+def planned(changes: dict[str, str] | None = None, **facts: Any) -> dict[str, Finding]:
+    """What is found where the plan's lines stand, but for these whole keys, in which one text may replace another."""
+    raw = {**PROPERTIES, **PLANNED, **{key: f"{PLANNED[key]},{value}" for key, value in REPLICATION.items()}}
+    for key, value in (changes or {}).items():
+        old, arrow, new = value.partition(" -> ")
+        if arrow:
+            assert old in raw[key]
+        raw[key] = raw[key].replace(old, new) if arrow else value
+    broker = parse_broker_properties(raw, FILE)
+    known = Facts.__dataclass_fields__
+    assert facts.keys() <= known.keys()
+    all_well = {
+        "zones": {1: "az1", 2: "az2", 3: "az3"},
+        "names": {"gateway-az2": SEVERAL, "gateway-az3": SEVERAL},
+    }
+    judged = replace(facts_of(), broker=broker, settings=agent_settings(broker, FILE), **{**all_well, **facts})
+    return {finding.check: finding for finding in diagnose(judged)}
+
+
+def test_in_what_is_planned_no_gateway_check_finds_anything() -> None:
+    found = planned()
+    gateway = {name: finding.level for name, finding in found.items() if name.startswith("gateway-")}
+    assert gateway == dict.fromkeys(("gateway-listeners", "gateway-names", "gateway-security"), Level.OK)
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "told"),
+    [
+        ({f"{KEY}.zone.listeners": "az2=CLIENT_AZ2"}, Level.ERROR, "no listener for clients of az3"),
+        ({f"{KEY}.brokers": "2"}, Level.ERROR, "lacks 3"),
+        (
+            {"listeners": "CLIENT_AZ2://127.0.0.1 -> CLIENT_AZ2://"},
+            Level.ERROR,
+            "CLIENT_AZ2 listens at all interfaces",
+        ),
+        ({"listeners": "CLIENT_AZ2://127.0.0.1 -> CLIENT_AZ2://10.0.0.1"}, Level.ERROR, "listens at 10.0.0.1"),
+        (
+            {"listener.security.protocol.map": "CLIENT_AZ2:PLAINTEXT -> CLIENT_AZ2:SASL_SSL"},
+            Level.ERROR,
+            "CLIENT_AZ2 speaks SASL_SSL",
+        ),
+        ({"advertised.listeners": "CLIENT_AZ2://gateway-az2:19301, -> "}, Level.ERROR, "advertises no gateway of az2"),
+        ({"advertised.listeners": "gateway-az2:19301 -> gateway-az2:19300"}, Level.ERROR, "at port 19300"),
+        (
+            {"listeners": "CLIENT_AZ1://:9092, -> ", "advertised.listeners": "CLIENT_AZ1://kafka-1:9092, -> "},
+            Level.ERROR,
+            "no listener for clients of this zone",
+        ),
+        (
+            {"listeners": "CLIENT_AZ1://:9092,CLIENT_AZ2://127.0.0.1:19501 -> CLIENT_AZ2://127.0.0.1:19501,CLIENT_AZ1://:9092"},
+            Level.WARNING,
+            "the first client listener, CLIENT_AZ2",
+        ),
+    ],
+)  # fmt: skip
+def test_a_listener_that_leads_clients_elsewhere_is_found(changes: dict[str, str], level: Level, told: str) -> None:
+    finding = planned(changes)["gateway-listeners"]
+    assert finding.level is level
+    assert told in finding.found
+    assert finding.change
+
+
+def test_a_broker_of_the_own_zone_needs_no_gateway() -> None:
+    finding = planned(zones={1: "az1", 2: "az1", 3: "az3"})["gateway-listeners"]
+    assert finding.level is Level.WARNING
+    assert "has 2, which stand in this zone" in finding.found
+
+
+def test_without_the_clusters_zones_it_is_not_known_whether_any_is_missing() -> None:
+    assert planned(zones=Unknown("no answer"))["gateway-listeners"].level is Level.UNKNOWN
+
+
+def test_a_name_that_leads_nowhere_or_to_one_gateway_alone_is_found() -> None:
+    finding = planned(names={"gateway-az2": Unknown("no such name"), "gateway-az3": SEVERAL})["gateway-names"]
+    assert finding.level is Level.ERROR
+    assert "gateway-az2 does not resolve" in finding.found
+    finding = planned(names={"gateway-az2": SEVERAL[:1], "gateway-az3": SEVERAL})["gateway-names"]
+    assert finding.level is Level.WARNING
+    assert "gateway-az2 is one address alone" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "told"),
+    [
+        ({"listener.name.client_az1.ssl.client.auth": "required"}, Level.WARNING, "not known by its certificate"),
+        ({"max.connections.per.ip": "100"}, Level.WARNING, "come from 127.0.0.1"),
+        ({"authorizer.class.name": "org.example.Authorizer"}, Level.INFORMATION, "ACLs by host see 127.0.0.1"),
+    ],
+)
+def test_what_brokers_do_not_know_any_more_of_clients_is_told(changes: dict[str, str], level: Level, told: str) -> None:
+    # The bypass's own listener asks agents for certificates, which is nothing of clients.
+    finding = planned(changes)["gateway-security"]
+    assert finding.level is level
+    assert told in finding.found
+
+
+def test_a_listener_that_the_protocol_map_lacks_keeps_the_file_from_being_read() -> None:
+    with pytest.raises(Exception, match="listener CLIENT_AZ3 is missing"):
+        planned({"listener.security.protocol.map": ",CLIENT_AZ3:PLAINTEXT -> "})
