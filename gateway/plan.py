@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 LOOPBACK = "127.0.0.1"
 MAX_PORT = 65535
+_ALL_ADDRESSES = {"", "0.0.0.0", "::"}  # noqa: S104 - compared with
 _WITHOUT_TLS = {
     "PLAINTEXT": "PLAINTEXT",
     "SSL": "PLAINTEXT",
@@ -109,15 +110,18 @@ def _check(brokers: Sequence[BrokerSite], zones: Sequence[str], rules: PlanRules
 
 
 def _check_ports(broker: BrokerSite, brokers: Sequence[BrokerSite], zones: Sequence[str], rules: PlanRules) -> None:
-    """One host has the broker's listeners and its agent's."""
-    ports = [broker.port]
-    ports += [_loopback_port(broker, zones.index(zone), rules) for zone in zones if zone != broker.zone]
-    ports += [rules.gateway_port_base + other.broker_id for other in _others(broker, brokers)]
-    port, count = Counter(ports).most_common(1)[0]
-    if count > 1:
-        raise PlanError(f"port {port} would be used twice on the host of broker {broker.broker_id}: choose other bases")
-    if max(ports) > MAX_PORT:
-        raise PlanError(f"port {max(ports)} on the host of broker {broker.broker_id} is above {MAX_PORT}")
+    """One host has the broker's listeners and its agent's. Kafka wants another port for each of its own."""
+    loopback = [_loopback_port(broker, zones.index(zone), rules) for zone in zones if zone != broker.zone]
+    clients = [rules.gateway_port_base + other.broker_id for other in _others(broker, brokers)]
+    twice = {broker.port, *clients} & set(loopback)
+    if {broker.bind_host, broker.gateway_bind_host} & _ALL_ADDRESSES:
+        twice |= {broker.port} & set(clients)
+    if twice:
+        told = f"port {min(twice)} would be used twice on the host of broker {broker.broker_id}"
+        raise PlanError(f"{told}: choose other bases")
+    highest = max(broker.port, *loopback, *clients)
+    if highest > MAX_PORT:
+        raise PlanError(f"port {highest} on the host of broker {broker.broker_id} is above {MAX_PORT}")
 
 
 def _others(broker: BrokerSite, brokers: Sequence[BrokerSite]) -> Iterator[BrokerSite]:

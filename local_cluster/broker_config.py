@@ -17,6 +17,7 @@ import javaproperties
 from local_cluster import bypass_listener
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 from local_cluster.store_spec import LocalDirectoryStore, StoreSpec
+from local_cluster.zone_gateways import ZoneGateways, with_gateways
 
 BACKEND_PREFIX = "rsm.wal.config."
 
@@ -50,6 +51,8 @@ class AgentsMode:
     """Whose agents: another checkout of this project, on this Python; None: this one."""
     bypass: bool = False
     """Whether the brokers have a second listener under TLS, by which agents get past another one that is dead."""
+    gateways: ZoneGateways | None = None
+    """Where clients reach brokers of other zones by the agents of their own; the brokers' zones are then those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,8 @@ def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSe
         properties |= _agent_properties(layout, broker_id, settings.agents)
         if settings.agents.bypass:
             properties = _with_bypass(properties, layout, broker_id)
+        if settings.agents.gateways is not None:
+            properties = with_gateways(properties, layout, broker_id, settings.agents.gateways)
     return {**properties, **settings.overrides, **settings.broker_overrides.get(broker_id, {})}
 
 

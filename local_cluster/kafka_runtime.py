@@ -1,5 +1,6 @@
 """Java and Kafka, looked for at the first use: a cluster can be looked at and ended without either."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 from jvm.ivy import Progress
@@ -27,6 +28,6 @@ class KafkaRuntime:
         kafka = resolve_kafka(self.java, tiered_storage=self._tiered_storage, progress=self._tell)
         return with_class_archive(self.java, kafka, self._tell)
 
-    def tools(self, bootstrap_servers: str, *, jvm_as_shipped: bool = False) -> KafkaTools:
-        """Kafka's own tools, run against that cluster; with the JVM options of Kafka's own scripts if it is told so."""
-        return KafkaTools(self.java, self.kafka, bootstrap_servers, jvm_as_shipped=jvm_as_shipped)
+    def tools(self, bootstrap_servers: str, *, jvm_as_shipped: bool = False, prefix: Sequence[str] = ()) -> KafkaTools:
+        """Kafka's own tools, run against that cluster, as `KafkaTools` says."""
+        return KafkaTools(self.java, self.kafka, bootstrap_servers, jvm_as_shipped=jvm_as_shipped, prefix=prefix)

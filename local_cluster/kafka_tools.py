@@ -76,9 +76,19 @@ class KafkaTools:
     """Runs the tools against one cluster. Thread safe."""
 
     def __init__(
-        self, java: Java, kafka: KafkaDistribution, bootstrap_servers: str, *, jvm_as_shipped: bool = False
+        self,
+        java: Java,
+        kafka: KafkaDistribution,
+        bootstrap_servers: str,
+        *,
+        jvm_as_shipped: bool = False,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """`jvm_as_shipped`: the JVM's options are those of Kafka's own scripts, which take longer to warm up."""
+        """`jvm_as_shipped`: the JVM's options are those of Kafka's own scripts, which take longer to warm up.
+
+        `prefix` is what each command line begins with, such as one that runs it in another network namespace.
+        """
+        self._prefix = prefix
         self._java = java
         self._jvm_options = _SHIPPED_OPTIONS if jvm_as_shipped else QUICK_JVM_OPTIONS
         self._kafka = kafka
@@ -131,7 +141,7 @@ class KafkaTools:
     def run(self, tool: str, arguments: Sequence[str], timeout_s: float = TOOL_TIMEOUT_S) -> str:
         """What the tool printed on standard output. Raises KafkaToolError."""
         name = tool.rpartition(".")[2]
-        command = [str(self._java.executable), "-Xmx512m", *self._jvm_options, *_QUIET]
+        command = [*self._prefix, str(self._java.executable), "-Xmx512m", *self._jvm_options, *_QUIET]
         command += [*self._kafka.class_options, tool, *arguments]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True

@@ -25,6 +25,8 @@ LAYOUT_FILE = "cluster.json"
 LAYOUT_VERSION = 1
 REPLICA_DOMAIN = "remote-wal.internal"
 _PORTS_PER_BROKER = 5
+MAX_ZONES = 4
+"""For whose clients brokers can have listeners, one port each (`local_cluster.zone_gateways`)."""
 
 
 class LayoutError(Exception):
@@ -56,7 +58,7 @@ class ClusterLayout:
     def plan(cls, directory: Path, broker_count: int = 3, chooser: random.Random | None = None) -> Self:
         """A new layout on ports that are free now. Raises NoFreePortsError."""
         chooser = chooser or random.SystemRandom()
-        ports = free_port_block(broker_count * _PORTS_PER_BROKER + 1, chooser)
+        ports = free_port_block(broker_count * (_PORTS_PER_BROKER + MAX_ZONES) + 1, chooser)
         own = iter(ports[broker_count + 1 :])
         brokers = tuple(
             BrokerPorts(broker_id, next(own), next(own), next(own), next(own))
@@ -67,6 +69,11 @@ class ClusterLayout:
     @property
     def broker_ids(self) -> tuple[int, ...]:
         return tuple(broker.broker_id for broker in self.brokers)
+
+    @property
+    def zone_port_base(self) -> int:
+        """Brokers' ports for clients of the first zone are this plus their ids, and so many more for each next one."""
+        return self.replica_port_base + _PORTS_PER_BROKER * len(self.brokers)
 
     @property
     def bootstrap_servers(self) -> str:

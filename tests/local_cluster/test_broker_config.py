@@ -13,6 +13,7 @@ from local_cluster.broker_config import (
 )
 from local_cluster.layout import ClusterLayout
 from local_cluster.store_spec import LocalDirectoryStore, S3Store
+from local_cluster.zone_gateways import ZoneGateways
 
 
 @pytest.fixture
@@ -149,3 +150,24 @@ def test_what_is_written_is_what_a_properties_reader_reads(layout: ClusterLayout
     for broker in layout.broker_ids:
         with layout.server_properties(broker).open() as file:
             assert javaproperties.load(file) == server_properties(layout, broker, settings)
+
+
+def test_with_gateways_every_listener_of_a_broker_has_a_port_of_its_own(tmp_path: Path) -> None:
+    layout = ClusterLayout.plan(tmp_path / "cluster", 4, random.Random(1))
+    gateways = ZoneGateways({1: "az1", 2: "az2", 3: "az3", 4: "az1"})
+    settings = ClusterSettings(AgentsMode(gateways=gateways))
+    for broker_id in layout.broker_ids:
+        properties = server_properties(layout, broker_id, settings)
+        ports = [listener.rpartition(":")[2] for listener in properties["listeners"].split(",")]
+        assert len(set(ports)) == len(ports) == 6
+        assert properties["broker.rack"] == gateways.zones[broker_id]
+
+
+def test_a_zones_gateways_are_all_of_its_agents(tmp_path: Path) -> None:
+    gateways = ZoneGateways({1: "az1", 2: "az2", 3: "az3", 4: "az1"}, is_named=True)
+    layout = ClusterLayout.plan(tmp_path / "cluster", 4, random.Random(1))
+    name = gateways.gateway_name("az1")
+    assert f"127.10.1.101 {name}\n127.10.1.104 {name}\n" in gateways.hosts_file("az1")
+    assert (
+        gateways.bootstrap_servers(layout, "az1") == f"{name}:{layout.replica_port(2)},{name}:{layout.replica_port(3)}"
+    )

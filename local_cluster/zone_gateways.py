@@ -1,0 +1,101 @@
+"""A cluster whose clients stay in their zones: the listeners and keys that `gateway.plan` makes, on this machine.
+
+Broker b stands in a zone, the n-th; beside its other addresses (`local_cluster.layout`) there are
+
+- <network>.n.b: its listener for clients of its own zone
+- <network>.n.(100 + b): its agent, as the gateway of the zone
+
+The network is of loopback addresses by default. Where somebody makes addresses and network namespaces of another one, a
+client that can reach its own zone's addresses alone shows that it needs no others.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.plan import BrokerSite, PlanRules, plan
+from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
+
+_GATEWAY_HOSTS = 100
+_JOINED = ("listeners", "advertised.listeners", "listener.security.protocol.map")
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneGateways:
+    """Which broker stands in which zone, and the network's first two numbers."""
+
+    zones: Mapping[int, str]
+    network: str = "127.10"
+    is_named: bool = False
+    """Whether brokers advertise gateways by names that stand for all of a zone's, which clients' hosts must know."""
+
+    @property
+    def zone_names(self) -> list[str]:
+        """In the order of their numbers, which count from 1."""
+        return sorted(set(self.zones.values()))
+
+    def subnet(self, zone: str) -> str:
+        """The first three numbers of the zone's addresses."""
+        return f"{self.network}.{self.zone_names.index(zone) + 1}"
+
+    def broker_host(self, broker_id: int) -> str:
+        """Where clients of its own zone reach a broker."""
+        return f"{self.subnet(self.zones[broker_id])}.{broker_id}"
+
+    def gateway_host(self, broker_id: int) -> str:
+        """Where clients of its own zone reach the broker's agent."""
+        return f"{self.subnet(self.zones[broker_id])}.{_GATEWAY_HOSTS + broker_id}"
+
+    def gateway_hosts(self, zone: str) -> list[str]:
+        """Of all agents of a zone."""
+        return [self.gateway_host(broker_id) for broker_id, its in self.zones.items() if its == zone]
+
+    def gateway_name(self, zone: str) -> str:
+        """As brokers of other zones advertise the zone's gateways."""
+        return f"gateway-{zone}.{REPLICA_DOMAIN}" if self.is_named else self.gateway_hosts(zone)[0]
+
+    def hosts_file(self, zone: str) -> str:
+        """The names that a client of the zone needs."""
+        lines = [f"{host} {self.gateway_name(zone)}" for host in self.gateway_hosts(zone)]
+        return "\n".join(["127.0.0.1 localhost", *lines]) + "\n"
+
+    def addresses(self, zone: str) -> list[str]:
+        """All that the zone's brokers and agents listen at."""
+        brokers = [broker_id for broker_id, its in self.zones.items() if its == zone]
+        return [*map(self.broker_host, brokers), *map(self.gateway_host, brokers)]
+
+    def bootstrap_servers(self, layout: ClusterLayout, zone: str) -> str:
+        """Of the zone's gateways alone, at their ports for brokers of other zones."""
+        others = [broker_id for broker_id, its in self.zones.items() if its != zone]
+        return ",".join(f"{self.gateway_name(zone)}:{layout.replica_port(broker_id)}" for broker_id in others)
+
+
+def with_gateways(
+    properties: Mapping[str, str], layout: ClusterLayout, broker_id: int, gateways: ZoneGateways
+) -> dict[str, str]:
+    """A broker's keys, and the planned ones joined to them."""
+    sites = [
+        BrokerSite(
+            one,
+            gateways.zones[one],
+            gateways.broker_host(one),
+            _port_of_own_zone(layout, one, gateways),
+            bind_host=gateways.broker_host(one),
+            gateway_bind_host=gateways.gateway_host(one),
+        )
+        for one in layout.broker_ids
+    ]
+    rules = PlanRules(
+        gateway_port_base=layout.replica_port_base,  # free on all addresses
+        loopback_port_base=layout.zone_port_base,
+        loopback_port_step=len(layout.brokers),
+    )
+    names = {zone: gateways.gateway_name(zone) for zone in gateways.zone_names}
+    planned = plan(sites, names, rules)[broker_id]
+    joined = {key: f"{properties[key]},{planned[key]}" for key in _JOINED}
+    return {**properties, **planned, **joined}
+
+
+def _port_of_own_zone(layout: ClusterLayout, broker_id: int, gateways: ZoneGateways) -> int:
+    """That which the rule leaves out. Kafka wants another port for each listener, whatever the addresses."""
+    index = gateways.zone_names.index(gateways.zones[broker_id])
+    return layout.zone_port_base + index * len(layout.brokers) + broker_id
