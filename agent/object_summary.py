@@ -19,7 +19,8 @@ class TalliedStore(Protocol):
 
 
 def object_summary(store: TalliedStore, now_ms: int) -> dict[str, Any]:
-    """`objects`: a row for each owner and state, with counts, bytes and ages in milliseconds; `totals`: for each state.
+    """`objects`: a row for each owner and state, with counts, bytes of one copy, and ages in milliseconds; `totals`:
+    for each state.
 
     An age is the time since the last record of a segment, so it is that of its state. None is below 0, though clocks
     of hosts differ. The deleted ones are in the totals only. Goes through all segments, and decodes no entries.
@@ -31,6 +32,7 @@ def object_summary(store: TalliedStore, now_ms: int) -> dict[str, Any]:
                 "caretaker_broker_id": store.caretaker_of(row.broker_id),
                 "state": row.state.name,
                 "segments": row.segments,
+                "copies": row.copies,
                 "bytes": row.bytes,
                 "oldest_age_ms": max(0, now_ms - row.oldest_ms),
                 "newest_age_ms": max(0, now_ms - row.newest_ms),

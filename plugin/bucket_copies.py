@@ -75,5 +75,5 @@ def joined_with(known: StoredSegment, other: StoredSegment) -> StoredSegment:
 
 
 def copies_taken(custom_metadata: bytes) -> int:
-    """How many buckets hold an object with this custom metadata."""
-    return len(NamedCopies.decode(custom_metadata).taken)
+    """How many buckets hold an object with this custom metadata: all that reports and listings want to know of it."""
+    return custom_metadata[BUCKET_ID_BYTES] if custom_metadata.startswith(MARK) and custom_metadata != MARK else 1

@@ -3,7 +3,7 @@
 Theory, after Kafka's in-sync replicas. An object is finished when all buckets that are in step took it, and these are
 at least the set number (min.insync.replicas). A bucket falls out of step when it fails, or when it is not done within
 `PATIENCE_S` after so many others were: so a bucket that is away, or slow, costs that once, and not for each object. It
-is tried again every `REST_S` by one object, for which nobody waits, and is in step again when it took that in time.
+is tried again every `REST_S` by one object, for which nobody waits, and is in step again when it took that.
 Where the buckets in step are too few, all are tried and waited for.
 
 Below the set number the upload fails, as one to a single bucket does, and what was written is left to what clears up
@@ -80,8 +80,7 @@ class _Target:
             self.fell_behind(failure_label(error))
             raise
         else:
-            if self._clock() - started_s <= PATIENCE_S:
-                self._caught_up()
+            self._took_one(started_s)
             return update
         finally:
             with self._lock:
@@ -95,10 +94,12 @@ class _Target:
         if was_in_step:
             log.warning("bucket_out_of_step", bucket=self.name, reason=reason, consequence="objects without its copy")
 
-    def _caught_up(self) -> None:
+    def _took_one(self, started_s: float) -> None:
+        """What began before its rest was over is what it was too slow for."""
         with self._lock:
-            was_in_step, self.in_step = self.in_step, True
-        if not was_in_step:
+            is_back = not self.in_step and started_s >= self._rests_until_s
+            self.in_step |= is_back
+        if is_back:
             log.warning("bucket_in_step", bucket=self.name)
 
 

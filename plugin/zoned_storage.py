@@ -7,7 +7,7 @@ that is not known here is neither read nor deleted.
 
 Where objects are copied (`plugin.copy_writer`), the custom metadata names all buckets that have, or may have, the
 object (`plugin.bucket_copies`). It is read in the own zone's if that has it, else in the first; in the next where one
-fails; and deleted in all of them. A listing tells of it once for each.
+fails, and there first for a while; and deleted in all of them. A listing tells of it once for each.
 
 Each bucket stands for itself: it may be away, or come late, and only what is asked of it fails. One that does not
 answer a deletion is asked for no other one for a while, so that its time-outs do not hold up those of the others. A
@@ -43,6 +43,7 @@ R = TypeVar("R")
 H = TypeVar("H")
 
 _REST_S: Final = 10.0
+_AVOIDED_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -53,6 +54,8 @@ class Bucket:
     manager: RemoteWalStorageManager
     rests_until_s: float = field(default=float("-inf"))
     """Until when nothing is deleted in it, as it did not answer."""
+    avoided_until_s: float = field(default=float("-inf"))
+    """Until when other buckets are asked first for what they have as well, as a read failed."""
 
 
 class ZonedWalStorageManager(RemoteWalStorageManager):
@@ -135,9 +138,19 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
             return fetch(*self._known(operation, segment_id, custom_metadata))
 
         def attempt(copy: StoredCopy) -> R:
-            return fetch(*self._known(operation, segment_id, copy.custom_metadata))
+            bucket, rest = self._known(operation, segment_id, copy.custom_metadata)
+            try:
+                return fetch(bucket, rest)
+            except RemoteStorageError as error:
+                if error.retriable:
+                    bucket.avoided_until_s = self._clock() + _AVOIDED_S
+                raise
 
-        return _first_answer([partial(attempt, copy) for copy in copies])
+        return _first_answer([partial(attempt, copy) for copy in sorted(copies, key=self._is_avoided)])
+
+    def _is_avoided(self, copy: StoredCopy) -> bool:
+        bucket = self._bucket_of(copy.custom_metadata)
+        return bucket is not None and self._clock() < bucket.avoided_until_s
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
         """In all buckets where none is named. Raises when one that may have it does not answer."""

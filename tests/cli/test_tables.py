@@ -78,6 +78,17 @@ def test_objects_lose_no_figure(columns: str, monkeypatch: pytest.MonkeyPatch) -
     assert "…" not in shown
 
 
+def test_objects_with_copies_tell_in_how_many_buckets_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    row = {
+        "broker_id": 101, "caretaker_broker_id": 102, "state": "COPY_SEGMENT_FINISHED", "segments": 11, "copies": 17,
+        "bytes": 9, "oldest_age_ms": 1000, "newest_age_ms": 1000,
+    }  # fmt: skip
+    shown = described(monkeypatch, {"http://host-102:19095/objects": {"objects": [row], "totals": []}}, "--objects")
+    assert "in buckets" in shown
+    assert " 17 " in shown
+
+
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_findings_are_told_whole(columns: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COLUMNS", columns)

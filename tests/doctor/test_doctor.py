@@ -297,6 +297,8 @@ def test_where_all_comes_back_that_is_well_and_its_cost_is_told() -> None:
     finding = retention_of(t=kept_all(WEEK_MS, log_bytes=10**10))
     assert finding.level is Level.OK
     assert finding.found.endswith("About 10.0 GB in objects at a steady rate, $1.10 a month (s3_express)")
+    copying = judged(replace(_COPYING_FACTS, topics={"t": kept_all(WEEK_MS, log_bytes=10**10)}))
+    assert "$2.20 a month" in copying["wal-retention"].found
 
 
 def test_what_the_archive_has_comes_back_however_short_the_wal_keeps_it() -> None:

@@ -179,6 +179,7 @@ def test_a_bucket_that_is_slow_is_waited_for_once(store: Store) -> None:
     while not store.buckets["two"].objects:
         threading.Event().wait(0.01)
     assert store.objects() == {"one": 2, "two": 1, "three": 0}
+    assert store.storage.out_of_step == ["two"]  # else the next object would wait for it again
     store.storage.delete_log_segment_data(update.combined_segment_id, update.custom_metadata)
     assert store.objects() == {"one": 1, "two": 0, "three": 0}
 
@@ -235,6 +236,17 @@ def test_the_next_copy_is_read_where_the_nearest_fails_or_lost_it(store: Store) 
     store.buckets["one"].objects.clear()
     with pytest.raises(RemoteResourceNotFoundError):
         store.read(update)
+
+
+def test_a_bucket_that_failed_is_read_last_for_a_while(store: Store) -> None:
+    update = store.write(0)
+    store.buckets["one"].fetches_fail = True
+    assert [store.read(update) for _ in range(3)] == [b"abc"] * 3
+    assert [len(store.buckets[name].fetches) for name in ("one", "two")] == [1, 3]
+    store.buckets["one"].fetches_fail = False
+    store.time.now += 61
+    assert store.read(update) == b"abc"
+    assert [len(store.buckets[name].fetches) for name in ("one", "two")] == [2, 3]
 
 
 def test_a_deletion_that_fails_in_one_bucket_is_made_in_the_other_and_fails(store: Store) -> None:
