@@ -2,7 +2,8 @@
 
 Theory. Each range is read by a `SegmentTail` of its own, and ends with the first batch that begins behind it. What no
 batch is in is no gap: a compacted log has holes. What the log does not have any more of a range is one, and told as
-`Gap`; of what lies between ranges nothing is told, as it is stored.
+`Gap`; of what lies between ranges nothing is told, as it is stored. A gap is told once the log has leader epochs, as it
+is declared of a log with certain ones: one that was cut to its start has none until its leader has begun to write.
 
 A tail that is far behind may pass over what it has not read, and leave it to another one that reads `only_missing`.
 
@@ -105,7 +106,7 @@ class ResumedTail:
                 return read._replace(events=tuple(events))
         if events or self._missing or self._only_missing:
             return TailRead(b"", [], tuple(events))
-        return self._settled(self._tail.read(max_bytes))
+        return self._settled(self._read_tail(max_bytes))
 
     def read_cached(self, max_bytes: int) -> tuple[TailRead, int] | None:
         """As `SegmentTail.read_cached`."""
@@ -131,7 +132,7 @@ class ResumedTail:
     def _read_missing(self, max_bytes: int) -> TailRead:
         """What the next read of the first missing range finds of it."""
         wanted = self._missing[0]
-        read = self._settled(self._tail.read(max_bytes))
+        read = self._settled(self._read_tail(max_bytes))
         if not self._missing:
             return read
         is_cut = any(isinstance(event, Truncated | LogDeleted) for event in read.events)
@@ -149,6 +150,21 @@ class ResumedTail:
         else:
             self._empty_reads = 0
         return TailRead(read.records[: spans[-1].end] if spans else b"", spans, events)
+
+    def _read_tail(self, max_bytes: int) -> TailRead:
+        """What comes next; a gap only once the log has a leader epoch, without which nobody could say of which log."""
+        begin = self._tail.next_offset
+        read = self._tail.read(max_bytes)
+        if not any(isinstance(event, Gap) for event in read.events):
+            return read
+        try:
+            if read_leader_epochs(self._directory).entries:
+                return read
+            reason = "the log lacks records, and has no leader epochs yet"
+        except (OSError, MalformedFileError) as error:
+            reason = str(error)
+        self._read_again_from(begin)
+        raise LogDirectoryError(self._directory, reason)
 
     def _follow_on(self) -> None:
         """Take all that the log has from where this tail stands, whatever is stored."""

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kafka_log.errors import LogDirectoryError
 from kafka_log.open_files import OpenFiles
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
@@ -58,6 +59,26 @@ def test_so_it_is_where_its_upload_has_just_begun_at_an_active_segment_without_r
     log.append(1, leader_epoch=1)
     assert run(task).truncated_at == 0, "what was not wanted is what older leaders wrote"
     assert read(run(task)) == [(1, 0)]
+
+
+@pytest.mark.parametrize("missing", [(), ((0, 2),)])
+def test_a_gap_is_told_once_the_log_has_a_leader_epoch_again(
+    log: LogWriter, missing: tuple[tuple[int, int], ...]
+) -> None:
+    log.append(2)
+    log.roll()
+    log.append(2)
+    task = task_of(log, ResumePoint(2 if missing else 0, missing, 0))
+    log.remove_oldest()
+    log.truncate_to(2)
+    assert not log.epochs
+    with pytest.raises(LogDirectoryError, match="no leader epochs"):
+        run(task)
+    log.append(3, leader_epoch=4)
+    outcome = run(task)
+    assert outcome.gaps == (Gap(0, 2),)
+    found = read(outcome) or read(run(task))
+    assert found == [(4, 2)]
 
 
 def test_so_it_is_after_more_was_read(log: LogWriter) -> None:
