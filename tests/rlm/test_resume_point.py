@@ -158,14 +158,17 @@ def test_what_is_below_released_records_is_not_missing(tmp_path: Path) -> None:
     assert next_offset(store, ArchiveStore(), log) == 50
 
 
-def test_an_object_that_was_declared_dead_in_part_tells_nothing_of_release(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dead_from", "goes_on_at"), [(25, 25), (20, 10)])
+def test_of_an_object_that_was_declared_dead_only_what_lived_tells_of_release(
+    tmp_path: Path, dead_from: int, goes_on_at: int
+) -> None:
     log = log_of(tmp_path, (1, 60))
     store = RemoteWalMetadataStore()
     uploaded(store, 0, epoch=1, first=0, last=9)
     uploaded(store, 1, epoch=1, first=20, last=29)
-    declared_dead(store, 1, epoch=1, first=25, last=29, by_epoch=2)
+    declared_dead(store, 1, epoch=1, first=dead_from, last=29, by_epoch=2)
     deletion_started(store, 1)
-    assert next_offset(store, ArchiveStore(), log) == 10
+    assert next_offset(store, ArchiveStore(), log) == goes_on_at
 
 
 def test_declared_gaps_are_not_missing_but_where_a_newer_epoch_wrote_anew(tmp_path: Path) -> None:
