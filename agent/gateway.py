@@ -1,22 +1,26 @@
 """The zone gateway, put together from the settings: where clients of this zone connect, and the door to this broker."""
 
+import asyncio
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
+from agent.gateway_produce import ProduceRouting, build_produce_routing
 from agent.gateway_settings import GatewaySettings
 from agent.peering import peer_tls
 from agent.service_manager import ListeningSockets
 from gateway.client_door import ClientDoor, ClientLimits
 from gateway.metrics import GatewayMetrics
 from gateway.zone_gateway import GatewayContext, ZoneGateway
+from plugin.blob_storage import BlobStorage
 from replication.wire.peer_connection import Address, newest_at_each_handshake
 from replication.wire.peer_protocol import Hello, PeerCapabilities
+from rlm.write_path.clocks import Clocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +29,29 @@ class ClientGateway:
 
     clients: ZoneGateway
     door: ClientDoor
+    capabilities: PeerCapabilities
+    """That the gateway asks for, and the door grants."""
+    produce: ProduceRouting | None = None
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self, settings: GatewaySettings, handed: ListeningSockets) -> None:
         """Listen for clients, at sockets that were handed over where there are such.
 
         Raises OSError naming the address or file, ssl.SSLError.
         """
+        if self.produce is not None:
+            self.tasks.append(asyncio.get_running_loop().create_task(self.produce.uploads.run()))
         where = {one: Address(settings.listen_host, settings.port_base + one) for one in settings.brokers}
         await self.clients.start({one: handed.take(f"client-{one}", address) for one, address in where.items()})
 
     async def stop(self) -> None:
         """Close all listeners and clients' connections."""
         await self.clients.stop()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        if self.produce is not None:
+            self.produce.pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def degraded(self) -> list[str]:
@@ -45,8 +60,14 @@ class ClientGateway:
         return [f"clients here do not reach broker {one}: {why}" for one, why in sorted(away.items())]
 
 
-def build_gateway(configuration: Configuration, hello: Hello, registry: CollectorRegistry) -> ClientGateway:
-    """`hello` is the agent's own, as replication says it."""
+def build_gateway(
+    configuration: Configuration, hello: Hello, registry: CollectorRegistry, store: BlobStorage, clocks: Clocks
+) -> ClientGateway:
+    """`hello` is the agent's own, as replication says it; `store` may be away."""
+    produce, capabilities = None, PeerCapabilities.CLIENTS
+    if configuration.settings.gateway_produce.enable:
+        produce = build_produce_routing(configuration, hello, store, clocks, registry)
+        capabilities |= PeerCapabilities.ROUTED_PRODUCE
     broker, settings = configuration.broker, configuration.settings.gateway
     metrics = GatewayMetrics(registry)
     limits = ClientLimits(
@@ -57,14 +78,17 @@ def build_gateway(configuration: Configuration, hello: Hello, registry: Collecto
     tls = peer_tls(configuration.settings.tls)
     context = GatewayContext(
         broker.rack or "",
-        replace(hello, capabilities=PeerCapabilities.CLIENTS),
+        replace(hello, capabilities=capabilities),
         {one: configuration.settings.peers.peers[one] for one in settings.brokers},
         tls.client_context if tls else lambda: None,
         _client_tls(settings),
         limits,
         metrics,
+        produce.routing if produce is not None else None,
     )
-    return ClientGateway(ZoneGateway(context), ClientDoor(broker.node_id, doors, limits, metrics))
+    splicing = produce.splicing if produce is not None else None
+    door = ClientDoor(broker.node_id, doors, limits, metrics, splicing)
+    return ClientGateway(ZoneGateway(context), door, capabilities, produce)
 
 
 def _client_tls(settings: GatewaySettings) -> Callable[[], ssl.SSLContext | None]:

@@ -1,7 +1,7 @@
 """The settings of the zone gateway for clients. See `agent.setting_types`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -88,6 +88,33 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     ssl_key_file: Path | None = Field(None, description="Its private key, PEM.")
     ssl_ca_file: Path | None = Field(
         None, description="With it, clients must show a certificate of this authority. Brokers do not see it."
+    )
+
+
+class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce.")):
+    """Clients' Produce requests by object storage, where both the gateway and the broker's agent have it on."""
+
+    enable: bool = Field(
+        False,
+        description="Whether records that clients produce to brokers of other zones go by object storage.",
+    )
+    policy: Literal["cost", "always"] = Field(
+        "cost", description="`cost`: where that is cheaper than the border, by the price table; `always`."
+    )
+    interval_s: Seconds = Field(
+        25,
+        ge=1,
+        description="Requests of so long share an object; under load, of twice as long.",
+    )
+    upload_bytes: int = Field(
+        4 * 1024 * 1024, ge=64 * 1024, description="An object is uploaded sooner when it has so many bytes."
+    )
+    thread_pool_size: int = Field(8, ge=1, description="Uploads, reads and deletions at once.")
+    put_wait_max_s: Seconds = Field(
+        500, ge=1, description="A request whose upload takes longer, with what it waits for it, goes inline."
+    )
+    read_wait_max_s: Seconds = Field(
+        500, ge=1, description="One whose records are not read here within so long is asked for inline."
     )
 
 

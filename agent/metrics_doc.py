@@ -17,6 +17,7 @@ from agent.descriptors import DescriptorWatch
 from agent.http_endpoint import HttpMetrics
 from agent.metrics import StateCollector
 from gateway.metrics import GatewayMetrics
+from gateway.produce_metrics import ProduceMetrics
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
@@ -83,6 +84,7 @@ def _collectors() -> list[Collector]:
     LifecycleMetrics(registry)
     ReplicationMetrics(registry)
     GatewayMetrics(registry)
+    ProduceMetrics(registry)
     Supervisor(registry)
     DescriptorWatch(registry)
     HttpMetrics(registry)

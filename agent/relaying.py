@@ -20,6 +20,7 @@ from agent.setting_types import milliseconds
 from agent.upload_settings import AlarmSettings
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.request_ceiling import RequestCeiling
+from plugin.wall_clock import wall_ms
 from replication.follower.catch_up_reads import CatchUpReads
 from replication.follower.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
@@ -33,7 +34,8 @@ from replication.leader.read_ahead import CatchUpLimits
 from replication.leader.zones import Zones
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
-from replication.wire.peer_protocol import Hello, PeerCapabilities
+from replication.wire.peer_protocol import Hello
+from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import StageTimes
 
 if TYPE_CHECKING:
@@ -100,9 +102,9 @@ def build_relaying(
     )
     zones = Zones(identity.rack)
     context = _leader_context(configuration, hello, frames, write_path, stage_times, metrics, clock)
-    gateway = _gateway(configuration, hello, registry)
+    gateway = _gateway(configuration, hello, registry, storage, clock)
     if gateway is not None:
-        granting = replace(hello, capabilities=hello.capabilities | PeerCapabilities.CLIENTS)
+        granting = replace(hello, capabilities=hello.capabilities | gateway.capabilities)
         context = replace(context, hello=granting, clients=gateway.door)
     leader = LeaderProxy(replace(context, zones=zones))
     tls = peer_tls(settings.tls)
@@ -124,12 +126,18 @@ def build_relaying(
     )
 
 
-def _gateway(configuration: Configuration, hello: Hello, registry: CollectorRegistry) -> "ClientGateway | None":
+def _gateway(
+    configuration: Configuration,
+    hello: Hello,
+    registry: CollectorRegistry,
+    storage: GuardedStorageManager,
+    clock: Callable[[], float],
+) -> "ClientGateway | None":
     if not configuration.settings.gateway.enable:
         return None
     from agent.gateway import build_gateway
 
-    return build_gateway(configuration, hello, registry)
+    return build_gateway(configuration, hello, registry, storage, Clocks(clock, wall_ms))
 
 
 def _ceilings(settings: AlarmSettings, clock: Callable[[], float]) -> tuple[RequestCeiling, RequestCeiling]:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
 
-from agent.gateway_settings import GatewaySettings
+from agent.gateway_settings import GatewayProduceSettings, GatewaySettings
 from agent.lifecycle_settings import LifecycleSettings, MetadataSettings
 from agent.process_settings import (
     AccessSettings,
@@ -52,6 +52,7 @@ class AgentSettings(BaseModel):
     bypass: BypassSettings = BypassSettings()
     tls: TlsSettings = TlsSettings()
     gateway: GatewaySettings = GatewaySettings()
+    gateway_produce: GatewayProduceSettings = GatewayProduceSettings()
 
     @property
     def price_network(self) -> str:

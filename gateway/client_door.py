@@ -11,10 +11,11 @@ import structlog
 
 from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_protocol import decode_zone, encode_answer
-from gateway.metrics import BROKER_SIDE, GatewayMetrics
-from replication.wire.framed_connection import FramedConnection
-from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address
-from replication.wire.peer_protocol import PeerRefusedError
+from gateway.metrics import BROKER_SIDE, GatewayMetrics, PassedBytes
+from gateway.spliced_relay import SplicedRelay, SplicingContext
+from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
+from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address, connect_framed
+from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError
 
 log = structlog.get_logger(__name__)
 
@@ -36,16 +37,24 @@ class ClientDoor:
     """What `LeaderProxy` gives such connections to."""
 
     def __init__(
-        self, broker_id: int, listeners: Mapping[str, Address], limits: ClientLimits, metrics: GatewayMetrics
+        self,
+        broker_id: int,
+        listeners: Mapping[str, Address],
+        limits: ClientLimits,
+        metrics: GatewayMetrics,
+        splicing: SplicingContext | None = None,
     ) -> None:
-        """`listeners` are the broker's own, by the zones whose clients they are for."""
+        """`listeners` are the broker's own, by the zones whose clients they are for. Without `splicing`, bytes pass as
+        they are.
+        """
+        self._splicing = splicing
         self._broker_id = broker_id
         self._listeners = listeners
         self._limits = limits
         self._metrics = metrics
         self._held = 0
 
-    async def serve(self, peer: FramedConnection, gateway_id: int) -> None:
+    async def serve(self, peer: FramedConnection, gateway: Hello, capabilities: PeerCapabilities) -> None:
         """As `replication.leader.leader_context.ClientConnections`. Raises PeerRefusedError, OSError."""
         async with asyncio.timeout(self._limits.connect_timeout_s):
             payload = await peer.read_frame()
@@ -54,16 +63,43 @@ class ClientDoor:
         zone = decode_zone(payload)
         if zone not in self._listeners:
             self._refuse(peer, "zone_unknown", f"broker {self._broker_id} has no listener for clients of zone {zone}")
-            raise PeerRefusedError(f"broker {gateway_id}'s agent asks for clients of zone {zone}, not one of ours")
+            raise PeerRefusedError(
+                f"broker {gateway.broker_id}'s agent asks for clients of zone {zone}, not one of ours"
+            )
         if self._held >= self._limits.max_connections:
             self._refuse(peer, "too_many_connections", f"the agent of broker {self._broker_id} serves enough clients")
-            log.warning("too_many_clients", zone=zone, gateway=gateway_id, held=self._held)
+            log.warning("too_many_clients", zone=zone, gateway=gateway.broker_id, held=self._held)
             return
         self._held += 1
         try:
-            await self._relay(peer, zone)
+            if self._splicing is not None and PeerCapabilities.ROUTED_PRODUCE in capabilities:
+                await self._splice(peer, zone, gateway, self._splicing)
+            else:
+                await self._relay(peer, zone)
         finally:
             self._held -= 1
+
+    async def _splice(self, peer: FramedConnection, zone: str, gateway: Hello, splicing: SplicingContext) -> None:
+        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=splicing.answers_budget)
+        try:
+            await connect_framed(self._listeners[zone], broker, timeout_s=self._limits.connect_timeout_s)
+        except OSError as error:
+            self._refuse_unreachable(peer, zone, error)
+            raise
+        labels = (BROKER_SIDE, zone, str(self._broker_id))
+        count = self._metrics.bytes
+        passed = PassedBytes(peer, count.labels(*labels, "to_broker").inc, count.labels(*labels, "to_client").inc)
+        try:
+            peer.write_frame(encode_answer())
+            with self._metrics.connections.labels(*labels).track_inprogress():
+                await SplicedRelay(splicing, peer, broker, gateway, passed.update).run()
+        finally:
+            broker.close()
+
+    def _refuse_unreachable(self, peer: FramedConnection, zone: str, error: OSError) -> None:
+        reason = str(error) or type(error).__name__
+        where = self._listeners[zone]
+        self._refuse(peer, "broker_unreachable", f"broker {self._broker_id} does not answer at {where}: {reason}")
 
     async def _relay(self, peer: FramedConnection, zone: str) -> None:
         labels = (BROKER_SIDE, zone, str(self._broker_id))
@@ -73,8 +109,7 @@ class ClientDoor:
             async with asyncio.timeout(self._limits.connect_timeout_s):
                 await asyncio.get_running_loop().create_connection(lambda: broker, where.host, where.port)
         except OSError as error:
-            reason = str(error) or type(error).__name__
-            self._refuse(peer, "broker_unreachable", f"broker {self._broker_id} does not answer at {where}: {reason}")
+            self._refuse_unreachable(peer, zone, error)
             raise
         gateway = RelayEnd(count.labels(*labels, "to_broker").inc)
         try:

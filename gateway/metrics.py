@@ -4,9 +4,32 @@
 `zone` is the client's.
 """
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from replication.wire.framed_connection import FramedConnection
+
 GATEWAY_SIDE, BROKER_SIDE = "gateway", "broker"
+
+
+class PassedBytes:
+    """What has passed over a connection between a gateway and a broker's agent since it was last counted."""
+
+    def __init__(
+        self, peer: FramedConnection, received: Callable[[float], object], sent: Callable[[float], object]
+    ) -> None:
+        """What `peer` has received and sent until now does not count."""
+        self._peer = peer
+        self._count = received, sent
+        self._counted = peer.bytes_received, peer.bytes_sent
+
+    def update(self) -> None:
+        """Count what came since."""
+        now = self._peer.bytes_received, self._peer.bytes_sent
+        for count, new, old in zip(self._count, now, self._counted, strict=True):
+            count(new - old)
+        self._counted = now
 
 
 class GatewayMetrics:

@@ -5,7 +5,7 @@ keeps is counted in the memory budget, and the client is not read while it keeps
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.produce.produce_frame import ProduceRequestView
@@ -43,16 +43,38 @@ class RoutingContext:
     uploads: RouterUploads
     decider: RouteDecider
     metrics: ProduceMetrics
-    budget: MemoryBudget = field(default_factory=MemoryBudget)
+    requests_budget: MemoryBudget = field(default_factory=MemoryBudget)
+    """For clients' frames, those that are kept included."""
+    answers_budget: MemoryBudget = field(default_factory=MemoryBudget)
+
+
+async def relay_frames(client: FramedConnection, agent: FramedConnection, passed: Callable[[], object]) -> None:
+    """Every frame as it is, until either side ends: to an agent that takes bytes alone."""
+
+    async def relay(source: FramedConnection, target: FramedConnection) -> None:
+        while (frame := await source.read_frame()) is not None:
+            target.write_frame(frame)
+            passed()
+            await target.drain()
+
+    await run_until_one_ends(relay(client, agent), relay(agent, client))
 
 
 class RoutedRelay:
     """One connection of a client, and its twin to the agent beside the broker."""
 
     def __init__(
-        self, context: RoutingContext, client: FramedConnection, agent: FramedConnection, reads: CircuitBreaker
+        self,
+        context: RoutingContext,
+        client: FramedConnection,
+        agent: FramedConnection,
+        reads: CircuitBreaker,
+        passed: Callable[[], object] = lambda: None,
     ) -> None:
-        """`reads` is what is known of that agent's reads: it fails by each request that it asks for as it was."""
+        """`reads` is what is known of that agent's reads: it fails by each request that it asks for as it was.
+        `passed` is called whenever something has passed.
+        """
+        self._passed = passed
         self._context = context
         self._client = client
         self._agent = agent
@@ -69,6 +91,7 @@ class RoutedRelay:
             await run_until_one_ends(self._relay_requests(), self._relay_answers())
         finally:
             self._do(self._core.closed())
+            self._passed()
 
     @property
     def _now_s(self) -> float:
@@ -86,6 +109,7 @@ class RoutedRelay:
             if frame is None:
                 return
             self._do(self._core.frame_came(frame, self._now_s))
+            self._passed()
             await self._agent.drain()
 
     async def _relay_answers(self) -> None:
@@ -101,6 +125,7 @@ class RoutedRelay:
                 self._do(self._core.inline_asked(decode_number(body), self._now_s))
             else:
                 raise MalformedFrameError(0, f"{kind.name} from the agent beside a broker")
+            self._passed()
             await self._client.drain()
 
     # As `RoutedConnection`.
@@ -152,9 +177,9 @@ class RoutedRelay:
         more = kept_bytes - self._held_bytes
         self._held_bytes = kept_bytes
         if more > 0:
-            self._context.budget.take(more)
+            self._context.requests_budget.take(more)
         elif more < 0:
-            self._context.budget.give_back(-more)
+            self._context.requests_budget.give_back(-more)
 
     def _set_timer(self) -> None:
         if self._timer is not None:

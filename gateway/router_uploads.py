@@ -21,7 +21,7 @@ from gateway.produce.router_sweep import RouterSweep
 from gateway.produce_metrics import ProduceMetrics
 from kafka_log.crc32c import Buffer
 from plugin.blob_storage import BlobStorage, StoredBlob
-from plugin.errors import IncompleteListingError, failure_label
+from plugin.errors import IncompleteListingError, defect_site, failure_label
 from plugin.router_object_id import ROUTER_KIND
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.group_commit import UploadNow, Wait
@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 CALL_TIMEOUT_S: Final = 60.0
 """For storage managers that do not keep their own deadlines."""
 SWEEP_EACH_S: Final = 300.0
+_AFTER_DEFECT_S: Final = 1.0
 
 
 class RoutedConnection(Protocol):
@@ -85,10 +86,20 @@ class RouterUploads:
     async def run(self) -> None:
         """Until it is cancelled. What is under way then is left to the sweep of another start."""
         try:
-            await asyncio.gather(self._go_on(), self._sweep_always())
+            await asyncio.gather(self._go_on_always(), self._sweep_always())
         finally:
             for task in list(self._tasks):
                 task.cancel()
+
+    async def _go_on_always(self) -> None:
+        """A defect stops nothing for good: requests that wait meanwhile go inline."""
+        while True:
+            try:
+                await self._go_on()
+            except Exception as error:
+                self._metrics.objects.labels("defect").inc()
+                log.error("router_channel_defect", defect=defect_site(error))
+                await asyncio.sleep(_AFTER_DEFECT_S)
 
     async def _go_on(self) -> None:
         while True:

@@ -5,8 +5,8 @@ end, or the broker's, ends both; what was not given to the broker then is droppe
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from gateway.produce.route_messages import encode_number, split_original
 from gateway.produce.splice_core import Action, AskInline, Read, SpliceCore, SpliceLimits, ToBroker
@@ -17,8 +17,9 @@ from plugin.errors import RemoteResourceNotFoundError
 from replication.wire.circuit_breaker import CircuitBreaker
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel
-from replication.wire.peer_protocol import MessageKind
+from replication.wire.peer_protocol import Hello, MessageKind
 from replication.wire.relay_tasks import run_until_one_ends
 
 
@@ -57,6 +58,8 @@ class SplicingContext:
     limits: SpliceLimits
     reads: RouterReads
     metrics: ProduceMetrics
+    answers_budget: MemoryBudget = field(default_factory=MemoryBudget)
+    """For the broker's answers."""
 
 
 class SplicedRelay:
@@ -67,15 +70,16 @@ class SplicedRelay:
         context: SplicingContext,
         gateway: FramedConnection,
         broker: FramedConnection,
-        gateway_id: int,
-        incarnation: int,
+        said: Hello,
+        passed: Callable[[], object] = lambda: None,
     ) -> None:
-        """Id and incarnation are of the gateway's hello."""
+        """`said` is the gateway's hello; `passed` is called whenever something has passed."""
+        self._passed = passed
         self._context = context
         self._gateway = gateway
         self._broker = broker
         self._channel = PeerChannel(gateway)
-        self._core = SpliceCore(context.limits, gateway_id, incarnation)
+        self._core = SpliceCore(context.limits, said.broker_id, said.incarnation)
         self._reads: dict[asyncio.Task[None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -88,10 +92,12 @@ class SplicedRelay:
                 self._timer.cancel()
             for task in list(self._reads):
                 task.cancel()
+            self._passed()
 
     async def _relay_requests(self) -> None:
         while (message := await self._channel.receive()) is not None:
             self._do(self._came(*message))
+            self._passed()
             await self._broker.drain()
 
     def _came(self, kind: MessageKind, body: memoryview) -> list[Action]:
@@ -106,6 +112,7 @@ class SplicedRelay:
     async def _relay_answers(self) -> None:
         while (frame := await self._broker.read_frame()) is not None:
             self._channel.send(MessageKind.KAFKA, frame)
+            self._passed()
             await self._gateway.drain()
 
     def _do(self, actions: Sequence[Action]) -> None:

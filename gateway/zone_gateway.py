@@ -17,10 +17,12 @@ import structlog
 from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_door import ClientLimits
 from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_answer, encode_zone
-from gateway.metrics import GATEWAY_SIDE, GatewayMetrics
+from gateway.metrics import GATEWAY_SIDE, GatewayMetrics, PassedBytes
+from gateway.routed_relay import RoutedRelay, RoutingContext, relay_frames
 from replication.leader.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
 from replication.leader.peer_listener import PeerListener
-from replication.wire.framed_connection import FramedConnection
+from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
+from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError
@@ -45,6 +47,8 @@ class GatewayContext:
     """Called once, at the start."""
     limits: ClientLimits
     metrics: GatewayMetrics
+    routing: RoutingContext | None = None
+    """None: bytes pass as they are. With it, `hello` asks for ROUTED_PRODUCE."""
 
 
 class ZoneGateway:
@@ -58,6 +62,8 @@ class ZoneGateway:
         self._listeners: dict[int, PeerListener] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._relays: dict[ByteRelay, None] = {}
+        self._reads = {one: CircuitBreaker(BreakerLimits()) for one in context.peers}
+        """Of the objects of the RouterChannel, by the agents of these brokers."""
         self.unreached: dict[int, str] = {}
         """Brokers that the last client did not get through to, and why."""
 
@@ -91,16 +97,11 @@ class ZoneGateway:
         task.add_done_callback(self._tasks.pop)
 
     async def _serve(self, broker_id: int, accepted: socket.socket, share: ConnectionShare) -> None:
-        labels = (GATEWAY_SIDE, self._context.zone, str(broker_id))
-        count = self._context.metrics.bytes
-        client = RelayEnd(count.labels(*labels, "to_broker").inc)
         try:
-            await self._shake_hands(accepted, client)
-            agent = RelayEnd(count.labels(*labels, "to_client").inc)
-            agent.adopt((await self._reach(broker_id)).detach())
-            self._reached(broker_id)
-            with self._context.metrics.connections.labels(*labels).track_inprogress():
-                await self._relay(ByteRelay(client, agent))
+            if self._context.routing is None:
+                await self._serve_bytes(broker_id, accepted)
+            else:
+                await self._serve_frames(broker_id, accepted, self._context.routing)
         except _ClientRefusedError as error:
             self._refuse("client_tls")
             log.warning("client_refused", broker=broker_id, error=str(error))
@@ -112,10 +113,45 @@ class ZoneGateway:
             self._refuse("defect")
             log.exception("gateway_defect", broker=broker_id)
         finally:
-            client.close()
             self._shares.leave(share)
 
-    async def _shake_hands(self, accepted: socket.socket, client: RelayEnd) -> None:
+    def _labels(self, broker_id: int) -> tuple[str, str, str]:
+        return GATEWAY_SIDE, self._context.zone, str(broker_id)
+
+    async def _serve_bytes(self, broker_id: int, accepted: socket.socket) -> None:
+        labels, metrics = self._labels(broker_id), self._context.metrics
+        client = RelayEnd(metrics.bytes.labels(*labels, "to_broker").inc)
+        try:
+            await self._shake_hands(accepted, client)
+            agent = RelayEnd(metrics.bytes.labels(*labels, "to_client").inc)
+            peer, _ = await self._reach(broker_id, FramedConnection(MAX_MESSAGE_BYTES))
+            agent.adopt(peer.detach())
+            self._reached(broker_id)
+            with metrics.connections.labels(*labels).track_inprogress():
+                await self._relay(ByteRelay(client, agent))
+        finally:
+            client.close()
+
+    async def _serve_frames(self, broker_id: int, accepted: socket.socket, routing: RoutingContext) -> None:
+        labels, metrics = self._labels(broker_id), self._context.metrics
+        client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=routing.requests_budget)
+        agent = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES + 1, budget=routing.answers_budget)
+        try:
+            await self._shake_hands(accepted, client)
+            _, capabilities = await self._reach(broker_id, agent)
+            self._reached(broker_id)
+            count = partial(metrics.bytes.labels, *labels)
+            passed = PassedBytes(agent, count("to_client").inc, count("to_broker").inc)
+            with metrics.connections.labels(*labels).track_inprogress():
+                if PeerCapabilities.ROUTED_PRODUCE in capabilities:
+                    await RoutedRelay(routing, client, agent, self._reads[broker_id], passed.update).run()
+                else:
+                    await relay_frames(client, agent, passed.update)
+        finally:
+            client.close()
+            agent.close()
+
+    async def _shake_hands(self, accepted: socket.socket, client: RelayEnd | FramedConnection) -> None:
         try:
             async with asyncio.timeout(self._context.limits.connect_timeout_s):
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: client, accepted, ssl=self._tls)
@@ -123,12 +159,12 @@ class ZoneGateway:
             accepted.close()
             raise _ClientRefusedError(str(error) or type(error).__name__) from error
 
-    async def _reach(self, broker_id: int) -> FramedConnection:
-        """A connection to the broker's agent, which has reached the broker.
+    async def _reach(self, broker_id: int, peer: FramedConnection) -> tuple[FramedConnection, PeerCapabilities]:
+        """Make `peer` a connection to the broker's agent, which has reached the broker; what both agents have.
 
         Raises PeerRefusedError, MalformedFrameError, OSError, ssl.SSLError.
         """
-        context, peer = self._context, FramedConnection(MAX_MESSAGE_BYTES)
+        context = self._context
         timeout_s = context.limits.connect_timeout_s
         try:
             await connect_framed(context.peers[broker_id], peer, context.peer_tls(), timeout_s)
@@ -145,7 +181,7 @@ class ZoneGateway:
         except BaseException:
             peer.abort()
             raise
-        return peer
+        return peer, capabilities
 
     async def _relay(self, relay: ByteRelay) -> None:
         self._relays[relay] = None

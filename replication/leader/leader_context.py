@@ -12,7 +12,7 @@ from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, FramedCo
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address
-from replication.wire.peer_protocol import Hello
+from replication.wire.peer_protocol import Hello, PeerCapabilities
 from rlm.write_path.led_views import LedPartitions
 from rlm.write_path.metrics import StageTimes
 
@@ -20,8 +20,8 @@ from rlm.write_path.metrics import StageTimes
 class ClientConnections(Protocol):
     """Serves connections of clients in other zones, which come by the agents there."""
 
-    async def serve(self, peer: FramedConnection, gateway_id: int) -> None:
-        """One of them, after the hellos, until it ends; `gateway_id` is the broker whose agent connected."""
+    async def serve(self, peer: FramedConnection, gateway: Hello, capabilities: PeerCapabilities) -> None:
+        """One of them, after the hellos, until it ends; `gateway` is that of the agent which connected."""
 
 
 @dataclass(frozen=True, slots=True)

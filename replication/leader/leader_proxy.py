@@ -127,7 +127,7 @@ class LeaderProxy:
         if self._context.clients is None or PeerCapabilities.CLIENTS not in capabilities:
             raise PeerRefusedError(f"broker {hello.broker_id}'s agent connects for a client, which nothing serves here")
         self._shares.leave(share)
-        await self._context.clients.serve(peer, hello.broker_id)
+        await self._context.clients.serve(peer, hello, capabilities)
 
     def _greet(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> PeerCapabilities:
         """Answer a hello; what both agents understand."""

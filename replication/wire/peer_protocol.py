@@ -26,7 +26,8 @@ What READ_AHEAD, LINKED_OLD and READ_ARCHIVE_AHEAD name is read within the quota
 what it understands, as its hello tells (`PeerCapabilities`).
 
 One peer connection stands for one connection of a broker's replica fetcher, so order and closing carry over. One whose
-hello asks for CLIENTS stands for a connection of a client in another zone, and carries none of these messages.
+hello asks for CLIENTS stands for a connection of a client in another zone, and carries none of these messages, but for
+KAFKA and the last three where both have ROUTED_PRODUCE.
 """
 
 import struct
@@ -65,9 +66,11 @@ class PeerCapabilities(Flag, boundary=CONFORM):
     """Links and announcements with their object's custom metadata: without it, what is in such objects goes inline."""
     CLIENTS = 16
     """A connection for a client in another zone, instead of replication: asked for, or, in the answer, granted."""
+    ROUTED_PRODUCE = 32
+    """With CLIENTS: messages follow instead of bytes, as Produce requests may go by object storage."""
 
 
-CAPABILITIES = ~PeerCapabilities.CLIENTS
+CAPABILITIES = ~(PeerCapabilities.CLIENTS | PeerCapabilities.ROUTED_PRODUCE)
 """What is understood here of replication."""
 
 

@@ -12,10 +12,13 @@ from agent.settings import AgentSettings
 from agent.settings_file import agent_settings
 from gateway.plan import BrokerSite, plan
 from kafka_log.server_properties import BrokerProperties, parse_broker_properties
-from replication.wire.peer_protocol import Hello
+from replication.wire.peer_protocol import Hello, PeerCapabilities
+from rlm.write_path.clocks import Clocks
+from tests.gateway.routed_rig import MemoryBlobs
 
 FILE = Path("/etc/kafka/server.properties")
 KEY = "remote.wal.gateway"
+CLOCKS = Clocks(lambda: 1.0, lambda: 1)
 PLANNED = plan(
     [BrokerSite(1, "az1", "kafka-1"), BrokerSite(2, "az2", "kafka-2"), BrokerSite(3, "az3", "kafka-3")],
     {"az1": "gw-1", "az2": "gw-2", "az3": "gw-3"},
@@ -88,7 +91,20 @@ def test_what_harms_nobody_is_taken(keys: dict[str, str]) -> None:
 
 
 async def test_clients_are_told_of_in_readyz_while_a_broker_is_not_reached() -> None:
-    built = build_gateway(Configuration.load(*parsed()), Hello("cluster", 1, 1), CollectorRegistry())
+    built = build_gateway(
+        Configuration.load(*parsed()), Hello("cluster", 1, 1), CollectorRegistry(), MemoryBlobs(), CLOCKS
+    )
     assert built.degraded == []
     built.clients.unreached[2] = "refused"
     assert built.degraded == ["clients here do not reach broker 2: refused"]
+
+
+async def test_produce_requests_go_by_object_storage_only_where_that_is_set() -> None:
+    capabilities = []
+    for keys in ({}, {"produce_enable": "true"}):
+        configuration = Configuration.load(*parsed(**keys))
+        built = build_gateway(configuration, Hello("cluster", 1, 1), CollectorRegistry(), MemoryBlobs(), CLOCKS)
+        capabilities.append(built.capabilities)
+        await built.stop()
+    clients = PeerCapabilities.CLIENTS
+    assert capabilities == [clients, clients | PeerCapabilities.ROUTED_PRODUCE]

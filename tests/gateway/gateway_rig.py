@@ -14,6 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from gateway.client_door import ClientDoor, ClientLimits
 from gateway.metrics import GatewayMetrics
+from gateway.routed_relay import RoutingContext
+from gateway.spliced_relay import SplicingContext
 from gateway.zone_gateway import GatewayContext, ZoneGateway
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
@@ -51,6 +53,10 @@ class GatewayRig:
     peer_tls: Callable[[], ssl.SSLContext] | None = None
     door_tls: Callable[[], ssl.SSLContext] | None = None
     client_tls: Callable[[], ssl.SSLContext] | None = None
+    asked: Hello = field(default_factory=lambda: Hello("cluster", 2, 22, PeerCapabilities.CLIENTS))
+    """What the gateway says in its hello."""
+    routing: RoutingContext | None = None
+    splicing: SplicingContext | None = None
     accepted: int = 0
     """By the broker's listener."""
 
@@ -63,7 +69,11 @@ class GatewayRig:
         self.listener = Address(*self._broker.sockets[0].getsockname()[:2])
         hello = Hello("cluster", 1, 11, self.granted)
         door = ClientDoor(
-            1, dict.fromkeys(self.zones, self.listener), self.limits, GatewayMetrics(self.broker_registry)
+            1,
+            dict.fromkeys(self.zones, self.listener),
+            self.limits,
+            GatewayMetrics(self.broker_registry),
+            self.splicing,
         )
         context = LeaderContext(
             hello,
@@ -80,12 +90,13 @@ class GatewayRig:
         self.gateway = ZoneGateway(
             GatewayContext(
                 "az2",
-                Hello("cluster", 2, 22, PeerCapabilities.CLIENTS),
+                self.asked,
                 {1: self.agent.addresses[0]},
                 self.peer_tls or (lambda: None),
                 self.client_tls or (lambda: None),
                 replace(self.limits, connect_timeout_s=2.0),
                 GatewayMetrics(self.gateway_registry),
+                self.routing,
             )
         )
         await self.gateway.start({1: LOOPBACK})

@@ -30,6 +30,7 @@ from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address, connect_framed
+from replication.wire.peer_protocol import Hello
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.group_commit import CommitLimits
 
@@ -141,7 +142,7 @@ class RoutedRig:
 
     async def _splice(self, gateway: FramedConnection) -> None:
         broker = await connect_framed(address(self.broker), FramedConnection(MAX_FRAME_BYTES))
-        relay = SplicedRelay(self.splicing, gateway, broker, GATEWAY_ID, self.incarnation)
+        relay = SplicedRelay(self.splicing, gateway, broker, Hello("cluster", GATEWAY_ID, self.incarnation))
         await self._run(relay, gateway, broker)
 
     async def _run(self, relay: RoutedRelay | SplicedRelay, *ends: FramedConnection) -> None:

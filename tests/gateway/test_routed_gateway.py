@@ -1,0 +1,51 @@
+"""Produce requests by object storage from where clients connect to the broker's listener, if both agents have it on."""
+
+import asyncio
+import struct
+
+import pytest
+
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_connection import connect_framed
+from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
+from tests.gateway import gateway_rig
+from tests.gateway.gateway_rig import GatewayRig
+from tests.gateway.produce.produce_frames import produce, records
+from tests.gateway.routed_rig import GATEWAY_ID, INCARNATION, MAX_FRAME_BYTES, answered, started
+
+CLIENTS, ROUTED = PeerCapabilities.CLIENTS, PeerCapabilities.ROUTED_PRODUCE
+FRAMES = [produce({0: records(5000)}, correlation_id=number) for number in range(20)]
+
+
+@pytest.mark.parametrize("has_door", [True, False], ids=["with the agent beside the broker", "without it"])
+@pytest.mark.parametrize("has_gateway", [True, False], ids=["with the gateway", "without it"])
+async def test_records_go_by_object_storage_where_both_agents_have_it_on(has_gateway: bool, has_door: bool) -> None:
+    produced: list[bytes] = []
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while size := await reader.read(4):
+            frame = await reader.readexactly(int.from_bytes(size, "big"))
+            produced.append(frame)
+            writer.write(struct.pack(">i", 4) + frame[4:8])
+
+    async with started() as routed:
+        rig = GatewayRig(
+            serve=broker,
+            granted=CAPABILITIES | CLIENTS | (ROUTED if has_door else PeerCapabilities.NONE),
+            asked=Hello("cluster", GATEWAY_ID, INCARNATION, CLIENTS | (ROUTED if has_gateway else CLIENTS)),
+            routing=routed.routing if has_gateway else None,
+            splicing=routed.splicing if has_door else None,
+        )
+        async with gateway_rig.started(rig):
+            client = await connect_framed(rig.gateway.addresses[1], FramedConnection(MAX_FRAME_BYTES))
+            for frame in FRAMES:
+                client.write_frame(frame)
+            assert [await answered(client) for _ in FRAMES] == list(range(len(FRAMES)))
+            client.close()
+            await rig.until(lambda: rig.connections("gateway") == rig.connections("broker") == 0)
+        assert produced == FRAMES
+        assert routed.count("produce_requests", way="linked") == (20 if has_gateway and has_door else 0)
+        crossed_bytes = rig.gateway_bytes("to_broker")
+        assert crossed_bytes == rig.broker_bytes("to_broker")
+        assert (crossed_bytes < sum(map(len, FRAMES)) / 10) is (has_gateway and has_door)
+        await routed.until(lambda: routed.store.blobs == {})
