@@ -16,8 +16,7 @@ import typer
 from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
 from local_cluster.store_spec import StoreSpec
-from local_cluster.topic_switch import LINKED
-from metadata_topic.settings.topic_settings import TopicSettings
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from perf.clusters import object_store, started_cluster
 from perf.options import LatencyMs, Partitions, Rounds, Scale, WarmUp, WorkloadNames, chosen_workloads
 from perf.report import print_tables, write_json
@@ -45,13 +44,15 @@ def versions(
     warm_up: WarmUp = 2.0,
     partitions: Partitions = None,
     latency_ms: LatencyMs = 5,
+    policy: Annotated[LinkPolicy, typer.Option(help="Of the agents' topics.")] = LinkPolicy.ALWAYS,
     results: Annotated[Path, typer.Option(dir_okay=False, help="Where the data go.")] = Path(
         "perf/results/versions.json"
     ),
 ) -> None:
-    """Compare the agents of this checkout with those of others on brokers that stay; links for every byte."""
+    """Compare the agents of this checkout with those of others on brokers that stay."""
     loads = chosen_workloads(workload or ["acks-all-six"], partitions)
-    measured = compare_versions(loads, Length(rounds, scale, warm_up), checkout or [], LINKED, latency_ms, results)
+    settings = TopicSettings(True, policy)
+    measured = compare_versions(loads, Length(rounds, scale, warm_up), checkout or [], settings, latency_ms, results)
     print_tables(loads, measured)
 
 
