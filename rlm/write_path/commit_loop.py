@@ -60,7 +60,7 @@ class CommitLoop:
     @property
     def uploads(self) -> int:
         """How many are under way."""
-        return len(self._uploads)
+        return sum(not upload.done() for upload in self._uploads)
 
     async def run(self) -> None:
         """Until cancelled, or a defect."""
