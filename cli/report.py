@@ -39,10 +39,15 @@ class SourceOptions:
         ),
     ] = None
     inventory: Annotated[
-        str | None, typer.Option(help="An S3 Inventory in the place of a listing: where its files are.")
+        list[str] | None,
+        typer.Option(
+            help="An S3 Inventory in the place of a listing: its manifest.json, or where its files are. Once for each "
+            "bucket."
+        ),
     ] = None
     archive_inventory: Annotated[
-        str | None, typer.Option(help="The same of archive objects; may be the same files, where they share a bucket.")
+        list[str] | None,
+        typer.Option(help="The same of archive objects; may be the same ones, where they share buckets."),
     ] = None
     inventory_format: Annotated[str, typer.Option(help="parquet or csv.")] = "parquet"
     inventory_prefix: Annotated[str, typer.Option(help="The storage manager's `prefix` in that bucket.")] = ""
@@ -107,8 +112,9 @@ def _job(bootstrap_server: str, given: SourceOptions, run: RunOptions) -> "Repor
     cluster_id = cluster_id_of(client_config(bootstrap_server, given.command_config))
     inventories = Inventories(
         *(
-            InventoryFile(path, cluster_id, given.inventory_prefix, given.inventory_format) if path else None
-            for path in (given.inventory, given.archive_inventory)
+            tuple(InventoryFile(path, cluster_id, given.inventory_prefix, given.inventory_format) for path in paths)
+            or None
+            for paths in (given.inventory or (), given.archive_inventory or ())
         )
     )
     kafka = kafka_source(bootstrap_server, given.command_config)

@@ -16,8 +16,8 @@ _TIMEOUT_S = 30.0
 class Inventories(NamedTuple):
     """Given in the place of listings."""
 
-    combined_segments: "InventoryFile | None" = None
-    archive: "InventoryFile | None" = None
+    combined_segments: "tuple[InventoryFile, ...] | None" = None
+    archive: "tuple[InventoryFile, ...] | None" = None
 
 
 def report_sources(
@@ -60,7 +60,7 @@ def report_sources(
         sections.wal,
         settings.storage.buckets,
     )
-    archive: StoreListing | InventoryFile | None = given_archive
+    archive: StoreListing | tuple[InventoryFile, ...] | None = given_archive
     if archive is None and settings.archive.enable:
         archive = _archive_listing(broker, settings, cluster_id, sections)
     return Sources(kafka, listing, state_path, is_incremental, life_times, archive), sections

@@ -42,9 +42,10 @@ class StoreListing:
 
 @dataclass(frozen=True, slots=True)
 class InventoryFile:
-    """An S3 Inventory: CSV or Parquet files with key, size, last modified date, and storage class if it has one."""
+    """An S3 Inventory of one bucket: CSV or Parquet files with key, size, last modified date, maybe storage class."""
 
     path: str
+    """Of the files, or of the `manifest.json` that names them, which then tells format and columns as well."""
     cluster_id: str
     prefix: str = ""
     """The storage manager's `prefix`: objects elsewhere in the bucket are passed over."""
@@ -74,12 +75,12 @@ class Sources:
     """All sources of a run."""
 
     kafka: KafkaSource
-    inventory: StoreListing | InventoryFile | None = None
-    """None: nothing is said of orphans and lost objects."""
+    inventory: StoreListing | tuple[InventoryFile, ...] | None = None
+    """Inventories are those of all buckets. None: nothing is said of orphans and lost objects."""
     state_path: str | None = None
     """Where runs leave what the next one goes on from; None: every run reads all."""
     is_incremental: bool = False
     """Go on from `state_path`, if it has a state that fits."""
     life_times: LifeTimes = field(default_factory=LifeTimes)
-    archive: StoreListing | InventoryFile | None = None
+    archive: StoreListing | tuple[InventoryFile, ...] | None = None
     """As `inventory`, of archive objects; their storage manager's own settings, as it is another one."""

@@ -19,6 +19,7 @@ from plugin.remote_wal_storage_manager import StorageContext, StoredSegment
 from retention_job.errors import SourceError
 from retention_job.schemas import INVENTORY
 from retention_job.settings import InventoryFile, StoreListing
+from retention_job.sources.inventory_manifest import InventoryFiles, files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -103,22 +104,27 @@ def _row(stored: Stored, store_class: str | None) -> tuple[object, ...]:
     return stored.key, stored.size_bytes, stored.last_modified_ms, store_class, *writer, *archived
 
 
-def read_inventory_file(spark: "SparkSession", source: InventoryFile) -> "DataFrame":
-    """The objects of this cluster out of an S3 Inventory: INVENTORY. Raises SourceError."""
+def read_inventory_file(
+    spark: "SparkSession", source: InventoryFile, files: InventoryFiles | None = None
+) -> "DataFrame":
+    """The objects of this cluster out of an S3 Inventory, which `files` is made of: INVENTORY. Raises SourceError."""
     from pyspark.errors import AnalysisException
 
+    files = files or files_of(spark, source)
+    if not files.paths:
+        return spark.createDataFrame([], INVENTORY)
     try:
-        if source.format == "csv":
-            raw = spark.read.csv(source.path).toDF(*source.csv_schema)
+        if files.format == "csv":
+            raw = spark.read.csv(list(files.paths)).toDF(*files.csv_schema)
         else:
-            raw = spark.read.parquet(source.path)
+            raw = spark.read.parquet(*files.paths)
     except (AnalysisException, ValueError) as error:
         raise SourceError("read", source.path, str(error).splitlines()[0], "is that an inventory?") from error
     names = {name.replace("_", "").lower(): name for name in raw.columns}
     if missing := [name for name in ("key", "size", "lastmodifieddate") if name not in names]:
         raise SourceError("read", source.path, f"the inventory has no column {', '.join(missing)}")
     key = fn.col(names["key"])
-    if source.format == "csv":
+    if files.format == "csv":
         key = fn.url_decode(key)  # as S3 documents it for CSV inventories alone
     plain = raw.select(
         key.alias("key"),

@@ -10,21 +10,23 @@ object is that is not deleted yet. It goes on from there only if nothing has cha
 same metadata topic, not cut off before the last run's offsets, the same retentions. Else it reads all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as fn
 
 from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
 from metadata_topic.records.serde import NODE_REGISTRATION
 from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.errors import SourceError, one_line
 from retention_job.schemas import INVENTORY
-from retention_job.settings import Sources, StoreListing
+from retention_job.settings import InventoryFile, Sources, StoreListing
 from retention_job.sources.decoding import decoder
 from retention_job.sources.inventory import list_archive, list_store, read_inventory_file
+from retention_job.sources.inventory_manifest import files_of
 from retention_job.sources.kafka_cluster import Cluster
 from retention_job.sources.kafka_reading import Kafka
 from retention_job.sources.release_facts import ReleaseFacts
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+_BUCKET: Final = "bucket"
+"""A column beside INVENTORY's: which of several inventories an object is in."""
 _DELETED_REMEMBERED_MS: Final = 2 * 24 * 60 * 60 * 1000
 """So long a deleted object stays in the tables of incremental runs, for records that come late."""
 
@@ -110,19 +114,30 @@ def _write_inventories(
         if isinstance(source, StoreListing):
             is_archive = kind is ARCHIVE_OBJECT
             found = list_archive(spark, source) if is_archive else list_store(spark, source, cluster.brokers)
-        elif kind is ARCHIVE_OBJECT and source == sources.inventory:  # both are in one bucket
-            found = spark.read.schema(INVENTORY).parquet(state.path_of(run_id, COMBINED_SEGMENT.inventory))
+        elif kind is ARCHIVE_OBJECT and source == sources.inventory:  # both are in the same buckets
+            found = spark.read.parquet(state.path_of(run_id, COMBINED_SEGMENT.inventory))
         else:
-            found = read_inventory_file(spark, source)
+            found = union(*(_of_bucket(spark, number, one) for number, one in enumerate(source)))
         path = state.path_of(run_id, kind.inventory)
         (found.filter(kind.is_listed) if kind is ARCHIVE_OBJECT else found).write.parquet(path)
-        known_ms[kind.table] = now_ms if isinstance(source, StoreListing) else _newest_ms(spark, path)
+        known_ms[kind.table] = now_ms if isinstance(source, StoreListing) else _known_ms(spark, source, path)
     return known_ms
 
 
-def _newest_ms(spark: "SparkSession", path: str) -> int:
-    found = spark.read.schema(INVENTORY).parquet(path).agg({"last_modified_ms": "max"}).collect()
-    return int(found[0][0] or 0)
+def _of_bucket(spark: "SparkSession", number: int, source: InventoryFile) -> "DataFrame":
+    return read_inventory_file(spark, source).withColumn(_BUCKET, fn.lit(number))
+
+
+def _known_ms(spark: "SparkSession", sources: Sequence[InventoryFile], path: str) -> int:
+    """Up to when the inventories of all buckets know: each up to its newest object. Of a bucket that has none of these,
+    its manifest tells when it was looked at.
+    """
+    rows = spark.read.parquet(path).groupBy(_BUCKET).agg(fn.max("last_modified_ms").alias("newest_ms")).collect()
+    newest = {row[_BUCKET]: int(row.newest_ms) for row in rows}
+    return min(
+        newest[number] if number in newest else files_of(spark, source).made_ms or 0
+        for number, source in enumerate(sources)
+    )
 
 
 def _tier_events(spark: "SparkSession", sources: Sources, kafka: Kafka, cluster: Cluster, path: str) -> "DataFrame":

@@ -136,5 +136,5 @@ def test_the_archive_is_listed_where_the_brokers_agent_archives(tmp_path: Path, 
     assert sources.life_times.archive_delete_grace_ms == 5000
     listing = StoreListing({"bucket": "cold"}, "cluster", "plugin.s3.S3WalStorageManager", None, "s3_standard")
     assert sources.archive == (listing if archives else None)
-    given = Inventories(archive=InventoryFile("s3a://cold-inventory", "cluster"))
+    given = Inventories(archive=(InventoryFile("s3a://cold-inventory", "cluster"),))
     assert report_sources(KafkaSource("b:1"), "cluster", broker_config, given, "state", False)[0].archive == given[1]

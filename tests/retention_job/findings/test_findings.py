@@ -86,8 +86,13 @@ class ReadInHalves:
 
 
 def settings(directory: Path, world: World, run_id: str, incremental: bool = False) -> RunSettings:
-    path = write_inventory(directory / f"inventory-{run_id}", world.objects, world.archive_objects)
-    inventory = InventoryFile(path, CLUSTER_ID)
+    """The objects are in two buckets, of which there is an inventory each."""
+    odd, even = ([one for one in world.objects if one.segment_id.broker_id % 2 == left] for left in (1, 0))
+    paths = (
+        write_inventory(directory / f"odd-{run_id}", odd),
+        write_inventory(directory / f"even-{run_id}", even, world.archive_objects),
+    )
+    inventory = tuple(InventoryFile(path, CLUSTER_ID) for path in paths)
     sources = Sources(KafkaSource("nowhere:1"), inventory, str(directory / "state"), incremental, TIMES, inventory)
     return RunSettings(sources, NOW_MS, run_id)
 

@@ -230,7 +230,7 @@ class Bench:
 
     def measure(self, name: str, spec: HistorySpec, incremental: bool) -> Measured:
         """Run the job over all that was written."""
-        inventory = InventoryFile(str(self._directory / "inventory"), CLUSTER_ID)
+        inventory = (InventoryFile(str(self._directory / "inventory"), CLUSTER_ID),)
         sources = Sources(
             KafkaSource(self._servers),
             inventory,

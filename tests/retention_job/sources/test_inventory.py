@@ -1,5 +1,6 @@
 """An S3 Inventory is read as `ObjectKeyFactory` reads keys."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from retention_job.errors import SourceError
 from retention_job.settings import InventoryFile, StoreListing
 from retention_job.sources.inventory import list_archive, list_store, read_inventory_file
+from retention_job.sources.inventory_manifest import files_of
 
 LOCAL = "plugin.local_directory.LocalWalStorageManager"
 KEYS = ObjectKeyFactory.of("team(1)/kafka", "cluster.1")
@@ -58,6 +60,47 @@ def test_a_csv_inventorys_keys_are_decoded(spark: SparkSession, tmp_path: Path) 
     [found] = read_inventory_file(spark, source).collect()
     assert (found.key, found.size_bytes, found.store_class) == (key, 77, "EXPRESS_ONEZONE")
     assert found.last_modified_ms == 1_767_323_045_000
+
+
+def write_manifest(directory: Path, **told: object) -> str:
+    day = directory / "2026-11-22T01-00Z"
+    day.mkdir(parents=True)
+    about = {
+        "creationTimestamp": "1763773200000",
+        "fileFormat": "CSV",
+        "fileSchema": "Bucket, Key, Size, LastModifiedDate",
+    }
+    (day / "manifest.json").write_text(json.dumps(about | told))
+    return f"{day}/manifest.json"
+
+
+def test_a_manifest_names_one_days_files_their_format_and_columns(spark: SparkSession, tmp_path: Path) -> None:
+    other = CombinedSegmentId(4, 1, 1)
+    data = tmp_path / "wal" / "daily" / "data"
+    data.mkdir(parents=True)
+    for name, segment in (("today", SEGMENT), ("yesterday", other)):
+        key = KEYS.key_of(segment).replace("(", "%28").replace(")", "%29")
+        (data / f"{name}.csv").write_text(f'"wal","{key}","77","2026-01-02T03:04:05.000Z"\n')
+    files = [
+        {"key": "inventories/wal/daily/data/today.csv", "size": 77, "MD5checksum": "f11166069f1990abeb9c97ace9cdfabc"}
+    ]
+    source = InventoryFile(write_manifest(tmp_path / "wal" / "daily", files=files), "cluster.1", "team(1)/kafka")
+    [found] = read_inventory_file(spark, source).collect()
+    assert (found.broker_id, found.incarnation, found.sequence) == SEGMENT
+    assert files_of(spark, source).made_ms == 1_763_773_200_000
+    none = InventoryFile(write_manifest(tmp_path / "empty" / "daily", files=[]), "cluster.1")
+    assert read_inventory_file(spark, none).collect() == []
+
+
+@pytest.mark.parametrize(("told", "named"), [({}, "files"), ({"files": [], "fileFormat": "ORC"}, "orc")])
+def test_a_manifest_that_cannot_be_used_is_one_clear_line(
+    spark: SparkSession, tmp_path: Path, told: dict[str, object], named: str
+) -> None:
+    with pytest.raises(SourceError, match=named) as raised:
+        read_inventory_file(spark, InventoryFile(write_manifest(tmp_path, **told), "cluster.1"))
+    assert "\n" not in str(raised.value)
+    with pytest.raises(SourceError, match="no such file"):
+        read_inventory_file(spark, InventoryFile(f"{tmp_path}/nowhere/manifest.json", "cluster.1"))
 
 
 def test_an_inventory_that_is_not_there_is_one_clear_line(spark: SparkSession, tmp_path: Path) -> None:
