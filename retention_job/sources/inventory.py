@@ -20,6 +20,7 @@ from retention_job.errors import SourceError
 from retention_job.schemas import INVENTORY
 from retention_job.settings import InventoryFile, StoreListing
 from retention_job.sources.inventory_manifest import InventoryFiles, files_of
+from retention_job.spark.file_system import FileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -104,22 +105,33 @@ def _row(stored: Stored, store_class: str | None) -> tuple[object, ...]:
     return stored.key, stored.size_bytes, stored.last_modified_ms, store_class, *writer, *archived
 
 
+def stored_files(spark: "SparkSession", source: InventoryFile) -> tuple[InventoryFiles, dict[str, tuple[int, int]]]:
+    """What an S3 Inventory is made of, and length and time of change of each file. Raises SourceError, StateError."""
+    files = files_of(spark, source)
+    paths = sorted(_raw(spark, source, files).inputFiles()) if files.paths else []
+    return files, FileSystem(spark, source.path).statuses(paths) if paths else {}
+
+
+def _raw(spark: "SparkSession", source: InventoryFile, files: InventoryFiles) -> "DataFrame":
+    """With the inventory's own columns."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        if files.format == "csv":
+            return spark.read.csv(list(files.paths)).toDF(*files.csv_schema)
+        return spark.read.parquet(*files.paths)
+    except (AnalysisException, ValueError) as error:
+        raise SourceError("read", source.path, str(error).splitlines()[0], "is that an inventory?") from error
+
+
 def read_inventory_file(
     spark: "SparkSession", source: InventoryFile, files: InventoryFiles | None = None
 ) -> "DataFrame":
     """The objects of this cluster out of an S3 Inventory, which `files` is made of: INVENTORY. Raises SourceError."""
-    from pyspark.errors import AnalysisException
-
     files = files or files_of(spark, source)
     if not files.paths:
         return spark.createDataFrame([], INVENTORY)
-    try:
-        if files.format == "csv":
-            raw = spark.read.csv(list(files.paths)).toDF(*files.csv_schema)
-        else:
-            raw = spark.read.parquet(*files.paths)
-    except (AnalysisException, ValueError) as error:
-        raise SourceError("read", source.path, str(error).splitlines()[0], "is that an inventory?") from error
+    raw = _raw(spark, source, files)
     names = {name.replace("_", "").lower(): name for name in raw.columns}
     if missing := [name for name in ("key", "size", "lastmodifieddate") if name not in names]:
         raise SourceError("read", source.path, f"the inventory has no column {', '.join(missing)}")

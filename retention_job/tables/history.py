@@ -1,6 +1,6 @@
 """All that the sources say, as tables. `loading` makes them, and has the theory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +33,7 @@ from retention_job.sources.staged_rows import (
 )
 from retention_job.spark.joins import small_side, union
 from retention_job.tables import tier
+from retention_job.tables.object_layers import beneath, topmost
 from retention_job.tables.objects import ARCHIVE_OBJECT, COMBINED_SEGMENT, ObjectKind
 from retention_job.tables.read_plan import (
     ReadSummary,
@@ -40,7 +41,7 @@ from retention_job.tables.read_plan import (
     metadata_topic_id,
     retentions,
 )
-from retention_job.tables.state import RunRecord, RunState
+from retention_job.tables.state import InventoryRead, RunRecord, RunState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +62,10 @@ class History:
     last: RunRecord | None
     """The run that this one goes on from."""
     tier_events: "DataFrame"
+    layers: Sequence[str]
+    """Runs whose tables of objects are beneath this one's, the newest last; none: this one's are whole."""
+    inventories: Mapping[str, InventoryRead]
+    """What was read of inventories, in all."""
 
     def table(self, name: str, schema: StructType | str | None = None, run_id: str | None = None) -> "DataFrame":
         """A table of this run, or of one before it, by the directory that it has."""
@@ -78,7 +83,19 @@ class History:
 
     def objects(self, kind: ObjectKind) -> "DataFrame":
         """`ObjectKind.schema_with_facts`."""
-        return self.table(kind.table, kind.schema_with_facts)
+        if kind.table not in self._objects:
+            own = self.table(kind.table, kind.schema_with_facts)
+            self._objects[kind.table] = beneath(kind, own, self.objects_before(kind)) if self.layers else own
+        return self._objects[kind.table]
+
+    @cached_property
+    def _objects(self) -> "dict[str, DataFrame]":
+        return {}
+
+    def objects_before(self, kind: ObjectKind) -> "DataFrame":
+        """The same, as the runs before this one left it: those that are gone on from."""
+        last = self.last.layers if self.last else ()
+        return topmost(kind, [self.table(kind.table, kind.schema_with_facts, run_id) for run_id in reversed(last)])
 
     @cached_property
     def segments(self) -> "DataFrame":
@@ -197,6 +214,8 @@ class History:
                 topic_id,
                 retentions(self.cluster),
                 {**runs, self.run_id: now_ms},
+                [*self.layers, self.run_id],
+                self.inventories,
             )
         )
 

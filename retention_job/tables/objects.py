@@ -63,9 +63,9 @@ class Told:
     """Of the largest that was told."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ObjectKind:
-    """What sets the objects of a kind apart."""
+    """What sets the objects of a kind apart. There are two, each the same as itself alone."""
 
     table: str
     """Under a run's directory."""
@@ -155,13 +155,12 @@ def facts_of_inventory(kind: ObjectKind, inventory: "DataFrame", store_classes: 
     """From INVENTORY; objects of the other kind are left out. `store_classes` are all that occur."""
     key = [fn.col(listed).alias(name) for name, listed in kind.key.items()]
     stored = inventory.filter(kind.is_listed).select(*key, "size_bytes", "last_modified_ms", "store_class")
-    code = fn.array_position(_classes(store_classes), fn.col("store_class"))
     return _facts(
         kind,
         stored,
         stored_bytes=fn.col("size_bytes"),
         stored_ms=fn.col("last_modified_ms"),
-        store_class_code=fn.when(code > 0, code),
+        store_class_code=_code_in(store_classes),
     )
 
 
@@ -191,6 +190,19 @@ def facts_of_refusals(kind: ObjectKind, before: "DataFrame") -> "DataFrame":
     """From the table of the run before: objects of which it knew only that their records are refused."""
     refused = before.filter("NOT has_metadata AND is_stored AND refused_state IS NOT NULL")
     return _facts(kind, refused, refused_state=fn.col("refused_state"))
+
+
+def facts_of_stored(kind: ObjectKind, before: "DataFrame", store_classes: Sequence[str]) -> "DataFrame":
+    """From the table of the run before: what inventories told that are not read again."""
+    told = {name: fn.col(name) for name in ("stored_bytes", "stored_ms")}
+    if "store_class" in kind.schema.fieldNames():
+        told["store_class_code"] = _code_in(store_classes)
+    return _facts(kind, before.filter("stored_ms IS NOT NULL"), **told)
+
+
+def _code_in(store_classes: Sequence[str]) -> "Column":
+    code = fn.array_position(_classes(store_classes), fn.col("store_class"))
+    return fn.when(code > 0, code)
 
 
 def object_table(

@@ -11,17 +11,27 @@ that says so. Nothing that was committed is lost by it.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
 from retention_job.errors import StateError
 from retention_job.spark.file_system import FileSystem
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 _CURRENT: Final = "CURRENT.json"
 _RUNS: Final = "runs"
 _ONE_AT_A_TIME: Final = "one run at a time; this one is to be made again"
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryRead:
+    """What was read of the inventories of objects of a kind."""
+
+    files: Mapping[str, Sequence[int]]
+    """By path: which bucket's it is, its length, and when it was changed."""
+    newest_ms: Mapping[str, int]
+    """By the bucket's number in digits: when the newest object was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,10 @@ class RunRecord:
     """The retention by which segments were judged, by topic id, hexadecimal."""
     entry_runs: Mapping[str, int]
     """Runs whose entries still count, with their times in ms."""
+    layers: Sequence[str]
+    """Runs whose tables of objects are the state, the newest last (`object_layers`)."""
+    inventories: Mapping[str, InventoryRead]
+    """By the table of the objects' kind; none of what was listed."""
 
 
 class RunState:
@@ -57,6 +71,7 @@ class RunState:
             if fields.pop("version") != FORMAT_VERSION:
                 return None
             fields["offsets"] = {int(partition): offset for partition, offset in fields["offsets"].items()}
+            fields["inventories"] = {kind: InventoryRead(**read) for kind, read in fields["inventories"].items()}
             return RunRecord(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StateError(
@@ -65,7 +80,7 @@ class RunState:
 
     def begin(self, run_id: str, last: RunRecord | None) -> list[str]:
         """Remove what killed runs left behind; returns their ids."""
-        wanted = {*(last.entry_runs if last else ()), *([last.run_id] if last else [])}
+        wanted = {*last.entry_runs, *last.layers, last.run_id} if last else set[str]()
         leftovers = [found for found in self._files.directories(_RUNS) if found not in wanted]
         for found in leftovers:
             self._files.delete(f"{_RUNS}/{found}")
@@ -87,7 +102,7 @@ class RunState:
             raise StateError("commit", self.path_of(record.run_id, ""), "another run removed it", _ONE_AT_A_TIME)
         self._files.replace_text(_CURRENT, json.dumps({"version": FORMAT_VERSION, **asdict(record)}, sort_keys=True))
         for directory in self._files.directories(_RUNS):
-            if directory != record.run_id and directory not in record.entry_runs:
+            if directory != record.run_id and directory not in {*record.entry_runs, *record.layers}:
                 self._files.delete(f"{_RUNS}/{directory}")
 
     def path_of(self, run_id: str, table: str) -> str:

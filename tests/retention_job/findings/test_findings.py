@@ -15,7 +15,7 @@ from retention_job.run import RunResult, RunSettings, run
 from retention_job.schemas import ENTRIES, FINDINGS, QUARANTINE, SEGMENTS
 from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, Sources
 from tests.retention_job.findings.plain_findings import FOR_EVER_MS, Facts, Finding, decoded, plain_findings
-from tests.retention_job.recorded.history import CLUSTER_ID, DAY_MS, HOUR_MS, HistorySpec, Record
+from tests.retention_job.recorded.history import CLUSTER_ID, DAY_MS, HOUR_MS, HistorySpec, Record, StoredObject
 from tests.retention_job.recorded.inventory import write_inventory
 from tests.retention_job.recorded.kafka import World, small_world
 
@@ -32,13 +32,22 @@ KEPT_MS = {"short": HOUR_MS}
 OF_SETTINGS = {("retention_contradiction", "short", None, None)}
 
 
+def buckets_of(world: World) -> tuple[list[StoredObject], list[StoredObject]]:
+    """The objects are in two buckets, of which there is an inventory each; those of the archive are in the second."""
+    odd, even = ([one for one in world.objects if one.segment_id.broker_id % 2 == left] for left in (1, 0))
+    return odd, even
+
+
 def plainly(world: World, records: Mapping[int, Sequence[Record]]) -> set[Finding]:
     cluster = world.kafka().cluster(KafkaSource("nowhere:1"))
-    archived_ms = max(stored.last_modified_ms for stored in world.archive_objects)
+    odd, even = buckets_of(world)
+    newest_archived_ms = max(stored.last_modified_ms for stored in world.archive_objects)
+    newest_ms = [max(stored.last_modified_ms for stored in bucket) for bucket in (odd, even)]
+    known_ms = min(newest_ms[0], max(newest_ms[1], newest_archived_ms))
     facts = Facts(
         NOW_MS,
-        max(archived_ms, *(stored.last_modified_ms for stored in world.objects)),
-        archived_ms,
+        known_ms,
+        known_ms,
         TIMES.delete_grace_ms,
         TIMES.uncommitted_ttl_ms,
         TIMES.slack_ms,
@@ -85,29 +94,30 @@ class ReadInHalves:
     directory: Path
 
 
-def settings(directory: Path, world: World, run_id: str, incremental: bool = False) -> RunSettings:
-    """The objects are in two buckets, of which there is an inventory each."""
-    odd, even = ([one for one in world.objects if one.segment_id.broker_id % 2 == left] for left in (1, 0))
-    paths = (
-        write_inventory(directory / f"odd-{run_id}", odd),
-        write_inventory(directory / f"even-{run_id}", even, world.archive_objects),
-    )
-    inventory = tuple(InventoryFile(path, CLUSTER_ID) for path in paths)
-    sources = Sources(KafkaSource("nowhere:1"), inventory, str(directory / "state"), incremental, TIMES, inventory)
+def settings(directory: Path, world: World, run_id: str, inventory: str, incremental: bool = False) -> RunSettings:
+    odd, even = buckets_of(world)
+    if not (directory / f"odd-{inventory}").exists():
+        write_inventory(directory / f"odd-{inventory}", odd)
+        write_inventory(directory / f"even-{inventory}", even, world.archive_objects)
+    files = tuple(InventoryFile(str(directory / f"{name}-{inventory}"), CLUSTER_ID) for name in ("odd", "even"))
+    sources = Sources(KafkaSource("nowhere:1"), files, str(directory / "state"), incremental, TIMES, files)
     return RunSettings(sources, NOW_MS, run_id)
 
 
-@pytest.fixture(scope="module")
-def halves(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> ReadInHalves:
+@pytest.fixture(scope="module", params=["the same inventory", "another inventory"])
+def halves(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> ReadInHalves:
     directory = tmp_path_factory.mktemp("report")
     world = damaged(small_world(SPEC), Random(11))
     first_half = {number: log[: len(log) * 2 // 3] for number, log in world.records.items()}
     half = replace(world, records=first_half)
     (directory / "state" / "runs" / "killed" / "staged").mkdir(parents=True)
-    first = run(settings(directory, world, "first"), spark, half.kafka())
+    first = run(settings(directory, world, "first", "the same inventory"), spark, half.kafka())
     first.finish()
-    second = run(settings(directory, world, "second", incremental=True), spark, world.kafka())
+    second = run(settings(directory, world, "second", request.param, incremental=True), spark, world.kafka())
     second.finish()
+    assert bool(second.history.layers) == (request.param == "the same inventory")
     return ReadInHalves(world, first_half, first, second, directory)
 
 

@@ -1,11 +1,12 @@
 """How long `remote-wal report`'s engine takes, and how much memory, from a real topic through Spark's connector."""
 
 import json
+import os
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -50,15 +51,24 @@ _SAMPLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What a run took."""
+
+    seconds: float
+    cpu_s: float
+    """Of Spark's JVM and all Pythons: a busy machine changes it less than the time."""
+    phases_s: Mapping[str, float]
+    peak_gib: float
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """One run of the job."""
 
     name: str
     segments: int
     records: int
-    seconds: float
-    phases_s: Mapping[str, float]
-    peak_gib: float
+    spent: Spent
     findings: int
     missing: int
     """Planted and not found."""
@@ -194,19 +204,35 @@ def peak_memory() -> Iterator[list[float]]:
 
 
 def _pss_kib(process: Path) -> int:
-    """0 for processes that are not of this session, or are its Kafka broker."""
+    """0 for processes that are not the job's."""
     try:
-        session = int((process / "stat").read_text().rpartition(")")[2].split()[3])
-        own = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[3])
-        command = (process / "cmdline").read_bytes()
-        if session != own or not (b"SparkSubmit" in command or b"pyspark" in command or b"perf" in command):
-            return 0
-        for line in (process / "smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1])
+        if _fields_of(process):
+            for line in (process / "smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    return int(line.split()[1])
     except (OSError, ValueError, IndexError):
         pass
     return 0
+
+
+def _fields_of(process: Path) -> list[str]:
+    """Of its `stat`, from the state on; empty for one that is not of this session, or is its Kafka broker. Raises
+    OSError, IndexError.
+    """
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    own = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    command = (process / "cmdline").read_bytes()
+    is_jobs = b"SparkSubmit" in command or b"pyspark" in command or b"perf" in command
+    return fields if fields[3] == own[3] and is_jobs else []
+
+
+def job_cpu_s() -> float:
+    """Seconds of processor time of the job's processes so far, and of those that they have started and that ended."""
+    ticks = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            ticks += sum(map(int, _fields_of(process)[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class Bench:
@@ -240,7 +266,7 @@ class Bench:
             inventory,
         )
         phases: list[tuple[str, float]] = []
-        began = time.monotonic()
+        began, cpu_s = time.monotonic(), job_cpu_s()
         settings = RunSettings(
             sources, NOW_MS, name, progress=lambda line: phases.append((line.split()[0], time.monotonic()))
         )
@@ -250,21 +276,18 @@ class Bench:
         ended = time.monotonic()
         marks = [*phases, ("", ended)]
         took = {line: after - at for (line, at), (_, after) in pairwise(marks)}
-        measured = self._judged(name, spec, result, ended - began, took, peak[0])
+        spent = Spent(ended - began, job_cpu_s() - cpu_s, took, peak[0])
+        measured = self._judged(name, spec, result, spent)
         self.measured.append(measured)
         return measured
 
-    def _judged(
-        self, name: str, spec: HistorySpec, result: RunResult, seconds: float, took: dict[str, float], peak_gib: float
-    ) -> Measured:
+    def _judged(self, name: str, spec: HistorySpec, result: RunResult, spent: Spent) -> Measured:
         rows = result.findings.select("kind", "topic", "partition", "segment").collect()
         found = {(row[0], row[1], row[2], row[3]) for row in rows}
         expected = set().union(*(part.expected for part in self._defects))
         records = result.history.read.records
         segments = spec.first_segment * spec.brokers + spec.segments
-        return Measured(
-            name, segments, records, seconds, took, peak_gib, len(rows), len(expected - found), len(found - expected)
-        )
+        return Measured(name, segments, records, spent, len(rows), len(expected - found), len(found - expected))
 
 
 def report(
@@ -311,10 +334,11 @@ def _measure(directory: Path, spec: HistorySpec, added: float, cores: int, memor
 def _print(measured: list[Measured]) -> None:
     rows = [
         (
-            one.name, f"{one.segments:,}", f"{one.records:,}", f"{one.seconds:.1f}", f"{one.peak_gib:.2f}",
+            one.name, f"{one.segments:,}", f"{one.records:,}", f"{one.spent.seconds:.1f}",
+            f"{one.spent.cpu_s:.1f}", f"{one.spent.peak_gib:.2f}",
             f"{one.findings:,}", one.missing, one.surplus,
         )
         for one in measured
     ]  # fmt: skip
-    columns = (">segments", ">records read", ">seconds", ">peak GiB", ">findings", ">missing", ">surplus")
+    columns = (">segments", ">records read", ">seconds", ">CPU s", ">peak GiB", ">findings", ">missing", ">surplus")
     show(table("run", *columns, rows=rows, title="remote-wal report"))

@@ -14,9 +14,10 @@ from retention_job.settings import KafkaSource, Sources
 from retention_job.sources.kafka_cluster import Cluster, Offsets, Topic
 from retention_job.spark.file_system import FileSystem
 from retention_job.tables.read_plan import metadata_topic_id, plan_reading, retentions
-from retention_job.tables.state import RunRecord, RunState
+from retention_job.tables.state import InventoryRead, RunRecord, RunState
 
-FIRST = RunRecord("first", 1000, {0: 10, 1: 20}, "aa", {"bb": 5, "cc": None}, {"first": 1000})
+INVENTORIES = {"segments": InventoryRead({"file:/inventory/part-0.parquet": [0, 100, 1000]}, {"0": 900})}
+FIRST = RunRecord("first", 1000, {0: 10, 1: 20}, "aa", {"bb": 5, "cc": None}, {"first": 1000}, ["first"], INVENTORIES)
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_what_was_committed_is_read_again(state: RunState, tmp_path: Path) -> No
     made(tmp_path, "first")
     state.commit(FIRST)
     assert state.last() == FIRST
-    later = replace(FIRST, run_id="second", entry_runs={"second": 2000})
+    later = replace(FIRST, run_id="second", entry_runs={"second": 2000}, layers=["second"])
     state.begin("second", FIRST)
     made(tmp_path, "second")
     state.commit(later)
@@ -60,7 +61,7 @@ def test_of_two_runs_at_once_one_counts_and_the_other_says_so(
     one, other = (RunState(FileSystem(spark, str(tmp_path))) for _ in range(2))
     made(tmp_path, "first")
     one.commit(FIRST)
-    runs = {name: replace(FIRST, run_id=name, entry_runs={name: 2000}) for name in ("second", "third")}
+    runs = {name: replace(FIRST, run_id=name, entry_runs={name: 2000}, layers=[name]) for name in ("second", "third")}
     one.begin("second", one.last())
     if second_begins_late:
         made(tmp_path, "second")
@@ -104,7 +105,9 @@ def cluster(
     return Cluster(frozenset({1}), (orders, metadata), {METADATA_TOPIC: Offsets({0: earliest}, {0: latest})})
 
 
-LAST = RunRecord("first", 1000, {0: 50}, metadata_topic_id(cluster()), retentions(cluster()), {"first": 1000})
+LAST = RunRecord(
+    "first", 1000, {0: 50}, metadata_topic_id(cluster()), retentions(cluster()), {"first": 1000}, ["first"], {}
+)
 INCREMENTAL = Sources(KafkaSource("nowhere:1"), is_incremental=True)
 
 

@@ -1,0 +1,64 @@
+"""From the cost table to loads and verdicts: rates are of what was produced, and all who read count."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from plugin.prices import EXPRESS, PriceTable
+from retention_job import schemas
+from retention_job.cost.cost_tables import cost_by_topic, tiered_cost
+from retention_job.page.cost_summary import CostFrames, summarise
+from retention_job.page.report_data import Costs
+from tests.retention_job.cost.cost_history import DAY_MS, FIRST_DAY, NOW_MS, TOPICS, CostHistory, random_history
+
+# Each of the sums is a job of Spark's; on a busy machine they take their time.
+pytestmark = pytest.mark.timeout(300)
+
+PRICES = PriceTable.load()
+SECONDS = (NOW_MS - FIRST_DAY * DAY_MS) / 1000
+FACTORS = {"orders": 4, "payments": 3, "clicks": 4}
+RETENTION_MS = {"orders": 7_200_000, "payments": 3_600_000, "clicks": -1}
+KEPT = {"clicks"}
+
+
+@pytest.fixture(scope="module")
+def history() -> CostHistory:
+    return random_history(5)
+
+
+@pytest.fixture(scope="module")
+def costs(spark: SparkSession, history: CostHistory) -> Costs:
+    sources = history.sources(spark)
+    rows = [
+        (
+            bytearray(topic_id), name, 1, FACTORS[name], True, "cost", False, "delete", 1, 1, RETENTION_MS[name],
+            name in KEPT, -1, -1, False,
+        )
+        for topic_id in TOPICS
+        for name in [topic_id.decode().strip()]
+    ]  # fmt: skip
+    frames = CostFrames(cost_by_topic(sources, PRICES), tiered_cost(sources.tiered, PRICES, NOW_MS), SECONDS)
+    return summarise(frames, PRICES, EXPRESS, spark.createDataFrame(rows, schemas.TOPICS))
+
+
+def test_rates_are_of_what_followers_were_given(costs: Costs) -> None:
+    by_name = {topic.topic: topic for topic in costs.topics}
+    assert set(by_name) == set(FACTORS)
+    for name, topic in by_name.items():
+        given = (topic.linked_bytes or 0) + (topic.inline_bytes or 0)
+        assert topic.produced_bytes == pytest.approx(given / (FACTORS[name] - 1))
+        assert topic.crossings is not None
+        assert 0 < topic.crossings <= FACTORS[name] - 1
+        assert topic.is_kept == (name in KEPT)
+        assert topic.object_hours == (0 if name in KEPT else RETENTION_MS[name] / 3_600_000)
+    rates = {verdict.topic: verdict.rate_mb_s for verdict in costs.verdicts}
+    assert rates["orders"] == pytest.approx((by_name["orders"].produced_bytes or 0) / SECONDS / 1e6)
+
+
+def test_a_brokers_load_has_all_who_read_and_the_longest_life(costs: Costs) -> None:
+    """Brokers 1 and 3 share a zone, and broker 4 has none; it publishes no usage."""
+    readers = {broker.broker_id: broker.amounts["remote_followers"] for broker in costs.brokers}
+    assert {1: readers[1], 2: readers[2], 3: readers[3]} == {1: 2, 2: 3, 3: 2}
+    assert {broker.amounts["object_hours"] for broker in costs.brokers} == {2}
+    assert costs.choices is not None
+    assert costs.choices.brokers == 3
+    assert costs.choices.inline_brokers == (1, 2, 3), "some bytes a second"
