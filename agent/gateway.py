@@ -85,6 +85,7 @@ def build_gateway(
         limits,
         metrics,
         produce.routing if produce is not None else None,
+        settings.fetch_rack_enable,
     )
     splicing = produce.splicing if produce is not None else None
     door = ClientDoor(broker.node_id, doors, limits, metrics, splicing)

@@ -26,9 +26,10 @@ class RelayEnd(asyncio.BufferedProtocol):
     _chunk = memoryview(bytearray(CHUNK_BYTES))
     """Shared by all, as the event loop fills it and calls `buffer_updated` at once. A view: it is filled by slices."""
 
-    def __init__(self, received: Callable[[int], object]) -> None:
-        """`received` is told how many bytes have come."""
+    def __init__(self, received: Callable[[int], object], edit: Callable[[bytes], bytes] | None = None) -> None:
+        """`received` is told how many bytes have come; `edit` gives what goes on in the place of each chunk, if any."""
         self._received = received
+        self._edit = edit
         self._transport: asyncio.Transport | None = None
         self._other: RelayEnd | None = None
         self._early: list[bytes] = []
@@ -56,6 +57,8 @@ class RelayEnd(asyncio.BufferedProtocol):
         self.bytes_received += nbytes
         self._received(nbytes)
         chunk = bytes(self._chunk[:nbytes])
+        if self._edit is not None:
+            chunk = self._edit(chunk)
         if self._other is not None:
             self._other.send(chunk)
         else:

@@ -17,6 +17,7 @@ import structlog
 from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_door import ClientLimits
 from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_answer, encode_zone
+from gateway.fetch_rack import FetchRackEditor
 from gateway.metrics import GATEWAY_SIDE, GatewayMetrics, PassedBytes
 from gateway.routed_relay import RoutedRelay, RoutingContext, relay_frames
 from replication.leader.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
@@ -49,6 +50,8 @@ class GatewayContext:
     metrics: GatewayMetrics
     routing: RoutingContext | None = None
     """None: bytes pass as they are. With it, `hello` asks for ROUTED_PRODUCE."""
+    names_rack: bool = False
+    """Whether consumers that say no rack are given the zone's, so that brokers send them to a replica in it."""
 
 
 class ZoneGateway:
@@ -120,7 +123,8 @@ class ZoneGateway:
 
     async def _serve_bytes(self, broker_id: int, accepted: socket.socket) -> None:
         labels, metrics = self._labels(broker_id), self._context.metrics
-        client = RelayEnd(metrics.bytes.labels(*labels, "to_broker").inc)
+        edit = FetchRackEditor(self._context.zone).feed if self._context.names_rack else None
+        client = RelayEnd(metrics.bytes.labels(*labels, "to_broker").inc, edit)
         try:
             await self._shake_hands(accepted, client)
             agent = RelayEnd(metrics.bytes.labels(*labels, "to_client").inc)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TOPIC_ID_BYTES, TopicId
-from replication.wire.kafka_frame import CostlyFrameError, FrameCursor, MalformedFrameError
+from replication.wire.kafka_frame import CostlyFrameError, FrameCursor, MalformedFrameError, encode_unsigned_varint
 
 FETCH_API_KEY = 1
 MIN_FETCH_VERSION = 12
@@ -85,6 +85,10 @@ class FetchRequestView:
     wait_position: int
     """Where `max_wait_ms` stands in the frame; `min_bytes` follows it."""
     partitions: tuple[FetchedPartition, ...]
+    rack: str = ""
+    """The zone that the consumer says it is in; empty: it says none."""
+    rack_position: int = 0
+    """Where the rack stands in the frame, its length included."""
 
 
 def understands_fetch(api_version: int) -> bool:
@@ -164,7 +168,8 @@ def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
         cursor.skip(TOPIC_ID_BYTES) if by_id else cursor.compact_string()
         cursor.skip(4 * cursor.array_length(min_item_bytes=4))
         cursor.skip_tagged_fields()
-    cursor.compact_string()  # rack id
+    rack_position = cursor.position
+    rack = cursor.compact_string()
     tagged_replica_id = _replica_id_from_tags(cursor, frame)
     cursor.expect_end()
     return FetchRequestView(
@@ -173,7 +178,16 @@ def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
         min_bytes,
         wait_position,
         tuple(partitions),
+        rack,
+        rack_position,
     )
+
+
+def with_rack(frame: Buffer, view: FetchRequestView, rack: str) -> bytes:
+    """A copy of a Fetch request that says no rack, with this one (KIP-392)."""
+    named = rack.encode()
+    before, after = frame[: view.rack_position], frame[view.rack_position + 1 :]
+    return b"".join((before, encode_unsigned_varint(len(named) + 1), named, after))
 
 
 def with_fetch_wait(frame: Buffer, view: FetchRequestView, max_wait_ms: int, min_bytes: int) -> Buffer:

@@ -57,6 +57,7 @@ class GatewayRig:
     """What the gateway says in its hello."""
     routing: RoutingContext | None = None
     splicing: SplicingContext | None = None
+    names_rack: bool = False
     accepted: int = 0
     """By the broker's listener."""
 
@@ -97,6 +98,7 @@ class GatewayRig:
                 replace(self.limits, connect_timeout_s=2.0),
                 GatewayMetrics(self.gateway_registry),
                 self.routing,
+                self.names_rack,
             )
         )
         await self.gateway.start({1: LOOPBACK})

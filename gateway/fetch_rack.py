@@ -1,0 +1,91 @@
+"""Writes the zone into Fetch requests of consumers that say none, so that brokers send them to a replica there.
+
+KIP-392: a leader whose `replica.selector.class` knows racks answers such a Fetch with the replica that is preferred.
+The consumer goes on there, whether its own `client.rack` is set or not.
+
+Sans-IO. Bytes go on as they come in, but for a Fetch request, which waits until it is whole. What is
+no Fetch of a version that is understood, is larger than a Fetch should be, or contradicts itself goes on as it is.
+"""
+
+import struct
+
+from replication.wire.fetch_frame import (
+    CONSUMER_REPLICA_ID,
+    FETCH_API_KEY,
+    MAX_READ_REQUEST_BYTES,
+    scan_fetch_request,
+    understands_fetch,
+    with_rack,
+)
+from replication.wire.kafka_frame import MalformedFrameError
+
+_BEGIN = struct.Struct(">ihh")  # size, api key, api version
+_SIZE = struct.Struct(">i")
+_KEY_AND_VERSION_BYTES = _BEGIN.size - _SIZE.size
+
+
+class FetchRackEditor:
+    """Of one connection's requests."""
+
+    def __init__(self, rack: str) -> None:
+        self._rack = rack
+        self._held = bytearray()
+        """A frame's begin, or as much of a Fetch request as has come, sizes included."""
+        self._wanted = _SIZE.size
+        """How many bytes of it there must be before more is known."""
+        self._passing = 0
+        """So many bytes of the frame under way go on as they are; below 0: all that comes."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What goes on now that these bytes have come."""
+        out: list[bytes] = []
+        position = 0
+        while position < len(chunk):
+            if self._passing:
+                end = len(chunk) if self._passing < 0 else min(len(chunk), position + self._passing)
+                out.append(chunk[position:end])
+                self._passing -= end - position if self._passing > 0 else 0
+            else:
+                end = position + self._wanted - len(self._held)
+                self._held += chunk[position:end]
+                end = min(end, len(chunk))
+                if len(self._held) == self._wanted:
+                    out.append(self._looked_at())
+            position = end
+        return b"".join(out)
+
+    def _looked_at(self) -> bytes:
+        """What of the held bytes goes on: nothing while more of a Fetch request is to come."""
+        (size,) = _SIZE.unpack_from(self._held)
+        if len(self._held) == _SIZE.size:
+            if size >= _KEY_AND_VERSION_BYTES:
+                self._wanted = _BEGIN.size
+                return b""
+            self._passing = max(size, -1)  # below 0, what follows is no frame that could be found
+            return self._taken()
+        _, api_key, api_version = _BEGIN.unpack_from(self._held)
+        if len(self._held) == _BEGIN.size:
+            is_fetch = api_key == FETCH_API_KEY and understands_fetch(api_version)
+            if is_fetch and _KEY_AND_VERSION_BYTES < size <= MAX_READ_REQUEST_BYTES:
+                self._wanted = _SIZE.size + size
+                return b""
+            self._passing = size - _KEY_AND_VERSION_BYTES
+            return self._taken()
+        return self._edited(self._taken(), api_version)
+
+    def _taken(self) -> bytes:
+        taken = bytes(self._held)
+        self._held.clear()
+        self._wanted = _SIZE.size
+        return taken
+
+    def _edited(self, framed: bytes, api_version: int) -> bytes:
+        frame = framed[_SIZE.size :]
+        try:
+            view = scan_fetch_request(frame, api_version)
+        except MalformedFrameError:
+            return framed  # it is for the broker to judge
+        if view.rack or view.replica_id != CONSUMER_REPLICA_ID:
+            return framed
+        edited = with_rack(frame, view, self._rack)
+        return _SIZE.pack(len(edited)) + edited
