@@ -12,8 +12,10 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 SEEDS = 60
 
 
-def find(patch: pytest.MonkeyPatch, plant: Plant, found: str, first: int = 0) -> None:
-    """Some run of the write path, from the seed `first` on, must fail with words that match `found`."""
+def find(patch: pytest.MonkeyPatch, plant: Plant, found: str, first: int) -> None:
+    """Some run of the write path must fail with words that match `found`, from the seed `first` on, which spares the
+    runs that do not meet it.
+    """
     _find(patch, plant, found, (seed for seed in range(first, first + SEEDS) if not is_replicated(seed)))
 
 
@@ -22,9 +24,9 @@ def find_in_archive(patch: pytest.MonkeyPatch, plant: Plant, found: str) -> None
     _find(patch, plant, found, filter(is_archived, range(SEEDS)))
 
 
-def find_in_replication(patch: pytest.MonkeyPatch, plant: Plant, found: str) -> None:
+def find_in_replication(patch: pytest.MonkeyPatch, plant: Plant, found: str, first: int) -> None:
     """The same of replication whole."""
-    _find(patch, plant, found, filter(is_replicated, range(100)))
+    _find(patch, plant, found, filter(is_replicated, range(first, first + 100)))
 
 
 def _find(patch: pytest.MonkeyPatch, plant: Plant, found: str, seeds: Iterable[int]) -> None:

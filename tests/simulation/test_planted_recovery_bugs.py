@@ -44,12 +44,12 @@ def prefer_the_older_epoch_at_the_same_offsets(patch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "plant",
+    ("plant", "first"),
     [
-        ignore_what_was_declared_dead,
-        let_no_epoch_end_where_the_next_one_begins,
-        prefer_the_older_epoch_at_the_same_offsets,
+        (ignore_what_was_declared_dead, 41),
+        (let_no_epoch_end_where_the_next_one_begins, 16),
+        (prefer_the_older_epoch_at_the_same_offsets, 0),
     ],
 )
-def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant) -> None:
-    find(monkeypatch, plant, "would be recovered, and were cut off")
+def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, first: int) -> None:
+    find(monkeypatch, plant, "would be recovered, and were cut off", first)

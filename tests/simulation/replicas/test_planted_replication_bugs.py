@@ -58,14 +58,14 @@ def acknowledge_what_the_leader_alone_has(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("plant", "found"),
+    ("plant", "found", "first"),
     [
-        (tell_listeners_before_the_put, "before its PUT|told of and not there"),
-        (keep_the_index_over_an_election_and_trust_offsets, "other bytes than the response|is not within"),
-        (skip_the_crc, "has other records of|is given a corrupt batch"),
-        (lose_truncations, "and leaders after|is given offset|come to an end"),
-        (acknowledge_what_the_leader_alone_has, "were acknowledged"),
+        (tell_listeners_before_the_put, "before its PUT|told of and not there", 0),
+        (keep_the_index_over_an_election_and_trust_offsets, "other bytes than the response|is not within", 51),
+        (skip_the_crc, "has other records of|is given a corrupt batch", 0),
+        (lose_truncations, "and leaders after|is given offset|come to an end", 0),
+        (acknowledge_what_the_leader_alone_has, "were acknowledged", 0),
     ],
 )
-def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, found: str) -> None:
-    find_in_replication(monkeypatch, plant, found)
+def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, found: str, first: int) -> None:
+    find_in_replication(monkeypatch, plant, found, first)
