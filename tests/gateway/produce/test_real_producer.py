@@ -45,7 +45,7 @@ class FewWords:
             self._threads[-1].start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection.makefile("rb") as stream:
+        with connection.makefile("rb") as stream, suppress(OSError):
             while len(size := stream.read(4)) == 4:
                 frame = stream.read(struct.unpack(">i", size)[0])
                 api_key, version, correlation_id = struct.unpack(">hhi", frame[:8])
