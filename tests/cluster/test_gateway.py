@@ -1,0 +1,197 @@
+"""Clients of a zone reach every broker by their zone's gateways: they could not reach anything else.
+
+Zones az1 (brokers 1 and 4), az2 (2) and az3 (3). A client runs in a network namespace that has routes to addresses of
+its own zone alone, and knows its own zone's gateways by one name, which stands for all of them.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.kafka_tools import KafkaTools
+from local_cluster.polling import wait_until
+from local_cluster.zone_gateways import ZoneGateways
+from tests.cluster.agent_views import AgentCounters
+from tests.cluster.script import PATIENCE_S
+from tests.cluster.zone_network import CAN_MAKE, ClientZone, can_reach, client_zones
+
+GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3", 4: "az1"}, network="10.77", is_named=True)
+BYTES = "remote_wal_gateway_bytes_total"
+RECORDS, RECORD_BYTES = 2000, 1000
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+pytestmark = [
+    pytest.mark.skipif(not CAN_MAKE, reason="network namespaces need root and iproute2"),
+    pytest.mark.timeout(600),
+]
+
+
+@pytest.fixture(scope="module")
+def zones() -> Iterator[dict[str, ClientZone]]:
+    with client_zones(GATEWAYS) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, zones: dict[str, ClientZone]) -> Iterator[LocalCluster]:
+    settings = ClusterSettings(
+        AgentsMode(gateways=GATEWAYS),
+        {
+            "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+            "group.initial.rebalance.delay.ms": "0",
+            "offsets.topic.num.partitions": "6",
+            "transaction.state.log.num.partitions": "6",
+        },
+        heap_mb=384,
+    )
+    directory = tmp_path_factory.mktemp("gateways") / "cluster"
+    with LocalCluster.create(directory, brokers=4, settings=settings) as made:
+        made.start(300)
+        yield made
+
+
+@pytest.fixture
+def client(zones: dict[str, ClientZone]) -> ClientZone:
+    return zones["az1"]
+
+
+def bootstrap(cluster: LocalCluster, client: ClientZone) -> str:
+    return GATEWAYS.bootstrap_servers(cluster.layout, client.zone)
+
+
+def command(cluster: LocalCluster, client: ClientZone, library: str, what: str, *arguments: str) -> list[str]:
+    words = [library, what, bootstrap(cluster, client), *arguments]
+    return [*client.prefix, sys.executable, "-m", "tests.cluster.zone_client", *words]
+
+
+def run(cluster: LocalCluster, client: ClientZone, library: str, what: str, *arguments: str) -> dict[str, Any]:
+    """What a client program in the zone's namespace says."""
+    told = subprocess.run(
+        command(cluster, client, library, what, *arguments),
+        capture_output=True, text=True, timeout=200, check=False, cwd=CHECKOUT,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    answer: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
+    return answer
+
+
+def java(cluster: LocalCluster, client: ClientZone) -> KafkaTools:
+    return cluster.runtime.tools(bootstrap(cluster, client), prefix=client.prefix)
+
+
+def create_topic(cluster: LocalCluster, topic: str, assignment: list[list[int]]) -> None:
+    cluster.admin.create_topic(topic, assignment=assignment, config={"min.insync.replicas": "1"})
+
+
+def test_a_clients_namespace_leads_to_its_own_zone_alone(zones: dict[str, ClientZone]) -> None:
+    for zone, client in zones.items():
+        for other in zones:
+            assert [can_reach(client, host) for host in GATEWAYS.addresses(other)] == [zone == other] * len(
+                GATEWAYS.addresses(other)
+            )
+
+
+def test_librdkafka_stays_in_its_zone(cluster: LocalCluster, client: ClientZone, topic: str) -> None:
+    counters = AgentCounters(cluster)
+    created = run(cluster, client, "confluent", "create", topic)
+    assert created["brokers"] == [1, 2, 3, 4]
+    cluster.admin.wait_for_full_isr(topic, partitions=3)
+    produced = run(cluster, client, "confluent", "produce", topic, str(RECORDS))
+    assert produced == {"waiting": 0, "delivered": RECORDS, "failed": 0}
+    produced = run(cluster, client, "confluent", "produce", topic, str(RECORDS), "transactions")
+    assert produced == {"waiting": 0, "delivered": RECORDS, "failed": 0}
+    for protocol in ("classic", "consumer"):
+        assert run(cluster, client, "confluent", "consume", topic, str(2 * RECORDS), protocol) == {"read": 2 * RECORDS}
+    assert counters.growth(BYTES, side="gateway", zone="az1", direction="to_client") > 0
+    assert counters.growth(BYTES, side="broker", zone="az1", broker="2") > 0
+    assert counters.growth(BYTES, side="broker", zone="az1", broker="3") > 0
+
+
+def test_kafka_python_stays_in_its_zone(cluster: LocalCluster, client: ClientZone, topic: str) -> None:
+    assert run(cluster, client, "python", "create", topic)["brokers"] == [1, 2, 3, 4]
+    cluster.admin.wait_for_full_isr(topic, partitions=3)
+    assert run(cluster, client, "python", "produce", topic, str(RECORDS)) == {"delivered": RECORDS}
+    assert run(cluster, client, "python", "consume", topic, str(RECORDS)) == {"read": RECORDS}
+
+
+def test_java_clients_stay_in_their_zone(cluster: LocalCluster, client: ClientZone, topic: str) -> None:
+    tools = java(cluster, client)
+    where = ["--bootstrap-server", bootstrap(cluster, client)]
+    tools.run(
+        "org.apache.kafka.tools.TopicCommand",
+        [*where, "--create", "--topic", topic, "--replica-assignment", "2:1:3,3:2:4,1:2:3"],
+    )
+    cluster.admin.wait_for_full_isr(topic, partitions=3)
+    config = {"compression.type": "zstd", "acks": "all"}
+    assert tools.produce(topic, records=RECORDS, record_bytes=RECORD_BYTES, config=config).records == RECORDS
+    transactional = {**config, "transactional.id": f"{topic}-transactions"}
+    assert tools.produce(topic, records=RECORDS, config=transactional).records == RECORDS
+    for protocol in ("classic", "consumer"):
+        settings = {"group.protocol": protocol, "isolation.level": "read_committed"}
+        assert tools.consume(topic, records=2 * RECORDS, config=settings).records >= 2 * RECORDS
+    groups = tools.run("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", [*where, "--list"])
+    assert len(groups.split()) >= 2
+
+
+def test_consumers_that_name_their_zone_read_from_its_replica(
+    cluster: LocalCluster, client: ClientZone, topic: str
+) -> None:
+    # Led in az2, with a replica in az1: without client.rack all records come through the gateway.
+    create_topic(cluster, topic, [[2, 1, 3]])
+    run(cluster, client, "confluent", "produce", topic, str(RECORDS))
+    through, wire = {}, {}
+    for rack in ("", "az1"):
+        counters, before = AgentCounters(cluster), client.received_bytes
+        assert run(cluster, client, "confluent", "consume", topic, str(RECORDS), "classic", rack) == {"read": RECORDS}
+        through[rack] = counters.growth(BYTES, side="gateway", zone="az1", direction="to_client", broker="2")
+        wire[rack] = client.received_bytes - before
+    record_bytes = RECORDS * RECORD_BYTES
+    assert through[""] > record_bytes
+    assert through["az1"] < record_bytes / 10
+    assert min(wire.values()) > record_bytes, "the client was sent them both times"
+
+
+def test_clients_go_on_by_another_gateway_of_their_zone_when_one_is_killed(
+    cluster: LocalCluster, client: ClientZone, topic: str
+) -> None:
+    # 1 and 4 are az1's gateways; the topic's replicas and their agents are elsewhere.
+    create_topic(cluster, topic, [[2, 3], [3, 2]])
+    producing = subprocess.Popen(
+        command(cluster, client, "confluent", "go_on", topic),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT,
+    )  # fmt: skip
+    told: list[str] = []
+    assert producing.stdout is not None
+    reading = threading.Thread(target=lambda: told.extend(producing.stdout or ()), daemon=True)
+    reading.start()
+
+    def expect_more() -> None:
+        before = len(told)
+        wait_until(lambda: len(told) >= before + 3, "300 more records are acknowledged", PATIENCE_S)
+
+    try:
+        expect_more()
+        for gateway in (1, 4):
+            cluster.agent(gateway).kill()
+            expect_more()
+            cluster.start_agent(gateway)
+            expect_more()
+        assert producing.stdin is not None
+        producing.stdin.close()
+        reading.join(PATIENCE_S)
+    finally:
+        producing.kill()
+        producing.wait()
+        reading.join(PATIENCE_S)
+        producing.stdout.close()
+    said = json.loads(told[-1])
+    assert said["delivered"] == said["sent"], said
+    assert (said["waiting"], said["failed"]) == (0, 0)
