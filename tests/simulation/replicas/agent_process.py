@@ -148,6 +148,7 @@ class AgentProcess:
         self._loop.network.kill(self.name)
         for pool in self._pools:
             pool.crash(lambda: False)
+        self._end_reads()  # its timers are gone as well
         effects = await self.writing.crash(rng)
         await self._leave()
         return effects
@@ -163,6 +164,9 @@ class AgentProcess:
             self._starting.cancel()
         await self.leader.stop()
         await self.follower.stop()
+        self._end_reads()
+
+    def _end_reads(self) -> None:
         self.hydration.close()
         self.catch_up_reads.close()
 
