@@ -118,8 +118,8 @@ def _money(report: Report) -> "RenderableType":
     return _captioned(
         table,
         f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here. "
-        "A small load (paced) gains nothing: an object would cost more than the border, so many bytes go inline, as "
-        "in stock Kafka, and are uploaded all the same.",
+        "A small load (paced) gains nothing: an object would cost more than the border, so most bytes go inline, as "
+        "in stock Kafka, and are in no object.",
     )
 
 
