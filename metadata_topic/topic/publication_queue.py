@@ -56,6 +56,7 @@ class PublicationQueue:
         self._waiting: deque[PendingRecord] = deque()
         self._sent: deque[PendingRecord] = deque()
         self._bytes = 0
+        self._records_by_key: Counter[bytes] = Counter()
         self._waits_for = ""
         self._held: str | None = None
         self._closing = False
@@ -88,8 +89,17 @@ class PublicationQueue:
                 )
             self._waiting.append(PendingRecord(broker_of(record), key, value, self._clock()))
             self._bytes += len(value)
+            self._records_by_key[key] += 1
             self._counters["queued"] += 1
             self._changed.notify_all()
+
+    def _left(self, record: PendingRecord) -> None:
+        """The record is acknowledged and stands in no queue any more; called under the lock."""
+        self._bytes -= len(record.value)
+        self._records_by_key[record.key] -= 1
+        if not self._records_by_key[record.key]:
+            del self._records_by_key[record.key]
+        self._counters["acknowledged"] += 1
 
     def _refuses(self, record: Publishable, size: int) -> str | None:
         """Why the record is not taken now."""
@@ -137,7 +147,7 @@ class PublicationQueue:
         """Whether a record of the segment is not acknowledged."""
         key = encode_key(combined_segment_id)
         with self._changed:
-            return any(record.key == key for record in (*self._sent, *self._waiting))
+            return key in self._records_by_key
 
     def oldest_pending_age_s(self, now: float) -> float:
         """How long the oldest record has waited, by the clock that was handed in; 0 when none waits."""

@@ -187,8 +187,7 @@ class RemoteWalMetadataPublisher(PublicationQueue):
         with self._changed:
             record.acknowledged = True
             while self._sent and self._sent[0].acknowledged:
-                self._bytes -= len(self._sent.popleft().value)
-                self._counters["acknowledged"] += 1
+                self._left(self._sent.popleft())
                 self._waits_for = ""
             if not self._sent:
                 self._changed.notify_all()
@@ -217,11 +216,12 @@ class RemoteWalMetadataPublisher(PublicationQueue):
     def _take_back(self) -> None:
         """What was sent and not acknowledged waits again, the oldest first."""
         with self._changed:
-            unacknowledged = [record for record in self._sent if not record.acknowledged]
-            self._bytes -= sum(len(record.value) for record in self._sent if record.acknowledged)
-            self._counters["acknowledged"] += len(self._sent) - len(unacknowledged)
-            self._sent.clear()
-            self._waiting.extendleft(reversed(unacknowledged))
+            while self._sent:
+                record = self._sent.pop()
+                if record.acknowledged:
+                    self._left(record)
+                else:
+                    self._waiting.appendleft(record)
             if self._failure is not None:
                 self._waits_for = str(self._failure)
             self._failure = None

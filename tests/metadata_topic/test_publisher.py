@@ -153,9 +153,13 @@ def test_what_is_told_of_a_segment_is_pending_until_it_is_acknowledged() -> None
         publisher.start()
         wait_until(lambda: publisher.counters.get("sent") == 1, "it is sent", 10.0)
         assert publisher.is_pending(told.combined_segment_id)
+        publisher.publish(segment(0, state=FINISHED))
         kafka.available.set()
         assert publisher.flush(10.0)
         assert not publisher.is_pending(told.combined_segment_id)
+        kafka.available.clear()
+        publisher.publish(told)
+        assert publisher.is_pending(told.combined_segment_id)
 
 
 def test_over_the_bound_nothing_more_is_taken_and_nothing_taken_is_lost() -> None:
