@@ -48,8 +48,3 @@ class RouterObjectId(NamedTuple):
 def epoch_of(wall_ms: int) -> int:
     """The epoch of this moment, milliseconds since 1970."""
     return wall_ms // EPOCH_MS
-
-
-def router_directory(gateway_id: int | None = None) -> str:
-    """Where the objects of all gateways of the cluster are, or those of one."""
-    return ROUTER_KIND if gateway_id is None else f"{ROUTER_KIND}/{gateway_id}"

@@ -14,7 +14,7 @@ from plugin.errors import (
 )
 from plugin.object_keys import ObjectKeyFactory
 from plugin.remote_wal_storage_manager import StorageContext, StoredSegment
-from plugin.router_object_id import RouterObjectId, router_directory
+from plugin.router_object_id import ROUTER_KIND, RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 from tests.plugin.storage_backends import Backend, segment
 
@@ -174,8 +174,8 @@ def test_an_object_of_the_router_channel_is_written_in_chunks_and_read_in_parts(
     assert [manager.get_blob(blob, 3, 6), manager.get_blob(blob, 0, 11)] == [b"two", b"onetwothree"]
     with pytest.raises(RemoteSegmentCorruptError):
         manager.get_blob(blob, 6, 12)
-    assert [one.name for one in manager.list_blobs(router_directory(7))] == [name]
-    assert [one.size_bytes for one in manager.list_blobs(router_directory())] == [11]
+    assert [one.name for one in manager.list_blobs(f"{ROUTER_KIND}/7")] == [name]
+    assert [one.size_bytes for one in manager.list_blobs(ROUTER_KIND)] == [11]
     assert list(manager.list_log_segments()) == []
     assert manager.request_counts.foreign_objects == 0
     manager.delete_blob(blob)
