@@ -5,7 +5,6 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
@@ -18,7 +17,7 @@ from gateway.client_door import ClientDoor, ClientLimits
 from gateway.metrics import GatewayMetrics
 from gateway.zone_gateway import GatewayContext, ZoneGateway
 from plugin.blob_storage import BlobStorage
-from replication.wire.peer_connection import Address, newest_at_each_handshake
+from replication.wire.peer_connection import Address, listening_context
 from replication.wire.peer_protocol import Hello, PeerCapabilities
 from rlm.write_path.clocks import Clocks
 
@@ -96,13 +95,4 @@ def _client_tls(settings: GatewaySettings) -> Callable[[], ssl.SSLContext | None
     certificate, key, authority = settings.ssl_certificate_file, settings.ssl_key_file, settings.ssl_ca_file
     if certificate is None or key is None:
         return lambda: None
-    return partial(newest_at_each_handshake, partial(_listening, certificate, key, authority), certificate)
-
-
-def _listening(certificate: Path, key: Path, authority: Path | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority) if authority else None)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if authority is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-    context.load_cert_chain(certificate, key)
-    return context
+    return partial(listening_context, certificate, key, authority)

@@ -56,28 +56,26 @@ class PeerTls:
         """For connections to other agents; read anew at each use, so that rotated files take effect."""
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.ca_file))
         context.check_hostname = False  # the certificate is held against the broker id instead
-        return self._loaded(context)
+        return _loaded(context, self.certificate_file, self.key_file)
 
     def server_context(self) -> ssl.SSLContext:
-        """For the peer listener. Its files are read anew at each handshake, so that rotated ones take effect."""
-        return newest_at_each_handshake(self._listening, self.certificate_file)
-
-    def _listening(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(self.ca_file))
-        context.verify_mode = ssl.CERT_REQUIRED
-        return self._loaded(context)
-
-    def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self.certificate_file, self.key_file)
-        return context
+        """For the peer listener."""
+        return listening_context(self.certificate_file, self.key_file, self.ca_file)
 
 
-def newest_at_each_handshake(load: Callable[[], ssl.SSLContext], certificate_file: Path) -> ssl.SSLContext:
-    """A listener's context, made anew by `load` at each handshake.
+def listening_context(certificate_file: Path, key_file: Path, ca_file: Path | None) -> ssl.SSLContext:
+    """For a listener; with an authority, whoever connects must show a certificate of it.
 
-    Files that cannot be read then (one is there, the other not yet) leave the last good ones in use.
+    The files are read anew at each handshake, so that rotated ones take effect. Those that cannot be read then (one is
+    there, the other not yet) leave the last good ones in use.
     """
+
+    def load() -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(ca_file) if ca_file else None)
+        if ca_file is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return _loaded(context, certificate_file, key_file)
+
     newest = load()
 
     def take_newest(handshake: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _old: ssl.SSLContext) -> None:
@@ -90,6 +88,12 @@ def newest_at_each_handshake(load: Callable[[], ssl.SSLContext], certificate_fil
 
     context = load()
     context.sni_callback = take_newest
+    return context
+
+
+def _loaded(context: ssl.SSLContext, certificate_file: Path, key_file: Path) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate_file, key_file)
     return context
 
 

@@ -11,7 +11,7 @@ from gateway.client_door import ClientLimits
 from gateway.client_protocol import decode_answer, decode_zone, encode_answer
 from local_cluster.authority import Authority
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.peer_connection import newest_at_each_handshake
+from replication.wire.peer_connection import listening_context
 from replication.wire.peer_protocol import CAPABILITIES, PeerCapabilities
 from tests.gateway.gateway_rig import PATIENCE_S, GatewayRig, read_all, started
 from tests.replication.test_peer_tls import on_both_event_loops
@@ -201,12 +201,7 @@ async def test_tls_of_clients_ends_at_the_gateway(authority: Authority) -> None:
 
     files = authority.tls_for("gateway.az2")
 
-    def load() -> ssl.SSLContext:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(files.certificate_file, files.key_file)
-        return context
-
-    rig = GatewayRig(hear, client_tls=lambda: newest_at_each_handshake(load, files.certificate_file))
+    rig = GatewayRig(hear, client_tls=lambda: listening_context(files.certificate_file, files.key_file, None))
     async with started(rig):
         trusting = ssl.create_default_context(cafile=str(authority.file))
         reader, writer = await rig.connect(trusting, "gateway.az2")
