@@ -23,7 +23,6 @@ _READERS: Final = 1
 _URGENCY: Final = {
     LinkPolicy.ALWAYS: Urgency.LINKS,
     LinkPolicy.COST: Urgency.PAYING_LINKS,
-    LinkPolicy.LATENCY: Urgency.BOUNDED_LINKS,
 }
 
 
@@ -56,19 +55,11 @@ class RouteDecider:
     All times are monotonic seconds.
     """
 
-    def __init__(
-        self,
-        policy: LinkPolicy,
-        costs: RouteCosts,
-        interval_s: float,
-        breaker: CircuitBreaker,
-        latency_bound_ms: int = 0,
-    ) -> None:
-        """`interval_s` is that of the channel's uploads."""
+    def __init__(self, policy: LinkPolicy, costs: RouteCosts, interval_s: float, breaker: CircuitBreaker) -> None:
+        """The policy is always or cost; `interval_s` is that of the channel's uploads."""
         self._policy = policy
         self._costs = costs
         self._breaker = breaker
-        self._latency_bound_ms = latency_bound_ms
         break_even = NEVER_PAYS if costs.put_bytes == math.inf else round(costs.put_bytes)
         self._decider = LinkDecider(CostLimits(break_even, interval_s))
 
@@ -78,7 +69,7 @@ class RouteDecider:
         self._decider.appended(net_bytes, now_s, now_s)
         if not net_bytes and self._policy is not LinkPolicy.ALWAYS:
             return False
-        mode = self._decider.mode(self._policy, self._latency_bound_ms, net_bytes, now_s)
+        mode = self._decider.mode(self._policy, 0, net_bytes, now_s)
         return mode is LinkMode.LINK and self._breaker.allows(now_s)
 
     def net_bytes(self, size: int) -> int:

@@ -16,8 +16,8 @@ INTERVAL_S = 0.025
 MIB = 1024 * 1024
 
 
-def decider(policy: LinkPolicy = LinkPolicy.COST, costs: RouteCosts = EXPRESS, bound_ms: int = 0) -> RouteDecider:
-    return RouteDecider(policy, costs, INTERVAL_S, CircuitBreaker(BreakerLimits(2, 1.0, 4.0)), bound_ms)
+def decider(policy: LinkPolicy = LinkPolicy.COST, costs: RouteCosts = EXPRESS) -> RouteDecider:
+    return RouteDecider(policy, costs, INTERVAL_S, CircuitBreaker(BreakerLimits(2, 1.0, 4.0)))
 
 
 def usd_linked(sizes: list[int]) -> float:
@@ -80,13 +80,6 @@ def test_whatever_it_costs_is_linked_where_that_is_wanted() -> None:
     one = decider(LinkPolicy.ALWAYS)
     assert one.is_linked(100, 1.0)
     assert one.judge(0, 1.0)
-
-
-def test_within_a_bound_on_latency_uploads_that_take_long_end_links() -> None:
-    one = decider(LinkPolicy.LATENCY, bound_ms=50)
-    assert one.is_linked(MIB, 1.0)
-    one.uploaded(0.1)
-    assert not one.is_linked(MIB, 1.1)
 
 
 def test_failures_end_links_and_one_request_at_a_time_tries_anew() -> None:
