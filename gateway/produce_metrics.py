@@ -1,6 +1,7 @@
 """What the gateway tells of Produce requests by object storage, at either side.
 
-`way` is `linked`, or why a request went inline; at the broker's side `reason` is why an original was asked for.
+`way` is `linked`, `inline`, or `original`: linked, and asked for as it was. At the broker's side `reason` is why it was
+asked for.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
