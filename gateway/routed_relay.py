@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from gateway.deadline_timer import DeadlineTimer
 from gateway.produce.produce_frame import ProduceRequestView
 from gateway.produce.route_core import (
     Action,
@@ -82,7 +83,7 @@ class RoutedRelay:
         self._reads = reads
         self._core = RouteCore(context.limits, self._is_linked)
         self._has_room = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DeadlineTimer(self._look_again)
         self._held_bytes = 0
 
     async def run(self) -> None:
@@ -139,7 +140,6 @@ class RoutedRelay:
         self._do(self._core.not_stored(number, self._now_s))
 
     def _look_again(self) -> None:
-        self._timer = None
         self._do(self._core.look_again(self._now_s))
 
     def _do(self, actions: Sequence[Action]) -> None:
@@ -151,7 +151,7 @@ class RoutedRelay:
         self._hold(self._core.kept_bytes)
         if not self._core.is_full:
             self._has_room.set()
-        self._set_timer()
+        self._timer.set(self._core.deadline_s)
 
     def _do_one(self, action: Action) -> None:
         metrics = self._context.metrics
@@ -180,9 +180,3 @@ class RoutedRelay:
             self._context.requests_budget.take(more)
         elif more < 0:
             self._context.requests_budget.give_back(-more)
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        at_s = self._core.deadline_s
-        self._timer = None if at_s is None else asyncio.get_running_loop().call_at(at_s, self._look_again)

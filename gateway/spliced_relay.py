@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from gateway.deadline_timer import DeadlineTimer
 from gateway.produce.route_messages import encode_number, split_original
 from gateway.produce.splice_core import Action, AskInline, Read, SpliceCore, SpliceLimits, ToBroker
 from gateway.produce_metrics import ProduceMetrics
@@ -81,15 +82,14 @@ class SplicedRelay:
         self._channel = PeerChannel(gateway)
         self._core = SpliceCore(context.limits, said.broker_id, said.incarnation)
         self._reads: dict[asyncio.Task[None], None] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DeadlineTimer(self._look_again)
 
     async def run(self) -> None:
         """Until either side ends. Raises MalformedFrameError when the gateway says what it may not."""
         try:
             await run_until_one_ends(self._relay_requests(), self._relay_answers())
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            self._timer.set(None)
             for task in list(self._reads):
                 task.cancel()
             self._passed()
@@ -121,7 +121,7 @@ class SplicedRelay:
                 self._do_one(action)
             except ConnectionError:  # whoever reads it learns of it
                 continue
-        self._set_timer()
+        self._timer.set(self._core.deadline_s)
 
     def _do_one(self, action: Action) -> None:
         match action:
@@ -143,11 +143,4 @@ class SplicedRelay:
             self._do(self._core.was_read(wanted.number, content))
 
     def _look_again(self) -> None:
-        self._timer = None
         self._do(self._core.look_again(asyncio.get_running_loop().time()))
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        at_s = self._core.deadline_s
-        self._timer = None if at_s is None else asyncio.get_running_loop().call_at(at_s, self._look_again)
