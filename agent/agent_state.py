@@ -59,9 +59,9 @@ class AgentState:
             "incarnation": (system or identity).incarnation,
             "cluster_id": identity.cluster_id,
             "storage_ready": relaying.storage.is_there,
-            "hydration_paused": bool(relaying.hydration.given_up),
-            "buckets_given_up": relaying.hydration.given_up,
-            "archive_reads_paused": relaying.hydration.archive.breaker.is_open,
+            "hydration_paused": bool(relaying.hydration.tiers.given_up),
+            "buckets_given_up": relaying.hydration.tiers.given_up,
+            "archive_reads_paused": relaying.hydration.tiers.archive.breaker.is_open,
             "bypassed_agents": relaying.follower.bypassed,
             "requests": asdict(relaying.storage.request_counts),
             "metadata_pending": system.publisher.pending if system is not None else 0,
@@ -77,7 +77,7 @@ class AgentState:
     def _buckets_away(self) -> list[str]:
         """Of a list of buckets, those that fail: what is in them alone goes inline, and its deletion waits."""
         loading = self.system.loading.away if self.system is not None else {}
-        given_up = self.relaying.hydration.given_up if self.relaying is not None else []
+        given_up = self.relaying.hydration.tiers.given_up if self.relaying is not None else []
         told = {place: "it fails on reads, which go inline" for place in given_up if place != WHOLE_STORE}
         behind = self.relaying.storage.out_of_step if self.relaying is not None else ()
         without = dict.fromkeys(behind, "it takes no copies, and objects are stored without it")

@@ -218,7 +218,7 @@ class _FollowerRelay:
     async def run(self) -> None:
         """Until either side ends. Only an unexpected error is raised."""
         hydration = self._context.hydration
-        hydration.on_breaker_change.append(self._breaker_changed)
+        hydration.tiers.on_breaker_change.append(self._breaker_changed)
         self._tell_links()
         try:
             await run_until_one_ends(self._relay_requests(), self._receive(), self._relay_responses())
@@ -226,7 +226,7 @@ class _FollowerRelay:
             self._context.metrics.fault("peer_frame_malformed")
             self._defects.met("connection", error)
         finally:
-            hydration.on_breaker_change.remove(self._breaker_changed)
+            hydration.tiers.on_breaker_change.remove(self._breaker_changed)
             self._context.metrics.connection_ended("broker", self._broker.error)
             self._context.metrics.connection_ended("peer", self._leader.error)
             self._hold(-self._held_bytes)
@@ -359,7 +359,7 @@ class _FollowerRelay:
 
     def _tell_links(self) -> None:
         """Tell the leader's agent whether to send links, when that has changed."""
-        paused = self._context.hydration.is_given_up(self._newest) or self._defects.links_rest
+        paused = self._context.hydration.tiers.is_given_up(self._newest) or self._defects.links_rest
         if paused is not self._links_are_paused:
             self._links_are_paused = paused
             with contextlib.suppress(ConnectionError):

@@ -1,9 +1,9 @@
 """Fetches ranges of stored objects for the follower's side, each byte once, ahead of need where announced.
 
 What is there, on its way, or waited for is in the `RangeCache`; how an object is read, and whether the place where it
-is may be asked at all, is for that place's reader to say (`replication.follower.tier_reader`). The storage manager says
-by an object's custom metadata which place that is; what is in a place that it does not know is not read. Where it names
-several, each of which holds the object, the nearest is read that is not given up, and the next one when that fails.
+is may be asked at all, is for that place's reader to say (`replication.follower.tiers`). What is in a place that is not
+known is not read. Of several that hold the object, the nearest is read that is not given up, and the next one when that
+fails.
 
 Memory is bounded: announcements beyond half of the cache are let go, as they are only hints. A follower's Fetch that
 waits for a range waits here as in KIP-405's purgatory, with the caller's deadline; the retries are the storage
@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import structlog
 
-from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
+from plugin.archive_object_id import StoredObjectId
 from plugin.errors import RemoteStorageError, UnknownBucketError, defect_site, failure_label
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from replication.follower.range_cache import CachedRange, RangeCache, RangeWait
-from replication.follower.tier_reader import ArchiveReads, TierReader, archive_fetch, archive_told, segment_fetch
+from replication.follower.tier_reader import ArchiveReads, TierReader, archive_fetch, archive_told
+from replication.follower.tiers import Tiers
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
@@ -53,11 +53,6 @@ class HydrationLimits:
     breaker: BreakerLimits = field(default_factory=BreakerLimits)
 
 
-class _KnownCopy(NamedTuple):
-    place: str
-    custom_metadata: bytes
-
-
 class HydrationCache:
     """Ranges of combined segments and archive objects that were read last, and reads of what is missing."""
 
@@ -75,19 +70,14 @@ class HydrationCache:
         self._stage_times = stage_times
         self._metrics = metrics
         self._clock = clock
-        self._make_pool = partial(pool, limits.threads, "hydration")
         self._max_in_flight_bytes = limits.cache_bytes // 2
-        self._storage = storage
-        self._breaker = limits.breaker
-        self._segments: dict[str, TierReader] = {}
-        self.archive = TierReader(archive_fetch(archive), limits.breaker, archive_told(metrics), self._make_pool())
+        archive_reader = partial(TierReader, archive_fetch(archive), limits.breaker, archive_told(metrics))
+        self.tiers = Tiers(storage, archive_reader, limits.breaker, partial(pool, limits.threads, "hydration"))
         self._waiting: dict[RangeWait, asyncio.Future[memoryview]] = {}
         self.ranges = RangeCache(limits.cache_bytes)
         self._is_closed = False
         self.in_flight_bytes = 0
         """Of reads in the pool for what is new."""
-        self.on_breaker_change: list[Callable[[bool], None]] = []
-        """Called with True when a place of combined segments is given up for a while, with False when it answers."""
 
     def announce(
         self, object_id: StoredObjectId, ranges: tuple[tuple[int, int], ...], custom_metadata: bytes = b""
@@ -109,28 +99,13 @@ class HydrationCache:
 
         A place that is given up is asked now and then.
         """
-        tiers = self._tiers(object_id, custom_metadata)
+        tiers = self.tiers.of(object_id, custom_metadata)
         for tier, copy in tiers:
             if tier.breaker.allows(self._clock()):
                 return self.ranges.reading(object_id, start, end, custom_metadata, copy)
         if tiers:
             raise HydrationError("breaker_open", "the place where the object is failed repeatedly")
         raise HydrationError(UnknownBucketError.label, "the place where the object is is not known here")
-
-    def is_given_up(self, custom_metadata: bytes | None) -> bool:
-        """Whether combined segments with this custom metadata cannot be had for now: no links to them are wanted.
-
-        None for what no segment was seen of yet.
-        """
-        places = [copy.place for copy in self._copies(custom_metadata or b"")]
-        if not places:
-            return custom_metadata is not None
-        return all(place in self._segments and self._segments[place].breaker.is_open for place in places)
-
-    @property
-    def given_up(self) -> list[str]:
-        """Places of combined segments that failed repeatedly, and are left alone for a while."""
-        return sorted(place for place, tier in self._segments.items() if tier.breaker.is_open)
 
     async def fetch(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes = b"") -> memoryview:
         """The bytes [start, end) of an object. Raises HydrationError."""
@@ -164,15 +139,14 @@ class HydrationCache:
 
     def timed_out(self, waited_for: Iterable[tuple[StoredObjectId, bytes]]) -> None:
         """A caller gave up waiting for objects with such custom metadata: as good as a failure of their places."""
-        tiers = {id(tier): tier for one in waited_for for tier, _ in self._tiers(*one)[:1]}
+        tiers = {id(tier): tier for one in waited_for for tier, _ in self.tiers.of(*one)[:1]}
         for tier in tiers.values():
             tier.failed(self._clock())
 
     def close(self) -> None:
         """Fetches under way are abandoned."""
         self._is_closed = True
-        for tier in (self.archive, *self._segments.values()):
-            tier.pool.shutdown(wait=False, cancel_futures=True)
+        self.tiers.close()
 
     def _fetch(self, object_id: StoredObjectId, start: int, end: int, custom_metadata: bytes) -> CachedRange:
         wanted = self.planned(object_id, start, end, custom_metadata)
@@ -188,7 +162,7 @@ class HydrationCache:
 
         `pool` is None for the place's own.
         """
-        [(tier, copy)] = self._tiers(wanted.object_id, wanted.copy)
+        [(tier, copy)] = self.tiers.of(wanted.object_id, wanted.copy)
         reading = asyncio.get_running_loop().run_in_executor(pool or tier.pool, tier.read, wanted, copy)
         reading.add_done_callback(partial(self._was_read, wanted, tier, self._clock(), pool, ended))
 
@@ -223,7 +197,7 @@ class HydrationCache:
 
     def _goes_on(self, wanted: CachedRange) -> bool:
         """Whether there is another copy to be read, behind the one that failed."""
-        tiers = self._tiers(wanted.object_id, wanted.custom_metadata)
+        tiers = self.tiers.of(wanted.object_id, wanted.custom_metadata)
         behind = [copy for _, copy in tiers].index(wanted.copy) + 1
         for tier, copy in tiers[behind:]:
             if not self._is_closed and tier.breaker.allows(self._clock()):
@@ -241,27 +215,3 @@ class HydrationCache:
         """Of those who have not given up, nor were told already."""
         found = (self._waiting.get(wait) for wait in waits)
         return [future for future in found if future is not None and not future.done()]
-
-    def _tiers(self, object_id: StoredObjectId, custom_metadata: bytes) -> list[tuple[TierReader, bytes]]:
-        """What reads where the object is, and by which custom metadata; none where that is not known."""
-        if isinstance(object_id, ArchiveObjectId):
-            return [(self.archive, custom_metadata)]
-        return [(self._tier(copy.place), copy.custom_metadata) for copy in self._copies(custom_metadata)]
-
-    def _copies(self, custom_metadata: bytes) -> list[_KnownCopy]:
-        return [
-            _KnownCopy(copy.place, copy.custom_metadata)
-            for copy in self._storage.copies_of(custom_metadata)
-            if copy.place is not None and copy.is_sure
-        ]
-
-    def _tier(self, place: str) -> TierReader:
-        if place not in self._segments:
-            fetch, changed = segment_fetch(self._storage), partial(self._changed, place)
-            self._segments[place] = TierReader(fetch, self._breaker, changed, self._make_pool())
-        return self._segments[place]
-
-    def _changed(self, place: str, is_open: bool) -> None:
-        log.warning("hydration_paused" if is_open else "hydration_resumed", bucket=place or None)
-        for callback in list(self.on_breaker_change):
-            callback(is_open)

@@ -77,7 +77,7 @@ async def test_what_is_in_an_unknown_bucket_goes_inline_is_counted_and_no_more_l
         assert buckets.one.fetches == []
         await agents.until(lambda: agents.leader_faults("links_paused") == 1)
         assert agents.follower_faults("inline_requested_unknown_bucket") <= 2
-        assert agents.hydration.given_up == []
+        assert agents.hydration.tiers.given_up == []
 
         buckets.one.custom_metadata = ONE
         agents.append({0: batches(1, 4)})
@@ -92,8 +92,8 @@ async def test_a_bucket_that_is_away_pauses_the_links_to_it_alone() -> None:
     async with agents_of_two_zones() as (agents, buckets):
         for sequence in range(3):
             agents.hydration.timed_out([(CombinedSegmentId(2, 1, sequence), TWO)])
-        assert agents.hydration.given_up == ["two"]
-        assert agents.hydration.is_given_up(TWO)
+        assert agents.hydration.tiers.given_up == ["two"]
+        assert agents.hydration.tiers.is_given_up(TWO)
         follower = await agents.connect()
         for offset in range(2):
             agents.append({0: batches(1, offset)})
@@ -112,7 +112,7 @@ async def test_a_bucket_that_is_away_pauses_the_links_to_it_alone() -> None:
         agents.now_s += 100  # what is announced next is the probe
         agents.append({0: batches(1, 3)})
         await agents.until(lambda: agents.leader_faults("links_resumed") == 1)
-        assert agents.hydration.given_up == ["two"]
+        assert agents.hydration.tiers.given_up == ["two"]
 
 
 async def test_reads_that_hang_in_one_bucket_leave_the_threads_of_the_others_alone() -> None:
@@ -158,8 +158,8 @@ async def test_the_next_copy_is_read_where_the_nearest_fails_and_at_once_while_i
         assert agents.linked_responses == 6
         assert (len(buckets.one.fetches), len(buckets.two.fetches)) == (6, 3)
         assert agents.follower_faults("hydration_next_copy") == 3
-        assert agents.hydration.given_up == ["two"]
-        assert not agents.hydration.is_given_up(buckets.one.custom_metadata)
+        assert agents.hydration.tiers.given_up == ["two"]
+        assert not agents.hydration.tiers.is_given_up(buckets.one.custom_metadata)
         assert agents.leader_faults("links_paused") == 0
 
         buckets.two.fetches_fail = False
@@ -178,7 +178,7 @@ async def test_a_copy_that_is_slow_is_given_up_by_itself() -> None:
             agents.hydration.announce(CombinedSegmentId(2, 1, sequence), ((0, 10),), named)
             links = [SegmentLink(CombinedSegmentId(2, 1, sequence), 0, 10, 0, named)]
             agents.hydration.timed_out(agents.hydration.not_there(links))
-        assert agents.hydration.given_up == ["two"]
+        assert agents.hydration.tiers.given_up == ["two"]
         follower = await agents.connect()
         agents.append({0: batches(1, 0)})
         assert await follower.fetch({0: 0}) == follower.expected({0: batches(1, 0)})

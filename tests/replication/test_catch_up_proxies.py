@@ -213,10 +213,10 @@ async def test_while_the_archive_is_away_a_response_that_names_it_comes_inline_w
             while missed.agents.follower_faults("inline_requested_breaker_open") == 0:
                 answer = await follower.fetch({0: 0, 1: 0})
                 assert answer in (follower.expected({0: b"", 1: records[1]}), follower.expected(records))
-        assert missed.agents.hydration.archive.breaker.is_open
+        assert missed.agents.hydration.tiers.archive.breaker.is_open
         came_inline = missed.agents.leader_faults("inline_requested_by_follower")
         assert await follower.fetch({1: 0}) == follower.expected({1: records[1]})
-        assert not missed.agents.hydration.given_up
+        assert not missed.agents.hydration.tiers.given_up
         assert missed.agents.leader_faults("links_paused") == 0
         assert missed.agents.leader_faults("inline_requested_by_follower") == came_inline
 
@@ -227,7 +227,7 @@ async def test_when_the_archive_object_is_gone_after_all_the_bytes_come_inline(t
         missed.log.archive.objects.clear()
         assert await caught_up(missed) == missed.agents.broker.logs[0]
         assert missed.agents.follower_faults("inline_requested_not_found") > 0
-        assert not missed.agents.hydration.archive.breaker.is_open
+        assert not missed.agents.hydration.tiers.archive.breaker.is_open
 
 
 async def test_wrong_bytes_from_the_archive_never_reach_the_broker(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ async def test_an_archive_that_does_not_answer_in_time_leads_to_inline_bytes(tmp
     async with stuck_archive(tmp_path) as missed:
         assert await caught_up(missed) == missed.agents.broker.logs[0]
         assert missed.agents.follower_faults("inline_requested_timeout") > 0
-        assert not missed.agents.hydration.given_up
+        assert not missed.agents.hydration.tiers.given_up
 
 
 async def test_time_outs_of_a_response_that_names_archive_objects_never_pause_links(
@@ -282,6 +282,6 @@ async def test_time_outs_of_a_response_that_names_archive_objects_never_pause_li
         for _ in range(4):
             assert await follower.fetch({0: 0}) == follower.expected({0: missed.agents.broker.logs[0]})
         assert missed.agents.follower_faults("inline_requested_timeout") == 4
-        assert not missed.agents.hydration.given_up
+        assert not missed.agents.hydration.tiers.given_up
         assert missed.agents.leader_faults("links_paused") == 0
         assert missed.agents.hydration.in_flight_bytes == 0  # the threads for what is new are free

@@ -58,7 +58,7 @@ class Rig:
             archive=lambda: self.archive,
         )
         self.told: list[bool] = []
-        self.cache.on_breaker_change.append(self.told.append)
+        self.cache.tiers.on_breaker_change.append(self.told.append)
 
     async def fetch(self, number: int, start: int = 0, end: int = 100) -> bytes:
         return bytes(await asyncio.wait_for(self.cache.fetch(segment(number), start, end), 10))

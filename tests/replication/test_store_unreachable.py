@@ -123,7 +123,7 @@ async def test_each_way_to_have_no_store_has_its_reason_and_ends_in_inline(
         with store() as endpoint:
             away = used if endpoint is None else manager_at(endpoint)
             reads.arrived(away)
-            while not agents.hydration.given_up:
+            while not agents.hydration.tiers.given_up:
                 offset += 1
                 raw = batches(1, offset)
                 agents.append({0: raw})

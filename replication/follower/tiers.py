@@ -1,0 +1,88 @@
+"""The places that followers read from, and which of them have an object.
+
+The storage manager says by an object's custom metadata which places of combined segments have it, the nearest first;
+one that it does not know is not read. Archive objects are in a place of their own. Used from the event loop alone.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from replication.follower.tier_reader import TierReader, segment_fetch
+from replication.wire.circuit_breaker import BreakerLimits
+
+log = structlog.get_logger(__name__)
+
+
+class _KnownCopy(NamedTuple):
+    place: str
+    custom_metadata: bytes
+
+
+class Tiers:
+    """Their readers; one of a place of combined segments is made when something in it is wanted first."""
+
+    def __init__(
+        self,
+        storage: RemoteWalStorageManager,
+        archive: Callable[[Executor], TierReader],
+        breaker: BreakerLimits,
+        make_pool: Callable[[], Executor],
+    ) -> None:
+        """`archive` makes the archive's reader; each place has a pool of its own."""
+        self._storage = storage
+        self._breaker = breaker
+        self._make_pool = make_pool
+        self._segments: dict[str, TierReader] = {}
+        self.archive = archive(make_pool())
+        self.on_breaker_change: list[Callable[[bool], None]] = []
+        """Called with True when a place of combined segments is given up for a while, with False when it answers."""
+
+    def of(self, object_id: StoredObjectId, custom_metadata: bytes) -> list[tuple[TierReader, bytes]]:
+        """What reads where the object is, and by which custom metadata; none where that is not known."""
+        if isinstance(object_id, ArchiveObjectId):
+            return [(self.archive, custom_metadata)]
+        return [(self._segment_tier(copy.place), copy.custom_metadata) for copy in self._copies(custom_metadata)]
+
+    def is_given_up(self, custom_metadata: bytes | None) -> bool:
+        """Whether combined segments with this custom metadata cannot be had for now: no links to them are wanted.
+
+        None for what no segment was seen of yet.
+        """
+        places = [copy.place for copy in self._copies(custom_metadata or b"")]
+        if not places:
+            return custom_metadata is not None
+        return all(place in self._segments and self._segments[place].breaker.is_open for place in places)
+
+    @property
+    def given_up(self) -> list[str]:
+        """Places of combined segments that failed repeatedly, and are left alone for a while."""
+        return sorted(place for place, tier in self._segments.items() if tier.breaker.is_open)
+
+    def close(self) -> None:
+        """Reads under way are abandoned."""
+        for tier in (self.archive, *self._segments.values()):
+            tier.pool.shutdown(wait=False, cancel_futures=True)
+
+    def _copies(self, custom_metadata: bytes) -> list[_KnownCopy]:
+        return [
+            _KnownCopy(copy.place, copy.custom_metadata)
+            for copy in self._storage.copies_of(custom_metadata)
+            if copy.place is not None and copy.is_sure
+        ]
+
+    def _segment_tier(self, place: str) -> TierReader:
+        if place not in self._segments:
+            fetch, changed = segment_fetch(self._storage), partial(self._changed, place)
+            self._segments[place] = TierReader(fetch, self._breaker, changed, self._make_pool())
+        return self._segments[place]
+
+    def _changed(self, place: str, is_open: bool) -> None:
+        log.warning("hydration_paused" if is_open else "hydration_resumed", bucket=place or None)
+        for callback in list(self.on_breaker_change):
+            callback(is_open)
