@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from agent.settings import AgentSettings
-from gateway.byte_relay import RELAY_BYTES
 
 MIB = 1024 * 1024
 PROCESS_BYTES = 160 * MIB
@@ -12,6 +11,8 @@ INDEX_BYTES = 96 * MIB
 """Link index (250,000 batches), batches found again for followers far behind (100,000), partitions."""
 PUBLICATION_BYTES = 64 * MIB
 """Metadata that waits for its topic."""
+CLIENT_BYTES = 128 * 1024
+"""What is buffered for a client's connection at most (`gateway.byte_relay`): a chunk and what waits, each way."""
 CLIENT_FRAMES_BYTES = 64 * MIB
 """Frames of clients whose Produce requests go by object storage, three times: to brokers, from brokers, and here."""
 MIN_FRAME_BYTES = 64 * MIB
@@ -23,7 +24,7 @@ def other_bytes(settings: AgentSettings) -> int:
     uploads = settings.log_manager.combiner_thread_pool_size
     upload_bytes = settings.log_manager.combiner_task_upload_bytes
     # At this agent as the gateway, and as many at the broker's side.
-    client_bytes = 2 * settings.gateway.max_connections * RELAY_BYTES if settings.gateway.enable else 0
+    client_bytes = 2 * settings.gateway.max_connections * CLIENT_BYTES if settings.gateway.enable else 0
     client_bytes += 3 * CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway_produce.enable else 0
     archive_bytes = 2 * settings.archive.object_max_bytes if settings.archive.enable else 0
     return (

@@ -14,8 +14,6 @@ from typing import cast
 
 CHUNK_BYTES = 32 * 1024
 HIGH_WATER_BYTES = 32 * 1024
-RELAY_BYTES = 2 * (CHUNK_BYTES + HIGH_WATER_BYTES)
-"""What one relay buffers at most, beside sockets and TLS."""
 _FLUSH_S = 10.0
 """For how long a closed end may send what it still has."""
 
