@@ -19,8 +19,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 
-import structlog
-
 from plugin.archive_object_id import StoredObjectId
 from plugin.errors import RemoteStorageError, UnknownBucketError, defect_site, failure_label
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
@@ -32,8 +30,6 @@ from replication.wire.link import SegmentLink
 from replication.wire.metrics import ReplicationMetrics
 from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import StageTimes
-
-log = structlog.get_logger(__name__)
 
 
 class HydrationError(Exception):
