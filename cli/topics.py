@@ -17,12 +17,10 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Set and list the topics with remote.wal.storage.enable.", no_args_is_help=True)
 
 Topics = Annotated[list[str], typer.Argument(help="Names of topics.", metavar="TOPIC...")]
-_LOWEST_RETENTION_MS = -2
 WalRetentionMs = Annotated[
     int | None,
     typer.Option(
-        help="remote.wal.retention.ms: how long objects are kept for followers; -2: as long as brokers keep the log.",
-        min=_LOWEST_RETENTION_MS,
+        help="remote.wal.retention.ms: how long objects are kept for followers; -2: as long as brokers keep the log."
     ),
 ]
 
@@ -34,7 +32,7 @@ def enable(
     connection: Connection,
     link_policy: Annotated[str, typer.Option(help="remote.wal.link.policy: cost, always or latency.")] = "cost",
     latency_bound_ms: Annotated[
-        int | None, typer.Option(help="remote.wal.link.latency.bound.ms, for the policy latency.", min=1)
+        int | None, typer.Option(help="remote.wal.link.latency.bound.ms, for the policy latency.")
     ] = None,
     archive: Annotated[
         bool, typer.Option("--archive/--no-archive", help="remote.wal.archive.enable: keep the log in the archive.")
@@ -42,27 +40,25 @@ def enable(
     wal_retention_ms: WalRetentionMs = None,
 ) -> None:
     """Replicate these topics through object storage from now on. Takes effect in running agents within seconds."""
-    from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
+    from metadata_topic.settings import topic_settings as keys
+    from metadata_topic.settings.topic_settings import TopicSettings
 
-    if link_policy not in list(LinkPolicy):
-        raise typer.BadParameter(f"{link_policy!r} is none of {', '.join(LinkPolicy)}", param_hint="--link-policy")
-    settings = TopicSettings(
-        enable=True,
-        link_policy=LinkPolicy(link_policy),
-        link_latency_bound_ms=latency_bound_ms,
-        archive=archive,
-        wal_retention_ms=wal_retention_ms,
-    )
-    _set(dict.fromkeys(topics, settings), connection.client_config())
+    wanted = {
+        keys.ENABLE_KEY: "true",
+        keys.POLICY_KEY: link_policy,
+        keys.LATENCY_BOUND_KEY: _text(latency_bound_ms),
+        keys.ARCHIVE_KEY: str(archive).lower(),
+        keys.WAL_RETENTION_KEY: _text(wal_retention_ms),
+    }
+    _set(_changed(dict.fromkeys(topics, TopicSettings()), wanted), connection.client_config())
 
 
 @app.command("set")
 @grouped
 def set_(topics: Topics, connection: Connection, wal_retention_ms: WalRetentionMs = None) -> None:
     """Change a setting of topics that are enabled, and leave their others as they are."""
-    from dataclasses import replace
-
     from metadata_topic.settings.settings_topic import read_settings
+    from metadata_topic.settings.topic_settings import WAL_RETENTION_KEY
 
     if wal_retention_ms is None:
         raise typer.BadParameter("nothing to set", param_hint="--wal-retention-ms")
@@ -70,7 +66,7 @@ def set_(topics: Topics, connection: Connection, wal_retention_ms: WalRetentionM
     for topic in topics:
         if topic not in known:
             raise typer.BadParameter(f"{topic} is not enabled", param_hint="TOPIC...")
-    changed = {topic: replace(known[topic], wal_retention_ms=wal_retention_ms) for topic in topics}
+    changed = _changed({topic: known[topic] for topic in topics}, {WAL_RETENTION_KEY: _text(wal_retention_ms)})
     _set(changed, connection.client_config())
 
 
@@ -115,6 +111,22 @@ def list_topics(connection: Connection, json: Json = False) -> None:
     ]
     columns = ("topic", "remote.wal.storage.enable", "link policy", "latency bound", "archive", "WAL retention ms")
     show(table(*columns, rows=shown))
+
+
+def _changed(
+    settings: "Mapping[str, TopicSettings]", changes: "Mapping[str, str | None]"
+) -> "dict[str, TopicSettings | None]":
+    from metadata_topic.records.errors import TopicSettingsError
+    from metadata_topic.settings.setting_keys import changed_settings
+
+    try:
+        return {topic: changed_settings(topic, its, changes) for topic, its in settings.items()}
+    except TopicSettingsError as error:
+        raise typer.BadParameter(error.reason) from None
+
+
+def _text(value: int | None) -> str | None:
+    return None if value is None else str(value)
 
 
 def _set(wanted: "Mapping[str, TopicSettings | None]", client: "KafkaClientConfig") -> None:

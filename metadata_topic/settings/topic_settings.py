@@ -33,7 +33,7 @@ LATENCY_BOUND_KEY: Final = "remote.wal.link.latency.bound.ms"
 ARCHIVE_KEY: Final = "remote.wal.archive.enable"
 WAL_RETENTION_KEY: Final = "remote.wal.retention.ms"
 
-_LOWEST_RETENTION_MS: Final = -2
+LOWEST_RETENTION_MS: Final = -2
 """Kafka's values below 0: -1 has no end, -2 is another setting's."""
 
 INTERNAL_TOPICS: Final = frozenset(
@@ -177,7 +177,7 @@ def _topic_settings(fields: Mapping[str, object]) -> TopicSettings:
         policy,
         _milliseconds(fields, LATENCY_BOUND_KEY, 0),
         typed(told, ARCHIVE_KEY, bool),
-        _milliseconds(fields, WAL_RETENTION_KEY, _LOWEST_RETENTION_MS),
+        _milliseconds(fields, WAL_RETENTION_KEY, LOWEST_RETENTION_MS),
     )
 
 
@@ -199,7 +199,7 @@ def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:
         started_ms=typed(fields, "started_ms", int),
         archive=fields.get("archive") is True,
         directory_ids=_texts(fields.get("directory_ids", {})),
-        wal_retention_ms=_milliseconds(fields, "wal_retention_ms", _LOWEST_RETENTION_MS),
+        wal_retention_ms=_milliseconds(fields, "wal_retention_ms", LOWEST_RETENTION_MS),
         wal_retention_lagging_max_ms=_milliseconds(fields, "wal_retention_lagging_max_ms", 0),
     )
     if agent.broker_id != broker_id:

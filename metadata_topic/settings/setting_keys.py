@@ -1,0 +1,130 @@
+"""A topic's settings by their keys, as texts: what the command line and Kafka's own tools set and show."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+from metadata_topic.records.errors import TopicSettingsError
+from metadata_topic.settings.topic_settings import (
+    ARCHIVE_KEY,
+    ENABLE_KEY,
+    LATENCY_BOUND_KEY,
+    LOWEST_RETENTION_MS,
+    POLICY_KEY,
+    WAL_RETENTION_KEY,
+    LinkPolicy,
+    TopicSettings,
+)
+
+_LONG_MAX: Final = 2**63 - 1
+
+
+class ValueKind(Enum):
+    """Kafka's types of configurations, by the numbers that DescribeConfigs has for them."""
+
+    BOOLEAN = 1
+    STRING = 2
+    LONG = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SettingKey:
+    """One key."""
+
+    name: str
+    kind: ValueKind
+    field: str
+    """Of `TopicSettings`."""
+    parse: Callable[[str], object]
+    """Raises ValueError saying what is expected."""
+    told: str
+
+    def text_of(self, settings: TopicSettings) -> str | None:
+        """The value as Kafka's tools show it; None where there is none."""
+        value = getattr(settings, self.field)
+        if value is None:
+            return None
+        return str(value).lower() if self.kind is ValueKind.BOOLEAN else str(value)
+
+    def is_set(self, settings: TopicSettings) -> bool:
+        """Whether it is another value than the default."""
+        return bool(getattr(settings, self.field) != getattr(_DEFAULTS, self.field))
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return text.lower() == "true"
+
+
+def _policy(text: str) -> LinkPolicy:
+    if text not in list(LinkPolicy):
+        raise ValueError(f"expected one of {', '.join(LinkPolicy)}")
+    return LinkPolicy(text)
+
+
+def _milliseconds(lowest: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit()) or not lowest <= int(text) <= _LONG_MAX:
+            raise ValueError(f"expected a number of milliseconds, {lowest} or more")
+        return int(text)
+
+    return parse
+
+
+_DEFAULTS: Final = TopicSettings()
+_ALL = (
+    SettingKey(
+        ENABLE_KEY,
+        ValueKind.BOOLEAN,
+        "enable",
+        _boolean,
+        "Whether the topic replicates through object storage.",
+    ),
+    SettingKey(
+        POLICY_KEY,
+        ValueKind.STRING,
+        "link_policy",
+        _policy,
+        "When a follower's fetch is answered by a link: cost, always or latency.",
+    ),
+    SettingKey(
+        LATENCY_BOUND_KEY,
+        ValueKind.LONG,
+        "link_latency_bound_ms",
+        _milliseconds(1),
+        "With the policy latency: by how much a link may be later.",
+    ),
+    SettingKey(
+        ARCHIVE_KEY,
+        ValueKind.BOOLEAN,
+        "archive",
+        _boolean,
+        "Whether the log is kept in the archive.",
+    ),
+    SettingKey(
+        WAL_RETENTION_KEY,
+        ValueKind.LONG,
+        "wal_retention_ms",
+        _milliseconds(LOWEST_RETENTION_MS),
+        "How long objects are kept for followers; -1: for ever, -2: as long as brokers keep the log.",
+    ),
+)
+SETTING_KEYS: Final[Mapping[str, SettingKey]] = {key.name: key for key in _ALL}
+
+
+def changed_settings(topic: str, settings: TopicSettings, changes: Mapping[str, str | None]) -> TopicSettings:
+    """The settings with these keys set; None: back to the default. Raises TopicSettingsError naming the key."""
+    for name, text in changes.items():
+        key = SETTING_KEYS.get(name)
+        if key is None:
+            raise TopicSettingsError("set topic settings", topic, f"unknown key {name}", ", ".join(SETTING_KEYS))
+        try:
+            value: Any = getattr(_DEFAULTS, key.field) if text is None else key.parse(text.strip())
+        except ValueError as error:
+            reason = f"invalid value {text} for configuration {name}: {error}"
+            raise TopicSettingsError("set topic settings", topic, reason) from None
+        settings = replace(settings, **{key.field: value})
+    return settings

@@ -1,0 +1,52 @@
+"""A topic's settings by their keys, as the command line and Kafka's tools give them."""
+
+import pytest
+
+from metadata_topic.records.errors import TopicSettingsError
+from metadata_topic.settings.setting_keys import SETTING_KEYS, changed_settings
+from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings, encode_topic_settings
+
+SET = TopicSettings(True, LinkPolicy.LATENCY, 250, True, -2)
+TEXTS = {
+    "remote.wal.storage.enable": "true",
+    "remote.wal.link.policy": "latency",
+    "remote.wal.link.latency.bound.ms": "250",
+    "remote.wal.archive.enable": "true",
+    "remote.wal.retention.ms": "-2",
+}
+
+
+def test_every_key_is_read_and_shown_in_the_same_words() -> None:
+    assert changed_settings("orders", TopicSettings(), TEXTS) == SET
+    assert {name: key.text_of(SET) for name, key in SETTING_KEYS.items()} == TEXTS
+    assert all(key.is_set(SET) and not key.is_set(TopicSettings()) for key in SETTING_KEYS.values())
+
+
+def test_every_field_that_is_written_has_a_key() -> None:
+    assert set(SETTING_KEYS) == set(TEXTS)
+    assert all(name.encode() in encode_topic_settings(SET) for name in SETTING_KEYS)
+
+
+def test_a_key_goes_back_to_its_default_and_leaves_the_others() -> None:
+    assert changed_settings("orders", SET, {"remote.wal.link.policy": None}) == TopicSettings(
+        True, LinkPolicy.COST, 250, True, -2
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("remote.wal.storage.enable", "yes"),
+        ("remote.wal.link.policy", "never"),
+        ("remote.wal.link.latency.bound.ms", "0"),
+        ("remote.wal.link.latency.bound.ms", ""),
+        ("remote.wal.retention.ms", "-3"),
+        ("remote.wal.retention.ms", "1h"),
+        ("remote.wal.retention.ms", str(2**63)),
+        ("remote.wal.retention.ms", "\u0661"),
+        ("remote.wal.unknown", "1"),
+    ],
+)
+def test_a_value_that_is_none_is_refused_by_the_keys_name(name: str, text: str) -> None:
+    with pytest.raises(TopicSettingsError, match=name.replace(".", r"\.")):
+        changed_settings("orders", TopicSettings(), {name: text})
