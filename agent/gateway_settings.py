@@ -70,8 +70,7 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     fetch_rack_enable: bool = Field(
         False,
         description="Whether consumers without client.rack are given this zone as theirs in Fetch requests, so that "
-        "brokers with a rack-aware replica.selector.class send them to a replica in it. Not together with "
-        "remote.wal.gateway.produce.enable.",
+        "brokers with a rack-aware replica.selector.class send them to a replica in it.",
     )
     max_connections: int = Field(
         500,
@@ -151,14 +150,6 @@ def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: Broker
         raise AgentSettingsError(
             f"{file}: {_KEY}.listen.host: {settings.listen_host} is open to other hosts unencrypted; set {_KEY}.ssl.*, "
             f"or accept that by {_KEY}.plaintext.accepted=true"
-        )
-
-
-def check_fetch_rack(settings: GatewaySettings, produce: GatewayProduceSettings, file: Path) -> None:
-    """Raises AgentSettingsError: the relay that carries Produce requests by object storage edits no other request."""
-    if settings.enable and settings.fetch_rack_enable and produce.enable:
-        raise AgentSettingsError(
-            f"{file}: {_KEY}.fetch.rack.enable: does not go with {_KEY}.produce.enable; set client.rack in consumers"
         )
 
 

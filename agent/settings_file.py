@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from agent.bypass import check_bypass
-from agent.gateway_settings import check_fetch_rack, check_gateway
+from agent.gateway_settings import check_gateway
 from agent.http_listener import check_http_listener, is_loopback
 from agent.memory_shares import MIN_FRAME_BYTES, other_bytes
 from agent.setting_types import MAX_PORT, AgentSettingsError
@@ -36,7 +36,6 @@ def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
     _check_memory(settings, file)
     check_bypass(settings, broker, file)
     check_gateway(settings.gateway, settings.peers, broker, file)
-    check_fetch_rack(settings.gateway, settings.gateway_produce, file)
     return settings
 
 

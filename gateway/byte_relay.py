@@ -25,7 +25,7 @@ class RelayEnd(asyncio.BufferedProtocol):
     """Shared by all, as the event loop fills it and calls `buffer_updated` at once. A view: it is filled by slices."""
 
     def __init__(self, received: Callable[[int], object], edit: Callable[[bytes], bytes] | None = None) -> None:
-        """`received` is told how many bytes have come; `edit` gives what goes on in the place of each chunk, if any."""
+        """`edit` gives what goes on in the place of each chunk, if any; `received` is told how many bytes go on."""
         self._received = received
         self._edit = edit
         self._transport: asyncio.Transport | None = None
@@ -53,10 +53,10 @@ class RelayEnd(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the event loop: so many bytes were written into the buffer."""
         self.bytes_received += nbytes
-        self._received(nbytes)
         chunk = bytes(self._chunk[:nbytes])
         if self._edit is not None:
             chunk = self._edit(chunk)
+        self._received(len(chunk))
         if self._other is not None:
             self._other.send(chunk)
         else:

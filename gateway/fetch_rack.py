@@ -3,12 +3,14 @@
 KIP-392: a leader whose `replica.selector.class` knows racks answers such a Fetch with the replica that is preferred.
 The consumer goes on there, whether its own `client.rack` is set or not.
 
-Sans-IO. Bytes go on as they come in, but for a Fetch request, which waits until it is whole. What is
-no Fetch of a version that is understood, is larger than a Fetch should be, or contradicts itself goes on as it is.
+Sans-IO, for frames (`with_zone`) and for bytes that go on as they come in (`FetchRackEditor`), but for a Fetch request,
+which waits until it is whole. What is no Fetch of a version that is understood, is larger than a Fetch should be, or
+contradicts itself goes on as it is.
 """
 
 import struct
 
+from kafka_log.crc32c import Buffer
 from replication.wire.fetch_frame import (
     CONSUMER_REPLICA_ID,
     FETCH_API_KEY,
@@ -19,16 +21,37 @@ from replication.wire.fetch_frame import (
 )
 from replication.wire.kafka_frame import MalformedFrameError
 
-_BEGIN = struct.Struct(">ihh")  # size, api key, api version
+_KEY_AND_VERSION = struct.Struct(">hh")
 _SIZE = struct.Struct(">i")
-_KEY_AND_VERSION_BYTES = _BEGIN.size - _SIZE.size
+
+
+def with_zone(frame: Buffer, zone: str) -> Buffer:
+    """What goes on in the place of a client's frame."""
+    if not _is_looked_at(frame, len(frame)):
+        return frame
+    _, api_version = _KEY_AND_VERSION.unpack_from(frame)
+    try:
+        view = scan_fetch_request(frame, api_version)
+    except MalformedFrameError:
+        return frame  # it is for the broker to judge
+    if view.rack or view.replica_id != CONSUMER_REPLICA_ID:
+        return frame
+    return with_rack(frame, view, zone)
+
+
+def _is_looked_at(begin: Buffer, size: int) -> bool:
+    """Whether a frame of this size that begins so is a Fetch request that may lack a rack."""
+    if not _KEY_AND_VERSION.size < size <= MAX_READ_REQUEST_BYTES:
+        return False
+    api_key, api_version = _KEY_AND_VERSION.unpack_from(begin)
+    return api_key == FETCH_API_KEY and understands_fetch(api_version)
 
 
 class FetchRackEditor:
     """Of one connection's requests."""
 
-    def __init__(self, rack: str) -> None:
-        self._rack = rack
+    def __init__(self, zone: str) -> None:
+        self._zone = zone
         self._held = bytearray()
         """A frame's begin, or as much of a Fetch request as has come, sizes included."""
         self._wanted = _SIZE.size
@@ -57,35 +80,24 @@ class FetchRackEditor:
     def _looked_at(self) -> bytes:
         """What of the held bytes goes on: nothing while more of a Fetch request is to come."""
         (size,) = _SIZE.unpack_from(self._held)
-        if len(self._held) == _SIZE.size:
-            if size >= _KEY_AND_VERSION_BYTES:
-                self._wanted = _BEGIN.size
+        begin = self._held[_SIZE.size :]
+        if not begin:
+            if size >= _KEY_AND_VERSION.size:
+                self._wanted = _SIZE.size + _KEY_AND_VERSION.size
                 return b""
             self._passing = max(size, -1)  # below 0, what follows is no frame that could be found
             return self._taken()
-        _, api_key, api_version = _BEGIN.unpack_from(self._held)
-        if len(self._held) == _BEGIN.size:
-            is_fetch = api_key == FETCH_API_KEY and understands_fetch(api_version)
-            if is_fetch and _KEY_AND_VERSION_BYTES < size <= MAX_READ_REQUEST_BYTES:
+        if len(begin) == _KEY_AND_VERSION.size:
+            if _is_looked_at(begin, size):
                 self._wanted = _SIZE.size + size
                 return b""
-            self._passing = size - _KEY_AND_VERSION_BYTES
+            self._passing = size - _KEY_AND_VERSION.size
             return self._taken()
-        return self._edited(self._taken(), api_version)
+        edited = with_zone(self._taken()[_SIZE.size :], self._zone)
+        return _SIZE.pack(len(edited)) + edited
 
     def _taken(self) -> bytes:
         taken = bytes(self._held)
         self._held.clear()
         self._wanted = _SIZE.size
         return taken
-
-    def _edited(self, framed: bytes, api_version: int) -> bytes:
-        frame = framed[_SIZE.size :]
-        try:
-            view = scan_fetch_request(frame, api_version)
-        except MalformedFrameError:
-            return framed  # it is for the broker to judge
-        if view.rack or view.replica_id != CONSUMER_REPLICA_ID:
-            return framed
-        edited = with_rack(frame, view, self._rack)
-        return _SIZE.pack(len(edited)) + edited

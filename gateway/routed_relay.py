@@ -27,6 +27,7 @@ from gateway.produce.route_messages import decode_number, encode_number
 from gateway.produce.route_request import encode_route_request
 from gateway.produce_metrics import ProduceMetrics
 from gateway.router_uploads import Holder, RouterUploads
+from kafka_log.crc32c import Buffer
 from replication.wire.circuit_breaker import CircuitBreaker
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
@@ -49,16 +50,27 @@ class RoutingContext:
     answers_budget: MemoryBudget = field(default_factory=MemoryBudget)
 
 
-async def relay_frames(client: FramedConnection, agent: FramedConnection, passed: Callable[[], object]) -> None:
-    """Every frame as it is, until either side ends: to an agent that takes bytes alone."""
+def _unchanged(frame: Buffer) -> Buffer:
+    return frame
 
-    async def relay(source: FramedConnection, target: FramedConnection) -> None:
+
+async def relay_frames(
+    client: FramedConnection,
+    agent: FramedConnection,
+    passed: Callable[[], object],
+    edit: Callable[[Buffer], Buffer] = _unchanged,
+) -> None:
+    """Every frame by itself, until either side ends: to an agent that takes bytes alone. `edit` as in RoutedRelay."""
+
+    async def relay(
+        source: FramedConnection, target: FramedConnection, edit: Callable[[Buffer], Buffer] = _unchanged
+    ) -> None:
         while (frame := await source.read_frame()) is not None:
-            target.write_frame(frame)
+            target.write_frame(edit(frame))
             passed()
             await target.drain()
 
-    await run_until_one_ends(relay(client, agent), relay(agent, client))
+    await run_until_one_ends(relay(client, agent, edit), relay(agent, client))
 
 
 class RoutedRelay:
@@ -71,11 +83,13 @@ class RoutedRelay:
         agent: FramedConnection,
         reads: CircuitBreaker,
         passed: Callable[[], object] = lambda: None,
+        edit: Callable[[Buffer], Buffer] = _unchanged,
     ) -> None:
         """`reads` is what is known of that agent's reads: it fails by each request that it asks for as it was.
-        `passed` is called whenever something has passed.
+        `passed` is called whenever something has passed, `edit` gives what goes on in the place of a client's frame.
         """
         self._passed = passed
+        self._edit = edit
         self._context = context
         self._client = client
         self._agent = agent
@@ -109,7 +123,7 @@ class RoutedRelay:
             frame = await self._client.read_frame()
             if frame is None:
                 return
-            self._do(self._core.frame_came(frame, self._now_s))
+            self._do(self._core.frame_came(self._edit(frame), self._now_s))
             self._passed()
             await self._agent.drain()
 

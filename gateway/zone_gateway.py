@@ -17,9 +17,10 @@ import structlog
 from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_door import ClientLimits
 from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_answer, encode_zone
-from gateway.fetch_rack import FetchRackEditor
+from gateway.fetch_rack import FetchRackEditor, with_zone
 from gateway.metrics import GATEWAY_SIDE, GatewayMetrics, PassedBytes
 from gateway.routed_relay import RoutedRelay, RoutingContext, relay_frames
+from kafka_log.crc32c import Buffer
 from replication.leader.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
 from replication.leader.peer_listener import PeerListener
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
@@ -148,12 +149,16 @@ class ZoneGateway:
             passed = PassedBytes(agent, count("to_client").inc, count("to_broker").inc)
             with metrics.connections.labels(*labels).track_inprogress():
                 if PeerCapabilities.ROUTED_PRODUCE in capabilities:
-                    await RoutedRelay(routing, client, agent, self._reads[broker_id], passed.update).run()
+                    reads = self._reads[broker_id]
+                    await RoutedRelay(routing, client, agent, reads, passed.update, self._edited).run()
                 else:
-                    await relay_frames(client, agent, passed.update)
+                    await relay_frames(client, agent, passed.update, self._edited)
         finally:
             client.close()
             agent.close()
+
+    def _edited(self, frame: Buffer) -> Buffer:
+        return with_zone(frame, self._context.zone) if self._context.names_rack else frame
 
     async def _shake_hands(self, accepted: socket.socket, client: RelayEnd | FramedConnection) -> None:
         try:

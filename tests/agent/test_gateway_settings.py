@@ -66,7 +66,6 @@ def test_what_is_planned_is_taken() -> None:
         ({"zone_listeners": "az2=CONTROLLER"}, "az2=CONTROLLER is none"),
         ({"zone_listeners": "az2"}, "'az2' is not <zone>=<listener>"),
         ({"zone_listeners": "az2=CLIENT_AZ2,az2=CLIENT_AZ3"}, "zone az2 is named twice"),
-        ({"fetch_rack_enable": "true", "produce_enable": "true"}, "does not go with remote.wal.gateway.produce.enable"),
         ({"ssl_key_file": "/tls/key"}, "belong together"),
         ({"ssl_ca_file": "/tls/ca"}, "belong together"),
         ({"plaintext_accepted": "false"}, "listen.host: 0.0.0.0 is open to other hosts unencrypted"),

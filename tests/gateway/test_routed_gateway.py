@@ -5,6 +5,8 @@ import struct
 
 import pytest
 
+from gateway.fetch_rack import with_zone
+from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import connect_framed
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
@@ -12,8 +14,10 @@ from tests.gateway import gateway_rig
 from tests.gateway.gateway_rig import GatewayRig
 from tests.gateway.produce.produce_frames import produce, records
 from tests.gateway.routed_rig import GATEWAY_ID, INCARNATION, MAX_FRAME_BYTES, answered, started
+from tests.replication.fetch_frames import request as fetch_request
 
 CLIENTS, ROUTED = PeerCapabilities.CLIENTS, PeerCapabilities.ROUTED_PRODUCE
+FETCH = fetch_request({0: 5}, correlation_id=20, replica_id=-1)
 FRAMES = [produce({0: records(5000)}, correlation_id=number) for number in range(20)]
 
 
@@ -34,16 +38,18 @@ async def test_records_go_by_object_storage_where_both_agents_have_it_on(has_gat
             granted=CAPABILITIES | CLIENTS | (ROUTED if has_door else PeerCapabilities.NONE),
             asked=Hello("cluster", GATEWAY_ID, INCARNATION, CLIENTS | (ROUTED if has_gateway else CLIENTS)),
             routing=routed.routing if has_gateway else None,
+            names_rack=True,
             splicing=routed.splicing if has_door else None,
         )
         async with gateway_rig.started(rig):
             client = await connect_framed(rig.gateway.addresses[1], FramedConnection(MAX_FRAME_BYTES))
-            for frame in FRAMES:
+            for frame in [*FRAMES, FETCH]:
                 client.write_frame(frame)
-            assert [await answered(client) for _ in FRAMES] == list(range(len(FRAMES)))
+            assert [await answered(client) for _ in [*FRAMES, FETCH]] == list(range(len(FRAMES) + 1))
             client.close()
             await rig.until(lambda: rig.connections("gateway") == rig.connections("broker") == 0)
-        assert produced == FRAMES
+        assert produced == [*FRAMES, with_zone(FETCH, "az2")]
+        assert scan_fetch_request(produced[-1], 17).rack == "az2"
         assert routed.count("produce_requests", way="linked") == (20 if has_gateway and has_door else 0)
         crossed_bytes = rig.gateway_bytes("to_broker")
         assert crossed_bytes == rig.broker_bytes("to_broker")

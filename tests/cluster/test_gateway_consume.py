@@ -1,0 +1,122 @@
+"""Consumers reach a leader of another zone by their gateway, and get most of their bytes in their own zone.
+
+Zones az1 to az3 with a broker each; topics are led in az2. Consumers of az1 know its gateway alone, and say no rack.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka import KafkaConsumer
+from kafka import TopicPartition as PythonTopicPartition
+
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.zone_gateways import ZoneGateways
+from tests.cluster.agent_views import AgentCounters
+from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore
+
+GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"})
+GATEWAY, LEADER = 1, 2
+CROSSED_BYTES = "remote_wal_gateway_bytes_total"
+LINKED_PRODUCE_BYTES = "remote_wal_gateway_produce_linked_bytes_total"
+RECORDS, RECORD_BYTES = 3000, 1000
+RECORDS_BYTES = RECORDS * RECORD_BYTES
+TIMEOUT_S = 60.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    agents = AgentsMode(
+        BreakableStore(),
+        {
+            "remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS),
+            "remote.wal.gateway.produce.enable": "true",
+            "remote.wal.gateway.produce.policy": "always",
+            "remote.wal.gateway.fetch.rack.enable": "true",
+        },
+        gateways=GATEWAYS,
+    )
+    brokers = {
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    directory = tmp_path_factory.mktemp("consume") / "cluster"
+    with LocalCluster.create(directory, settings=ClusterSettings(agents, brokers)) as made:
+        made.start(300)
+        yield made
+
+
+class Topic:
+    """Led in az2, with one partition; what is in it, and what consumers of az1 read."""
+
+    def __init__(self, cluster: LocalCluster, topic: str, replicas: list[int]) -> None:
+        self.cluster, self.topic = cluster, topic
+        self.gateway = GATEWAYS.bootstrap_servers(cluster.layout, "az1")
+        self.produced: list[bytes] = []
+        self._values, self._groups = random.Random(7), count()
+        cluster.admin.create_topic(topic, assignment=[replicas], config={"min.insync.replicas": "1"})
+
+    def produce(self, bootstrap: str, **settings: object) -> None:
+        """Records that no codec makes smaller."""
+        told = {"bootstrap.servers": bootstrap, "linger.ms": 5, "acks": "all", **settings}
+        producer, failed = Producer({key.replace("_", "."): value for key, value in told.items()}), list[object]()
+        for _ in range(RECORDS):
+            self.produced.append(self._values.randbytes(RECORD_BYTES))
+            producer.produce(
+                self.topic, self.produced[-1], on_delivery=lambda error, _: failed.append(error) if error else None
+            )
+            producer.poll(0)
+        assert producer.flush(TIMEOUT_S) == 0
+        assert not failed
+
+    def librdkafka(self) -> list[bytes]:
+        """All that is in it."""
+        consumer = Consumer({"bootstrap.servers": self.gateway, "group.id": "-", "enable.auto.commit": False})
+        consumer.assign([TopicPartition(self.topic, 0, 0)])
+        values: list[bytes] = []
+        while len(values) < len(self.produced) and (messages := consumer.consume(1000, TIMEOUT_S)):
+            values += [message.value() or b"" for message in messages if message.error() is None]
+        consumer.close()
+        return values
+
+    def kafka_python(self) -> list[bytes]:
+        consumer = KafkaConsumer(bootstrap_servers=self.gateway.split(","), group_id=None, auto_offset_reset="earliest")
+        where = PythonTopicPartition(self.topic, 0)
+        consumer.assign([where])
+        consumer.seek_to_beginning(where)
+        values: list[bytes] = []
+        while len(values) < len(self.produced) and (
+            found := consumer.poll(TIMEOUT_S * 1000, max_records=1000).get(where)
+        ):
+            values += [record.value for record in found]
+        consumer.close()
+        return values
+
+    def java(self) -> int:
+        """Its values are its own, so only their number is known."""
+        settings = {"group.id": f"{self.topic}-{next(self._groups)}", "isolation.level": "read_committed"}
+        tools = self.cluster.runtime.tools(self.gateway)
+        return tools.consume(self.topic, records=len(self.produced), config=settings).records
+
+
+def to_consumers(counters: AgentCounters) -> float:
+    """Bytes that crossed the border to az1."""
+    return counters.growth(CROSSED_BYTES, side="gateway", zone="az1", direction="to_client", broker=str(LEADER))
+
+
+@pytest.mark.parametrize("read", [Topic.librdkafka, Topic.kafka_python], ids=lambda read: read.__name__)
+def test_consumers_read_from_the_replica_in_their_zone_beside_records_that_go_by_object_storage(
+    cluster: LocalCluster, topic: str, read: Callable[[Topic], list[bytes]]
+) -> None:
+    topics, counters = Topic(cluster, topic, [LEADER, GATEWAY, 3]), AgentCounters(cluster)
+    topics.produce(topics.gateway)
+    assert counters.growth(LINKED_PRODUCE_BYTES) > RECORDS_BYTES * 0.9
+    counters = AgentCounters(cluster)
+    assert read(topics) == topics.produced
+    assert topics.java() >= RECORDS
+    assert to_consumers(counters) < RECORDS_BYTES / 10
