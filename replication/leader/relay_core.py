@@ -21,7 +21,6 @@ from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 from replication.leader.fetch_patience import FetchPatience
-from replication.leader.kept_response import KeptResponse
 from replication.leader.leader_context import LeaderContext
 from replication.leader.link_planner import WaitForUploads
 from replication.leader.links_of_stored_batches import SendLinked
@@ -46,7 +45,6 @@ from replication.wire.peer_protocol import (
     MessageKind,
     PeerCapabilities,
     coalesce_ranges,
-    decode_inline_request,
 )
 from rlm.write_path.link_policy import LinkMode
 from rlm.write_path.uploaded_segment import UploadedSegment
@@ -89,7 +87,6 @@ class RelayCore:
         self._watermarks = watermarks
         self._under_way: deque[_RequestUnderWay] = deque()
         self._at_hand: tuple[_RequestUnderWay, Buffer, FetchResponseView] | None = None
-        self._kept = KeptResponse(context.budget)
         self._followed: set[TopicIdPartition] = set()
         self._defects = LinkDefects(context.metrics, context.clock)
         self._links = ResponseLinks(context, self._defects, self._capabilities, read_ahead)
@@ -99,7 +96,7 @@ class RelayCore:
 
     def close(self) -> None:
         """The connection ended."""
-        self._kept.drop()
+        self._links.arrived()
         self._watermarks.drop_follower(self.follower_id)
 
     # Uploads and read-ahead: what the follower's agent is told before it asks.
@@ -159,18 +156,8 @@ class RelayCore:
 
     def control(self, kind: MessageKind, body: Buffer) -> ToFollower | None:
         """A message that is no Kafka frame. Raises MalformedFrameError, ConnectionResetError."""
-        if kind is MessageKind.INLINE_REQUEST:
-            try:
-                frame = self._kept.take(decode_inline_request(body))
-            except ConnectionResetError:
-                self._context.metrics.fault("kept_response_let_go")
-                raise
-            self._context.metrics.fault("inline_requested_by_follower")
-            return ToFollower(MessageKind.KAFKA, (frame,))
-        if kind not in (MessageKind.LINKS_PAUSED, MessageKind.LINKS_RESUMED):
-            raise MalformedFrameError(0, f"{kind.name} from a follower's agent")
-        self._links.paused(paused=kind is MessageKind.LINKS_PAUSED)
-        return None
+        frame = self._links.control(kind, body)
+        return None if frame is None else ToFollower(MessageKind.KAFKA, (frame,))
 
     def request(self, frame: Buffer, now_s: float) -> Buffer:
         """The frame to send to the broker; `request_sent` must follow. Raises MalformedFrameError."""
@@ -181,7 +168,7 @@ class RelayCore:
                 frame = self._fetch_request(frame, request)
             except Exception as error:
                 self._defects.met("request", error)
-        self._kept.drop()
+        self._links.arrived()
         self._under_way.append(request)
         return frame
 
@@ -326,7 +313,7 @@ class RelayCore:
         if now_s - request.received_s > self._context.limits.stale_after_s:
             metrics.fault("stale_response")
             raise ConnectionResetError("the follower has given this request up")
-        message = None if sent is None else self._links.message(sent)
+        message = None if sent is None else self._links.message(sent, request.header.correlation_id, frame)
         if message is None or sent is None:
             for records in view.fields:
                 if records.records_end > records.records_start:
@@ -334,7 +321,6 @@ class RelayCore:
                     metrics.inline(led, records.records_end - records.records_start, self.follower_id)
                     metrics.responses.labels("inline").inc()
             return self._plain(frame)
-        self._kept.keep(request.header.correlation_id, frame)
         metrics.responses.labels("linked").inc()
         delivered = sum(map(len, sent.response.skeleton))
         for partition, _, size in sent.linked:

@@ -1,19 +1,22 @@
 """Links in the place of the records of one connection's responses, and how long to wait for them. Sans-IO.
 
 Whatever goes wrong in here sends the original (`LinkDefects`): that links cannot be planned is no reason not to
-replicate.
+replicate. The original of a linked response is kept, one at a time, until the reader's agent cannot ask for it any
+more.
 """
 
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
+from replication.leader.kept_response import KeptResponse
 from replication.leader.leader_context import LeaderContext
 from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, WaitForUploads
 from replication.leader.links_of_stored_batches import SendLinked
 from replication.leader.read_ahead import ReadAhead
 from replication.wire.fetch_frame import FetchResponseView
+from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link import encode_linked_response
 from replication.wire.link_defects import LinkDefects
-from replication.wire.peer_protocol import MessageKind, PeerCapabilities
+from replication.wire.peer_protocol import MessageKind, PeerCapabilities, decode_inline_request
 
 
 class ResponseLinks:
@@ -38,18 +41,38 @@ class ResponseLinks:
             context.limits.link_wait_max_s, context.limits.break_even_bytes, understands_custom_metadata
         )
         self._planner = LinkPlanner(context.index, context.led, limits, read_ahead)
+        self._kept = KeptResponse(context.budget)
         self._begun_s = 0.0
         self._is_waiting = False
+
+    def arrived(self) -> None:
+        """The response that was linked last, if any, has arrived: nobody will ask for its original."""
+        self._kept.drop()
 
     def are_given(self, follower_id: int) -> bool:
         """Whether this follower's responses may be linked now: to one in the own zone, bytes cost nothing."""
         is_able = self._understands_links and not self._is_paused and not self._defects.links_rest
         return is_able and not self._context.zones.is_own(follower_id)
 
-    def paused(self, *, paused: bool) -> None:
-        """The peer wants none for now, or wants them again."""
-        self._is_paused = paused
-        self._context.metrics.fault("links_paused" if paused else "links_resumed")
+    def control(self, kind: MessageKind, body: Buffer) -> Buffer | None:
+        """A message of the reader's agent; the original that it asks for.
+
+        Raises MalformedFrameError, ConnectionResetError.
+        """
+        metrics = self._context.metrics
+        if kind is MessageKind.INLINE_REQUEST:
+            try:
+                frame = self._kept.take(decode_inline_request(body))
+            except ConnectionResetError:
+                metrics.fault("kept_response_let_go")
+                raise
+            metrics.fault("inline_requested_by_follower")
+            return frame
+        if kind not in (MessageKind.LINKS_PAUSED, MessageKind.LINKS_RESUMED):
+            raise MalformedFrameError(0, f"{kind.name} from a reader's agent")
+        self._is_paused = kind is MessageKind.LINKS_PAUSED
+        metrics.fault("links_paused" if self._is_paused else "links_resumed")
+        return None
 
     def begin(self, frame: Buffer, view: FetchResponseView, follower_id: int, received_s: float, now_s: float) -> bool:
         """Take up a response; False when it is to be sent as it is. All times are monotonic seconds."""
@@ -83,14 +106,17 @@ class ResponseLinks:
                 self._context.metrics.fault("link_wait_timeout")
         return verdict if isinstance(verdict, SendLinked) else None
 
-    def message(self, sent: SendLinked) -> tuple[MessageKind, list[Buffer]] | None:
-        """It is about to be sent; None to send the original."""
+    def message(
+        self, sent: SendLinked, correlation_id: int, original: Buffer
+    ) -> tuple[MessageKind, list[Buffer]] | None:
+        """It is about to be sent, and the original kept; None to send the original."""
         try:
             body = encode_linked_response(sent.response)
             is_old = self._read_ahead is not None and self._read_ahead.sent(sent)
         except Exception as error:
             self._defects.met("planning", error)
             return None
+        self._kept.keep(correlation_id, original)
         return MessageKind.LINKED_OLD if is_old and self._is_told_of_old else MessageKind.LINKED, body
 
     def truncated(self, partition: TopicIdPartition) -> None:

@@ -131,7 +131,7 @@ async def test_a_fetcher_that_reconnects_for_ever_gets_its_records(monkeypatch: 
         raw = batches(1, 0)
         agents.append({0: raw})
         monkeypatch.setattr(response_links, "encode_linked_response", lambda _: [CANNOT_BE_DECODED])
-        monkeypatch.setattr(relay_core, "decode_inline_request", lambda _: -1)
+        monkeypatch.setattr(response_links, "decode_inline_request", lambda _: -1)
         answers = []
         for _ in range(3):
             follower = await agents.connect()
