@@ -22,7 +22,8 @@ from plugin.guarded_storage import GuardedStorageManager
 from plugin.request_ceiling import RequestCeiling
 from plugin.wall_clock import wall_ms
 from replication.follower.catch_up_reads import CatchUpReads
-from replication.follower.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
+from replication.follower.follower_context import FollowerContext, FollowerLimits
+from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
 from replication.follower.read_quota import CatchUpReadLimits
 from replication.follower.tier_reader import ArchiveReads

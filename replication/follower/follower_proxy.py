@@ -1,42 +1,30 @@
 """The follower's side: the local broker's replica fetcher dials here instead of the leader.
 
 Requests go on to the leader's agent untouched. Of what comes back, Kafka frames go to the broker untouched; linked
-responses are hydrated from object storage, verified and spliced first. When that fails, or takes longer than
-`hydration_timeout_s`, the leader's agent is asked for the original bytes. After a defect of links, whoever's it is,
-there are none from that leader for a while (`LinkDefects`). Announcements are acted on while a response
-still waits, so that the next range is on its way before it is needed.
+responses are put together first (`HydratedResponses`).
 
 One `_FollowerRelay` serves one connection of the broker. Either side's end ends both.
 """
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
 
 from kafka_log.crc32c import Buffer
-from plugin.archive_object_id import ArchiveObjectId
-from replication.follower.catch_up_reads import CatchUpReads
-from replication.follower.hydration import HydrationCache, HydrationError
+from replication.follower.follower_context import FollowerContext
+from replication.follower.hydrated_responses import HydratedResponses
 from replication.follower.leader_bypass import AgentWay, Bypass, LeaderBypass
-from replication.follower.link_reads import fetch_links
-from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
+from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.link import LinkedResponse, decode_linked_response
 from replication.wire.link_defects import LinkDefects
-from replication.wire.memory_budget import MemoryBudget
-from replication.wire.memory_reservation import reserve
-from replication.wire.metrics import PeerByteCount, ReplicationMetrics
-from replication.wire.peer_channel import MESSAGE_KIND_BYTES, PeerChannel
+from replication.wire.metrics import PeerByteCount
+from replication.wire.peer_channel import MESSAGE_KIND_BYTES
 from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos, listen
-from replication.wire.peer_protocol import Announcement, Hello, MessageKind, PeerRefusedError, encode_inline_request
+from replication.wire.peer_protocol import MessageKind, PeerRefusedError
 from replication.wire.relay_tasks import run_until_one_ends
-from replication.wire.splicer import SpliceError, splice
-from rlm.write_path.metrics import StageTimes
 
 log = structlog.get_logger(__name__)
 
@@ -44,39 +32,6 @@ _RESPONSES_AHEAD = 8
 _RETRY_S = 0.05
 _LINKED_KINDS = (MessageKind.LINKED, MessageKind.LINKED_OLD)
 _ANNOUNCING_KINDS = (MessageKind.ANNOUNCE, MessageKind.READ_AHEAD, MessageKind.READ_ARCHIVE_AHEAD)
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerLimits:
-    """In seconds and bytes."""
-
-    hydration_timeout_s: float
-    max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
-    frame_timeout_s: float = 30.0
-    restart_s: float = 3.0
-    """For so long a leader's agent that refuses connections may be about to start anew."""
-
-    @property
-    def max_response_bytes(self) -> int:
-        """Linked or not."""
-        return RESPONSE_FACTOR * self.max_frame_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerContext:
-    """What all relays of one agent share."""
-
-    hello: Hello
-    limits: FollowerLimits
-    hydration: HydrationCache
-    stage_times: StageTimes
-    metrics: ReplicationMetrics
-    catch_up: CatchUpReads
-    tls: Callable[[], ssl.SSLContext | None]
-    clock: Callable[[], float]
-    """Monotonic seconds."""
-    budget: MemoryBudget = field(default_factory=MemoryBudget)
-    """For the leaders' agents' messages, and for the bytes that responses are put together from."""
 
 
 class FollowerProxy:
@@ -201,166 +156,41 @@ class _FollowerRelay:
         self._defects = defects
         self._broker = broker
         self._leader = leader
-        self._channel = PeerChannel(leader)
-        self._spliced_at_s: float | None = None
-        self._links_are_paused = False
-        self._newest: bytes | None = None
-        """The custom metadata of the leader's newest object; None before one was announced."""
-        self._held_bytes = 0
-        """Taken from the budget for messages that are queued, and for what is put together now."""
-        self._passing_bytes = 0
-        """What of it is on its way to the broker."""
-        self._asked_last = 0
-        """The correlation id of the last request. A linked response answers it, as it is the only one under way."""
-        self._responses: asyncio.Queue[tuple[MessageKind, memoryview] | None] = asyncio.Queue(_RESPONSES_AHEAD)
+        self._responses = HydratedResponses(context, leader, broker, defects, self)
         self._peer_bytes = PeerByteCount(context.metrics, "follower", leader)
 
     async def run(self) -> None:
         """Until either side ends. Only an unexpected error is raised."""
-        hydration = self._context.hydration
-        hydration.tiers.on_breaker_change.append(self._breaker_changed)
-        self._tell_links()
         try:
-            await run_until_one_ends(self._relay_requests(), self._receive(), self._relay_responses())
+            with self._responses.told_of_breakers():
+                await run_until_one_ends(self._relay_requests(), self._responses.receive(), self._responses.relay())
         except MalformedFrameError as error:
             self._context.metrics.fault("peer_frame_malformed")
             self._defects.met("connection", error)
         finally:
-            hydration.tiers.on_breaker_change.remove(self._breaker_changed)
             self._context.metrics.connection_ended("broker", self._broker.error)
             self._context.metrics.connection_ended("peer", self._leader.error)
-            self._hold(-self._held_bytes)
             self._peer_bytes.update()
 
-    def _hold(self, size: int) -> None:
-        """So much more, or less, until it is given to the broker."""
-        self._held_bytes += size
-        if size > 0:
-            self._context.budget.take(size)
-        elif size < 0:
-            self._context.budget.give_back(-size)
-
     async def _relay_requests(self) -> None:
+        responses = self._responses
         while (frame := await self._broker.read_frame()) is not None:
             received_s = self._context.clock()
-            self._asked_last = int.from_bytes(bytes(frame[4:8]), "big", signed=True)
-            self._tell_links()
-            self._channel.send(MessageKind.KAFKA, frame)
-            if self._spliced_at_s is not None:
-                self._context.stage_times.observe("appended", received_s - self._spliced_at_s)
-                self._spliced_at_s = None
+            responses.will_ask(frame)
+            responses.channel.send(MessageKind.KAFKA, frame)
+            if responses.spliced_at_s is not None:
+                self._context.stage_times.observe("appended", received_s - responses.spliced_at_s)
+                responses.spliced_at_s = None
             self._peer_bytes.update()
             await self._leader.drain()
 
-    async def _receive(self) -> None:
-        """Act on announcements at once; queue everything else in order."""
-        while (message := await self._channel.receive()) is not None:
-            self._peer_bytes.update()
-            kind, body = message
-            if kind in _ANNOUNCING_KINDS:
-                try:
-                    self._announced(kind, body)
-                except Exception as error:
-                    self._defects.met("announcement", error)
-            else:
-                self._hold(len(body))
-                await self._responses.put(message)
-        await self._responses.put(None)
+    # As `ResponseTaker`.
 
-    def _announced(self, kind: MessageKind, body: memoryview) -> None:
-        decode = Announcement.decode_archive if kind is MessageKind.READ_ARCHIVE_AHEAD else Announcement.decode
-        announcement = decode(body)
-        if kind is MessageKind.ANNOUNCE:
-            self._newest = announcement.custom_metadata
-            self._context.hydration.announce(announcement.object_id, announcement.ranges, self._newest)
-        else:
-            self._context.catch_up.read_ahead(announcement.object_id, announcement.ranges, announcement.custom_metadata)
+    def passed(self) -> None:
+        self._peer_bytes.update()
 
-    async def _relay_responses(self) -> None:
-        while (message := await self._responses.get()) is not None:
-            kind, body = message
-            self._passing_bytes = len(body)
-            if kind is MessageKind.KAFKA:
-                self._broker.write_frame(body)
-            elif kind in _LINKED_KINDS:
-                await self._splice(body, is_old=kind is MessageKind.LINKED_OLD)
-            else:
-                raise MalformedFrameError(0, f"{kind.name} from a leader's agent")
-            await self._broker.drain()
-            self._hold(-self._passing_bytes)
+    def frame_came(self, frame: Buffer) -> None:
+        self._broker.write_frame(frame)
 
-    async def _splice(self, body: memoryview, is_old: bool) -> None:
-        started_s = self._context.clock()
-        try:
-            response = decode_linked_response(body, self._context.limits.max_response_bytes)
-            await self._make_room(sum([link.length for link in response.links]))
-            spliced = await self._hydrated(response, is_old)
-        except HydrationError as error:
-            await self._ask_inline(error.reason, str(error))
-            return
-        except SpliceError as error:
-            self._context.hydration.discard(error.link.object_id)
-            log.error("splice_refused", segment=str(error.link.object_id), reason=error.reason)
-            await self._ask_inline("corrupt", str(error))
-            return
-        except Exception as error:  # another version's message, or a defect of ours: the next fetch would meet it again
-            self._defects.met("malformed" if isinstance(error, MalformedFrameError) else "splicing", error)
-            self._tell_links()
-            await self._ask_inline("defect", type(error).__name__)
-            return
-        self._broker.write_frame(*spliced)
-        self._spliced_at_s = self._context.clock()
-        self._context.stage_times.observe("spliced", self._spliced_at_s - started_s)
-
-    async def _make_room(self, size: int) -> None:
-        """Wait for the memory that a response is put together from. Raises HydrationError."""
-        try:
-            async with asyncio.timeout(self._context.limits.hydration_timeout_s):
-                await reserve(self._context.budget, size)
-        except TimeoutError as error:
-            raise HydrationError("memory", "the frames of other connections take all there is for them") from error
-        self._held_bytes += size
-        self._passing_bytes += size
-
-    async def _hydrated(self, response: LinkedResponse, is_old: bool) -> list[Buffer]:
-        """The response spliced. A range that proves wrong is read once more, past the cache.
-
-        `is_old`: the local broker is far behind, so the reads keep to their quota. What names an archive object is old,
-        whatever the leader's agent called it.
-        """
-        links = response.links
-        is_old = is_old or any(isinstance(link.object_id, ArchiveObjectId) for link in links)
-        fetch_all = self._context.catch_up.fetch_all if is_old else partial(fetch_links, self._context.hydration)
-        started_s = self._context.clock()
-        try:
-            async with asyncio.timeout(self._context.limits.hydration_timeout_s):
-                data = await fetch_all(links)
-                self._context.stage_times.observe("hydrated", self._context.clock() - started_s)
-                try:
-                    return splice(response, data)
-                except SpliceError as error:
-                    self._context.metrics.fault("splice_refetch")
-                    self._context.hydration.discard(error.link.object_id)
-                    return splice(response, await fetch_all(links))
-        except TimeoutError as error:
-            if not is_old:  # large reads that take their time are no sign of a store that fails
-                self._context.hydration.timed_out(self._context.hydration.not_there(links))
-            raise HydrationError("timeout", "object storage did not answer in time") from error
-
-    async def _ask_inline(self, reason: str, detail: str) -> None:
-        """Have the leader's agent send the original; it comes as the next Kafka frame."""
-        self._context.metrics.fault(f"inline_requested_{reason}")
-        log.warning("inline_requested", reason=reason, detail=detail, correlation_id=self._asked_last)
-        self._channel.send(MessageKind.INLINE_REQUEST, encode_inline_request(self._asked_last))
-        await self._leader.drain()
-
-    def _breaker_changed(self, _is_open: bool) -> None:
-        self._tell_links()
-
-    def _tell_links(self) -> None:
-        """Tell the leader's agent whether to send links, when that has changed."""
-        paused = self._context.hydration.tiers.is_given_up(self._newest) or self._defects.links_rest
-        if paused is not self._links_are_paused:
-            self._links_are_paused = paused
-            with contextlib.suppress(ConnectionError):
-                self._channel.send(MessageKind.LINKS_PAUSED if paused else MessageKind.LINKS_RESUMED)
+    def message_came(self, kind: MessageKind, _body: Buffer) -> None:
+        raise MalformedFrameError(0, f"{kind.name} from a leader's agent")

@@ -59,6 +59,13 @@ class Tiers:
             return custom_metadata is not None
         return all(place in self._segments and self._segments[place].breaker.is_open for place in places)
 
+    def rest(self, custom_metadata: bytes | None, now_s: float) -> bool:
+        """`is_given_up`, and it is not time yet to try again."""
+        places = [copy.place for copy in self._copies(custom_metadata or b"")]
+        return self.is_given_up(custom_metadata) and not any(
+            self._segments[place].breaker.is_due(now_s) for place in places
+        )
+
     @property
     def given_up(self) -> list[str]:
         """Places of combined segments that failed repeatedly, and are left alone for a while."""

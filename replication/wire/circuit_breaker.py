@@ -27,12 +27,16 @@ class CircuitBreaker:
         """Whether calls are to be avoided; a probe may still be due."""
         return self._open_until_s is not None
 
+    def is_due(self, now_s: float) -> bool:
+        """Whether a call would be let through."""
+        return self._open_until_s is None or now_s >= self._open_until_s
+
     def allows(self, now_s: float) -> bool:
         """Whether a call may be made. While open, one call each time the wait is over: the probe."""
+        if not self.is_due(now_s):
+            return False
         if self._open_until_s is None:
             return True
-        if now_s < self._open_until_s:
-            return False
         self._open_until_s = now_s + self._open_s
         self._is_probing = True
         return True

@@ -37,3 +37,14 @@ def test_a_success_closes_it_and_the_next_wait_is_the_first_again() -> None:
     for _ in range(3):
         breaker.failed(5.0)
     assert breaker.allows(6.0)
+
+
+def test_a_probe_is_due_when_the_wait_is_over_and_asking_for_it_takes_it_from_nobody() -> None:
+    breaker = CircuitBreaker(BreakerLimits(failures_to_open=1, open_s=1.0))
+    assert breaker.is_due(0.0)
+    breaker.failed(0.0)
+    assert not breaker.is_due(0.9)
+    assert breaker.is_due(1.0)
+    assert breaker.is_due(1.0)
+    assert breaker.allows(1.0)
+    assert not breaker.is_due(1.0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from replication.follower import follower_proxy
+from replication.follower import hydrated_responses
 from replication.leader import relay_core, response_links
 from replication.leader.leader_relay import LeaderRelay
 from replication.leader.link_planner import LinkPlanner
@@ -56,8 +56,8 @@ async def test_a_linked_response_that_cannot_be_decoded_is_asked_for_inline(monk
 
 async def test_a_defect_of_splicing_is_asked_for_inline(monkeypatch: pytest.MonkeyPatch) -> None:
     async with two_agents() as agents:
-        monkeypatch.setattr(follower_proxy, "splice", defect)
-        await fetches_inline_then_links_again(agents, lambda: monkeypatch.setattr(follower_proxy, "splice", splice))
+        monkeypatch.setattr(hydrated_responses, "splice", defect)
+        await fetches_inline_then_links_again(agents, lambda: monkeypatch.setattr(hydrated_responses, "splice", splice))
         assert agents.follower_faults("link_defect_splicing") == 1
 
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.segment_metadata import CombinedSegmentId
-from replication.follower import follower_proxy
+from replication.follower import hydrated_responses
 from replication.leader import response_links
 from replication.leader.link_planner import LinkPlanner
 from replication.wire.link import encode_linked_response
@@ -62,8 +62,8 @@ def no_frame(agents: Agents, _: pytest.MonkeyPatch) -> None:
         broken(LinkPlanner, "begin"),
         broken(LinkPlanner, "decide"),
         broken(response_links, "encode_linked_response"),
-        broken(follower_proxy, "decode_linked_response"),
-        broken(follower_proxy, "splice"),
+        broken(hydrated_responses, "decode_linked_response"),
+        broken(hydrated_responses, "splice"),
         broken_storage,
         altered,
         cut,

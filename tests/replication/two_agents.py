@@ -25,7 +25,8 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
 )
 from replication.follower.catch_up_reads import CatchUpReads
-from replication.follower.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
+from replication.follower.follower_context import FollowerContext, FollowerLimits
+from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
 from replication.follower.leader_bypass import Bypass
 from replication.follower.leader_route import RouteLimits

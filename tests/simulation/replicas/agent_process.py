@@ -11,7 +11,8 @@ from typing import Any, Protocol, cast
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId
 from replication.follower.catch_up_reads import CatchUpReads
-from replication.follower.follower_proxy import FollowerContext, FollowerLimits, FollowerProxy
+from replication.follower.follower_context import FollowerContext, FollowerLimits
+from replication.follower.follower_proxy import FollowerProxy
 from replication.follower.hydration import HydrationCache, HydrationLimits
 from replication.follower.leader_bypass import Bypass
 from replication.follower.leader_route import RouteLimits

@@ -1,0 +1,234 @@
+"""What a leader's agent sends on one connection, on its way to who asked: linked responses are put together first.
+
+Linked responses are hydrated from object storage, verified and spliced. When that fails, or takes longer than
+`hydration_timeout_s`, the leader's agent is asked for the original bytes. After a defect of links, whoever's it is,
+there are none from that leader for a while (`LinkDefects`). Announcements are acted on while a response still waits, so
+that the next range is on its way before it is needed.
+
+Responses go on in the order in which they came. `receive` and `relay` run side by side.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from kafka_log.crc32c import Buffer
+from plugin.archive_object_id import ArchiveObjectId
+from replication.follower.follower_context import FollowerContext
+from replication.follower.hydration import HydrationError
+from replication.follower.link_reads import fetch_links
+from replication.wire.fetch_frame import FETCH_API_KEY
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.link import LinkedResponse, decode_linked_response
+from replication.wire.link_defects import LinkDefects
+from replication.wire.memory_reservation import reserve
+from replication.wire.peer_channel import PeerChannel
+from replication.wire.peer_protocol import Announcement, MessageKind, encode_inline_request
+from replication.wire.splicer import SpliceError, splice
+
+log = structlog.get_logger(__name__)
+
+_RESPONSES_AHEAD = 8
+_LINKED_KINDS = (MessageKind.LINKED, MessageKind.LINKED_OLD)
+_ANNOUNCING_KINDS = (MessageKind.ANNOUNCE, MessageKind.READ_AHEAD, MessageKind.READ_ARCHIVE_AHEAD)
+
+
+class ResponseTaker(Protocol):
+    """Whose connection it is."""
+
+    def passed(self) -> None:
+        """A message has come."""
+
+    def frame_came(self, frame: Buffer) -> None:
+        """A Kafka frame that goes on as it is, in its turn. Raises ConnectionError."""
+
+    def message_came(self, kind: MessageKind, body: Buffer) -> None:
+        """What is neither a response nor announced, at once. Raises MalformedFrameError."""
+
+
+class HydratedResponses:
+    """Of one connection to a leader's agent."""
+
+    def __init__(
+        self,
+        context: FollowerContext,
+        leader: FramedConnection,
+        to: FramedConnection,
+        defects: LinkDefects,
+        taker: ResponseTaker,
+        *,
+        is_told_ahead: bool = True,
+    ) -> None:
+        """Responses go `to` who asked. `is_told_ahead`: objects are announced here, so that one of them can be the
+        probe of a store that failed; else it is the next response that is.
+        """
+        self._context = context
+        self._leader = leader
+        self._to = to
+        self._defects = defects
+        self._taker = taker
+        self._is_told_ahead = is_told_ahead
+        self.channel = PeerChannel(leader)
+        self.spliced_at_s: float | None = None
+        """When the last response was put together."""
+        self._links_are_paused = False
+        self._newest: bytes | None = None
+        """The custom metadata of the leader's newest object; None before one was told of."""
+        self._held_bytes = 0
+        """Taken from the budget for messages that are queued, and for what is put together now."""
+        self._passing_bytes = 0
+        """What of it is on its way to who asked."""
+        self._asked_last = 0
+        """The correlation id of the last Fetch. A linked response answers it, as it is the only one under way."""
+        self._responses: asyncio.Queue[tuple[MessageKind, memoryview] | None] = asyncio.Queue(_RESPONSES_AHEAD)
+
+    @contextmanager
+    def told_of_breakers(self) -> Iterator[None]:
+        """While the connection lasts."""
+        changed = self._context.hydration.tiers.on_breaker_change
+        changed.append(self._breaker_changed)
+        self._tell_links()
+        try:
+            yield
+        finally:
+            changed.remove(self._breaker_changed)
+            self._hold(-self._held_bytes)
+
+    def will_ask(self, frame: Buffer) -> None:
+        """This request is about to be sent to the leader's agent."""
+        if int.from_bytes(bytes(frame[:2]), "big") == FETCH_API_KEY:
+            self._asked_last = int.from_bytes(bytes(frame[4:8]), "big", signed=True)
+        self._tell_links()
+
+    def _hold(self, size: int) -> None:
+        """So much more, or less, until it is given to who asked."""
+        self._held_bytes += size
+        if size > 0:
+            self._context.budget.take(size)
+        elif size < 0:
+            self._context.budget.give_back(-size)
+
+    async def receive(self) -> None:
+        """Act on announcements at once; queue all responses in order. Raises MalformedFrameError."""
+        while (message := await self.channel.receive()) is not None:
+            self._taker.passed()
+            kind, body = message
+            if kind in _ANNOUNCING_KINDS:
+                try:
+                    self._announced(kind, body)
+                except Exception as error:
+                    self._defects.met("announcement", error)
+            elif kind is MessageKind.KAFKA or kind in _LINKED_KINDS:
+                self._hold(len(body))
+                await self._responses.put(message)
+            else:
+                self._taker.message_came(kind, body)
+        await self._responses.put(None)
+
+    def _announced(self, kind: MessageKind, body: memoryview) -> None:
+        decode = Announcement.decode_archive if kind is MessageKind.READ_ARCHIVE_AHEAD else Announcement.decode
+        announcement = decode(body)
+        if kind is MessageKind.ANNOUNCE:
+            self._newest = announcement.custom_metadata
+            self._context.hydration.announce(announcement.object_id, announcement.ranges, self._newest)
+        else:
+            self._context.catch_up.read_ahead(announcement.object_id, announcement.ranges, announcement.custom_metadata)
+
+    async def relay(self) -> None:
+        """Until the leader's agent has ended the connection."""
+        while (message := await self._responses.get()) is not None:
+            kind, body = message
+            self._passing_bytes = len(body)
+            if kind is MessageKind.KAFKA:
+                self._taker.frame_came(body)
+            else:
+                await self._splice(body, is_old=kind is MessageKind.LINKED_OLD)
+            await self._to.drain()
+            self._hold(-self._passing_bytes)
+
+    async def _splice(self, body: memoryview, is_old: bool) -> None:
+        started_s = self._context.clock()
+        try:
+            response = decode_linked_response(body, self._context.limits.max_response_bytes)
+            links = response.links
+            if links and not self._is_told_ahead:
+                self._newest = links[-1].custom_metadata
+            await self._make_room(sum([link.length for link in links]))
+            spliced = await self._hydrated(response, is_old)
+        except HydrationError as error:
+            await self._ask_inline(error.reason, str(error))
+            return
+        except SpliceError as error:
+            self._context.hydration.discard(error.link.object_id)
+            log.error("splice_refused", segment=str(error.link.object_id), reason=error.reason)
+            await self._ask_inline("corrupt", str(error))
+            return
+        except Exception as error:  # another version's message, or a defect of ours: the next fetch would meet it again
+            self._defects.met("malformed" if isinstance(error, MalformedFrameError) else "splicing", error)
+            self._tell_links()
+            await self._ask_inline("defect", type(error).__name__)
+            return
+        self._to.write_frame(*spliced)
+        self.spliced_at_s = self._context.clock()
+        self._context.stage_times.observe("spliced", self.spliced_at_s - started_s)
+
+    async def _make_room(self, size: int) -> None:
+        """Wait for the memory that a response is put together from. Raises HydrationError."""
+        try:
+            async with asyncio.timeout(self._context.limits.hydration_timeout_s):
+                await reserve(self._context.budget, size)
+        except TimeoutError as error:
+            raise HydrationError("memory", "the frames of other connections take all there is for them") from error
+        self._held_bytes += size
+        self._passing_bytes += size
+
+    async def _hydrated(self, response: LinkedResponse, is_old: bool) -> list[Buffer]:
+        """The response spliced. A range that proves wrong is read once more, past the cache.
+
+        `is_old`: the local broker is far behind, so the reads keep to their quota. What names an archive object is old,
+        whatever the leader's agent called it.
+        """
+        links = response.links
+        is_old = is_old or any(isinstance(link.object_id, ArchiveObjectId) for link in links)
+        fetch_all = self._context.catch_up.fetch_all if is_old else partial(fetch_links, self._context.hydration)
+        started_s = self._context.clock()
+        try:
+            async with asyncio.timeout(self._context.limits.hydration_timeout_s):
+                data = await fetch_all(links)
+                self._context.stage_times.observe("hydrated", self._context.clock() - started_s)
+                try:
+                    return splice(response, data)
+                except SpliceError as error:
+                    self._context.metrics.fault("splice_refetch")
+                    self._context.hydration.discard(error.link.object_id)
+                    return splice(response, await fetch_all(links))
+        except TimeoutError as error:
+            if not is_old:  # large reads that take their time are no sign of a store that fails
+                self._context.hydration.timed_out(self._context.hydration.not_there(links))
+            raise HydrationError("timeout", "object storage did not answer in time") from error
+
+    async def _ask_inline(self, reason: str, detail: str) -> None:
+        """Have the leader's agent send the original; it comes as the next Kafka frame."""
+        self._context.metrics.fault(f"inline_requested_{reason}")
+        log.warning("inline_requested", reason=reason, detail=detail, correlation_id=self._asked_last)
+        self.channel.send(MessageKind.INLINE_REQUEST, encode_inline_request(self._asked_last))
+        await self._leader.drain()
+
+    def _breaker_changed(self, _is_open: bool) -> None:
+        self._tell_links()
+
+    def _tell_links(self) -> None:
+        """Tell the leader's agent whether to send links, when that has changed."""
+        tiers, now_s = self._context.hydration.tiers, self._context.clock()
+        given_up = tiers.is_given_up(self._newest) if self._is_told_ahead else tiers.rest(self._newest, now_s)
+        paused = given_up or self._defects.links_rest
+        if paused is not self._links_are_paused:
+            self._links_are_paused = paused
+            with contextlib.suppress(ConnectionError):
+                self.channel.send(MessageKind.LINKS_PAUSED if paused else MessageKind.LINKS_RESUMED)
