@@ -16,13 +16,12 @@ import structlog
 
 from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_door import ClientLimits
+from gateway.client_listeners import ClientListeners
 from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_answer, encode_zone
 from gateway.fetch_rack import FetchRackEditor, with_zone
 from gateway.metrics import GATEWAY_SIDE, GatewayMetrics, PassedBytes
 from gateway.routed_relay import RoutedRelay, RoutingContext, relay_frames
 from kafka_log.crc32c import Buffer
-from replication.leader.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
-from replication.leader.peer_listener import PeerListener
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
@@ -60,11 +59,7 @@ class ZoneGateway:
 
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
-        self._tls: ssl.SSLContext | None = None
-        limits = context.limits
-        self._shares = ConnectionShares(limits.max_connections, limits.max_connections_per_ip)
-        self._listeners: dict[int, PeerListener] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._clients = ClientListeners(self._serve, context.client_tls, context.limits, context.metrics)
         self._relays: dict[ByteRelay, None] = {}
         self._reads = {one: CircuitBreaker(BreakerLimits()) for one in context.peers}
         """Of the objects of the RouterChannel, by the agents of these brokers."""
@@ -73,51 +68,23 @@ class ZoneGateway:
 
     async def start(self, listeners: Mapping[int, Listener]) -> None:
         """Listen at `listeners[broker id]` for clients of that broker. Raises OSError naming the address or file."""
-        self._tls = self._context.client_tls()
-        for broker_id, where in listeners.items():
-            listener = PeerListener(partial(self._accepted, broker_id), partial(self._refuse, "accept_failed"))
-            self._listeners[broker_id] = listener
-            await listener.start(where)
+        await self._clients.start(listeners)
 
     @property
     def addresses(self) -> dict[int, Address]:
         """Where it listens, by the brokers that are reached there."""
-        return {one: Address(*found.sockets[0].getsockname()[:2]) for one, found in self._listeners.items()}
+        return self._clients.addresses
 
-    def _refuse(self, reason: str) -> None:
-        self._context.metrics.refused.labels(GATEWAY_SIDE, reason).inc()
-
-    def _accepted(self, broker_id: int, accepted: socket.socket, address: str) -> None:
-        try:
-            share = self._shares.enter(address)
-        except TooManyConnectionsError as error:
-            self._refuse("too_many_connections")
-            log.warning("too_many_clients", client=error.holder, held=error.held)
-            accepted.close()
-            return
-        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        task = asyncio.get_running_loop().create_task(self._serve(broker_id, accepted, share))
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-
-    async def _serve(self, broker_id: int, accepted: socket.socket, share: ConnectionShare) -> None:
+    async def _serve(self, broker_id: int, accepted: socket.socket, _address: str) -> None:
         try:
             if self._context.routing is None:
                 await self._serve_bytes(broker_id, accepted)
             else:
                 await self._serve_frames(broker_id, accepted, self._context.routing)
-        except _ClientRefusedError as error:
-            self._refuse("client_tls")
-            log.warning("client_refused", broker=broker_id, error=str(error))
         except (PeerRefusedError, MalformedFrameError) as error:
             self._not_reached(broker_id, "peer_refused", str(error))
         except (OSError, ssl.SSLError) as error:
             self._not_reached(broker_id, "peer_unreachable", str(error) or type(error).__name__)
-        except Exception:  # one connection's defect ends no other
-            self._refuse("defect")
-            log.exception("gateway_defect", broker=broker_id)
-        finally:
-            self._shares.leave(share)
 
     def _labels(self, broker_id: int) -> tuple[str, str, str]:
         return GATEWAY_SIDE, self._context.zone, str(broker_id)
@@ -127,7 +94,7 @@ class ZoneGateway:
         edit = FetchRackEditor(self._context.zone).feed if self._context.names_rack else None
         client = RelayEnd(metrics.bytes.labels(*labels, "to_broker").inc, edit)
         try:
-            await self._shake_hands(accepted, client)
+            await self._clients.shake_hands(accepted, client)
             agent = RelayEnd(metrics.bytes.labels(*labels, "to_client").inc)
             peer, _ = await self._reach(broker_id, FramedConnection(MAX_MESSAGE_BYTES))
             agent.adopt(peer.detach())
@@ -142,7 +109,7 @@ class ZoneGateway:
         client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=routing.requests_budget)
         agent = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES + 1, budget=routing.answers_budget)
         try:
-            await self._shake_hands(accepted, client)
+            await self._clients.shake_hands(accepted, client)
             _, capabilities = await self._reach(broker_id, agent)
             self._reached(broker_id)
             count = partial(metrics.bytes.labels, *labels)
@@ -159,14 +126,6 @@ class ZoneGateway:
 
     def _edited(self, frame: Buffer) -> Buffer:
         return with_zone(frame, self._context.zone) if self._context.names_rack else frame
-
-    async def _shake_hands(self, accepted: socket.socket, client: RelayEnd | FramedConnection) -> None:
-        try:
-            async with asyncio.timeout(self._context.limits.connect_timeout_s):
-                await asyncio.get_running_loop().connect_accepted_socket(lambda: client, accepted, ssl=self._tls)
-        except (OSError, ssl.SSLError) as error:
-            accepted.close()
-            raise _ClientRefusedError(str(error) or type(error).__name__) from error
 
     async def _reach(self, broker_id: int, peer: FramedConnection) -> tuple[FramedConnection, PeerCapabilities]:
         """Make `peer` a connection to the broker's agent, which has reached the broker; what both agents have.
@@ -196,7 +155,7 @@ class ZoneGateway:
         self._relays[relay] = None
         try:
             if not await relay.run(self._context.limits.idle_s):
-                self._refuse("idle")
+                self._clients.refuse("idle")
         finally:
             del self._relays[relay]
 
@@ -206,23 +165,14 @@ class ZoneGateway:
 
     def _not_reached(self, broker_id: int, reason: str, told: str) -> None:
         """Counted for each client, and told when it is news: clients try again many times a second."""
-        self._refuse(reason)
+        self._clients.refuse(reason)
         if self.unreached.get(broker_id) != told:
             self.unreached[broker_id] = told
             log.warning("gateway_does_not_reach_broker", broker=broker_id, reason=reason, error=told)
 
     async def stop(self) -> None:
         """Take no more clients, and close the connections of all, so that they go to another gateway of the zone."""
-        for listener in self._listeners.values():
-            await listener.close()
+        await self._clients.close()
         for relay in list(self._relays):
             relay.close()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=_STOP_S)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-class _ClientRefusedError(Exception):
-    """The client's handshake failed."""
+        await self._clients.end_all(_STOP_S)

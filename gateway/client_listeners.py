@@ -1,0 +1,107 @@
+"""Where clients connect: each connection is counted against the bounds, and its TLS ends here."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+
+import structlog
+
+from gateway.byte_relay import RelayEnd
+from gateway.client_door import ClientLimits
+from gateway.metrics import GATEWAY_SIDE, GatewayMetrics
+from replication.leader.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
+from replication.leader.peer_listener import PeerListener
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_connection import Address, Listener
+
+log = structlog.get_logger(__name__)
+
+Serve = Callable[[int, socket.socket, str], Coroutine[None, None, None]]
+"""Serves a connection, until it is over: the number of its listener, what was accepted, and from which address."""
+
+
+class ClientRefusedError(Exception):
+    """The client's handshake failed."""
+
+
+class ClientListeners:
+    """Listens from `start` until `stop`."""
+
+    def __init__(
+        self, serve: Serve, tls: Callable[[], ssl.SSLContext | None], limits: ClientLimits, metrics: GatewayMetrics
+    ) -> None:
+        """`tls` is called once, at the start."""
+        self._serve = serve
+        self._make_tls = tls
+        self._tls: ssl.SSLContext | None = None
+        self._limits = limits
+        self._metrics = metrics
+        self._shares = ConnectionShares(limits.max_connections, limits.max_connections_per_ip)
+        self._listeners: dict[int, PeerListener] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    async def start(self, listeners: Mapping[int, Listener]) -> None:
+        """Raises OSError naming the address or file, ssl.SSLError."""
+        self._tls = self._make_tls()
+        for number, where in listeners.items():
+            listener = PeerListener(partial(self._accepted, number), partial(self.refuse, "accept_failed"))
+            self._listeners[number] = listener
+            await listener.start(where)
+
+    @property
+    def addresses(self) -> dict[int, Address]:
+        """Where it listens."""
+        return {one: Address(*found.sockets[0].getsockname()[:2]) for one, found in self._listeners.items()}
+
+    def refuse(self, reason: str) -> None:
+        """Count a connection that is closed for this reason."""
+        self._metrics.refused.labels(GATEWAY_SIDE, reason).inc()
+
+    def _accepted(self, number: int, accepted: socket.socket, address: str) -> None:
+        try:
+            share = self._shares.enter(address)
+        except TooManyConnectionsError as error:
+            self.refuse("too_many_connections")
+            log.warning("too_many_clients", client=error.holder, held=error.held)
+            accepted.close()
+            return
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        task = asyncio.get_running_loop().create_task(self._served(number, accepted, address, share))
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _served(self, number: int, accepted: socket.socket, address: str, share: ConnectionShare) -> None:
+        try:
+            await self._serve(number, accepted, address)
+        except ClientRefusedError as error:
+            self.refuse("client_tls")
+            log.warning("client_refused", listener=number, error=str(error))
+        except Exception:  # one connection's defect ends no other
+            self.refuse("defect")
+            log.exception("gateway_defect", listener=number)
+        finally:
+            self._shares.leave(share)
+
+    async def shake_hands(self, accepted: socket.socket, client: RelayEnd | FramedConnection) -> None:
+        """Make a connection of what was accepted. Raises ClientRefusedError."""
+        try:
+            async with asyncio.timeout(self._limits.connect_timeout_s):
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: client, accepted, ssl=self._tls)
+        except (OSError, ssl.SSLError) as error:
+            accepted.close()
+            raise ClientRefusedError(str(error) or type(error).__name__) from error
+
+    async def close(self) -> None:
+        """Take no more clients; those that there are stay."""
+        for listener in self._listeners.values():
+            await listener.close()
+
+    async def end_all(self, within_s: float) -> None:
+        """End who is connected, if it does not end by itself in that time."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=within_s)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
