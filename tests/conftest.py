@@ -9,17 +9,20 @@ from xdist.scheduler import LoadScopeScheduling
 settings.register_profile("remote-wal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("remote-wal")
 
-SPARK_ROOM = "tests/retention_job/"
+ONE_PROCESS = ("tests/retention_job/", "tests/cluster/test_gateway")
+"""A session of Spark takes long to start, and whole runs of the job are set-up that many tests share; gateways of zones
+listen at addresses that the machine has once.
+"""
 
 
-class OneProcessForSpark(LoadScopeScheduling):
-    """Each test goes where there is room, but those with Spark all to one process, as the first."""
+class SomeInOneProcess(LoadScopeScheduling):
+    """Each test goes where there is room, but those that begin with one of `ONE_PROCESS` together, as the first."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK_ROOM if nodeid.startswith(SPARK_ROOM) else nodeid
+        return next((prefix for prefix in ONE_PROCESS if nodeid.startswith(prefix)), nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneProcessForSpark:
-    """A session of Spark takes long to start, and whole runs of the job are set-up that many tests share."""
-    return OneProcessForSpark(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SomeInOneProcess:
+    """Called where tests run in several processes."""
+    return SomeInOneProcess(config, log)

@@ -48,7 +48,7 @@ class BreakableStore:
 
 
 class SharedClusters:
-    """Clusters that many tests share: at most one runs at a time, as idle ones, too, take a good part of two cores."""
+    """Clusters that many tests share: at most one in a process, as idle ones, too, take a good part of two cores."""
 
     def __init__(self, make: Callable[[str], LocalCluster]) -> None:
         self._make = make
@@ -92,8 +92,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # kafka-python leaves the socket of a refused connection to the garbage collector, and brokers die here.
             item.add_marker(LEAVES_SOCKETS)
             if item.get_closest_marker("timeout") is None:
-                # A busy machine of two cores takes its time to start three brokers.
-                item.add_marker(pytest.mark.timeout(300))
+                # A busy machine of two cores takes its time to start three brokers, and three more beside them.
+                item.add_marker(pytest.mark.timeout(450))
     # Those that share a cluster come together; within that, the order stays the random one.
     items.sort(key=lambda item: shared_by(item) if here in item.path.parents else "")
 
