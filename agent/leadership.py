@@ -90,7 +90,7 @@ def assignments(
                 settings.link_policy,
                 settings.link_latency_bound_ms or default_latency_bound_ms,
                 settings.archive,
-                zones.remote(followers),
+                zones.elsewhere(partition, followers),
                 is_kept,
                 0.0 if is_kept else retention.chosen_ms(settings, len(followers) + 1) / 1000,
             )

@@ -5,8 +5,8 @@ import asyncio
 from kafka_log.crc32c import Buffer
 from plugin.archive_object_id import StoredObjectId
 from replication.leader.catch_up import FollowerCatchUp
+from replication.leader.decided_response import decided
 from replication.leader.leader_context import LeaderContext
-from replication.leader.link_planner import WaitForUploads
 from replication.leader.read_ahead import ReadAhead
 from replication.leader.relay_core import RelayCore, ToFollower
 from replication.leader.watermarks import WatermarkTimes
@@ -106,17 +106,8 @@ class LeaderRelay:
         self.core.request_sent(len(frame))
 
     async def _relay_responses(self) -> None:
-        clock = self._context.clock
         while (frame := await self._broker.read_frame()) is not None:
-            step = self.core.response(frame, clock())
-            self._begin_reads()
-            while isinstance(step, WaitForUploads):
-                await self._context.uploads.wait(step.until_s - clock())
-                if self.peer.error is not None:
-                    raise ConnectionResetError("the follower's agent is gone")
-                step = self.core.look_again(clock())
-                self._begin_reads()
-            self.send(step)
+            self.send(await decided(self.core, frame, self._context, self.peer, self._begin_reads))
             self._peer_bytes.update(self.core.follower_id)
             await self.peer.drain()
 

@@ -7,11 +7,16 @@ another.
 
 from collections.abc import Mapping
 
+from kafka_log.topic_partition import TopicIdPartition
+from replication.leader.remote_readers import RemoteReaders
+
 
 class Zones:
     """Told on one thread; any thread may ask."""
 
-    def __init__(self, own: str | None = None) -> None:
+    def __init__(self, own: str | None = None, readers: RemoteReaders | None = None) -> None:
+        """`readers` are the agents of other zones by which consumers read; None: none do."""
+        self.readers = readers
         self.own = own
         """None: not known, so nobody stands in it."""
         self._racks: Mapping[int, str] = {}
@@ -28,3 +33,8 @@ class Zones:
     def remote(self, broker_ids: frozenset[int]) -> frozenset[int]:
         """Of these, the brokers to which bytes cross a border."""
         return frozenset(one for one in broker_ids if not self.is_own(one))
+
+    def elsewhere(self, partition: TopicIdPartition, followers: frozenset[int]) -> frozenset[int]:
+        """The brokers to which bytes of this partition cross a border: of its followers, and for consumers."""
+        readers = self.readers.of(partition) if self.readers is not None else frozenset[int]()
+        return self.remote(followers | readers)

@@ -19,7 +19,7 @@ class Assignment:
     archive: bool = False
     """Whether its records are to be merged into archive objects."""
     remote_followers: frozenset[int] | None = None
-    """The brokers in other zones that follow it, by id; None: not known."""
+    """The brokers in other zones that follow it, or whose agents read it for consumers, by id; None: not known."""
     is_kept: bool = True
     """Whether its records are to be stored whether or not links pay: nothing else keeps them, or the archive or a
     recovery wants them."""

@@ -1,0 +1,30 @@
+"""Agents by which consumers read count as readers for a while, and are forgotten."""
+
+from replication.leader.remote_readers import RemoteReaders
+from replication.leader.zones import Zones
+from tests.replication.fetch_frames import partition
+
+
+def test_a_reader_counts_until_it_has_not_read_for_long() -> None:
+    now_s = 0.0
+    readers = RemoteReaders(lambda: now_s, keep_s=10.0)
+    readers.read(partition(0), 2)
+    now_s = 6.0
+    readers.read(partition(0), 3)
+    assert readers.of(partition(0)) == {2, 3}
+    assert readers.of(partition(1)) == frozenset()
+    now_s = 10.0
+    assert readers.of(partition(0)) == {3}
+    readers.read(partition(1), 2)  # what has expired goes, and what has not stays
+    assert readers.of(partition(0)) == {3}
+    now_s = 16.0
+    assert readers.of(partition(0)) == frozenset()
+
+
+def test_a_reader_in_the_leaders_own_zone_crosses_no_border() -> None:
+    readers = RemoteReaders(lambda: 0.0)
+    zones = Zones("az1", readers)
+    zones.learned({2: "az1", 3: "az3"})
+    readers.read(partition(0), 2)
+    readers.read(partition(0), 3)
+    assert zones.elsewhere(partition(0), frozenset({2})) == {3}
