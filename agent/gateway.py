@@ -14,12 +14,21 @@ from agent.gateway_settings import GatewaySettings
 from agent.peering import peer_tls
 from agent.service_manager import ListeningSockets
 from gateway.client_door import ClientDoor, ClientLimits
+from gateway.consume_metrics import ConsumeMetrics
+from gateway.consumer_answers import ConsumerContext
 from gateway.metrics import GatewayMetrics
+from gateway.routed_relay import LinkReading
 from gateway.zone_gateway import GatewayContext, ZoneGateway
 from plugin.blob_storage import BlobStorage
+from replication.follower.follower_context import FollowerContext
+from replication.leader.leader_context import LeaderContext
+from replication.wire.link_defects import LinkDefects
 from replication.wire.peer_connection import Address, listening_context
-from replication.wire.peer_protocol import Hello, PeerCapabilities
+from replication.wire.peer_protocol import MESSAGES, PeerCapabilities
 from rlm.write_path.clocks import Clocks
+from rlm.write_path.metrics import StageTimes
+
+_OF_LINKS = PeerCapabilities.CUSTOM_METADATA | PeerCapabilities.ARCHIVE_LINKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +47,7 @@ class ClientGateway:
 
         Raises OSError naming the address or file, ssl.SSLError.
         """
-        if self.produce is not None:
+        if self.produce is not None and PeerCapabilities.ROUTED_PRODUCE in self.capabilities:
             self.tasks.append(asyncio.get_running_loop().create_task(self.produce.uploads.run()))
         where = {one: Address(settings.listen_host, settings.port_base + one) for one in settings.brokers}
         await self.clients.start({one: handed.take(f"client-{one}", address) for one, address in where.items()})
@@ -60,14 +69,20 @@ class ClientGateway:
 
 
 def build_gateway(
-    configuration: Configuration, hello: Hello, registry: CollectorRegistry, store: BlobStorage, clocks: Clocks
+    configuration: Configuration, leader: LeaderContext, follower: FollowerContext, store: BlobStorage, clocks: Clocks
 ) -> ClientGateway:
-    """`hello` is the agent's own, as replication says it; `store` may be away."""
-    produce, capabilities = None, PeerCapabilities.CLIENTS
-    if configuration.settings.gateway_produce.enable:
-        produce = build_produce_routing(configuration, hello, store, clocks, registry)
-        capabilities |= PeerCapabilities.ROUTED_PRODUCE
+    """`leader` and `follower` are those of replication; `store` may be away."""
     broker, settings = configuration.broker, configuration.settings.gateway
+    hello, registry = follower.hello, follower.metrics.registry
+    produce, consumers, capabilities = None, None, PeerCapabilities.CLIENTS
+    if configuration.settings.gateway_produce.enable:
+        capabilities |= PeerCapabilities.ROUTED_PRODUCE
+    if settings.fetch_links_enable:
+        capabilities |= PeerCapabilities.LINKED_FETCH | hello.capabilities & _OF_LINKS
+    if capabilities & MESSAGES:
+        produce = build_produce_routing(configuration, hello, store, clocks, registry)
+    if settings.fetch_links_enable and produce is not None:
+        produce, consumers = _linked(produce, leader, follower, settings)
     metrics = GatewayMetrics(registry)
     limits = ClientLimits(
         settings.max_connections, settings.max_connections_per_ip or settings.max_connections, settings.idle_s
@@ -87,8 +102,20 @@ def build_gateway(
         settings.fetch_rack_enable,
     )
     splicing = produce.splicing if produce is not None else None
-    door = ClientDoor(broker.node_id, doors, limits, metrics, splicing)
+    door = ClientDoor(broker.node_id, doors, limits, metrics, splicing, consumers)
     return ClientGateway(ZoneGateway(context), door, capabilities, produce)
+
+
+def _linked(
+    produce: ProduceRouting, leader: LeaderContext, follower: FollowerContext, settings: GatewaySettings
+) -> tuple[ProduceRouting, ConsumerContext]:
+    """The same with links in consumers' answers. Stage times are those of replication, so theirs are not told."""
+    untold, metrics = StageTimes(CollectorRegistry()), ConsumeMetrics(follower.metrics.registry)
+    defects = {one: LinkDefects(follower.metrics, follower.clock, leader=one) for one in settings.brokers}
+    reading = replace(follower, stage_times=untold, budget=produce.routing.answers_budget)
+    routing = replace(produce.routing, links=LinkReading(reading, defects))
+    giving = replace(leader, stage_times=untold, budget=produce.splicing.answers_budget)
+    return replace(produce, routing=routing), ConsumerContext(giving, metrics)
 
 
 def _client_tls(settings: GatewaySettings) -> Callable[[], ssl.SSLContext | None]:

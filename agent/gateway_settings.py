@@ -72,6 +72,11 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
         description="Whether consumers without client.rack are given this zone as theirs in Fetch requests, so that "
         "brokers with a rack-aware replica.selector.class send them to a replica in it.",
     )
+    fetch_links_enable: bool = Field(
+        False,
+        description="Whether consumers here are sent records of brokers of other zones by object storage, of topics "
+        "with remote.wal.storage.enable; at the agent beside a broker, whether it has other zones' gateways do so.",
+    )
     max_connections: int = Field(
         500,
         ge=1,

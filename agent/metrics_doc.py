@@ -16,6 +16,7 @@ from agent.defects import Supervisor
 from agent.descriptors import DescriptorWatch
 from agent.http_endpoint import HttpMetrics
 from agent.metrics import StateCollector
+from gateway.consume_metrics import ConsumeMetrics
 from gateway.metrics import GatewayMetrics
 from gateway.produce_metrics import ProduceMetrics
 from kafka_log.topic_partition import TopicIdPartition
@@ -85,6 +86,7 @@ def _collectors() -> list[Collector]:
     ReplicationMetrics(registry)
     GatewayMetrics(registry)
     ProduceMetrics(registry)
+    ConsumeMetrics(registry)
     Supervisor(registry)
     DescriptorWatch(registry)
     HttpMetrics(registry)

@@ -32,6 +32,7 @@ from replication.leader.guarded_write_path import GuardedWritePath
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.read_ahead import CatchUpLimits
+from replication.leader.remote_readers import RemoteReaders
 from replication.leader.zones import Zones
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
@@ -101,13 +102,10 @@ def build_relaying(
     catch_up_reads = CatchUpReads(
         hydration, catch_up_read_limits(settings.catch_up, settings.hydration), metrics, clock
     )
-    zones = Zones(identity.rack)
-    context = _leader_context(configuration, hello, frames, write_path, stage_times, metrics, clock)
-    gateway = _gateway(configuration, hello, registry, storage, clock)
-    if gateway is not None:
-        granting = replace(hello, capabilities=hello.capabilities | gateway.capabilities)
-        context = replace(context, hello=granting, clients=gateway.door)
-    leader = LeaderProxy(replace(context, zones=zones))
+    zones = Zones(identity.rack, RemoteReaders(clock))
+    context = replace(
+        _leader_context(configuration, hello, frames, write_path, stage_times, metrics, clock), zones=zones
+    )
     tls = peer_tls(settings.tls)
     follower_context = FollowerContext(
         hello,
@@ -120,6 +118,11 @@ def build_relaying(
         clock,
         budget=_frame_budget("from_leaders", frames.from_leaders, metrics),
     )
+    gateway = _gateway(configuration, context, follower_context, storage)
+    if gateway is not None:
+        granting = replace(hello, capabilities=hello.capabilities | gateway.capabilities)
+        context = replace(context, hello=granting, clients=gateway.door)
+    leader = LeaderProxy(context)
     past = bypass(broker, settings, configuration.client, clock)
     follower = FollowerProxy(follower_context, peer_addresses(broker, settings.peers), past)
     return Relaying(
@@ -128,17 +131,13 @@ def build_relaying(
 
 
 def _gateway(
-    configuration: Configuration,
-    hello: Hello,
-    registry: CollectorRegistry,
-    storage: GuardedStorageManager,
-    clock: Callable[[], float],
+    configuration: Configuration, leader: LeaderContext, follower: FollowerContext, storage: GuardedStorageManager
 ) -> "ClientGateway | None":
     if not configuration.settings.gateway.enable:
         return None
     from agent.gateway import build_gateway
 
-    return build_gateway(configuration, hello, registry, storage, Clocks(clock, wall_ms))
+    return build_gateway(configuration, leader, follower, storage, Clocks(leader.clock, wall_ms))
 
 
 def _ceilings(settings: AlarmSettings, clock: Callable[[], float]) -> tuple[RequestCeiling, RequestCeiling]:

@@ -11,11 +11,13 @@ import structlog
 
 from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_protocol import decode_zone, encode_answer
+from gateway.client_side import ClientSide
+from gateway.consumer_answers import ConsumerContext
 from gateway.metrics import BROKER_SIDE, GatewayMetrics, PassedBytes
 from gateway.spliced_relay import SplicedRelay, SplicingContext
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.peer_connection import HELLO_TIMEOUT_S, Address, connect_framed
-from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError
+from replication.wire.peer_protocol import MESSAGES, Hello, PeerCapabilities, PeerRefusedError
 
 log = structlog.get_logger(__name__)
 
@@ -43,11 +45,13 @@ class ClientDoor:
         limits: ClientLimits,
         metrics: GatewayMetrics,
         splicing: SplicingContext | None = None,
+        consumers: ConsumerContext | None = None,
     ) -> None:
         """`listeners` are the broker's own, by the zones whose clients they are for. Without `splicing`, bytes pass as
-        they are.
+        they are; without `consumers`, answers do.
         """
         self._splicing = splicing
+        self._consumers = consumers
         self._broker_id = broker_id
         self._listeners = listeners
         self._limits = limits
@@ -72,14 +76,15 @@ class ClientDoor:
             return
         self._held += 1
         try:
-            if self._splicing is not None and PeerCapabilities.ROUTED_PRODUCE in capabilities:
-                await self._splice(peer, zone, gateway, self._splicing)
+            if self._splicing is not None and capabilities & MESSAGES:
+                await self._splice(peer, ClientSide(zone, gateway, capabilities), self._splicing)
             else:
                 await self._relay(peer, zone)
         finally:
             self._held -= 1
 
-    async def _splice(self, peer: FramedConnection, zone: str, gateway: Hello, splicing: SplicingContext) -> None:
+    async def _splice(self, peer: FramedConnection, side: ClientSide, splicing: SplicingContext) -> None:
+        zone = side.zone
         broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=splicing.answers_budget)
         try:
             await connect_framed(self._listeners[zone], broker, timeout_s=self._limits.connect_timeout_s)
@@ -88,11 +93,11 @@ class ClientDoor:
             raise
         labels = (BROKER_SIDE, zone, str(self._broker_id))
         count = self._metrics.bytes
-        passed = PassedBytes(peer, count.labels(*labels, "to_broker").inc, count.labels(*labels, "to_client").inc)
         try:
             peer.write_frame(encode_answer())
+            passed = PassedBytes(peer, count.labels(*labels, "to_broker").inc, count.labels(*labels, "to_client").inc)
             with self._metrics.connections.labels(*labels).track_inprogress():
-                await SplicedRelay(splicing, peer, broker, gateway, passed.update).run()
+                await SplicedRelay(splicing, peer, broker, side, passed.update, self._consumers).run()
         finally:
             broker.close()
 

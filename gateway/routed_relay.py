@@ -5,7 +5,7 @@ keeps is counted in the memory budget, and the client is not read while it keeps
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gateway.deadline_timer import DeadlineTimer
@@ -28,13 +28,25 @@ from gateway.produce.route_request import encode_route_request
 from gateway.produce_metrics import ProduceMetrics
 from gateway.router_uploads import Holder, RouterUploads
 from kafka_log.crc32c import Buffer
+from replication.follower.follower_context import FollowerContext
+from replication.follower.hydrated_responses import HydratedResponses
 from replication.wire.circuit_breaker import CircuitBreaker
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel
-from replication.wire.peer_protocol import MessageKind
+from replication.wire.peer_protocol import MessageKind, PeerCapabilities
 from replication.wire.relay_tasks import run_until_one_ends
+
+
+@dataclass(frozen=True, slots=True)
+class LinkReading:
+    """How links in consumers' answers are hydrated."""
+
+    context: FollowerContext
+    defects: Mapping[int, LinkDefects]
+    """On the way to the agents beside these brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,20 @@ class RoutingContext:
     requests_budget: MemoryBudget = field(default_factory=MemoryBudget)
     """For clients' frames, those that are kept included."""
     answers_budget: MemoryBudget = field(default_factory=MemoryBudget)
+    links: LinkReading | None = None
+    """Within `answers_budget`. With it, LINKED_FETCH may be agreed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSide:
+    """The agent beside a broker."""
+
+    broker_id: int
+    connection: FramedConnection
+    capabilities: PeerCapabilities
+    """Of both agents."""
+    reads: CircuitBreaker
+    """What is known of its reads: it fails by each request that it asks for as it was."""
 
 
 def _unchanged(frame: Buffer) -> Buffer:
@@ -80,21 +106,26 @@ class RoutedRelay:
         self,
         context: RoutingContext,
         client: FramedConnection,
-        agent: FramedConnection,
-        reads: CircuitBreaker,
+        agent: AgentSide,
         passed: Callable[[], object] = lambda: None,
         edit: Callable[[Buffer], Buffer] = _unchanged,
     ) -> None:
-        """`reads` is what is known of that agent's reads: it fails by each request that it asks for as it was.
-        `passed` is called whenever something has passed, `edit` gives what goes on in the place of a client's frame.
+        """`passed` is called whenever something has passed, `edit` gives what goes on in the place of a client's
+        frame.
         """
         self._passed = passed
         self._edit = edit
         self._context = context
         self._client = client
         self._agent = agent
-        self._channel = PeerChannel(agent)
-        self._reads = reads
+        self._responses: HydratedResponses | None = None
+        links = context.links
+        if links is not None and PeerCapabilities.LINKED_FETCH in agent.capabilities:
+            defects = links.defects[agent.broker_id]
+            self._responses = HydratedResponses(
+                links.context, agent.connection, client, defects, self, is_told_ahead=False
+            )
+        self._channel = self._responses.channel if self._responses is not None else PeerChannel(agent.connection)
         self._core = RouteCore(context.limits, self._is_linked)
         self._has_room = asyncio.Event()
         self._timer = DeadlineTimer(self._look_again)
@@ -103,7 +134,11 @@ class RoutedRelay:
     async def run(self) -> None:
         """Until either side ends. Raises MalformedFrameError when the agent says what it may not."""
         try:
-            await run_until_one_ends(self._relay_requests(), self._relay_answers())
+            if self._responses is None:
+                await run_until_one_ends(self._relay_requests(), self._relay_answers())
+            else:
+                with self._responses.told_of_breakers():
+                    await run_until_one_ends(self._relay_requests(), self._responses.receive(), self._responses.relay())
         finally:
             self._do(self._core.closed())
             self._passed()
@@ -113,7 +148,8 @@ class RoutedRelay:
         return asyncio.get_running_loop().time()
 
     def _is_linked(self, _view: ProduceRequestView, size: int, now_s: float) -> bool:
-        return self._context.decider.is_linked(size, now_s) and self._reads.allows(now_s)
+        is_routed = PeerCapabilities.ROUTED_PRODUCE in self._agent.capabilities
+        return is_routed and self._context.decider.is_linked(size, now_s) and self._agent.reads.allows(now_s)
 
     async def _relay_requests(self) -> None:
         while True:
@@ -125,23 +161,37 @@ class RoutedRelay:
                 return
             self._do(self._core.frame_came(self._edit(frame), self._now_s))
             self._passed()
-            await self._agent.drain()
+            await self._agent.connection.drain()
 
     async def _relay_answers(self) -> None:
         while (message := await self._channel.receive()) is not None:
             kind, body = message
             if kind is MessageKind.KAFKA:
-                actions = self._core.answered(body, self._now_s)
-                if any(isinstance(action, Settled) for action in actions):
-                    self._reads.succeeded()
-                self._do(actions)
-            elif kind is MessageKind.ROUTE_INLINE_REQUEST:
-                self._reads.failed(self._now_s)
-                self._do(self._core.inline_asked(decode_number(body), self._now_s))
+                self.frame_came(body)
             else:
-                raise MalformedFrameError(0, f"{kind.name} from the agent beside a broker")
+                self.message_came(kind, body)
             self._passed()
             await self._client.drain()
+
+    # As `ResponseTaker`.
+
+    def passed(self) -> None:
+        """Something has passed."""
+        self._passed()
+
+    def frame_came(self, frame: Buffer) -> None:
+        """An answer of the broker, in its turn."""
+        actions = self._core.answered(frame, self._now_s)
+        if any(isinstance(action, Settled) for action in actions):
+            self._agent.reads.succeeded()
+        self._do(actions)
+
+    def message_came(self, kind: MessageKind, body: Buffer) -> None:
+        """What is none. Raises MalformedFrameError."""
+        if kind is not MessageKind.ROUTE_INLINE_REQUEST:
+            raise MalformedFrameError(0, f"{kind.name} from the agent beside a broker")
+        self._agent.reads.failed(self._now_s)
+        self._do(self._core.inline_asked(decode_number(body), self._now_s))
 
     # As `RoutedConnection`.
 
@@ -176,6 +226,8 @@ class RoutedRelay:
                 self._context.uploads.settled(Holder(self, number))
             case ForwardInline(frame):
                 metrics.requests.labels("inline").inc()
+                if self._responses is not None:
+                    self._responses.will_ask(frame)
                 self._channel.send(MessageKind.KAFKA, frame)
             case ForwardRoute(request):
                 metrics.requests.labels("linked").inc()

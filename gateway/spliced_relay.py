@@ -1,13 +1,16 @@
 """A client's connection at the agent beside its broker, frame by frame: routed Produce requests are spliced.
 
 `SpliceCore` decides, this carries it out: `RouterReads` reads objects, for all connections of an agent. The gateway's
-end, or the broker's, ends both; what was not given to the broker then is dropped.
+end, or the broker's, ends both; what was not given to the broker then is dropped. Consumers' answers may go with links
+(`ConsumerAnswers`).
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from gateway.client_side import ClientSide
+from gateway.consumer_answers import CONTROL_KINDS, ConsumerAnswers, ConsumerContext
 from gateway.deadline_timer import DeadlineTimer
 from gateway.produce.route_messages import encode_number, split_original
 from gateway.produce.splice_core import Action, AskInline, Read, SpliceCore, SpliceLimits, ToBroker
@@ -20,7 +23,7 @@ from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel
-from replication.wire.peer_protocol import Hello, MessageKind
+from replication.wire.peer_protocol import MessageKind, PeerCapabilities
 from replication.wire.relay_tasks import run_until_one_ends
 
 
@@ -71,16 +74,21 @@ class SplicedRelay:
         context: SplicingContext,
         gateway: FramedConnection,
         broker: FramedConnection,
-        said: Hello,
+        side: ClientSide,
         passed: Callable[[], object] = lambda: None,
+        consumers: ConsumerContext | None = None,
     ) -> None:
-        """`said` is the gateway's hello; `passed` is called whenever something has passed."""
+        """`passed` is called whenever something has passed. Without `consumers`, answers go as they are."""
         self._passed = passed
         self._context = context
         self._gateway = gateway
         self._broker = broker
         self._channel = PeerChannel(gateway)
-        self._core = SpliceCore(context.limits, said.broker_id, said.incarnation)
+        self._core = SpliceCore(context.limits, side.gateway.broker_id, side.gateway.incarnation)
+        self._is_routed = PeerCapabilities.ROUTED_PRODUCE in side.capabilities
+        self._answers: ConsumerAnswers | None = None
+        if consumers is not None and PeerCapabilities.LINKED_FETCH in side.capabilities:
+            self._answers = ConsumerAnswers(consumers, side, gateway, self._channel)
         self._reads: dict[asyncio.Task[None], None] = {}
         self._timer = DeadlineTimer(self._look_again)
 
@@ -92,6 +100,8 @@ class SplicedRelay:
             self._timer.set(None)
             for task in list(self._reads):
                 task.cancel()
+            if self._answers is not None:
+                self._answers.close()
             self._passed()
 
     async def _relay_requests(self) -> None:
@@ -103,15 +113,21 @@ class SplicedRelay:
     def _came(self, kind: MessageKind, body: memoryview) -> list[Action]:
         if kind is MessageKind.KAFKA:
             return self._core.frame_came(body)
-        if kind is MessageKind.ZONE_ROUTE_REQUEST:
+        if kind is MessageKind.ZONE_ROUTE_REQUEST and self._is_routed:
             return self._core.request_came(body, asyncio.get_running_loop().time())
         if kind is MessageKind.ORIGINAL:
             return self._core.original_came(*split_original(body))
+        if kind in CONTROL_KINDS and self._answers is not None:
+            self._answers.control(kind, body)
+            return []
         raise MalformedFrameError(0, f"{kind.name} from a gateway")
 
     async def _relay_answers(self) -> None:
         while (frame := await self._broker.read_frame()) is not None:
-            self._channel.send(MessageKind.KAFKA, frame)
+            if self._answers is None:
+                self._channel.send(MessageKind.KAFKA, frame)
+            else:
+                await self._answers.answer(frame)
             self._passed()
             await self._gateway.drain()
 
@@ -130,6 +146,8 @@ class SplicedRelay:
                 self._reads[task] = None
                 task.add_done_callback(self._reads.pop)
             case ToBroker(buffers):
+                if self._answers is not None:
+                    self._answers.asked(buffers[0])
                 self._broker.write_frame(*buffers)
             case AskInline(number, reason):
                 self._context.metrics.asked.labels(reason.value).inc()

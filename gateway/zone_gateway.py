@@ -20,13 +20,13 @@ from gateway.client_listeners import ClientListeners
 from gateway.client_protocol import MAX_MESSAGE_BYTES, decode_answer, encode_zone
 from gateway.fetch_rack import FetchRackEditor, with_zone
 from gateway.metrics import GATEWAY_SIDE, GatewayMetrics, PassedBytes
-from gateway.routed_relay import RoutedRelay, RoutingContext, relay_frames
+from gateway.routed_relay import AgentSide, RoutedRelay, RoutingContext, relay_frames
 from kafka_log.crc32c import Buffer
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos
-from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError
+from replication.wire.peer_protocol import MESSAGES, Hello, PeerCapabilities, PeerRefusedError
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ class GatewayContext:
     limits: ClientLimits
     metrics: GatewayMetrics
     routing: RoutingContext | None = None
-    """None: bytes pass as they are. With it, `hello` asks for ROUTED_PRODUCE."""
+    """None: bytes pass as they are. With it, `hello` asks for ROUTED_PRODUCE, LINKED_FETCH, or both."""
     names_rack: bool = False
     """Whether consumers that say no rack are given the zone's, so that brokers send them to a replica in it."""
 
@@ -115,9 +115,9 @@ class ZoneGateway:
             count = partial(metrics.bytes.labels, *labels)
             passed = PassedBytes(agent, count("to_client").inc, count("to_broker").inc)
             with metrics.connections.labels(*labels).track_inprogress():
-                if PeerCapabilities.ROUTED_PRODUCE in capabilities:
-                    reads = self._reads[broker_id]
-                    await RoutedRelay(routing, client, agent, reads, passed.update, self._edited).run()
+                if capabilities & MESSAGES:
+                    side = AgentSide(broker_id, agent, capabilities, self._reads[broker_id])
+                    await RoutedRelay(routing, client, side, passed.update, self._edited).run()
                 else:
                     await relay_frames(client, agent, passed.update, self._edited)
         finally:

@@ -27,7 +27,8 @@ what it understands, as its hello tells (`PeerCapabilities`).
 
 One peer connection stands for one connection of a broker's replica fetcher, so order and closing carry over. One whose
 hello asks for CLIENTS stands for a connection of a client in another zone, and carries none of these messages, but for
-KAFKA and the last three where both have ROUTED_PRODUCE.
+KAFKA and, where both have ROUTED_PRODUCE, the last three; where both have LINKED_FETCH, LINKED, INLINE_REQUEST,
+LINKS_PAUSED and LINKS_RESUMED.
 """
 
 import struct
@@ -68,9 +69,13 @@ class PeerCapabilities(Flag, boundary=CONFORM):
     """A connection for a client in another zone, instead of replication: asked for, or, in the answer, granted."""
     ROUTED_PRODUCE = 32
     """With CLIENTS: messages follow instead of bytes, as Produce requests may go by object storage."""
+    LINKED_FETCH = 64
+    """With CLIENTS: messages follow instead of bytes, as consumers' Fetch responses may come with links."""
 
 
-CAPABILITIES = ~(PeerCapabilities.CLIENTS | PeerCapabilities.ROUTED_PRODUCE)
+MESSAGES = PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.LINKED_FETCH
+"""With any of these, messages pass for a client, instead of bytes."""
+CAPABILITIES = ~(PeerCapabilities.CLIENTS | MESSAGES)
 """What is understood here of replication."""
 
 

@@ -1,24 +1,27 @@
 """The zone gateway in server.properties: what would open it to others, or lead nowhere, is refused."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
-from agent.gateway import build_gateway
+from agent.gateway import ClientGateway
+from agent.gateway_settings import GatewaySettings
+from agent.identity import AgentIdentity
+from agent.relaying import build_relaying
+from agent.service_manager import ListeningSockets
 from agent.setting_types import AgentSettingsError
 from agent.settings import AgentSettings
 from agent.settings_file import agent_settings
 from gateway.plan import BrokerSite, plan
 from kafka_log.server_properties import BrokerProperties, parse_broker_properties
-from replication.wire.peer_protocol import Hello, PeerCapabilities
-from rlm.write_path.clocks import Clocks
-from tests.gateway.routed_rig import MemoryBlobs
+from replication.wire.peer_protocol import PeerCapabilities
 
 FILE = Path("/etc/kafka/server.properties")
 KEY = "remote.wal.gateway"
-CLOCKS = Clocks(lambda: 1.0, lambda: 1)
 PLANNED = plan(
     [BrokerSite(1, "az1", "kafka-1"), BrokerSite(2, "az2", "kafka-2"), BrokerSite(3, "az3", "kafka-3")],
     {"az1": "gw-1", "az2": "gw-2", "az3": "gw-3"},
@@ -90,21 +93,38 @@ def test_what_harms_nobody_is_taken(keys: dict[str, str]) -> None:
     parsed(**keys)
 
 
+@asynccontextmanager
+async def built(**keys: str) -> AsyncIterator[ClientGateway]:
+    """The gateway of an agent with these keys."""
+    identity = AgentIdentity("cluster", 1, 1, "az1", 0)
+    made = build_relaying(Configuration.load(*parsed(**keys)), identity, CollectorRegistry(), lambda: None, lambda: 1.0)
+    assert made.gateway is not None
+    try:
+        yield made.gateway
+    finally:
+        await made.stop()
+
+
 async def test_clients_are_told_of_in_readyz_while_a_broker_is_not_reached() -> None:
-    built = build_gateway(
-        Configuration.load(*parsed()), Hello("cluster", 1, 1), CollectorRegistry(), MemoryBlobs(), CLOCKS
-    )
-    assert built.degraded == []
-    built.clients.unreached[2] = "refused"
-    assert built.degraded == ["clients here do not reach broker 2: refused"]
+    async with built() as gateway:
+        assert gateway.degraded == []
+        gateway.clients.unreached[2] = "refused"
+        assert gateway.degraded == ["clients here do not reach broker 2: refused"]
 
 
-async def test_produce_requests_go_by_object_storage_only_where_that_is_set() -> None:
-    capabilities = []
-    for keys in ({}, {"produce_enable": "true"}):
-        configuration = Configuration.load(*parsed(**keys))
-        built = build_gateway(configuration, Hello("cluster", 1, 1), CollectorRegistry(), MemoryBlobs(), CLOCKS)
-        capabilities.append(built.capabilities)
-        await built.stop()
-    clients = PeerCapabilities.CLIENTS
-    assert capabilities == [clients, clients | PeerCapabilities.ROUTED_PRODUCE]
+@pytest.mark.parametrize(
+    ("keys", "more"),
+    [
+        ({}, PeerCapabilities.NONE),
+        ({"produce_enable": "true"}, PeerCapabilities.ROUTED_PRODUCE),
+        ({"fetch_links_enable": "true"}, PeerCapabilities.LINKED_FETCH | PeerCapabilities.CUSTOM_METADATA),
+    ],
+    ids=["neither", "produce", "fetch"],
+)
+async def test_records_go_by_object_storage_only_where_that_is_set(
+    keys: dict[str, str], more: PeerCapabilities
+) -> None:
+    async with built(**keys) as gateway:
+        assert gateway.capabilities == PeerCapabilities.CLIENTS | more
+        await gateway.start(GatewaySettings(), ListeningSockets([]))
+        assert bool(gateway.tasks) is ("produce_enable" in keys), "objects are swept by who writes some"

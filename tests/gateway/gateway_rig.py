@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from prometheus_client import CollectorRegistry
 
 from gateway.client_door import ClientDoor, ClientLimits
+from gateway.consumer_answers import ConsumerContext
 from gateway.metrics import GatewayMetrics
 from gateway.routed_relay import RoutingContext
 from gateway.spliced_relay import SplicingContext
@@ -57,6 +58,7 @@ class GatewayRig:
     """What the gateway says in its hello."""
     routing: RoutingContext | None = None
     splicing: SplicingContext | None = None
+    consumers: ConsumerContext | None = None
     names_rack: bool = False
     accepted: int = 0
     """By the broker's listener."""
@@ -75,6 +77,7 @@ class GatewayRig:
             self.limits,
             GatewayMetrics(self.broker_registry),
             self.splicing,
+            self.consumers,
         )
         context = LeaderContext(
             hello,

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from gateway.client_side import ClientSide
 from gateway.produce.route_core import RouteLimits
 from gateway.produce.route_decider import RouteCosts, RouteDecider
 from gateway.produce.router_channel import RouterChannel
 from gateway.produce.splice_core import SpliceLimits
 from gateway.produce_metrics import ProduceMetrics
-from gateway.routed_relay import RoutedRelay, RoutingContext
+from gateway.routed_relay import AgentSide, RoutedRelay, RoutingContext
 from gateway.router_uploads import RouterStore, RouterUploads
 from gateway.spliced_relay import RouterReads, SplicedRelay, SplicingContext
 from metadata_topic.settings.topic_settings import LinkPolicy
@@ -30,7 +31,7 @@ from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address, connect_framed
-from replication.wire.peer_protocol import Hello
+from replication.wire.peer_protocol import Hello, PeerCapabilities
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.group_commit import CommitLimits
 
@@ -135,14 +136,16 @@ class RoutedRig:
 
     async def _route(self, client: FramedConnection) -> None:
         agent = await connect_framed(address(self.agent), FramedConnection(MAX_FRAME_BYTES))
-        await self._run(RoutedRelay(self.routing, client, agent, self.reads_there), client, agent)
+        side = AgentSide(1, agent, PeerCapabilities.ROUTED_PRODUCE, self.reads_there)
+        await self._run(RoutedRelay(self.routing, client, side), client, agent)
 
     def _serve_as_agent(self, gateway: FramedConnection) -> None:
         self.relays.add(asyncio.get_running_loop().create_task(self._splice(gateway)))
 
     async def _splice(self, gateway: FramedConnection) -> None:
         broker = await connect_framed(address(self.broker), FramedConnection(MAX_FRAME_BYTES))
-        relay = SplicedRelay(self.splicing, gateway, broker, Hello("cluster", GATEWAY_ID, self.incarnation))
+        side = ClientSide("az2", Hello("cluster", GATEWAY_ID, self.incarnation), PeerCapabilities.ROUTED_PRODUCE)
+        relay = SplicedRelay(self.splicing, gateway, broker, side)
         await self._run(relay, gateway, broker)
 
     async def _run(self, relay: RoutedRelay | SplicedRelay, *ends: FramedConnection) -> None:

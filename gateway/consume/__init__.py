@@ -1,0 +1,1 @@
+"""Consumers' Fetch responses by object storage, sans-IO. See docs/gateway.md."""

@@ -1,0 +1,152 @@
+"""A client's Fetch responses at the agent beside its broker: what is in object storage goes as links. Sans-IO.
+
+Frames go in as the broker is sent them, its responses, and the time; what to send to the gateway comes out, or until
+when to wait for uploads.
+
+Holds true: nothing of a response changes but which of its records come at once. A batch comes as the broker sent it, by
+itself or by a link (`ResponseLinks`), or the consumer asks for it again, as for one that was cut off. So isolation,
+aborted transactions, watermarks, sessions, throttling and errors are the broker's own.
+
+A response is linked only when its Fetch is the only one under way, as it always is with the clients we know; then the
+next Fetch says that it arrived. A client that sends Fetch requests ahead gets all inline, or has to connect anew when
+its gateway cannot read an object.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from gateway.client_side import ClientSide
+from gateway.consume_metrics import ConsumeMetrics
+from kafka_log.crc32c import Buffer
+from replication.leader.leader_context import LeaderContext
+from replication.leader.link_planner import WaitForUploads
+from replication.leader.links_of_stored_batches import SendLinked
+from replication.leader.read_ahead import ReadAhead
+from replication.leader.relay_core import ToFollower
+from replication.leader.response_links import ResponseLinks
+from replication.wire.fetch_frame import FETCH_API_KEY, FetchResponseView, scan_fetch_response, understands_fetch
+from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.link import InlineBytes
+from replication.wire.link_defects import LinkDefects
+from replication.wire.peer_protocol import MessageKind, PeerCapabilities
+
+log = structlog.get_logger(__name__)
+
+_BEGIN: Final = struct.Struct(">hhi")  # api key, api version, correlation id
+_MAX_UNDER_WAY: Final = 16
+"""Fetch requests of a connection, beyond which it is no consumer's that we know."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    api_version: int
+    sent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _AtHand:
+    """A response that may wait."""
+
+    correlation_id: int
+    frame: Buffer
+    view: FetchResponseView
+
+
+class ConsumerLinks:
+    """Of one connection. All times are monotonic seconds."""
+
+    def __init__(
+        self, context: LeaderContext, side: ClientSide, metrics: ConsumeMetrics, read_ahead: ReadAhead | None
+    ) -> None:
+        """`context` is as for followers; `read_ahead` finds what the link index does not hold."""
+        self._context = context
+        self._side = side
+        self._metrics = metrics
+        self._fetches: dict[int, _Fetch] = {}
+        """Under way, by correlation id."""
+        self._at_hand: _AtHand | None = None
+        self._defects = LinkDefects(context.metrics, context.clock)
+        links = (side.capabilities | PeerCapabilities.LINKS) & ~PeerCapabilities.CATCH_UP
+        self._links = ResponseLinks(context, self._defects, links, read_ahead)
+
+    def close(self) -> None:
+        """The connection ended."""
+        self._links.arrived()
+
+    def control(self, kind: MessageKind, body: Buffer) -> ToFollower | None:
+        """A message of the gateway about links. Raises MalformedFrameError, ConnectionResetError."""
+        frame = self._links.control(kind, body)
+        if frame is None:
+            return None
+        self._count("original", len(frame))
+        return ToFollower(MessageKind.KAFKA, (frame,))
+
+    def asked(self, frame: Buffer, now_s: float) -> None:
+        """The broker is about to be sent a frame that begins so."""
+        if len(frame) < _BEGIN.size:
+            return
+        api_key, api_version, correlation_id = _BEGIN.unpack_from(frame)
+        if api_key == FETCH_API_KEY and understands_fetch(api_version):
+            self._links.arrived()
+            if len(self._fetches) < _MAX_UNDER_WAY:
+                self._fetches[correlation_id] = _Fetch(api_version, now_s)
+
+    def response(self, frame: Buffer, now_s: float) -> ToFollower | WaitForUploads:
+        """What to send in its place; or when to `look_again`, before the next response."""
+        correlation_id = int.from_bytes(bytes(frame[:4]), "big", signed=True)
+        fetch = self._fetches.pop(correlation_id, None)
+        if fetch is None:
+            return ToFollower(MessageKind.KAFKA, (frame,))
+        try:
+            view = scan_fetch_response(frame, fetch.api_version)
+        except MalformedFrameError as error:
+            self._context.metrics.fault("response_not_understood")
+            log.warning("frame_not_understood", frame="response", error=str(error))
+            return ToFollower(MessageKind.KAFKA, (frame,))
+        self._at_hand = _AtHand(correlation_id, frame, view)
+        self._tell_readers(view)
+        if not self._fetches and self._links.begin(frame, view, self._side.gateway.broker_id, fetch.sent_s, now_s):
+            return self.look_again(now_s)
+        return self._answer(None)
+
+    def look_again(self, now_s: float) -> ToFollower | WaitForUploads:
+        """As `response`, of the one that waits: something was stored, a mode changed, or the time came."""
+        step = self._links.step(self._side.gateway.broker_id, now_s)
+        if isinstance(step, WaitForUploads):
+            return step
+        return self._answer(None if self._fetches else step)
+
+    def _tell_readers(self, view: FetchResponseView) -> None:
+        readers = self._context.zones.readers
+        if readers is None:
+            return
+        for records in view.fields:
+            partition = self._context.led.find(records.topic_id, records.partition)
+            if partition is not None and records.records_end > records.records_start:
+                readers.read(partition, self._side.gateway.broker_id)
+
+    def _answer(self, sent: SendLinked | None) -> ToFollower:
+        if self._at_hand is None:
+            raise RuntimeError("no response waits")
+        at_hand, self._at_hand = self._at_hand, None
+        record_bytes = sum(records.records_end - records.records_start for records in at_hand.view.fields)
+        message = None if sent is None else self._links.message(sent, at_hand.correlation_id, at_hand.frame)
+        if sent is None or message is None:
+            self._count("inline", record_bytes)
+            return ToFollower(MessageKind.KAFKA, (at_hand.frame,))
+        cut_bytes = len(at_hand.frame) - sum(map(len, sent.response.skeleton))
+        parts = [part for cut in sent.response.cuts for part in cut.parts]
+        inline_bytes = sum(part.length for part in parts if isinstance(part, InlineBytes))
+        self._count("linked", sum(size for _, _, size in sent.linked))
+        self._metrics.record_bytes.labels(self._side.zone, "inline").inc(
+            max(record_bytes - cut_bytes, 0) + inline_bytes
+        )
+        return ToFollower(*message)
+
+    def _count(self, way: str, record_bytes: int) -> None:
+        if record_bytes:
+            self._metrics.record_bytes.labels(self._side.zone, way).inc(record_bytes)
+            self._metrics.responses.labels(self._side.zone, way).inc()

@@ -1,0 +1,75 @@
+"""The broker's answers to a client of another zone: `ConsumerLinks` decides what goes as links, this carries it out."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from gateway.client_side import ClientSide
+from gateway.consume.consumer_links import ConsumerLinks
+from gateway.consume_metrics import ConsumeMetrics
+from kafka_log.crc32c import Buffer
+from plugin.archive_object_id import StoredObjectId
+from replication.leader.catch_up import FollowerCatchUp
+from replication.leader.decided_response import decided
+from replication.leader.leader_context import LeaderContext
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_channel import PeerChannel
+from replication.wire.peer_protocol import MessageKind
+
+CONTROL_KINDS: Final = (MessageKind.INLINE_REQUEST, MessageKind.LINKS_PAUSED, MessageKind.LINKS_RESUMED)
+"""What a gateway says of links."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerContext:
+    """What all connections of one agent share."""
+
+    leader: LeaderContext
+    """As for followers, but for budget and stage times."""
+    metrics: ConsumeMetrics
+
+
+def _tell_nobody(_object_id: StoredObjectId, _ranges: list[tuple[int, int]], _custom_metadata: bytes) -> None:
+    """Gateways read what they are given links to, and nothing ahead of that: a consumer may go at any time."""
+
+
+class ConsumerAnswers:
+    """Of one connection."""
+
+    def __init__(
+        self, context: ConsumerContext, side: ClientSide, gateway: FramedConnection, channel: PeerChannel
+    ) -> None:
+        """`channel` is that of `gateway`."""
+        leader = context.leader
+        self._leader = leader
+        self._gateway = gateway
+        self._channel = channel
+        self._catch_up: FollowerCatchUp | None = None
+        if leader.catch_up is not None:
+            self._catch_up = FollowerCatchUp(leader.catch_up, _tell_nobody, leader.uploads.notify, side.capabilities)
+        read_ahead = self._catch_up.plan if self._catch_up is not None else None
+        self._links = ConsumerLinks(leader, side, context.metrics, read_ahead)
+        begin_reads = self._catch_up.begin_reads if self._catch_up is not None else lambda: None
+        self._decided = partial(decided, context=leader, peer=gateway, begin_reads=begin_reads)
+
+    def asked(self, frame: Buffer) -> None:
+        """The broker is about to be sent a frame that begins so."""
+        self._links.asked(frame, self._leader.clock())
+
+    def control(self, kind: MessageKind, body: Buffer) -> None:
+        """A message of one of CONTROL_KINDS. Raises MalformedFrameError, ConnectionError."""
+        original = self._links.control(kind, body)
+        if original is not None:
+            self._channel.send(original.kind, *original.body)
+        self._leader.uploads.notify()  # whether links are given may have changed
+
+    async def answer(self, frame: Buffer) -> None:
+        """Send what goes in its place. Raises ConnectionError."""
+        answer = await self._decided(self._links, frame)
+        self._channel.send(answer.kind, *answer.body)
+
+    def close(self) -> None:
+        """The connection ended."""
+        self._links.close()
+        if self._catch_up is not None:
+            self._catch_up.close()
