@@ -18,6 +18,7 @@ from local_cluster import bypass_listener
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 from local_cluster.store_spec import LocalDirectoryStore, StoreSpec
 from local_cluster.zone_gateways import ZoneGateways, with_gateways
+from local_cluster.zone_hosts import ZoneHosts
 
 BACKEND_PREFIX = "rsm.wal.config."
 
@@ -34,6 +35,8 @@ TIERED_TOPIC: Mapping[str, str] = MappingProxyType(
 """What makes a topic of a cluster with `tiered_storage` go to the tier within seconds."""
 
 
+_OPEN = ("remote.wal.agent.plaintext.enable", "remote.wal.agent.http.plaintext.accepted")
+"""What agents want to be told before they listen at other than loopback addresses without TLS."""
 KAFKAS_REPLICAS = 3
 """What Kafka gives its own topics."""
 KAFKAS_IN_SYNC = 2
@@ -70,6 +73,8 @@ class ClusterSettings:
     """Whether the brokers' JVMs compile as on a machine of their own. A broker that lives for a minute or two, among
     others on few cores, is quicker without: the full compiler would take most of its processor time.
     """
+    hosts: ZoneHosts | None = None
+    """Of brokers with agents, a network namespace for each; None: all of them run on this host."""
     tiered_storage: bool = False
     """Switch KIP-405 on, with LocalTieredStorage in a directory of the cluster and short intervals. Topics ask for
     it: see TIERED_TOPIC.
@@ -143,17 +148,17 @@ def _fewer_brokers(brokers: int) -> dict[str, str]:
 
 
 def _listener_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
-    ports = layout.ports(broker_id)
-    client = f"CLIENT://127.0.0.1:{ports.client}"
+    client = f"CLIENT://{layout.client_address(broker_id)}"
+    controller = f"CONTROLLER://{layout.controller_address(broker_id)}"
     replica_port = layout.replica_port(broker_id)
-    voters = ",".join(f"{broker.broker_id}@127.0.0.1:{broker.controller}" for broker in layout.brokers)
+    voters = ",".join(f"{one}@{layout.controller_address(one)}" for one in layout.broker_ids)
     return {
         "process.roles": "broker,controller",
         "node.id": str(broker_id),
         "controller.quorum.voters": voters,
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "REPLICATION",
-        "listeners": f"{client},REPLICATION://127.0.0.1:{replica_port},CONTROLLER://127.0.0.1:{ports.controller}",
+        "listeners": f"{client},REPLICATION://127.0.0.1:{replica_port},{controller}",
         "advertised.listeners": f"{client},REPLICATION://{replica_host(broker_id)}:{replica_port}",
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,REPLICATION:PLAINTEXT,CONTROLLER:PLAINTEXT",
     }
@@ -199,6 +204,8 @@ def _agent_properties(layout: ClusterLayout, broker_id: int, agents: AgentsMode)
         # Nobody starts an ended agent anew here, and who pauses one wants it to go on.
         "remote.wal.agent.watchdog.timeout.ms": "300000",
     }
+    if layout.network:  # of this machine's namespaces alone
+        properties |= dict.fromkeys(_OPEN, "true")
     backend = agents.store.settings(layout.object_store_directory)
     properties |= {BACKEND_PREFIX + key: value for key, value in backend.items()}
     return {**properties, **agents.overrides}

@@ -62,7 +62,8 @@ class LocalCluster:
         """A new cluster in an empty or absent directory; nothing is started. Raises LayoutError."""
         if directory.exists() and any(directory.iterdir()):
             raise LayoutError(f"{directory} is not empty: a new cluster needs a directory of its own")
-        layout = ClusterLayout.plan(directory, brokers)
+        network = settings.hosts.network if settings is not None and settings.hosts is not None else ""
+        layout = ClusterLayout.plan(directory, brokers, network=network)
         save_layout(layout)
         cluster = cls(layout, settings, progress)
         cluster.configure(cluster.settings.agents)

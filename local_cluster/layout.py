@@ -7,6 +7,9 @@ Addresses are loopback ones, told apart by their third and fourth number, for br
 - 127.0.2.b: where b's agent listens for the other agents
 - 127.0.3.b: where b itself listens for agents that bypass its own, if it is asked to
 
+Where each broker has a host of its own (a network namespace, `local_cluster.zone_hosts`), <network>.b.b stands for
+127.0.0.1 and 127.0.2.b.
+
 Broker x listens for replicas on 127.0.0.1 at the very port number at which the agents pose as x. So it can
 advertise one host name and port for good, and the hosts file that broker b's JVM is given decides alone
 whether b dials x directly or by way of its agent.
@@ -53,9 +56,13 @@ class ClusterLayout:
     """Kafka's cluster id: 16 bytes in URL-safe base64."""
     brokers: tuple[BrokerPorts, ...]
     replica_port_base: int
+    network: str = ""
+    """The first two numbers of the addresses of the brokers' own hosts; empty: all of them share this one's."""
 
     @classmethod
-    def plan(cls, directory: Path, broker_count: int = 3, chooser: random.Random | None = None) -> Self:
+    def plan(
+        cls, directory: Path, broker_count: int = 3, chooser: random.Random | None = None, network: str = ""
+    ) -> Self:
         """A new layout on ports that are free now. Raises NoFreePortsError."""
         chooser = chooser or random.SystemRandom()
         ports = free_port_block(broker_count * (_PORTS_PER_BROKER + MAX_ZONES) + 1, chooser)
@@ -64,7 +71,7 @@ class ClusterLayout:
             BrokerPorts(broker_id, next(own), next(own), next(own), next(own))
             for broker_id in range(1, broker_count + 1)
         )
-        return cls(directory.absolute(), _new_cluster_id(chooser), brokers, ports[0])
+        return cls(directory.absolute(), _new_cluster_id(chooser), brokers, ports[0], network)
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -95,8 +102,15 @@ class ClusterLayout:
                 return broker
         raise KeyError(f"there is no broker {broker_id}, only {', '.join(map(str, self.broker_ids))}")
 
+    def host(self, broker_id: int) -> str:
+        """Where its host is reached."""
+        return f"{self.network}.{broker_id}.{broker_id}" if self.network else "127.0.0.1"
+
     def client_address(self, broker_id: int) -> str:
-        return f"127.0.0.1:{self.ports(broker_id).client}"
+        return f"{self.host(broker_id)}:{self.ports(broker_id).client}"
+
+    def controller_address(self, broker_id: int) -> str:
+        return f"{self.host(broker_id)}:{self.ports(broker_id).controller}"
 
     def replica_port(self, broker_id: int) -> int:
         """The port of broker `broker_id`'s REPLICATION listener, and of every agent that poses as it."""
@@ -104,14 +118,15 @@ class ClusterLayout:
 
     def peer_address(self, broker_id: int) -> str:
         """Where the broker's agent listens for other agents."""
-        return f"127.0.2.{broker_id}:{self.ports(broker_id).peer}"
+        host = self.host(broker_id) if self.network else f"127.0.2.{broker_id}"
+        return f"{host}:{self.ports(broker_id).peer}"
 
     def bypass_address(self, broker_id: int) -> str:
         """Where the broker listens for agents that bypass its own."""
         return f"127.0.3.{broker_id}:{self.ports(broker_id).peer}"
 
     def agent_http_address(self, broker_id: int) -> str:
-        return f"127.0.0.1:{self.ports(broker_id).agent_http}"
+        return f"{self.host(broker_id)}:{self.ports(broker_id).agent_http}"
 
     def agent_replica_host(self, broker_id: int) -> str:
         """The address on which the broker's agent poses as the other brokers."""
@@ -141,6 +156,7 @@ def save_layout(layout: ClusterLayout) -> None:
         "version": LAYOUT_VERSION,
         "cluster_id": layout.cluster_id,
         "replica_port_base": layout.replica_port_base,
+        "network": layout.network,
         "brokers": [asdict(broker) for broker in layout.brokers],
     }
     unfinished = layout.directory / f"{LAYOUT_FILE}.new"
@@ -157,7 +173,8 @@ def load_layout(directory: Path) -> ClusterLayout:
             raise LayoutError(f"cannot read {path}: version {document['version']!r} is not {LAYOUT_VERSION}")
         brokers = tuple(BrokerPorts(**{key: int(port) for key, port in one.items()}) for one in document["brokers"])
         base = int(document["replica_port_base"])
-        return ClusterLayout(directory.absolute(), str(document["cluster_id"]), brokers, base)
+        network = str(document.get("network", ""))
+        return ClusterLayout(directory.absolute(), str(document["cluster_id"]), brokers, base, network)
     except FileNotFoundError as error:
         raise LayoutError(f"there is no cluster in {directory}: {LAYOUT_FILE} is missing") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:

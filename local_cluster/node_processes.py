@@ -29,6 +29,7 @@ def broker_process(
     """
     directory = layout.broker_directory(broker_id)
     command = (
+        *_prefix(settings, broker_id),
         str(java.executable),
         f"-Xmx{settings.heap_mb}m",
         f"-Xms{settings.heap_mb // 2}m",
@@ -63,13 +64,17 @@ def agent_process(layout: ClusterLayout, broker_id: int, settings: ClusterSettin
     return ManagedProcess(
         ProcessSpec(
             f"agent {broker_id}",
-            (sys.executable, "-m", "cli.start", "agent", "--broker-config", properties),
+            (*_prefix(settings, broker_id), sys.executable, "-m", "cli.start", "agent", "--broker-config", properties),
             directory / "agent.log",
             directory / "pid",
             (settings.agents and settings.agents.checkout) or _CHECKOUT,
             settings.agents.store.environment() if settings.agents else {},
         )
     )
+
+
+def _prefix(settings: ClusterSettings, broker_id: int) -> tuple[str, ...]:
+    return () if settings.hosts is None else settings.hosts.prefix(broker_id)
 
 
 def format_log_directory(layout: ClusterLayout, broker_id: int, java: Java, kafka: KafkaDistribution) -> None:

@@ -6,6 +6,7 @@ from local_cluster.child_processes import ends_what_it_started
 from perf.catchup import catchup
 from perf.cost import cost
 from perf.expiration import expiration
+from perf.gateway import gateway
 from perf.idle import idle
 from perf.ladder import ladder
 from perf.metadata import metadata
@@ -24,6 +25,7 @@ for command in (
     cost,
     price,
     catchup,
+    gateway,
     idle,
     metadata,
     report,

@@ -84,6 +84,19 @@ def test_the_agents_addresses_fit_together(layout: ClusterLayout) -> None:
     assert second["remote.wal.agent.bootstrap.servers"].startswith(layout.client_address(2) + ",")
 
 
+def test_what_other_hosts_reach_is_on_the_brokers_own_and_what_they_must_not_is_on_loopback(tmp_path: Path) -> None:
+    layout = ClusterLayout.plan(tmp_path, 3, random.Random(1), network="10.78")
+    gateways = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, network="10.78")
+    properties = server_properties(layout, 2, ClusterSettings(AgentsMode(gateways=gateways)))
+    listeners = dict(one.split("://") for one in properties["listeners"].split(","))
+    own = {name for name, address in listeners.items() if address.startswith("10.78.2.2:")}
+    assert own == {"CLIENT", "CONTROLLER", "CLIENT_AZ2"}
+    assert all(listeners[name].startswith("127.0.0.1:") for name in listeners.keys() - own)
+    assert properties["remote.wal.agent.peer.listener"].startswith("10.78.2.2:")
+    assert properties["remote.wal.agent.plaintext.enable"] == "true"
+    assert properties["controller.quorum.voters"].startswith("1@10.78.1.1:")
+
+
 def test_the_listener_past_the_agents_is_there_where_it_is_asked_for_and_not_advertised(layout: ClusterLayout) -> None:
     assert "bypass" not in str(server_properties(layout, 1, ClusterSettings(AgentsMode()))).lower()
     first, second = (server_properties(layout, one, ClusterSettings(AgentsMode(bypass=True))) for one in (1, 2))

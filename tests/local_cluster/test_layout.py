@@ -16,6 +16,7 @@ layouts = st.builds(
     st.text("abcABC019_-", min_size=22, max_size=22),
     st.lists(st.builds(BrokerPorts, st.integers(1, 9), ports, ports, ports, ports), max_size=4).map(tuple),
     ports,
+    st.sampled_from(["", "10.78"]),
 )
 
 
@@ -36,7 +37,7 @@ def test_a_planned_layout_is_found_again_in_its_directory(tmp_path: Path) -> Non
 def test_no_two_listeners_share_an_address(tmp_path: Path) -> None:
     layout = ClusterLayout.plan(tmp_path, 3, random.Random(2))
     addresses = [layout.client_address(broker) for broker in layout.broker_ids]
-    addresses += [f"127.0.0.1:{layout.ports(broker).controller}" for broker in layout.broker_ids]
+    addresses += [layout.controller_address(broker) for broker in layout.broker_ids]
     addresses += [f"127.0.0.1:{layout.replica_port(broker)}" for broker in layout.broker_ids]
     addresses += [layout.agent_http_address(broker) for broker in layout.broker_ids]
     addresses += [layout.peer_address(broker) for broker in layout.broker_ids]
@@ -46,6 +47,15 @@ def test_no_two_listeners_share_an_address(tmp_path: Path) -> None:
         for other in layout.broker_ids
     ]
     assert len(set(addresses)) == len(addresses) == 24
+
+
+def test_brokers_on_hosts_of_their_own_share_no_address_with_each_other(tmp_path: Path) -> None:
+    layout = ClusterLayout.plan(tmp_path, 3, random.Random(2), network="10.78")
+    for broker in layout.broker_ids:
+        listened = (layout.client_address, layout.controller_address, layout.peer_address, layout.agent_http_address)
+        addresses = [address(broker) for address in listened]
+        assert len(set(addresses)) == len(addresses)
+        assert {address.partition(":")[0] for address in addresses} == {f"10.78.{broker}.{broker}"}
 
 
 @pytest.mark.parametrize(

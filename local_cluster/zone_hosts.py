@@ -1,0 +1,82 @@
+"""A host for each zone, as a network namespace: what one zone sends to another passes a wire that the kernel counts.
+
+Broker b stands alone in the b-th zone, on <network>.b.b; its agent is the zone's gateway on <network>.b.(100 + b), as
+`local_cluster.zone_gateways` has it. All namespaces hang on one bridge, and so does this host, on <network>.0.254,
+which therefore reaches every broker and agent. Needs root and iproute2.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+CAN_MAKE = os.geteuid() == 0 and shutil.which("ip") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneHosts:
+    """The namespaces, named after this process."""
+
+    network: str
+    """The first two numbers of all addresses."""
+    broker_ids: Sequence[int] = (1, 2, 3)
+
+    def namespace(self, broker_id: int) -> str:
+        """Where a broker, its agent and its zone's clients run."""
+        return f"{self._name}-az{broker_id}"
+
+    def prefix(self, broker_id: int) -> tuple[str, ...]:
+        """What a command line begins with that is to run there."""
+        return ("ip", "netns", "exec", self.namespace(broker_id))
+
+    def entered_bytes(self) -> dict[int, int]:
+        """What has come into each zone from others and from this host, frames and all, as the kernel counts it."""
+        return {one: self._count(one, "tx_bytes") for one in self.broker_ids}
+
+    @contextmanager
+    def made(self) -> Iterator[Self]:
+        """Make the namespaces; they go in the end. Raises CalledProcessError."""
+        try:
+            self._make()
+            yield self
+        finally:
+            self._destroy()
+
+    @property
+    def _name(self) -> str:
+        return f"rwz{os.getpid()}"
+
+    def _wire(self, broker_id: int) -> str:
+        return f"{self._name}z{broker_id}"
+
+    def _count(self, broker_id: int, counter: str) -> int:
+        return int(Path(f"/sys/class/net/{self._wire(broker_id)}/statistics/{counter}").read_text())
+
+    def _make(self) -> None:
+        bridge = f"{self._name}b"
+        _ip("link", "add", bridge, "type", "bridge")
+        _ip("address", "add", f"{self.network}.0.254/16", "dev", bridge)
+        _ip("link", "set", bridge, "up")
+        for one in self.broker_ids:
+            name, wire = self.namespace(one), self._wire(one)
+            _ip("netns", "add", name)
+            _ip("link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", name)
+            _ip("link", "set", wire, "master", bridge, "up")
+            for host in (one, 100 + one):
+                _ip("-n", name, "address", "add", f"{self.network}.{one}.{host}/16", "dev", "eth0")
+            _ip("-n", name, "link", "set", "eth0", "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+
+    def _destroy(self) -> None:
+        for one in self.broker_ids:
+            _ip("link", "delete", self._wire(one), may_fail=True)
+            _ip("netns", "delete", self.namespace(one), may_fail=True)
+        _ip("link", "delete", f"{self._name}b", may_fail=True)
+
+
+def _ip(*arguments: str, may_fail: bool = False) -> None:
+    subprocess.run(["ip", *arguments], check=not may_fail, capture_output=True, text=True)

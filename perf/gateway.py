@@ -1,0 +1,276 @@
+"""The zone gateway beside clients that connect to the brokers themselves, in one run on the same brokers.
+
+Bytes are those that the kernel counts into the zones, less what came in as much time while no client ran; their topics
+have one replica, or were replicated before, so that nothing else crosses. Latencies are of one client in one zone, with
+a leader in another; both ways take turns. A way's agents are started anew with its settings.
+"""
+
+import json
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
+
+from cli.tables import show, table
+from local_cluster.agent_metrics import Counters
+from local_cluster.topic_switch import LINKED, set_topics
+from local_cluster.zone_hosts import CAN_MAKE
+from perf.clusters import object_store
+from perf.gateway_world import (
+    BY_COST,
+    BY_OBJECTS,
+    CLIENTS,
+    DIRECT,
+    GATEWAY,
+    LEADER,
+    RELAYED,
+    Used,
+    Way,
+    World,
+    quantile,
+    three_zones,
+)
+from perf.options import LatencyMs, Rounds, Scale
+
+_RECORD_BYTES = 1000
+_MB_RECORDS = 1000
+_READ_TOPIC, _SEEN_TOPIC, _PLAIN_TOPIC = "read", "seen", "seen-plain"
+_RACK = f"az{CLIENTS}"
+_LARGE_BATCHES = {"batch.size": "131072", "linger.ms": "5"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One comparison; medians of the rounds."""
+
+    figure: str
+    way: str
+    direct: float
+    gateway: float
+    compared: float
+    unit: str
+    """Of `compared`."""
+    goal: float | None = None
+
+    @property
+    def is_met(self) -> bool | None:
+        """None where there is no goal. Shares of throughput are to be reached, all else is not to be passed."""
+        if self.goal is None:
+            return None
+        return self.compared >= self.goal if self.unit == "x" else self.compared <= self.goal
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a load took."""
+
+    load: str
+    way: str
+    mb_per_s: float
+    puts: float
+    gets: float
+    agents_cpu: float
+    """Processor seconds of all agents for each of the brokers'."""
+    linked_share: float
+    """Of the clients' frames that passed a gateway for produce by object storage."""
+
+
+class Measurement:
+    """All of a run; `rows` and `costs` grow."""
+
+    def __init__(self, world: World, rounds: int, scale: float, tell: Callable[[str], None]) -> None:
+        self.rows: list[Row] = []
+        self.costs: list[Cost] = []
+        self.store_ms: tuple[float, float] = (0.0, 0.0)
+        """Of a PUT and a GET, in this run."""
+        self._world = world
+        self._rounds = rounds
+        self._scale = scale
+        self._tell = tell
+        self._idle_bytes_per_s = 0.0
+
+    def run(self, ways: Iterable[Way]) -> None:
+        """Every way after the other."""
+        world = self._world
+        self._tell("filling the topic that is read")
+        world.create(_READ_TOPIC, LEADER, replicas=3)
+        world.tools(LEADER, DIRECT).produce(_READ_TOPIC, records=self._records(50), config={"acks": "all"})
+        self._tell("the store alone")
+        self.store_ms = world.store_ms(_RECORD_BYTES)
+        self._tell("nobody's bytes")
+        with world.used() as found:
+            threading.Event().wait(10.0)
+        self._idle_bytes_per_s = found[0].entered_bytes / found[0].seconds
+        for way in ways:
+            self._tell(f"{way.name}: agents start anew")
+            world.go(way)
+            self._latency(way)
+            self._bytes_of_produce(way)
+            self._bytes_of_consume(way)
+            if way is not RELAYED:
+                self._throughput(way)
+        self._seen()
+
+    def _records(self, megabytes: float) -> int:
+        return int(megabytes * _MB_RECORDS * self._scale)
+
+    def _latency(self, way: Way) -> None:
+        topic = f"latency-{way.name.replace(' ', '-')}"
+        self._world.create(topic, LEADER)
+        took: dict[str, list[float]] = {DIRECT: [], GATEWAY: []}
+        for number in range(self._rounds + 1):
+            for one in took:
+                self._tell(f"{way.name}: one record in flight, {one}, {number} of {self._rounds}")
+                found = self._world.latencies_ms("produce", one, topic, int(200 * self._scale), 50)
+                took[one] += found if number else []  # the first one warms up
+        put_and_get_ms = sum(self.store_ms)
+        added_ms = put_and_get_ms + 6.0 if way is BY_OBJECTS else 1.5
+        for fraction in (0.5, 0.99):
+            direct, gateway = (quantile(took[one], fraction) for one in (DIRECT, GATEWAY))
+            goal = added_ms if fraction == 0.5 else None
+            name = f"produce, one record in flight, p{fraction * 100:g} ms"
+            self.rows.append(Row(name, way.name, direct, gateway, gateway - direct, "ms", goal))
+
+    def _bytes_of_produce(self, way: Way) -> None:
+        topic = f"bytes-{way.name.replace(' ', '-')}"
+        self._world.create(topic, LEADER)
+        entered: dict[str, float] = {}
+        for one in (DIRECT, GATEWAY):
+            self._tell(f"{way.name}: bytes of produce, {one}")
+            with self._world.used() as found:
+                config = {"acks": "1", **_LARGE_BATCHES}
+                self._world.tools(CLIENTS, one).produce(topic, records=self._records(50), config=config)
+            entered[one] = self._clients_bytes(found[0])
+        goal = None if way is RELAYED else 0.01
+        self._compare_bytes("bytes across zones, produce, MB", way.name, entered[DIRECT], entered[GATEWAY], goal)
+
+    def _bytes_of_consume(self, way: Way) -> None:
+        entered: dict[tuple[str, str], float] = {}
+        for one in (DIRECT, GATEWAY):
+            for rack in ("", _RACK):
+                self._tell(f"{way.name}: bytes of consume, {one}, {rack or 'no rack'}")
+                config = {"client.rack": rack} if rack else {}
+                with self._world.used() as found:
+                    self._world.tools(CLIENTS, one).consume(_READ_TOPIC, records=self._records(50), config=config)
+                entered[one, rack] = self._clients_bytes(found[0])
+        stock = entered[DIRECT, ""]
+        told = "bytes across zones, consume"
+        self._compare_bytes(f"{told}, MB", way.name, stock, entered[GATEWAY, ""], 0.01)
+        self._compare_bytes(f"{told} with client.rack, MB", way.name, stock, entered[GATEWAY, _RACK], 0.01)
+        self._compare_bytes(f"{told} with client.rack, MB", DIRECT, stock, entered[DIRECT, _RACK])
+
+    def _clients_bytes(self, used: Used) -> float:
+        return max(used.entered_bytes - self._idle_bytes_per_s * used.seconds, 0.0)
+
+    def _compare_bytes(self, figure: str, way: str, direct: float, gateway: float, goal: float | None = None) -> None:
+        self.rows.append(Row(figure, way, direct / 1e6, gateway / 1e6, gateway / direct, "of direct", goal))
+
+    def _throughput(self, way: Way) -> None:
+        topic = f"six-{way.name.replace(' ', '-')}"
+        self._world.create(topic, *([1, 2, 3] * 4), replicas=3)
+        rates: dict[str, list[float]] = {DIRECT: [], GATEWAY: []}
+        used: dict[str, list[Used]] = {DIRECT: [], GATEWAY: []}
+        for number in range(self._rounds + 1):
+            for one in (DIRECT, GATEWAY):
+                self._tell(f"{way.name}: six producers, {one}, {number} of {self._rounds}")
+                with self._world.used() as found:
+                    runs = self._world.produce_everywhere(one, topic, self._records(120), {"acks": "all"})
+                if number:  # the first one warms up
+                    rates[one].append(sum(run.records_per_s for run in runs) * _RECORD_BYTES / 1e6)
+                    used[one] += found
+        shares = [mine / other for mine, other in zip(rates[GATEWAY], rates[DIRECT], strict=True)]
+        direct, gateway = median(rates[DIRECT]), median(rates[GATEWAY])
+        self.rows.append(Row("six producers, acks=all, MB/s", way.name, direct, gateway, median(shares), "x", 0.6))
+        for one, name in ((DIRECT, DIRECT), (GATEWAY, way.name)):
+            self.costs.append(_cost("six producers, acks=all", name, median(rates[one]), used[one]))
+
+    def _seen(self) -> None:
+        world = self._world
+        stamped = {"message.timestamp.type": "LogAppendTime"}
+        for topic in (_SEEN_TOPIC, _PLAIN_TOPIC):
+            world.create(topic, LEADER, replicas=3, config=stamped)
+        set_topics(world.cluster.bootstrap_servers, [_SEEN_TOPIC], LINKED)
+        count, put_and_get_ms = int(400 * self._scale), sum(self.store_ms)
+        took: dict[str, list[float]] = {DIRECT: [], GATEWAY: []}
+        for number in range(self._rounds + 1):
+            for one, topic, rack in ((DIRECT, _PLAIN_TOPIC, ""), (GATEWAY, _SEEN_TOPIC, _RACK)):
+                self._tell(f"append to another zone's consumer, {one}, {number} of {self._rounds}")
+                found = world.seen_ms(one, topic, count, 50, rack)
+                took[one] += found if number else []
+        for fraction, goal in ((0.5, None), (0.99, put_and_get_ms + 20.0)):
+            direct, gateway = (quantile(took[one], fraction) for one in (DIRECT, GATEWAY))
+            name = f"append to another zone's consumer, p{fraction * 100:g} ms"
+            self.rows.append(Row(name, "links, client.rack", direct, gateway, gateway, "ms", goal))
+
+
+def _cost(load: str, way: str, mb_per_s: float, used: Sequence[Used]) -> Cost:
+    counted = sum((one.counted for one in used), Counters())
+    frames = counted.by("remote_wal_gateway_produce_requests_total", "way")
+    cpu = counted.cpu_s / max(sum(one.brokers_cpu_s for one in used), 1e-9)
+    linked = frames.get("linked", 0.0) / max(sum(frames.values()), 1.0)
+    return Cost(load, way, mb_per_s, counted.puts, counted.gets, cpu, linked)
+
+
+def gateway(
+    rounds: Rounds = 3,
+    scale: Scale = 1.0,
+    latency_ms: LatencyMs = 5,
+    json_file: Annotated[Path | None, typer.Option("--json", dir_okay=False, help="Where the figures go.")] = None,
+) -> None:
+    """Measure clients by the gateways of their zones beside clients at the brokers; needs root, for three zones that
+    are network namespaces.
+    """
+    from rich.console import Console
+
+    if not CAN_MAKE:
+        raise typer.BadParameter("network namespaces need root and iproute2")
+    console = Console()
+    with (
+        console.status("preparing") as line,
+        tempfile.TemporaryDirectory(prefix="remote-wal-gateway-") as directory,
+        object_store("directory", latency_ms) as store,
+        three_zones(Path(directory) / "cluster", store) as world,
+    ):
+        measured = Measurement(world, rounds, scale, line.update)
+        try:
+            measured.run((RELAYED, BY_COST, BY_OBJECTS))
+        finally:  # a run that is cut short leaves its part
+            if json_file is not None:
+                json_file.write_text(_as_json(measured))
+    _print(measured)
+
+
+def _as_json(measured: Measurement) -> str:
+    rows = [{**asdict(row), "is_met": row.is_met} for row in measured.rows]
+    put_ms, get_ms = measured.store_ms
+    document = {"put_ms": put_ms, "get_ms": get_ms, "rows": rows, "costs": [asdict(cost) for cost in measured.costs]}
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _print(measured: Measurement) -> None:
+    rows, costs = [], []
+    for row in measured.rows:
+        sign = "+" if row.unit == "ms" and row.goal != row.compared else ""
+        compared = f"{row.compared:.2%}" if row.unit == "of direct" else f"{row.compared:{sign}.2f} {row.unit}"
+        goal = "" if row.goal is None else f"{row.goal:.2%}" if row.unit == "of direct" else f"{row.goal:.2f}"
+        met = {None: "", True: "yes", False: "no"}[row.is_met]
+        rows.append((row.figure, row.way, f"{row.direct:.2f}", f"{row.gateway:.2f}", compared, goal, met))
+    for cost in measured.costs:
+        figures = (f"{cost.mb_per_s:.1f}", f"{cost.puts:,.0f}", f"{cost.gets:,.0f}", f"{cost.linked_share:.1%}")
+        costs.append((cost.load, cost.way, *figures, f"{cost.agents_cpu:.2f}"))
+    put_ms, get_ms = measured.store_ms
+    show(
+        table(
+            "figure", "way", ">direct", ">gateway", ">compared", ">goal", "met",
+            rows=rows, title=f"By the gateway, beside direct (medians; a PUT {put_ms:.1f} ms, a GET {get_ms:.1f} ms)",
+        ),
+        table(
+            "load", "way", ">MB/s", ">PUT", ">GET", ">linked", ">agents' CPU of brokers'",
+            rows=costs, title="What it took, of all rounds",
+        ),
+    )  # fmt: skip
