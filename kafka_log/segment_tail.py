@@ -143,7 +143,7 @@ class SegmentTail:
         """Bytes behind the position, as far as known from the last look at the directory.
 
         Zeros at the end of a preallocated file count, and so does what the next read tells of: events, and what has
-        come in the place of a file that was deleted. Raises LogDirectoryError.
+        come in the place of a file that was deleted. Segments that were deleted since do not. Raises LogDirectoryError.
         """
         try:
             if self._at.file is None and not self._align(self._next_offset):
@@ -151,19 +151,19 @@ class SegmentTail:
             if self._at.file is None:
                 return 0
             untold = len(self._pending) + (not self._at.is_live())
-            return (
-                untold
-                + self._at.bytes_behind(self._at.file)
-                + sum(
-                    self._directory.file_path(base).stat().st_size
-                    for base in self._directory.bases
-                    if base > self._at.base_offset
-                )
-            )
+            following = (base for base in self._directory.bases if base > self._at.base_offset)
+            return untold + self._at.bytes_behind(self._at.file) + sum(map(self._size_bytes, following))
         except (FileNotFoundError, FileReplacedError):
-            return 0
+            return 1
         except OSError as error:
             raise LogDirectoryError(self._directory.path, str(error)) from error
+
+    def _size_bytes(self, base_offset: int) -> int:
+        """Of a segment that may be deleted by now, in which case it holds up nothing else."""
+        try:
+            return self._directory.file_path(base_offset).stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def unread_bytes(self) -> int:
         """Bytes behind the position in the segment that is being read, by a look at its size alone; 0 in doubt."""

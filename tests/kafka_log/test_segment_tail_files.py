@@ -49,6 +49,22 @@ def test_a_deleted_segment_that_was_closed_is_a_gap(log: LogWriter) -> None:
     assert result.records == raw_of(log)
 
 
+@pytest.mark.parametrize("closed", [True, False])
+def test_segments_that_were_deleted_behind_the_tail_hide_no_backlog(log: LogWriter, closed: bool) -> None:
+    for _ in range(3):
+        log.append(1)
+        log.append(1)
+        log.roll()
+    log.append(1)
+    tail = SegmentTail(log.path, 0)
+    tail.read(len(log.batches[0].raw))
+    log.remove_oldest()
+    log.remove_oldest()
+    if closed:
+        tail.close()
+    assert tail.backlog_bytes() > 0
+
+
 @pytest.mark.parametrize("evicted", [True, False])
 def test_compaction_below_the_tail_leaves_only_what_was_or_what_is(log: LogWriter, evicted: bool) -> None:
     for _ in range(6):
