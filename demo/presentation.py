@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demo.report import MB_PER_MIB, FaultSeen, Report, Traffic
+from demo.zone_clients import dollars
 from local_cluster.store_spec import StoreKind
+from plugin.prices import BYTES_PER_GB
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -61,6 +63,7 @@ def show_report(console: "Console", report: Report, kept: Path | None) -> None:
         _picture(report),
         _records(report),
         _money(report),
+        _zone_clients(report),
         _object_sizes(report),
         _faults(report),
         _producers(report),
@@ -120,6 +123,30 @@ def _money(report: Report) -> "RenderableType":
         f"{prices} and zone prices of plugin/prices.toml, times the requests and bytes counted here. "
         "A small load (paced) gains nothing: an object would cost more than the border, so most bytes go inline, as "
         "in stock Kafka, and are in no object.",
+    )
+
+
+def _zone_clients(report: Report) -> "RenderableType":
+    clients = report.zone_clients
+    table = _table("clients, by the gateway of their zone", "", *(one.zone for one in clients))
+    spent = [(dollars(one, report.zone_crossing_gb), max(one.stock_bytes, 1) / BYTES_PER_GB) for one in clients]
+
+    def row(title: str, cells: Iterable[str], style: str = "") -> None:
+        table.add_row(title, *cells, style=style)
+
+    row("wrote to brokers of other zones", (_size(one.produced_bytes) for one in clients))
+    row("  of it crossed; all would in stock Kafka", (_size(one.produced_crossed_bytes) for one in clients))
+    row("  PUT / GET requests for the rest", (f"{one.puts:,} / {one.gets:,}" for one in clients))
+    row("read from other zones, as in stock Kafka", (_size(one.consumed_crossed_bytes) for one in clients))
+    row("  the same with client.rack", (_size(one.consumed_with_rack_bytes) for one in clients))
+    table.add_section()
+    row("per GB of these: stock Kafka", (_usd(usd.stock / gb) for usd, gb in spent), "red")
+    row("  with client.rack alone, for free", (_usd(usd.free / gb) for usd, gb in spent))
+    row("  by the gateway, with client.rack", (_usd(usd.gateway / gb) for usd, gb in spent), "bold green")
+    return _captioned(
+        table,
+        "What follower fetching (KIP-392) saves needs settings alone: client.rack in consumers, and the brokers' "
+        "replica.selector.class. Replication is not in these figures.",
     )
 
 
@@ -265,6 +292,10 @@ def _captioned(table: "Table", caption: str) -> "RenderableType":
 def _megabytes(size: int) -> str:
     value = size / 1e6
     return f"{value:,.0f} MB" if value >= 100 else f"{value:,.1f} MB"
+
+
+def _size(size: int) -> str:
+    return _megabytes(size) if size >= 100_000 else f"{size / 1e3:,.0f} kB"
 
 
 def _percent(share: float | None) -> str:

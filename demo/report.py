@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from demo.measurement import Moment
+from demo.store_prices import requests_usd
+from demo.zone_clients import ZoneClients, dollars
 from local_cluster.kafka_tools import ProducerPerformance
 from local_cluster.ledger import LedgerReport
 from local_cluster.store_spec import StoreKind
-from plugin.prices import BYTES_PER_GB, Prices, StorePrices
+from plugin.prices import BYTES_PER_GB, Prices
 
 MB_PER_MIB = 1.048576
 """Kafka's tools say MB and mean MiB."""
@@ -101,10 +103,6 @@ def traffic_between(
     puts, gets = int(grown.puts), int(grown.gets)
     put_bytes, get_bytes = moved.get("put", 0), moved.get("get", 0)
     stages = grown.stages_ms()
-    requests_usd = _store_prices(prices, store).requests_usd(puts, gets, put_bytes, get_bytes)
-    if store is not StoreKind.S3:
-        # A directory bucket is in one zone, so its readers are in others.
-        requests_usd += get_bytes / BYTES_PER_GB * prices.express_cross_zone_read_gb
     return Traffic(
         round(after.at_s - before.at_s, 1),
         produced_bytes,
@@ -116,7 +114,12 @@ def traffic_between(
         gets,
         put_bytes,
         get_bytes,
-        cost_per_gb(zone_bytes, produced_bytes, requests_usd, prices.zone_crossing_gb),
+        cost_per_gb(
+            zone_bytes,
+            produced_bytes,
+            requests_usd(prices, store, puts, gets, put_bytes, get_bytes),
+            prices.zone_crossing_gb,
+        ),
         {
             stage: {figure: round(value, 2) for figure, value in stages[stage].items()}
             for stage in STAGES
@@ -143,14 +146,8 @@ OBJECT_SIZES_BYTES = (32_000, 64_000, 256_000, 1_000_000, 4_000_000)
 
 def object_usd_per_gb(prices: Prices, store: StoreKind, object_bytes: int) -> float:
     """Dollars for a gigabyte in objects of this size that both followers read: what the price table alone says."""
-    usd = _store_prices(prices, store).requests_usd(1, _FOLLOWERS, object_bytes, _FOLLOWERS * object_bytes)
-    if store is not StoreKind.S3:
-        usd += _FOLLOWERS * object_bytes / BYTES_PER_GB * prices.express_cross_zone_read_gb
+    usd = requests_usd(prices, store, 1, _FOLLOWERS, object_bytes, _FOLLOWERS * object_bytes)
     return usd / object_bytes * BYTES_PER_GB
-
-
-def _store_prices(prices: Prices, store: StoreKind) -> StorePrices:
-    return prices.s3_standard if store is StoreKind.S3 else prices.s3_express
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +247,9 @@ class Report:
     phases: Mapping[str, Traffic]
     producers: tuple[ProducerRun, ...]
     faults: tuple[FaultSeen, ...]
+    zone_clients: tuple[ZoneClients, ...]
+    zone_crossing_gb: float
+    """The price of a gigabyte at the border."""
     fault_counters: Mapping[str, int] = field(default_factory=dict)
     object_usd_per_gb: Mapping[int, float] = field(default_factory=dict)
     """What `object_usd_per_gb` says, by object size in bytes."""
@@ -292,6 +292,10 @@ class Report:
                 ],
                 "stages": self.whole.stages_ms,
             },
+            "zone_clients": [
+                {**dataclasses.asdict(one), "usd": dataclasses.asdict(dollars(one, self.zone_crossing_gb))}
+                for one in self.zone_clients
+            ],
             "faults": [dataclasses.asdict(fault) for fault in self.faults],
             "fault_counters": dict(self.fault_counters),
             "object_usd_per_gb": {str(size): usd for size, usd in self.object_usd_per_gb.items()},

@@ -28,6 +28,7 @@ from demo.report import (
 )
 from demo.sampler import Sampler
 from demo.store_outage import DirectoryOutage, EndpointOutage, StoreOutage
+from demo.zone_clients import ZoneClients, ZoneClientsRun
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_distribution import KAFKA_VERSION
@@ -38,6 +39,7 @@ from local_cluster.object_store_process import start_object_store
 from local_cluster.object_store_server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET
 from local_cluster.replica_comparison import compare_replicas
 from local_cluster.store_spec import LocalDirectoryStore, S3Store, StoreKind
+from local_cluster.zone_gateways import ZoneGateways
 from plugin.prices import Prices
 
 if TYPE_CHECKING:
@@ -46,7 +48,10 @@ if TYPE_CHECKING:
 _BROKER_SETTINGS = {
     # Agents read their metadata from the broker of their own zone, as docs/operations.md tells operators.
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    "group.initial.rebalance.delay.ms": "0",
 }
+_AGENT_SETTINGS = {"remote.wal.gateway.produce.enable": "true"}
+_GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"})
 
 
 class DemoError(Exception):
@@ -84,6 +89,7 @@ class _Course:
     results: tuple[list[ProducerPerformance], list[ProducerPerformance]]
     """Of the paced runs, and of the saturated ones."""
     faults: list[FaultSeen]
+    clients: tuple[ZoneClients, ...]
 
 
 def run_demo(options: DemoOptions, progress: Progress, clock: Callable[[], float] = time.monotonic) -> Report:
@@ -127,6 +133,7 @@ class _Show:
     def play(self, outage: StoreOutage, started_s: float) -> Report:
         """Every step, then the report."""
         load, plan, progress = self._load, self._plan, self._progress
+        clients = self._play_zones()
         first = load.sampler.now()
         progress.begin("measure latency at a steady pace", "producer-perf-test with acks=1, then acks=all")
         paced = load.performance.one_by_one(plan.paced)
@@ -143,7 +150,7 @@ class _Show:
         ledger_report, replicas, read_back = self._judge()
         last = load.sampler.now()
         return self._report(
-            _Course(started_s, (first, quiet), (before, after), last, (paced, saturated), seen),
+            _Course(started_s, (first, quiet), (before, after), last, (paced, saturated), seen, clients),
             records_of(
                 ledger_report,
                 [producer.name for producer in plan.ledger_producers() if producer.acks == "1"],
@@ -176,9 +183,22 @@ class _Show:
                 for run, result in zip(runs, results, strict=True)
             ),
             faults=tuple(course.faults),
+            zone_clients=course.clients,
+            zone_crossing_gb=self._prices.zone_crossing_gb,
             fault_counters={reason: int(count) for reason, count in sorted(faults_counted.items()) if count},
             object_usd_per_gb={size: object_usd_per_gb(self._prices, store, size) for size in OBJECT_SIZES_BYTES},
         )
+
+    def _play_zones(self) -> tuple[ZoneClients, ...]:
+        """Before the sampler counts: its figures are of replication."""
+        self._progress.begin(
+            "clients of each zone, by its gateway", "they write, and read with and without client.rack"
+        )
+        with contextlib.closing(ZoneClientsRun(self._cluster, _GATEWAYS, self._plan.zone_records)) as run:
+            clients = run.run(self._prices, self._options.store)
+        crossed, stock = sum(one.crossed_bytes for one in clients), sum(one.stock_bytes for one in clients)
+        self._progress.end(f"{crossed / 1e6:.1f} of {stock / 1e6:.1f} MB crossed zones")
+        return clients
 
     def _break_things(self, flowing_since_s: float, outage: StoreOutage) -> list[FaultSeen]:
         load, plan, progress = self._load, self._plan, self._progress
@@ -254,7 +274,7 @@ def _directory_outage(cluster: LocalCluster) -> StoreOutage:
 
 
 def _start_cluster(options: DemoOptions, directory: Path, store: "StoreSpec", progress: Progress) -> LocalCluster:
-    settings = ClusterSettings(AgentsMode(store), _BROKER_SETTINGS)
+    settings = ClusterSettings(AgentsMode(store, _AGENT_SETTINGS, gateways=_GATEWAYS), _BROKER_SETTINGS)
     cluster = LocalCluster.create(directory, settings=settings, progress=progress.note)
     try:
         cluster.start()
