@@ -162,8 +162,20 @@ def _print_scenario(scenario: "Scenario") -> None:
         f"{100 * cost.saved_ratio:.1f} % saved; records travel {way}; links pay {pays_from}; prices of "
         f"{scenario.prices.confirmed}",
     )
+    _print_clients(scenario)
     if scenario.inferred:
         show(f"Inferred, as its source does not tell: {', '.join(scenario.inferred)}")
+
+
+def _print_clients(scenario: "Scenario") -> None:
+    clients = scenario.clients
+    rows = [(part, *(f"{way.parts[part]:,.2f}" for way in clients.ways.values())) for part in clients.stock.parts]
+    title = "clients' bytes, besides"
+    made = table(title, ">stock Kafka", ">client.rack alone, for free", ">zone gateway", rows=rows)
+    made.add_section()
+    made.add_row("total", *(f"{way.total:,.2f}" for way in clients.ways.values()))
+    way = "goes by object storage" if clients.linked else "crosses, as object storage would cost more"
+    show(made, f"By the gateway, what is produced {way}.")
 
 
 # What a run found.

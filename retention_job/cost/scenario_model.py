@@ -76,15 +76,26 @@ class Workload:
     """Dollars for a gigabyte read from another zone's bucket; None takes the price table's."""
     store: str = EXPRESS
     """The section of the price table for the store that objects are in."""
+    zones: int = 3
+    """Over which leaders and clients are spread."""
+    consumer_reads: float = 1
+    """How many times consumers read each byte."""
+    client_request_bytes: float = 64 * 1024
+    """Record bytes of a Produce request to one leader: its batches together."""
+    client_interval_ms: float = 25
+    """remote.wal.gateway.produce.interval.ms"""
 
     def __post_init__(self) -> None:
         for name in ("brokers", "rate_mb_s", "interval_ms", "hours_per_month", "archive_interval_ms", "upload_bytes",
-                     "replication_factor"):  # fmt: skip
+                     "replication_factor", "client_request_bytes", "client_interval_ms"):  # fmt: skip
             if not 0 < getattr(self, name) < math.inf:
                 raise ScenarioError(f"{name}: must be above 0, not {getattr(self, name)!r}")
-        for name in ("wal_hours", "stored_copies", "local_hours", "local_hours_with_wal", "remote_followers"):
+        for name in ("wal_hours", "stored_copies", "local_hours", "local_hours_with_wal", "remote_followers",
+                     "consumer_reads"):  # fmt: skip
             if not 0 <= getattr(self, name) < math.inf:
                 raise ScenarioError(f"{name}: must not be below 0, nor {getattr(self, name)!r}")
+        if self.zones < 2:
+            raise ScenarioError(f"zones: must be 2 or more, not {self.zones}")
         if self.remote_followers >= self.replication_factor:
             raise ScenarioError(
                 f"remote_followers: {self.remote_followers} cannot be with a replication factor of "
@@ -270,13 +281,14 @@ def _object_usd(
         store.requests_usd(0, gets, 0, 0),
         store.requests_usd(0, 0, chargeable_bytes, 0),
         store.requests_usd(0, 0, 0, chargeable_bytes * followers),
-        gb * followers * _read_fee(workload, prices),
+        gb * followers * read_fee(workload, prices),
         objects * _link_costs(workload, store, prices).metadata_usd(1) if workload.count_metadata else 0.0,
     )
     return dict(zip(_OBJECT_PARTS, parts, strict=True))
 
 
-def _read_fee(workload: Workload, prices: PriceTable) -> float:
+def read_fee(workload: Workload, prices: PriceTable) -> float:
+    """Dollars for a gigabyte read from another zone's bucket."""
     return prices.cross_zone_read_gb if workload.cross_zone_read_gb is None else workload.cross_zone_read_gb
 
 
@@ -302,7 +314,7 @@ def outlook(workload: Workload, prices: PriceTable, *, with_byte_fees: bool = Tr
 
 def _link_costs(workload: Workload, store: StorePrices, prices: PriceTable) -> LinkCosts:
     """As the agents have them."""
-    return LinkCosts(Prices(store, store, prices.zone_crossing_gb, _read_fee(workload, prices)), store)
+    return LinkCosts(Prices(store, store, prices.zone_crossing_gb, read_fee(workload, prices)), store)
 
 
 def break_even_mb_s(workload: Workload, prices: PriceTable) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from plugin.prices import PriceTable, network_of
+from retention_job.cost.client_model import ClientsCost, clients_cost
 from retention_job.cost.scenario_model import STORAGE_PARTS, MonthlyCost, ScenarioCost, ScenarioError, Workload, cost_of
 
 SCENARIOS_FILE: Final = Path(__file__).with_name("scenarios.toml")
@@ -35,6 +36,11 @@ class Scenario:
     def cost(self) -> ScenarioCost:
         """Raises PriceError."""
         return cost_of(self.workload, self.prices)
+
+    @property
+    def clients(self) -> ClientsCost:
+        """What clients' bytes cost besides. Raises PriceError."""
+        return clients_cost(self.workload, self.prices)
 
 
 def scenario_names(file: Path = SCENARIOS_FILE) -> dict[str, str]:
@@ -82,6 +88,10 @@ def scenario_json(scenario: Scenario) -> dict[str, object]:
         "remote_wal": _cost_json(cost.remote_wal),
         "saved_percent": round(100 * cost.saved_ratio, 1),
         "all_brokers_saved": round(scenario.workload.brokers * (cost.baseline.total - cost.remote_wal.total), 2),
+        "clients": {
+            **{way: _clients_json(usd) for way, usd in scenario.clients.ways.items()},
+            "linked": scenario.clients.linked,
+        },
         "linked": cost.linked,
         "objects_per_month": round(cost.objects_per_month),
         "object_bytes": round(cost.object_bytes),
@@ -91,6 +101,10 @@ def scenario_json(scenario: Scenario) -> dict[str, object]:
         "inferred_parameters": list(scenario.inferred),
         "overridden_parameters": list(scenario.overridden),
     }
+
+
+def _clients_json(cost: MonthlyCost) -> dict[str, float]:
+    return {"total": round(cost.total, 2), **{part: round(usd, 2) for part, usd in cost.parts.items()}}
 
 
 def _cost_json(cost: MonthlyCost) -> dict[str, float]:
