@@ -10,6 +10,7 @@ from functools import partial
 
 import structlog
 
+from plugin.adopting_storage import AdoptingStorage
 from plugin.bucket_loading import bring_bucket, bucket_plan, zoned_storage
 from plugin.buckets import BucketPlan, BucketSpec, StorageSpec, check_own_zone
 from plugin.errors import RemoteStorageConfigError, RemoteStorageError
@@ -49,7 +50,7 @@ class StorageLoading:
     def _load(self) -> None:
         spec = self._spec
         manager = load_storage_manager(spec.class_name, spec.class_path, spec.settings, self._context, spec.impl_prefix)
-        self._storage.arrived(manager)
+        self._storage.arrived(AdoptingStorage(manager))
 
     async def _run_buckets(self) -> None:
         plans: list[BucketPlan] = []
@@ -83,7 +84,7 @@ class StorageLoading:
                 self.away.pop(bucket.name, None)
             self._untried.discard(bucket_id)
             if not (self._untried or self._storage.is_there) and any(one.is_there for one in self._buckets.values()):
-                self._storage.arrived(storage)
+                self._storage.arrived(AdoptingStorage(storage))
 
         await self._until(load, tried)
 

@@ -82,11 +82,15 @@ class ObjectArchiveStorage:
     def fetch_runs(self, stored: StoredArchiveObject) -> tuple[RemoteLogSegmentMetadataEntry, ...]:
         """As `ArchiveStorage` says."""
         with defects_as_storage_errors("fetch metadata", stored.key):
-            header, runs = self._manager.requests.read_footer(stored.key, stored.size_bytes, self._manager.cluster_id)
+            header, runs, note = self._manager.requests.read_footer(
+                stored.key, stored.size_bytes, self._manager.cluster_id
+            )
         if header.combined_segment_id != stored.object_id.writer_id:
             raise RemoteSegmentCorruptError(
                 "fetch metadata", stored.key, f"was written as {header.combined_segment_id}"
             )
+        if note is not None:
+            raise RemoteSegmentCorruptError("fetch metadata", stored.key, "does not hold all of its records")
         try:
             check_runs(stored.object_id, runs)
         except ValueError as error:

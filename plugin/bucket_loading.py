@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 
+from plugin.adopting_storage import AdoptingStorage
 from plugin.buckets import BucketPlan, BucketSpec, StorageSpec, plan_buckets
 from plugin.copy_writer import CopyWriter
 from plugin.errors import RemoteStorageError
@@ -47,7 +48,7 @@ def load_storage(spec: StorageSpec, context: StorageContext) -> RemoteWalStorage
     Raises as `load_storage_manager` does; with a list of buckets only where none of them is there.
     """
     if not spec.buckets:
-        return load_bucket(spec, BucketSpec("", spec.settings), context, is_written=False)
+        return AdoptingStorage(load_bucket(spec, BucketSpec("", spec.settings), context, is_written=False))
     plan = bucket_plan(spec)
     guards = {bucket_id: GuardedStorageManager() for bucket_id in plan.buckets}
     storage = zoned_storage(plan, guards)
@@ -63,7 +64,7 @@ def load_storage(spec: StorageSpec, context: StorageContext) -> RemoteWalStorage
     except BaseException:
         storage.close()
         raise
-    return storage
+    return AdoptingStorage(storage)
 
 
 def zoned_storage(

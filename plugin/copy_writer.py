@@ -23,6 +23,7 @@ from typing import Final
 
 import structlog
 
+from plugin.adopted_records import RecordsList
 from plugin.bucket_copies import NamedCopies
 from plugin.errors import RemoteSegmentConflictError, failure_label
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
@@ -40,7 +41,6 @@ REST_S: Final = 10.0
 _THREADS: Final = 16
 """For each bucket; beyond it a bucket that need not be waited for is passed over."""
 
-Records = Sequence[bytes | memoryview]
 Update = RemoteWalCombinedLogSegmentMetadataUpdate
 
 
@@ -66,13 +66,13 @@ class _Target:
                 return self._under_way < _THREADS
             return not self._under_way and self._clock() >= self._rests_until_s
 
-    def write(self, metadata: RemoteWalCombinedLogSegmentMetadata, records: Records) -> Future[Update]:
+    def write(self, metadata: RemoteWalCombinedLogSegmentMetadata, records: RecordsList) -> Future[Update]:
         """Begin."""
         with self._lock:
             self._under_way += 1
         return self.pool.submit(self._write, metadata, records)
 
-    def _write(self, metadata: RemoteWalCombinedLogSegmentMetadata, records: Records) -> Update:
+    def _write(self, metadata: RemoteWalCombinedLogSegmentMetadata, records: RecordsList) -> Update:
         started_s = self._clock()
         try:
             update = self._manager.copy_log_segment_data(metadata, records)
@@ -124,7 +124,7 @@ class CopyWriter:
         """Buckets that do not take objects now."""
         return [target.name for target in self._targets if not target.in_step]
 
-    def write(self, metadata: RemoteWalCombinedLogSegmentMetadata, records: Records) -> Update:
+    def write(self, metadata: RemoteWalCombinedLogSegmentMetadata, records: RecordsList) -> Update:
         """As `RemoteWalStorageManager.copy_log_segment_data`; the custom metadata names all buckets."""
         tried = [target for target in self._targets if target.is_to_be_tried()]
         if sum(target.in_step for target in tried) < self._acknowledged:

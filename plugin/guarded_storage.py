@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from plugin.adopted_records import RecordsList
 from plugin.blob_storage import BlobStorage, StoredBlob, blobs_of
 from plugin.errors import RemoteStorageError, defects_as_storage_errors
 from plugin.remote_wal_storage_manager import (
@@ -53,6 +54,11 @@ class GuardedStorageManager(RemoteWalStorageManager):
         self._away_because = reason
 
     @property
+    def adopts(self) -> bool:
+        """As the real one."""
+        return self._manager is not None and self._manager.adopts
+
+    @property
     def is_there(self) -> bool:
         """Whether calls reach a real storage manager."""
         return self._manager is not None
@@ -65,7 +71,7 @@ class GuardedStorageManager(RemoteWalStorageManager):
         """Nothing: what arrives is configured already."""
 
     def copy_log_segment_data(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         """As the real one."""
         with self._there("copy", metadata.combined_segment_id) as manager:

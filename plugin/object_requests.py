@@ -16,7 +16,16 @@ from typing import Final
 import structlog
 
 from kafka_log.crc32c import crc32c
-from plugin.combined_segment import HEADER_BYTES, TRAILER_BYTES, SegmentHeader, decode_footer, locate_footer
+from plugin.adopted_records import AdoptionTable
+from plugin.adoption_note import AdoptionNote
+from plugin.combined_segment import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    SegmentHeader,
+    decode_footer,
+    locate_footer,
+    table_place,
+)
 from plugin.errors import (
     ObjectExistsError,
     RemoteResourceNotFoundError,
@@ -64,8 +73,8 @@ class ObjectRequests:
 
     def read_footer(
         self, key: str, size_bytes: int, cluster_id: str
-    ) -> tuple[SegmentHeader, tuple[RemoteLogSegmentMetadataEntry, ...]]:
-        """Header and entries out of the object itself, checked, and of that cluster.
+    ) -> tuple[SegmentHeader, tuple[RemoteLogSegmentMetadataEntry, ...], AdoptionNote | None]:
+        """Header, entries and note out of the object itself, checked, and of that cluster.
 
         Raises RemoteSegmentCorruptError when they are not.
         """
@@ -81,11 +90,19 @@ class ObjectRequests:
             else:
                 footer = self.get(key, location.start, location.end)
             decoded, entries = decode_footer(header, footer, location)
+            note = self._read_note(key, table_place(header, footer))
         except ValueError as error:
             raise RemoteSegmentCorruptError("fetch metadata", key, str(error)) from error
         if decoded.cluster_id != cluster_id:
             raise RemoteSegmentCorruptError("fetch metadata", key, f"belongs to cluster {decoded.cluster_id}")
-        return decoded, entries
+        return decoded, entries, note
+
+    def _read_note(self, key: str, place: tuple[int, int, int] | None) -> AdoptionNote | None:
+        if place is None:
+            return None
+        start, length, crc = place
+        raw = self.get(key, start, start + length)
+        return AdoptionNote.of(AdoptionTable.read(raw, crc), raw, start)
 
     def put(self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
         """Write a whole object; durable and readable on return. Idempotent.

@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 
 import structlog
 
+from plugin.adopted_records import RecordsList
 from plugin.backend_settings import ObjectBackendSettings, parse_settings
 from plugin.blob_storage import StoredBlob
 from plugin.bucket_copies import NamedCopies
@@ -73,6 +74,10 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         self._new_probe_id = new_probe_id
         self._counts = RequestCounts()
 
+    @property
+    def adopts(self) -> bool:
+        return True
+
     @abstractmethod
     def open_store(self, settings: ObjectBackendSettings) -> ObjectStore:
         """The store that the settings (of `settings_model`) describe. Raises RemoteStorageConfigError."""
@@ -93,7 +98,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
             self._requests.check_conditional_writes(self._keys.probe_key(context.broker_id, self._new_probe_id()))
 
     def copy_log_segment_data(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         segment_id = metadata.combined_segment_id
         # The event's time stamp, not the clock's, so that the same call again writes the same bytes.
@@ -102,7 +107,8 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
             segment.append(entry, records)
         sealed = segment.seal()
         self._requests.put(self._keys.key_of(segment_id), sealed.chunks, sealed.size_bytes)
-        return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, sealed.entries, sealed.size_bytes, b"")
+        note = sealed.note.encode() if sealed.note is not None else b""
+        return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, sealed.entries, sealed.size_bytes, note)
 
     def fetch_log_segment(
         self,
@@ -116,7 +122,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         size, key = stored.size_bytes, stored.key
-        decoded, entries = self._requests.read_footer(key, size, self._context.cluster_id)
+        decoded, entries, note = self._requests.read_footer(key, size, self._context.cluster_id)
         if decoded.combined_segment_id != stored.combined_segment_id:
             raise RemoteSegmentCorruptError("fetch metadata", key, f"holds segment {decoded.combined_segment_id}")
         return RemoteWalCombinedLogSegmentMetadata(
@@ -125,6 +131,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
             RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
             decoded.created_ms,
             size,
+            note.encode() if note is not None else b"",
         )
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:

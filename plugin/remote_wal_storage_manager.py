@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
+from plugin.adopted_records import RecordsList
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteWalCombinedLogSegmentMetadata,
@@ -80,6 +81,11 @@ class RemoteWalStorageManager(ABC):
     bucket_key: ClassVar[str | None] = None
     """The setting that names where the objects are; None: there can be no bucket for each zone (`plugin.buckets`)."""
 
+    @property
+    def adopts(self) -> bool:
+        """Whether it can write, and read by `AdoptingStorage`, segments with `AdoptedRecords`; by itself none can."""
+        return False
+
     @abstractmethod
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
         """Take the settings under `remote.log.wal.storage.manager.impl.prefix`, prefix removed. Called once.
@@ -90,9 +96,10 @@ class RemoteWalStorageManager(ABC):
 
     @abstractmethod
     def copy_log_segment_data(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
-        """Write one combined segment; `records_list[i]` are the batches of `metadata.entries[i]`.
+        """Write one combined segment; `records_list[i]` are the batches of `metadata.entries[i]`, `AdoptedRecords` only
+        where `adopts`. The custom metadata ends with their note then (`plugin.adoption_note`).
 
         When it returns, the object is durable and readable. Idempotent: calling again with the same
         metadata and bytes succeeds, whether or not an earlier call took effect. Where the KIP would

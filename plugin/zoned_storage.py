@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
+from plugin.adopted_records import RecordsList
+from plugin.adoption_note import join_note, split_note
 from plugin.blob_storage import BlobStorage, StoredBlob, blobs_of
 from plugin.bucket_copies import NamedCopies
 from plugin.bucket_id import BUCKET_ID_BYTES, unknown_bucket
@@ -81,6 +83,11 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
     def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
         """Nothing: see the class."""
 
+    @property
+    def adopts(self) -> bool:
+        """Where all that it writes to can."""
+        return self._own is not None and all(bucket.manager.adopts for bucket in self._buckets.values())
+
     def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
         """By the buckets' names, the nearest first."""
         if not custom_metadata:
@@ -96,7 +103,7 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
         return StoredCopy(bucket.name if bucket is not None else None, custom_metadata, is_sure)
 
     def copy_log_segment_data(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         """In the own zone's bucket, and in those that copies go to."""
         if self._writer is not None:
@@ -127,7 +134,9 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
             return bucket.manager.fetch_segment_metadata(replace(stored, custom_metadata=rest))
 
         found = self._first_of("fetch metadata", stored.combined_segment_id, stored.custom_metadata, fetch)
-        return replace(found, custom_metadata=stored.custom_metadata)
+        _, note = split_note(found.custom_metadata)
+        named = stored.custom_metadata
+        return replace(found, custom_metadata=named if note is None else join_note(named, note))
 
     def _first_of(
         self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes, fetch: Callable[[Bucket, bytes], R]

@@ -97,8 +97,8 @@ def test_arbitrary_bytes_are_no_segment(raw: bytes) -> None:
 
 def test_an_unknown_version_is_said_to_be_one() -> None:
     raw = bytearray(encode_header(SegmentHeader("c", CombinedSegmentId(1, 2, 3), 4)))
-    raw[8] = 2
-    with pytest.raises(ValueError, match="version 2"):
+    raw[8] = 3
+    with pytest.raises(ValueError, match="version 3"):
         decode_header(bytes(raw))
 
 

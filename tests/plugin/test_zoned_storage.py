@@ -1,12 +1,13 @@
 """A bucket for each zone, over real backends: what the agents of two zones see of each other's objects."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from local_cluster.object_store_server import ObjectStoreServer
+from plugin.adopted_records import RecordsList
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.bucket_copies import joined
 from plugin.bucket_id import bucket_id
@@ -322,7 +323,7 @@ def test_deletions_in_a_bucket_that_is_away_fail_at_once_for_a_while_and_the_oth
 def test_the_rest_of_the_custom_metadata_is_the_buckets_own() -> None:
     class Choosy(Away):
         def copy_log_segment_data(
-            self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
+            self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
         ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
             return replace(super().copy_log_segment_data(metadata, records_list), custom_metadata=b"inner")
 

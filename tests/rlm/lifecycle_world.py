@@ -4,7 +4,7 @@ Effects are: a record that becomes durable in the topic, an object that is writt
 takes with it all that the agent only had in memory: its metadata store, its planners, records that were not durable.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -14,6 +14,7 @@ from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.records import PublishableRecord, RemoteWalNodeRegistration
 from metadata_topic.store.store import RemoteWalMetadataStore
+from plugin.adopted_records import RecordsList
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteWalCombinedLogSegmentMetadata,
@@ -88,7 +89,7 @@ class _CrashingStorage(MemoryStorage):
         self._world = world
 
     def copy_log_segment_data(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         with self._world.effect():
             return super().copy_log_segment_data(metadata, records_list)

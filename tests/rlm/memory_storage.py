@@ -1,8 +1,9 @@
 """A RemoteWalStorageManager in memory that fails, hangs, corrupts and holds back on command."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
+from plugin.adopted_records import RecordsList
 from plugin.combined_segment import OpenCombinedSegment, SegmentHeader, decode_header
 from plugin.errors import (
     RemoteResourceNotFoundError,
@@ -57,7 +58,7 @@ class MemoryStorage(RemoteWalStorageManager):
         pass
 
     def copy_log_segment_data(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         segment_id = metadata.combined_segment_id
         if self.copies_held is not None and segment_id.sequence in self.copies_held:

@@ -7,6 +7,7 @@ from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import FINISHED
+from plugin.adopted_records import RecordsList
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteWalCombinedLogSegmentMetadata,
@@ -38,7 +39,7 @@ class Invariants:
 
     # The store.
 
-    def _put(self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]) -> None:
+    def _put(self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList) -> None:
         """Batches stored are the log's own bytes, and an entry tells what they are."""
         segment_id = metadata.combined_segment_id
         assert self._storage.puts[segment_id] == 1, f"{segment_id} is written twice"

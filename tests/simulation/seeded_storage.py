@@ -2,10 +2,11 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from metadata_topic.records.states import FINISHED
+from plugin.adopted_records import RecordsList
 from plugin.combined_segment import HEADER_BYTES, TRAILER_BYTES, decode_footer, locate_footer
 from plugin.errors import RemoteStorageTimeoutError
 from plugin.remote_wal_storage_manager import StoredSegment
@@ -41,7 +42,7 @@ class SeededStorage(MemoryStorage):
         self.mode = HEALTHY
         self.never_fails = False
         self.puts: Counter[CombinedSegmentId] = Counter()
-        self.on_put: Callable[[RemoteWalCombinedLogSegmentMetadata, Sequence[bytes | memoryview]], None]
+        self.on_put: Callable[[RemoteWalCombinedLogSegmentMetadata, RecordsList], None]
         """Told of each write that takes effect."""
         self.on_delete: Callable[[CombinedSegmentId], None]
         """Told of each object before it is deleted."""
@@ -63,7 +64,7 @@ class SeededStorage(MemoryStorage):
         return rng.uniform(0.001, longest_s), rng.choice((0.0, rng.uniform(0, longest_s)))
 
     def copy_log_segment_data(
-        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         fault = self._fault("upload")
         if fault == FAIL_BEFORE and self.later is not None and self._rng.random() < _LATE:
@@ -74,7 +75,7 @@ class SeededStorage(MemoryStorage):
     def _copy(
         self,
         metadata: RemoteWalCombinedLogSegmentMetadata,
-        records_list: Sequence[bytes | memoryview],
+        records_list: RecordsList,
         fault: str | None,
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         self.copy_faults = [fault]

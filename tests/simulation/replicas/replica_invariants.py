@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from kafka_log.crc32c import crc32c
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.publishable import Publishable
+from plugin.adopted_records import RecordsList
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from replication.wire.link import LinkedResponse
 from rlm.write_path.uploaded_segment import UploadedSegment
@@ -41,7 +42,7 @@ class ReplicaInvariants:
 
     # The store.
 
-    def _put(self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: Sequence[bytes | memoryview]) -> None:
+    def _put(self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList) -> None:
         segment_id = metadata.combined_segment_id
         assert self._storage.puts[segment_id] == 1, f"{segment_id} is written twice"
         self._sizes[segment_id] = len(self._storage.objects[segment_id])

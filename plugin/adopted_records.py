@@ -1,0 +1,200 @@
+"""Record batches that a combined segment does not hold, but names where a zone gateway stored them. Sans-IO.
+
+A broker that keeps a batch as it came sets its base offset and leader epoch, twelve bytes that no checksum of the batch
+covers, and nothing else. So what a gateway stored on a batch's way to its leader is what the log holds but for these,
+and need not be stored again. Such a segment (version 2 of the format) has a table with a line for each batch that is
+elsewhere; positions of its entries are those that they would have if all were in it.
+
+docs/object-format.md has the byte tables. All functions that read take bytes that anybody may have written, and raise
+ValueError naming what is wrong.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
+
+from kafka_log.crc32c import crc32c
+from plugin.router_object_id import RouterObjectId
+from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES
+
+RECORDS_START: Final = 112
+"""Where a segment's records begin, behind its header."""
+MAX_SOURCES: Final = 12
+"""Objects that one segment may name: so many fit the custom metadata, that of three copies included."""
+STAMPS: Final = ((0, 8), (12, 4))
+"""Position and length in a batch of what the leader sets: base offset, leader epoch."""
+
+_SOURCE: Final = struct.Struct("<IQQQH")
+_LINE: Final = struct.Struct("<IHII8s4s")
+_COUNTS: Final = struct.Struct("<HI")
+
+
+class BatchSource(NamedTuple):
+    """An object of a gateway."""
+
+    object_id: RouterObjectId
+    custom_metadata: bytes
+    """By which the storage manager finds it."""
+
+
+class AdoptedBatch(NamedTuple):
+    """A batch of some records, and where a gateway stored it."""
+
+    start: int
+    """In the records."""
+    length: int
+    source: BatchSource
+    source_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedRecords:
+    """An entry's records as the log holds them, some batches of which are stored elsewhere."""
+
+    records: bytes | memoryview
+    batches: tuple[AdoptedBatch, ...]
+    """In their order; equal to what is stored there but for `STAMPS`."""
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __bytes__(self) -> bytes:
+        return bytes(self.records)
+
+    @property
+    def inline(self) -> list[memoryview]:
+        """What is in the segment itself."""
+        view, position = memoryview(self.records), 0
+        parts: list[memoryview] = []
+        for batch in self.batches:
+            parts.append(view[position : batch.start])
+            position = batch.start + batch.length
+        return [part for part in (*parts, view[position:]) if len(part)]
+
+
+RecordsList = Sequence[bytes | memoryview | AdoptedRecords]
+"""The records of a segment's entries."""
+
+
+class TableLine(NamedTuple):
+    """A batch that is elsewhere, as the table of a segment tells of it."""
+
+    start: int
+    """In the segment, as if all records were in it."""
+    inline_before: int
+    """Bytes of records in front of it that are in the object."""
+    length: int
+    source: BatchSource
+    source_start: int
+    base_offset: bytes
+    leader_epoch: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionTable:
+    """All of a segment's."""
+
+    lines: tuple[TableLine, ...]
+
+    @classmethod
+    def of(cls, records_list: RecordsList, position: int) -> Self:
+        """Of the entries' records, the first of which begin at that position."""
+        lines: list[TableLine] = []
+        inline = 0
+        for records in records_list:
+            if isinstance(records, AdoptedRecords):
+                covered = 0
+                for start, length, source, source_start in records.batches:
+                    inline += start - covered
+                    covered = start + length
+                    stamps = (bytes(records.records[start + at : start + at + size]) for at, size in STAMPS)
+                    lines.append(TableLine(position + start, inline, length, source, source_start, *stamps))
+                inline += len(records) - covered
+            else:
+                inline += len(records)
+            position += len(records)
+        return cls(tuple(lines))
+
+    @classmethod
+    def read(cls, raw: bytes, crc: int, position: int = RECORDS_START) -> Self:
+        """`decode`, of bytes that must have this CRC32C. Raises ValueError."""
+        if crc32c(raw) != crc:
+            raise ValueError(f"the checksum of the table of adopted batches is wrong, {len(raw)} bytes")
+        return cls.decode(raw, position)
+
+    @property
+    def sources(self) -> tuple[BatchSource, ...]:
+        """Each once, in the order in which they are named first."""
+        return tuple(dict.fromkeys(line.source for line in self.lines))
+
+    def encode(self) -> bytes:
+        """Raises ValueError when a value does not fit."""
+        sources = {source: index for index, source in enumerate(self.sources)}
+        if len(sources) > MAX_SOURCES:
+            raise ValueError(f"batches of {len(sources)} objects; a segment names {MAX_SOURCES}")
+        try:
+            parts = [_COUNTS.pack(len(sources), len(self.lines))]
+            for object_id, custom_metadata in sources:
+                parts += (_SOURCE.pack(*object_id, len(custom_metadata)), custom_metadata)
+            inline = 0
+            for line in self.lines:
+                before = line.inline_before - inline
+                inline = line.inline_before
+                parts.append(
+                    _LINE.pack(
+                        before,
+                        sources[line.source],
+                        line.source_start,
+                        line.length,
+                        line.base_offset,
+                        line.leader_epoch,
+                    )
+                )
+        except struct.error as error:
+            raise ValueError(f"the table of adopted batches does not fit: {error}") from error
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, raw: bytes, position: int) -> Self:
+        """The inverse of `encode`; the segment's records begin at that position. Raises ValueError."""
+        try:
+            source_count, line_count = _COUNTS.unpack_from(raw)
+            if source_count > MAX_SOURCES:
+                raise ValueError(f"the table of adopted batches names {source_count} objects")
+            at = _COUNTS.size
+            sources: list[BatchSource] = []
+            for _ in range(source_count):
+                *numbers, length = _SOURCE.unpack_from(raw, at)
+                at += _SOURCE.size + length
+                if length > CUSTOM_METADATA_MAX_BYTES or at > len(raw):
+                    raise ValueError(f"custom metadata of {length} bytes in the table of adopted batches")
+                sources.append(BatchSource(RouterObjectId(*numbers), raw[at - length : at]))
+        except struct.error as error:
+            raise ValueError(f"the table of adopted batches ends at byte {len(raw)}") from error
+        if line_count * _LINE.size != len(raw) - at:
+            raise ValueError(f"{line_count} adopted batches in {len(raw) - at} bytes")
+        return cls(tuple(_lines(raw[at:], sources, position)))
+
+
+def _lines(raw: bytes, sources: Sequence[BatchSource], position: int) -> Iterator[TableLine]:
+    inline = 0
+    for before, source, source_start, length, base_offset, leader_epoch in _LINE.iter_unpack(raw):
+        if source >= len(sources) or length < sum(STAMPS[-1]):
+            raise ValueError(f"an adopted batch of {length} bytes in object {source} of {len(sources)}")
+        inline += before
+        position += before
+        yield TableLine(position, inline, length, sources[source], source_start, base_offset, leader_epoch)
+        position += length
+
+
+def stamped(line: TableLine, data: bytes, at: int) -> bytes:
+    """What the log holds, out of what is stored: `data` is the batch from its byte `at` on."""
+    if at >= sum(STAMPS[-1]):
+        return data
+    stored = bytearray(data)
+    for (start, size), stamp in zip(STAMPS, (line.base_offset, line.leader_epoch), strict=True):
+        begin, end = max(start, at), min(start + size, at + len(data))
+        if begin < end:
+            stored[begin - at : end - at] = stamp[begin - start : end - start]
+    return bytes(stored)

@@ -1,0 +1,208 @@
+"""Reads combined segments whose batches are in part where gateways stored them, as if all were in them.
+
+It stands around the storage manager that knows all of the cluster's buckets, as a gateway's object may be in another
+bucket than the segment. This is the one place where the bytes of a log are made of what is stored: whoever reads a
+segment by its id, positions and custom metadata gets the log's bytes, and knows of no adoption.
+
+What a range takes is read with few requests: a gap between two wanted parts of an object is read along where that
+costs less than a request. Tables are kept, as a segment is read a few times, and soon.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from plugin.adopted_records import RECORDS_START, AdoptionTable, BatchSource, RecordsList, TableLine, stamped
+from plugin.adoption_note import AdoptionNote, join_note, split_note
+from plugin.blob_storage import BlobStorage, StoredBlob, blobs_of
+from plugin.errors import RemoteSegmentCorruptError
+from plugin.remote_wal_storage_manager import (
+    RemoteWalStorageManager,
+    RequestCounts,
+    StorageContext,
+    StoredCopy,
+    StoredSegment,
+)
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteWalCombinedLogSegmentMetadata,
+    RemoteWalCombinedLogSegmentMetadataUpdate,
+)
+
+TABLES_KEPT: Final = 256
+GAP_BYTES: Final = 64 * 1024
+"""Bytes that cost less to read along than a request does."""
+
+
+class _Part(NamedTuple):
+    """Bytes of a segment, in order, and where they are stored."""
+
+    source: BatchSource | None
+    """None: in the segment's own object."""
+    start: int
+    end: int
+    line: TableLine | None = None
+    at: int = 0
+    """In the batch."""
+
+
+class AdoptingStorage(RemoteWalStorageManager):
+    """See the module's theory. All but reads goes on as it is."""
+
+    def __init__(self, storage: RemoteWalStorageManager) -> None:
+        """`storage` is configured."""
+        self._storage = storage
+        self._tables: OrderedDict[CombinedSegmentId, AdoptionTable] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
+        """Nothing: see the class."""
+
+    @property
+    def adopts(self) -> bool:
+        return self._storage.adopts and isinstance(self._storage, BlobStorage)
+
+    def copy_log_segment_data(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        return self._storage.copy_log_segment_data(metadata, records_list)
+
+    def fetch_log_segment(
+        self,
+        combined_segment_id: CombinedSegmentId,
+        start_position: int,
+        end_position: int,
+        custom_metadata: bytes = b"",
+    ) -> bytes:
+        plain, note = split_note(custom_metadata)
+
+        def read(start: int, end: int) -> bytes:
+            return self._storage.fetch_log_segment(combined_segment_id, start, end, plain)
+
+        if note is None or end_position <= RECORDS_START:
+            return read(start_position, end_position)
+        table = self._table(combined_segment_id, note, read)
+        parts = list(_parts(table, start_position, end_position))
+        last = parts[-1]
+        if last.source is None and last.end > note.table_start:
+            reason = f"no bytes {start_position} to {end_position} in it, with those that are elsewhere"
+            raise RemoteSegmentCorruptError("fetch", str(combined_segment_id), reason)
+        return b"".join(self._read(parts, read))
+
+    def _table(self, segment_id: CombinedSegmentId, note: AdoptionNote, read: "_Read") -> AdoptionTable:
+        with self._lock:
+            known = self._tables.get(segment_id)
+            if known is not None:
+                self._tables.move_to_end(segment_id)
+                return known
+        raw = read(note.table_start, note.table_start + note.table_bytes)
+        try:
+            table = AdoptionTable.read(raw, note.table_crc32c)
+        except ValueError as error:
+            raise RemoteSegmentCorruptError("fetch", str(segment_id), str(error)) from error
+        with self._lock:
+            self._tables[segment_id] = table
+            if len(self._tables) > TABLES_KEPT:
+                self._tables.popitem(last=False)
+        return table
+
+    def _read(self, parts: Sequence[_Part], read: "_Read") -> list[bytes]:
+        found = [b""] * len(parts)
+        for indexes in _requests(parts):
+            source, start = parts[indexes[0]].source, parts[indexes[0]].start
+            end = max(parts[index].end for index in indexes)
+            if source is None:
+                data = read(start, end)
+            else:
+                blob = StoredBlob(source.object_id.blob_name, end, source.custom_metadata)
+                data = blobs_of(self._storage, "get", blob.name).get_blob(blob, start, end)
+            for index in indexes:
+                part = parts[index]
+                piece = data[part.start - start : part.end - start]
+                found[index] = piece if part.line is None else stamped(part.line, piece, part.at)
+        return found
+
+    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+        plain, _ = split_note(stored.custom_metadata)
+        return self._storage.fetch_segment_metadata(replace(stored, custom_metadata=plain))
+
+    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+        """The segment's own object. Those that it names are others' to delete."""
+        self._storage.delete_log_segment_data(combined_segment_id, split_note(custom_metadata)[0])
+
+    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
+        return self._storage.list_log_segments(broker_id)
+
+    def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
+        plain, note = split_note(custom_metadata)
+        copies = self._storage.copies_of(plain)
+        if note is None:
+            return copies
+        return [replace(copy, custom_metadata=join_note(copy.custom_metadata, note)) for copy in copies]
+
+    @property
+    def out_of_step(self) -> Sequence[str]:
+        return self._storage.out_of_step
+
+    @property
+    def request_counts(self) -> RequestCounts:
+        return self._storage.request_counts
+
+    def close(self) -> None:
+        self._storage.close()
+
+    # Blobs (`plugin.blob_storage`)
+
+    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+        return blobs_of(self._storage, "put", name).put_blob(name, *chunks)
+
+    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        return blobs_of(self._storage, "get", blob.name).get_blob(blob, start, end)
+
+    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
+        return blobs_of(self._storage, "list", directory).list_blobs(directory)
+
+    def delete_blob(self, blob: StoredBlob) -> None:
+        blobs_of(self._storage, "delete", blob.name).delete_blob(blob)
+
+
+_Read = Callable[[int, int], bytes]
+
+
+def _parts(table: AdoptionTable, start: int, end: int) -> Iterator[_Part]:
+    """What bytes [start, end) of a segment are made of, without those of which there are none."""
+    elsewhere = 0
+    """Bytes in front that are not in the object."""
+    for line in table.lines:
+        line_end = line.start + line.length
+        if start < line.start:
+            inline_end = min(line.start, end)
+            yield _Part(None, start - elsewhere, inline_end - elsewhere)
+            start = inline_end
+        if start < min(line_end, end):
+            at, until = start - line.start, min(line_end, end) - line.start
+            yield _Part(line.source, line.source_start + at, line.source_start + until, line, at)
+            start = min(line_end, end)
+        if start >= end:
+            return
+        elsewhere += line.length
+    yield _Part(None, start - elsewhere, end - elsewhere)
+
+
+def _requests(parts: Sequence[_Part]) -> Iterator[list[int]]:
+    """The parts, by number, that one request reads."""
+    by_source: dict[BatchSource | None, list[int]] = {}
+    for index, part in enumerate(parts):
+        by_source.setdefault(part.source, []).append(index)
+    for indexes in by_source.values():
+        together: list[int] = []
+        end = 0
+        for index in sorted(indexes, key=lambda one: parts[one].start):
+            if together and parts[index].start > end + GAP_BYTES:
+                yield together
+                together = []
+            together.append(index)
+            end = max(end, parts[index].end) if len(together) > 1 else parts[index].end
+        yield together
