@@ -14,6 +14,7 @@ from agent.gateway_settings import GatewaySettings
 from agent.peering import peer_tls
 from agent.service_manager import ListeningSockets
 from gateway.client_door import ClientDoor, ClientLimits
+from gateway.consume.read_worth import ReadCosts
 from gateway.consume_metrics import ConsumeMetrics
 from gateway.consumer_answers import ConsumerContext
 from gateway.metrics import GatewayMetrics
@@ -82,7 +83,7 @@ def build_gateway(
     if capabilities & MESSAGES:
         produce = build_produce_routing(configuration, hello, store, clocks, registry)
     if settings.fetch_links_enable and produce is not None:
-        produce, consumers = _linked(produce, leader, follower, settings)
+        produce, consumers = _linked(produce, leader, follower, configuration)
     metrics = GatewayMetrics(registry)
     limits = ClientLimits(
         settings.max_connections, settings.max_connections_per_ip or settings.max_connections, settings.idle_s
@@ -107,15 +108,18 @@ def build_gateway(
 
 
 def _linked(
-    produce: ProduceRouting, leader: LeaderContext, follower: FollowerContext, settings: GatewaySettings
+    produce: ProduceRouting, leader: LeaderContext, follower: FollowerContext, configuration: Configuration
 ) -> tuple[ProduceRouting, ConsumerContext]:
     """The same with links in consumers' answers. Stage times are those of replication, so theirs are not told."""
+    settings = configuration.settings
     untold, metrics = StageTimes(CollectorRegistry()), ConsumeMetrics(follower.metrics.registry)
-    defects = {one: LinkDefects(follower.metrics, follower.clock, leader=one) for one in settings.brokers}
+    defects = {one: LinkDefects(follower.metrics, follower.clock, leader=one) for one in settings.gateway.brokers}
     reading = replace(follower, stage_times=untold, budget=produce.routing.answers_budget)
     routing = replace(produce.routing, links=LinkReading(reading, defects))
     giving = replace(leader, stage_times=untold, budget=produce.splicing.answers_budget)
-    return replace(produce, routing=routing), ConsumerContext(giving, metrics)
+    read_bytes = configuration.prices.get_break_even_bytes(configuration.store_prices)
+    costs = ReadCosts(read_bytes, settings.log_manager.combiner_task_interval_s)
+    return replace(produce, routing=routing), ConsumerContext(giving, metrics, costs)
 
 
 def _client_tls(settings: GatewaySettings) -> Callable[[], ssl.SSLContext | None]:

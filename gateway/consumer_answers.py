@@ -6,6 +6,7 @@ from typing import Final
 
 from gateway.client_side import ClientSide
 from gateway.consume.consumer_links import ConsumerLinks
+from gateway.consume.read_worth import ReadCosts
 from gateway.consume_metrics import ConsumeMetrics
 from kafka_log.crc32c import Buffer
 from plugin.archive_object_id import StoredObjectId
@@ -27,6 +28,7 @@ class ConsumerContext:
     leader: LeaderContext
     """As for followers, but for budget and stage times."""
     metrics: ConsumeMetrics
+    costs: ReadCosts
 
 
 def _tell_nobody(_object_id: StoredObjectId, _ranges: list[tuple[int, int]], _custom_metadata: bytes) -> None:
@@ -48,7 +50,7 @@ class ConsumerAnswers:
         if leader.catch_up is not None:
             self._catch_up = FollowerCatchUp(leader.catch_up, _tell_nobody, leader.uploads.notify, side.capabilities)
         read_ahead = self._catch_up.plan if self._catch_up is not None else None
-        self._links = ConsumerLinks(leader, side, context.metrics, read_ahead)
+        self._links = ConsumerLinks(leader, side, context.metrics, context.costs, read_ahead)
         begin_reads = self._catch_up.begin_reads if self._catch_up is not None else lambda: None
         self._decided = partial(decided, context=leader, peer=gateway, begin_reads=begin_reads)
 

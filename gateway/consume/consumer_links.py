@@ -19,6 +19,7 @@ from typing import Final
 import structlog
 
 from gateway.client_side import ClientSide
+from gateway.consume.read_worth import ReadCosts, ReadWorth
 from gateway.consume_metrics import ConsumeMetrics
 from kafka_log.crc32c import Buffer
 from replication.leader.leader_context import LeaderContext
@@ -54,14 +55,24 @@ class _AtHand:
     frame: Buffer
     view: FetchResponseView
 
+    @property
+    def record_bytes(self) -> int:
+        return sum(records.records_end - records.records_start for records in self.view.fields)
+
 
 class ConsumerLinks:
     """Of one connection. All times are monotonic seconds."""
 
     def __init__(
-        self, context: LeaderContext, side: ClientSide, metrics: ConsumeMetrics, read_ahead: ReadAhead | None
+        self,
+        context: LeaderContext,
+        side: ClientSide,
+        metrics: ConsumeMetrics,
+        costs: ReadCosts,
+        read_ahead: ReadAhead | None,
     ) -> None:
         """`context` is as for followers; `read_ahead` finds what the link index does not hold."""
+        self._worth = ReadWorth(costs)
         self._context = context
         self._side = side
         self._metrics = metrics
@@ -106,18 +117,36 @@ class ConsumerLinks:
             self._context.metrics.fault("response_not_understood")
             log.warning("frame_not_understood", frame="response", error=str(error))
             return ToFollower(MessageKind.KAFKA, (frame,))
-        self._at_hand = _AtHand(correlation_id, frame, view)
+        self._at_hand = at_hand = _AtHand(correlation_id, frame, view)
+        self._worth.answered(at_hand.record_bytes, now_s)
+        if not self._is_worth(at_hand, at_hand.record_bytes, 1, now_s):
+            return self._answer(None)
         self._tell_readers(view)
-        if not self._fetches and self._links.begin(frame, view, self._side.gateway.broker_id, fetch.sent_s, now_s):
+        gateway_id = self._side.gateway.broker_id
+        if not self._fetches and self._links.begin(frame, view, gateway_id, fetch.sent_s, now_s):
             return self.look_again(now_s)
         return self._answer(None)
+
+    def _is_worth(self, at_hand: _AtHand, record_bytes: int, reads: int, now_s: float) -> bool:
+        """Whether links to so many of its bytes pay for so many reads, or are wanted at any price."""
+        led = self._context.led
+        return self._worth.pays(record_bytes, reads, now_s) or any(
+            led.is_always_linked(partition)
+            for records in at_hand.view.fields
+            if (partition := led.find(records.topic_id, records.partition)) is not None
+        )
 
     def look_again(self, now_s: float) -> ToFollower | WaitForUploads:
         """As `response`, of the one that waits: something was stored, a mode changed, or the time came."""
         step = self._links.step(self._side.gateway.broker_id, now_s)
         if isinstance(step, WaitForUploads):
             return step
-        return self._answer(None if self._fetches else step)
+        if step is not None and self._at_hand is not None:
+            linked_bytes = sum(size for _, _, size in step.linked)
+            reads = len({link.object_id for link in step.response.links})
+            if self._fetches or not self._is_worth(self._at_hand, linked_bytes, reads, now_s):
+                step = None
+        return self._answer(step)
 
     def _tell_readers(self, view: FetchResponseView) -> None:
         readers = self._context.zones.readers
@@ -132,7 +161,7 @@ class ConsumerLinks:
         if self._at_hand is None:
             raise RuntimeError("no response waits")
         at_hand, self._at_hand = self._at_hand, None
-        record_bytes = sum(records.records_end - records.records_start for records in at_hand.view.fields)
+        record_bytes = at_hand.record_bytes
         message = None if sent is None else self._links.message(sent, at_hand.correlation_id, at_hand.frame)
         if sent is None or message is None:
             self._count("inline", record_bytes)

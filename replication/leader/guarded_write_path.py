@@ -53,6 +53,9 @@ class GuardedWritePath:
     def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
         return self._asked(lambda path: path.led.upload_expected(partition, offset), False)
 
+    def is_always_linked(self, partition: TopicIdPartition) -> bool:
+        return self._asked(lambda path: path.led.is_always_linked(partition), False)
+
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
         self._asked(lambda path: path.led.links_wanted(partitions), None)
 

@@ -59,6 +59,9 @@ class LedPartitions(Protocol):
     def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
         """Whether the batch at this offset is not stored yet, and about to be."""
 
+    def is_always_linked(self, partition: TopicIdPartition) -> bool:
+        """Whether its bytes are to travel as links whatever that costs."""
+
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Followers wait for these partitions' links: upload now."""
 

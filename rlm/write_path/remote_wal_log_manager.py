@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.settings.topic_settings import LinkPolicy
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.commit_loop import CommitLoop
@@ -137,6 +138,11 @@ class RemoteWalLogManager:
         """Whether the batch at this offset is about to be stored: not yet stored, not far behind, nothing failing."""
         is_running = bool(self._running) and not self._running[0].done()  # it ends before those who ask
         return is_running and self._core.pacing.upload_expected(partition, offset, self._clock())
+
+    def is_always_linked(self, partition: TopicIdPartition) -> bool:
+        """Whether its bytes are to travel as links whatever that costs."""
+        led = self._core.led.get(partition)
+        return led is not None and led.assignment.link_policy is LinkPolicy.ALWAYS
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Followers wait for these partitions' links: upload now."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest
 
-from gateway.fetch_rack import FetchRackEditor
+from gateway.fetch_rack import FetchRackEditor, with_zone
 from replication.wire.fetch_frame import CONSUMER_REPLICA_ID, MAX_READ_REQUEST_BYTES, scan_fetch_request
 from tests.gateway.gateway_rig import GatewayRig, started
 from tests.replication.fetch_frames import request, requests
@@ -61,6 +61,12 @@ def test_a_consumer_is_given_the_zone_and_a_follower_is_not(version: int) -> Non
     follower = request({0: 5}, version=version, replica_id=2)
     assert scan_fetch_request(frames_of(fed(framed(consumer), []))[0], version).rack == "az1"
     assert fed(framed(follower), []) == framed(follower)
+
+
+def test_a_consumer_that_says_its_rack_keeps_it() -> None:
+    named = with_zone(request({0: 5}, replica_id=-1), "az9")
+    assert scan_fetch_request(named, 17).rack == "az9"
+    assert with_zone(named, "az1") == named
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from gateway.consume.read_worth import ReadCosts
 from gateway.consume_metrics import ConsumeMetrics
 from gateway.consumer_answers import ConsumerContext
 from gateway.routed_relay import LinkReading
@@ -102,7 +103,7 @@ async def consumers(
             asked=hello,
             routing=replace(routed.routing, links=LinkReading(follower, defects)),
             splicing=routed.splicing,
-            consumers=ConsumerContext(leader, ConsumeMetrics(registry)),
+            consumers=ConsumerContext(leader, ConsumeMetrics(registry), ReadCosts(1, 0.025)),
         )
         await stack.enter_async_context(started_gateway(gateway))
         yield Consumers(agents, gateway, registry, routed)

@@ -16,6 +16,7 @@ class FakeLed:
         self.mode = mode
         self.modes: dict[TopicIdPartition, LinkMode] = {}
         self.expected = expected
+        self.always: set[TopicIdPartition] = set()
         self.fetches: list[tuple[int, TopicIdPartition, int, int]] = []
         self.sizes: list[int] = []
         self.wanted: list[TopicIdPartition] = []
@@ -29,6 +30,9 @@ class FakeLed:
 
     def upload_expected(self, partition: TopicIdPartition, offset: int) -> bool:
         return self.expected
+
+    def is_always_linked(self, partition: TopicIdPartition) -> bool:
+        return partition in self.always
 
     def links_wanted(self, partitions: Iterable[TopicIdPartition]) -> None:
         self.wanted += partitions

@@ -10,6 +10,7 @@ import pytest
 from kafka_log.errors import LogDirectoryError
 from kafka_log.open_files import OpenFiles
 from kafka_log.segment_tail import SegmentTail
+from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.segment_metadata import RemoteLogSegmentState
 from rlm.write_path.link_policy import LinkMode
 from rlm.write_path.partition_schedule import ScheduleIntervals
@@ -447,3 +448,14 @@ async def test_a_log_tells_how_far_it_is_stored(tmp_path: Path) -> None:
         assert known is not None
         assert (known.directory, known.uploaded_offset) == (rig.log().path, 4)
         assert rig.manager.stored_log(partition(1)) is None
+
+
+async def test_what_is_to_be_linked_at_any_price_is_told_by_the_policy_of_what_is_led(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        assert not rig.manager.is_always_linked(partition(0))
+        by_cost = replace(rig.assignment(1), link_policy=LinkPolicy.COST)
+        rig.log(0), rig.log(1)
+        rig.manager.assign([rig.assignment(0), by_cost])
+        await rig.until(lambda: len(rig.manager.status()) == 2)
+        assert rig.manager.is_always_linked(partition(0))
+        assert not rig.manager.is_always_linked(partition(1))

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.client_side import ClientSide
 from gateway.consume.consumer_links import ConsumerLinks
+from gateway.consume.read_worth import ReadCosts
 from gateway.consume_metrics import ConsumeMetrics
 from kafka_log.record_batch import scan_batches
 from plugin.segment_metadata import CombinedSegmentId
@@ -35,12 +36,14 @@ FUTURE = ToFollower(MessageKind.KAFKA, (b"\x00\x00\x00\x09 of another request",)
 class Client:
     """Whose connection comes by broker 3's agent, in zone az3, to the agent beside broker 1, which leads all."""
 
-    def __init__(self, capabilities: PeerCapabilities = LINKED_FETCH) -> None:
+    def __init__(self, capabilities: PeerCapabilities = LINKED_FETCH, read_bytes: int = 1) -> None:
         self.rig = Rig(zones=Zones("az1"))
         self.rig.context.zones.readers = RemoteReaders(lambda: self.rig.now_s)
         self.registry = CollectorRegistry()
         side = ClientSide("az3", GATEWAY, capabilities)
-        self.links = ConsumerLinks(self.rig.context, side, ConsumeMetrics(self.registry), None)
+        self.links = ConsumerLinks(
+            self.rig.context, side, ConsumeMetrics(self.registry), ReadCosts(read_bytes, 0.025), None
+        )
 
     def asked(self, correlation_id: int = 7, version: int = 17) -> None:
         frame = request({0: 0}, correlation_id=correlation_id, replica_id=-1, version=version)
@@ -84,6 +87,33 @@ def test_where_links_do_not_pay_nothing_waits() -> None:
     client.asked()
     assert client.answered() == INLINE
     assert client.counted("inline") == len(RAW)
+
+
+def test_an_answer_that_is_not_worth_a_read_waits_for_nothing_unless_links_are_wanted_at_any_price() -> None:
+    client = Client(read_bytes=len(RAW) + 1)
+    client.asked()
+    assert client.answered() == INLINE
+    assert client.rig.led.wanted == []
+    assert client.rig.context.zones.elsewhere(partition(0), frozenset()) == frozenset()
+    client.rig.stored()
+    client.asked()
+    assert client.answered() == INLINE
+    client.rig.led.always.add(partition(0))
+    client.asked()
+    is_linked(client.answered())
+    assert client.rig.context.zones.elsewhere(partition(0), frozenset()) == {GATEWAY.broker_id}
+
+
+def test_an_answer_out_of_many_objects_must_be_worth_a_read_of_each() -> None:
+    spans = scan_batches(RAW, 0, len(RAW))
+    for read_bytes, kind in ((len(RAW) // 2, MessageKind.LINKED), (len(RAW) // 2 + 1, MessageKind.KAFKA)):
+        client = Client(read_bytes=read_bytes)
+        for number, span in enumerate(spans):
+            store(client.rig.context.index, partition(0), RAW[span.start : span.end], CombinedSegmentId(1, 11, number))
+        client.asked()
+        answer = client.answered()
+        assert isinstance(answer, ToFollower)
+        assert answer.kind is kind
 
 
 def test_what_consumers_fetch_tells_the_load_and_who_reads() -> None:
@@ -150,6 +180,14 @@ def test_only_the_one_fetch_under_way_is_linked_whatever_else_is() -> None:
     client.links.asked(b"\x00\x03\x00\x0c\x00\x00\x00\x09", 0.0)
     is_linked(client.answered(response({0: RAW}, correlation_id=8)))
     assert client.answered(bytes(FUTURE.body[0])) == FUTURE
+
+
+def test_beside_another_fetch_nothing_is_waited_for() -> None:
+    client = Client()
+    client.asked(7)
+    client.asked(8)
+    assert client.answered() == INLINE
+    assert client.rig.led.wanted == []
 
 
 def test_a_fetch_that_comes_while_a_response_waits_has_it_sent_inline() -> None:
