@@ -3,7 +3,8 @@ one.
 
 A follower that truncates and then copies the new leader's batches may end with a longer file than before, so
 sizes and positions do not show it. The leader epochs do: an offset has had one writer per epoch, so the log
-is the same up to the first offset whose epoch differs.
+is the same up to the first offset whose epoch differs. Compaction leaves holes before batches, which a new leader may
+write to: what another one wrote than a run's differs from the end of what was handed on before it.
 """
 
 from typing import NamedTuple
@@ -21,15 +22,22 @@ class EpochRun(NamedTuple):
     first_offset: int
     end_offset: int
     """Behind the last batch."""
+    from_offset: int
+    """Where what came before ends; up to `first_offset` there was no batch."""
 
 
 class DeliveredEpochs:
     """Runs of batches in the order of delivery."""
 
-    __slots__ = ("_runs",)
+    __slots__ = ("_begin", "_runs")
 
     def __init__(self) -> None:
+        self._begin: int | None = None
         self._runs: list[EpochRun] = []
+
+    def begin(self, offset: int) -> None:
+        """What is handed on is what the log has from this offset on."""
+        self._begin = offset
 
     @property
     def last_epoch(self) -> int:
@@ -42,14 +50,19 @@ class DeliveredEpochs:
     def add(self, leader_epoch: int, first_offset: int, end_offset: int) -> None:
         """Take note of [first_offset, end_offset), which lies behind everything before."""
         if self._runs and self._runs[-1].leader_epoch == leader_epoch:
-            self._runs[-1] = EpochRun(leader_epoch, self._runs[-1].first_offset, end_offset)
+            self._runs[-1] = self._runs[-1]._replace(end_offset=end_offset)
             return
-        self._runs.append(EpochRun(leader_epoch, first_offset, end_offset))
+        from_offset = self._runs[-1].end_offset if self._runs else self._begin
+        self._runs.append(
+            EpochRun(leader_epoch, first_offset, end_offset, first_offset if from_offset is None else from_offset)
+        )
         if len(self._runs) > MAX_RUNS:
             del self._runs[0]
 
     def cut(self, offset: int) -> None:
         """Forget everything from `offset` on."""
+        if self._begin is not None:
+            self._begin = min(self._begin, offset)
         while self._runs and self._runs[-1].first_offset >= offset:
             self._runs.pop()
         if self._runs and self._runs[-1].end_offset > offset:
@@ -57,27 +70,27 @@ class DeliveredEpochs:
 
     def epoch_at(self, offset: int) -> int:
         """The epoch under which `offset` was handed on; UNKNOWN_EPOCH when it was not."""
-        for epoch, first, end in reversed(self._runs):
-            if first <= offset < end:
-                return epoch
+        for run in reversed(self._runs):
+            if run.first_offset <= offset < run.end_offset:
+                return run.leader_epoch
         return UNKNOWN_EPOCH
 
     def diverges_at(self, epochs: LeaderEpochs) -> int | None:
-        """The first delivered offset that `epochs` ascribes to another leader, or None.
+        """From where on another leader may have written what was delivered, as `epochs` say, or None.
 
         What lies before the first entry has been removed by retention, and is not judged.
         """
         if not epochs.entries:
             return None
         first_known = epochs.entries[0][1]
-        for epoch, first, end in self._runs:
-            if end <= first_known:
+        for run in self._runs:
+            if run.end_offset <= first_known:
                 continue
-            known_first = max(first, first_known)
-            start = epochs.start_offset(epoch)
-            if start is None or start > known_first:
-                return known_first
-            epoch_end = epochs.end_offset_for(epoch)
-            if epoch_end is not None and epoch_end < end:
-                return max(epoch_end, known_first)
+            start = epochs.start_offset(run.leader_epoch)
+            known_from = max(run.from_offset, first_known)
+            if start is None or start > max(run.first_offset, first_known):
+                return known_from
+            epoch_end = epochs.end_offset_for(run.leader_epoch)
+            if epoch_end is not None and epoch_end < run.end_offset:
+                return max(epoch_end, known_from)
         return None

@@ -76,20 +76,20 @@ class LogLineage:
         return batch is None or batch.leader_epoch != self.delivered.epoch_at(max(offset, batch.base_offset))
 
     def _walk_last_run(self) -> int | None:
-        """The first offset within the last delivered run whose batch carries another epoch."""
+        """The first offset from the begin of the last delivered run on whose batch carries another epoch."""
         run = self.delivered.last_run
         if run is None:
             return None
-        base = self._directory.holding(run.first_offset)
+        base = self._directory.holding(run.from_offset)
         while base is not None and base < run.end_offset:
             try:
                 with self._opened(base) as fd:
-                    start = locate(fd, self._directory.file_path(base), base, run.first_offset).position
+                    start = locate(fd, self._directory.file_path(base), base, run.from_offset).position
                     for batch in walk_batches(fd, start, base):
                         if batch.base_offset >= run.end_offset:
                             return None
                         if batch.leader_epoch != run.leader_epoch:
-                            return max(batch.base_offset, run.first_offset)
+                            return max(batch.base_offset, run.from_offset)
             except FileNotFoundError:
                 return None
             base = self._directory.after(base)

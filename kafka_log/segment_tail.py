@@ -317,6 +317,8 @@ class SegmentTail:
 
     def _settle(self, base: int, file: LogFile, located: Located, target: int, resume: int) -> None:
         is_first = self._at.base_offset == UNKNOWN_OFFSET
+        if is_first:
+            self._lineage.delivered.begin(resume)
         starts_inside_a_batch = is_first and located.batch is not None
         kept = min(target, resume)
         if kept < self._next_offset and not starts_inside_a_batch:

@@ -99,7 +99,7 @@ def test_what_was_cut_off_is_forgotten() -> None:
     delivered.add(1, 0, 10)
     delivered.add(3, 10, 30)
     delivered.cut(10)
-    assert delivered.last_run == (1, 0, 10)
+    assert delivered.last_run == (1, 0, 10, 0)
     delivered.cut(4)
     assert (delivered.epoch_at(3), delivered.epoch_at(4)) == (1, UNKNOWN_EPOCH)
     for epoch in range(10, 10 + 2 * MAX_RUNS):

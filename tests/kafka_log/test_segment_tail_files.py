@@ -98,6 +98,24 @@ def test_a_hole_that_compaction_left_before_a_segment_is_no_gap(log: LogWriter) 
     assert result.records == raw_of(log, 3)
 
 
+@pytest.mark.parametrize("last_epoch", [0, 1])
+@pytest.mark.parametrize("start", [0, 2])
+def test_what_a_new_leader_writes_into_a_hole_is_read(log: LogWriter, start: int, last_epoch: int) -> None:
+    for _ in range(3):
+        log.append(1)
+    log.roll()
+    log.append(1, last_epoch)
+    log.compact(0)  # offset 2 is gone
+    tail = SegmentTail(log.path, start)
+    while tail.next_offset < log.log_end_offset:
+        tail.read(MANY)
+    log.truncate_to(2)
+    written = log.append(1, 2), log.append(1, 2)
+    result = tail.read(MANY)
+    assert result.events == (Truncated(2),)
+    assert result.records == b"".join(one.raw for one in written)
+
+
 @pytest.mark.parametrize("made_anew", [True, False])
 def test_a_deleted_directory_is_reported(log: LogWriter, made_anew: bool) -> None:
     log.append(1)
