@@ -1,14 +1,12 @@
 """The zone gateway, put together from the settings: where clients of this zone connect, and the door to this broker."""
 
 import asyncio
-import ssl
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
+from agent.gateway_ports import BrokerPorts, build_broker_ports, client_tls
 from agent.gateway_produce import ProduceRouting, build_produce_routing
 from agent.gateway_settings import GatewaySettings
 from agent.peering import peer_tls
@@ -24,7 +22,7 @@ from plugin.blob_storage import BlobStorage
 from replication.follower.follower_context import FollowerContext
 from replication.leader.leader_context import LeaderContext
 from replication.wire.link_defects import LinkDefects
-from replication.wire.peer_connection import Address, listening_context
+from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import MESSAGES, PeerCapabilities
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import StageTimes
@@ -37,6 +35,7 @@ class ClientGateway:
     """What was made. Use it in the event loop."""
 
     clients: ZoneGateway
+    ports: BrokerPorts
     door: ClientDoor
     capabilities: PeerCapabilities
     """That the gateway asks for, and the door grants."""
@@ -52,9 +51,11 @@ class ClientGateway:
             self.tasks.append(asyncio.get_running_loop().create_task(self.produce.uploads.run()))
         where = {one: Address(settings.listen_host, settings.port_base + one) for one in settings.brokers}
         await self.clients.start({one: handed.take(f"client-{one}", address) for one, address in where.items()})
+        await self.ports.start(settings, handed)
 
     async def stop(self) -> None:
         """Close all listeners and clients' connections."""
+        await self.ports.stop()
         await self.clients.stop()
         for task in self.tasks:
             task.cancel()
@@ -96,7 +97,7 @@ def build_gateway(
         replace(hello, capabilities=capabilities),
         {one: configuration.settings.peers.peers[one] for one in settings.brokers},
         tls.client_context if tls else lambda: None,
-        _client_tls(settings),
+        client_tls(settings),
         limits,
         metrics,
         produce.routing if produce is not None else None,
@@ -104,7 +105,8 @@ def build_gateway(
     )
     splicing = produce.splicing if produce is not None else None
     door = ClientDoor(broker.node_id, doors, limits, metrics, splicing, consumers)
-    return ClientGateway(ZoneGateway(context), door, capabilities, produce)
+    ports = build_broker_ports(configuration, limits, metrics)
+    return ClientGateway(ZoneGateway(context), ports, door, capabilities, produce)
 
 
 def _linked(
@@ -120,10 +122,3 @@ def _linked(
     read_bytes = configuration.prices.get_break_even_bytes(configuration.store_prices)
     costs = ReadCosts(read_bytes, settings.log_manager.combiner_task_interval_s)
     return replace(produce, routing=routing), ConsumerContext(giving, metrics, costs)
-
-
-def _client_tls(settings: GatewaySettings) -> Callable[[], ssl.SSLContext | None]:
-    certificate, key, authority = settings.ssl_certificate_file, settings.ssl_key_file, settings.ssl_ca_file
-    if certificate is None or key is None:
-        return lambda: None
-    return partial(listening_context, certificate, key, authority)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from agent.http_listener import is_loopback
 from agent.process_settings import PeerSettings
@@ -42,6 +42,7 @@ def parse_zone_listeners(value: object) -> object:
 
 
 BrokerIdsSetting = Annotated[dict[int, None], BeforeValidator(parse_broker_ids)]
+ListenerSetting = Annotated[str, AfterValidator(str.upper)]
 ZoneListenersSetting = Annotated[dict[str, str], BeforeValidator(parse_zone_listeners)]
 
 
@@ -62,6 +63,11 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
         default_factory=dict,
         description="This broker's own listeners on loopback for clients of other zones: <zone>=<listener>, by commas. "
         "No other is let in to.",
+    )
+    admin_listener: ListenerSetting = Field(
+        "",
+        description="This broker's own listener on loopback for Kafka's admin tools, which connect here at the port "
+        "for this broker itself and may set remote.wal.* of topics; empty: none.",
     )
     plaintext_accepted: bool = Field(
         False,
@@ -140,14 +146,11 @@ def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: Broker
             f"{file}: {_KEY}.brokers: broker {unknown[0]} is not another one of remote.wal.agent.peers, by which its "
             "agent is reached"
         )
-    highest_port = settings.port_base + max(settings.brokers, default=0)
+    own_port = [broker.node_id] if settings.admin_listener else []
+    highest_port = settings.port_base + max([*settings.brokers, *own_port], default=0)
     if highest_port > MAX_PORT:
         raise AgentSettingsError(f"{file}: {_KEY}.port.base: the port of the highest broker id would be {highest_port}")
-    for zone, name in settings.zone_listeners.items():
-        if name not in broker.listeners or name in _not_for_clients(broker):
-            raise AgentSettingsError(
-                f"{file}: {_KEY}.zone.listeners: {zone}={name} is none of the broker's listeners for clients"
-            )
+    _check_listeners(settings, broker, file)
     tls = settings.ssl_certificate_file, settings.ssl_key_file
     if any(tls) != all(tls) or (settings.ssl_ca_file and not all(tls)):
         raise AgentSettingsError(f"{file}: {_KEY}.ssl.*: certificate and key file belong together")
@@ -155,6 +158,21 @@ def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: Broker
         raise AgentSettingsError(
             f"{file}: {_KEY}.listen.host: {settings.listen_host} is open to other hosts unencrypted; set {_KEY}.ssl.*, "
             f"or accept that by {_KEY}.plaintext.accepted=true"
+        )
+
+
+def _check_listeners(settings: GatewaySettings, broker: BrokerProperties, file: Path) -> None:
+    """Whether those that are named are the broker's."""
+    named = {f"zone.listeners: {zone}=": name for zone, name in settings.zone_listeners.items()}
+    if settings.admin_listener:
+        named["admin.listener: "] = settings.admin_listener
+    for key, name in named.items():
+        if name not in broker.listeners or name in _not_for_clients(broker):
+            raise AgentSettingsError(f"{file}: {_KEY}.{key}{name} is none of the broker's listeners for clients")
+    if settings.admin_listener in settings.zone_listeners.values():
+        raise AgentSettingsError(
+            f"{file}: {_KEY}.admin.listener: {settings.admin_listener} is for a zone's clients, and advertises their "
+            "gateway; admin tools need one of their own"
         )
 
 

@@ -61,6 +61,10 @@ class Rules:
     listener_prefix: Annotated[str, typer.Option(help="A listener's name is this, and the zone.")] = (
         _DEFAULTS.listener_prefix
     )
+    admin: Annotated[
+        bool,
+        typer.Option("--admin", help="With a listener by which Kafka's admin tools may set remote.wal.* of topics."),
+    ] = False
 
 
 @app.command()

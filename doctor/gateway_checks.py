@@ -17,7 +17,9 @@ def gateway_listeners(facts: Facts) -> Verdict:
         return Verdict(Level.OK, f"{_KEY}.enable is false")
     faults = [*_zone_faults(facts, settings), *_own_zone_faults(facts, settings)]
     for zone, name in settings.zone_listeners.items():
-        faults += _listener_faults(facts, zone, name)
+        faults += _listener_faults(facts, f"gateway of {zone}", name)
+    if settings.admin_listener:
+        faults += _listener_faults(facts, "agent beside this broker", settings.admin_listener)
     if faults:
         return _worst(faults)
     if isinstance(facts.zones, Unknown):
@@ -57,18 +59,24 @@ def _own_zone_faults(facts: Facts, settings: GatewaySettings) -> list[Fault]:
     """Whether the agent itself, and who bootstraps here, is led to the broker and not to a gateway."""
     broker = facts.broker
     reserved = {broker.inter_broker_listener_name, *broker.controller_listener_names}
-    others = set(settings.zone_listeners.values())
+    others = _by_agents(settings)
     client = [name for name in broker.listeners if name in broker.advertised_listeners and name not in reserved]
     if not set(client) - others:
         found = f"no listener for clients of this zone ({broker.rack})"
         return [(Level.ERROR, found, f"{_PLAN}")]
     if facts.settings.client.bootstrap_servers is None and client[0] in others:
-        found = f"the first client listener, {client[0]}, by which the agent reaches Kafka, is for another zone"
+        found = f"the first client listener, {client[0]}, by which the agent reaches Kafka, leads to an agent"
         return [(Level.WARNING, found, "name this zone's listener first, or set remote.wal.agent.bootstrap.servers")]
     return []
 
 
-def _listener_faults(facts: Facts, zone: str, name: str) -> list[Fault]:
+def _by_agents(settings: GatewaySettings) -> set[str]:
+    """The listeners that clients reach by agents."""
+    return {*settings.zone_listeners.values(), settings.admin_listener} - {""}
+
+
+def _listener_faults(facts: Facts, leads_to: str, name: str) -> list[Fault]:
+    """Of one that clients reach by an agent alone."""
     broker = facts.broker
     where, advertised = broker.listeners[name], broker.advertised_listeners.get(name)
     faults: list[Fault] = []
@@ -82,8 +90,8 @@ def _listener_faults(facts: Facts, zone: str, name: str) -> list[Fault]:
         faults.append((Level.ERROR, found, f"listener.security.protocol.map: {name} without TLS"))
     port = facts.settings.gateway.port_base + broker.node_id
     if advertised is None or advertised == where:
-        found = f"{name} advertises no gateway of {zone}"
-        faults.append((Level.ERROR, found, f"advertised.listeners: {name}://<gateway of {zone}>:{port}"))
+        found = f"{name} advertises no {leads_to}"
+        faults.append((Level.ERROR, found, f"advertised.listeners: {name}://<{leads_to}>:{port}"))
     elif advertised.port != port:
         found = f"{name} is advertised at port {advertised.port}; gateways listen for this broker at {port}"
         change = f"advertised.listeners: {name}://{advertised.host}:{port}, or the gateways' {_KEY}.port.base"
@@ -131,6 +139,6 @@ def gateway_security(facts: Facts) -> Verdict:
 
 def _client_auth_keys(facts: Facts) -> list[str]:
     """By which certificates are asked for on listeners of clients of this zone."""
-    broker, others = facts.broker, facts.settings.gateway.zone_listeners.values()
+    broker, others = facts.broker, _by_agents(facts.settings.gateway)
     own = set(broker.advertised_listeners) - {broker.inter_broker_listener_name, *others}
     return ["ssl.client.auth", *(f"listener.name.{name.lower()}.ssl.client.auth" for name in sorted(own))]

@@ -5,7 +5,8 @@ broker has a client listener for each zone. That of its own zone advertises the 
 are bound to loopback, where its agent dials them, and advertise the gateway of that zone, at a port for this broker.
 
 Ports follow from broker ids, so that a broker that is added changes no listener of the others: the gateway's port for a
-broker is a base plus the broker's id, and so is the loopback port, from another base for each zone.
+broker is a base plus the broker's id, and so is the loopback port, from another base for each zone. A listener for
+admin tools is as one of a further zone, of which each agent is the gateway for its own broker.
 """
 
 import re
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 LOOPBACK = "127.0.0.1"
 MAX_PORT = 65535
 _ALL_ADDRESSES = {"", "0.0.0.0", "::"}  # noqa: S104 - compared with
+_ADMIN = "admin"
 _WITHOUT_TLS = {
     "PLAINTEXT": "PLAINTEXT",
     "SSL": "PLAINTEXT",
@@ -41,6 +43,8 @@ class BrokerSite:
     """Where its listener for its own zone is bound; empty: all interfaces."""
     gateway_bind_host: str = "0.0.0.0"  # noqa: S104 - clients of the whole zone connect there
     """Where its agent listens for clients."""
+    admin_host: str = ""
+    """As admin tools reach its agent; empty: as clients reach the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class PlanRules:
     loopback_port_step: int = 100
     """By so much the base of the next zone is higher."""
     listener_prefix: str = "CLIENT"
+    admin: bool = False
+    """Whether there is a listener for admin tools that come by the broker's own agent."""
 
 
 def listener_name(zone: str, prefix: str = "CLIENT") -> str:
@@ -97,9 +103,10 @@ def _check(brokers: Sequence[BrokerSite], zones: Sequence[str], rules: PlanRules
     if rules.security_protocol not in _WITHOUT_TLS:
         raise PlanError(f"{rules.security_protocol!r} is not one of {', '.join(_WITHOUT_TLS)}")
     names = Counter(listener_name(zone, rules.listener_prefix) for zone in zones)
+    names.update([listener_name(_ADMIN, rules.listener_prefix)] if rules.admin else [])
     name, count = names.most_common(1)[0]
     if count > 1:
-        raise PlanError(f"{count} zones would have the listener {name}")
+        raise PlanError(f"the listener {name} would be there {count} times: choose another prefix or other zones")
     ids = [broker.broker_id for broker in brokers]
     if len(set(ids)) < len(ids):
         raise PlanError("a broker is named twice")
@@ -113,6 +120,9 @@ def _check_ports(broker: BrokerSite, brokers: Sequence[BrokerSite], zones: Seque
     """One host has the broker's listeners and its agent's. Kafka wants another port for each of its own."""
     loopback = [_loopback_port(broker, zones.index(zone), rules) for zone in zones if zone != broker.zone]
     clients = [rules.gateway_port_base + other.broker_id for other in _others(broker, brokers)]
+    if rules.admin:
+        loopback.append(_loopback_port(broker, len(zones), rules))
+        clients.append(rules.gateway_port_base + broker.broker_id)
     twice = {broker.port, *clients} & set(loopback)
     if {broker.bind_host, broker.gateway_bind_host} & _ALL_ADDRESSES:
         twice |= {broker.port} & set(clients)
@@ -150,6 +160,12 @@ def _keys(
         listeners.append(f"{names[zone]}://{LOOPBACK}:{_loopback_port(broker, zones.index(zone), rules)}")
         advertised.append(f"{names[zone]}://{gateways[zone]}:{rules.gateway_port_base + broker.broker_id}")
         protocols.append(f"{names[zone]}:{_WITHOUT_TLS[rules.security_protocol]}")
+    if rules.admin:
+        admin = listener_name(_ADMIN, rules.listener_prefix)
+        host = broker.admin_host or broker.host
+        listeners.append(f"{admin}://{LOOPBACK}:{_loopback_port(broker, len(zones), rules)}")
+        advertised.append(f"{admin}://{host}:{rules.gateway_port_base + broker.broker_id}")
+        protocols.append(f"{admin}:{_WITHOUT_TLS[rules.security_protocol]}")
     keys = {
         "listeners": ",".join(listeners),
         "advertised.listeners": ",".join(advertised),
@@ -161,6 +177,8 @@ def _keys(
         "remote.wal.gateway.brokers": ",".join(str(one.broker_id) for one in _others(broker, brokers)),
         "remote.wal.gateway.zone.listeners": ",".join(f"{zone}={names[zone]}" for zone in away),
     }
+    if rules.admin:
+        keys["remote.wal.gateway.admin.listener"] = listener_name(_ADMIN, rules.listener_prefix)
     if not rules.security_protocol.endswith("SSL"):
         keys["remote.wal.gateway.plaintext.accepted"] = "true"
     return keys

@@ -17,7 +17,7 @@ from typing import Any
 
 from gateway.plan import BrokerSite, PlanError
 
-_BROKER_KEYS = {"zone": str, "host": str, "port": int, "bind_host": str, "gateway_bind_host": str}
+_BROKER_KEYS = {"zone": str, "host": str, "port": int, "bind_host": str, "gateway_bind_host": str, "admin_host": str}
 
 
 def read_sites(file: Path) -> tuple[list[BrokerSite], dict[str, str]]:

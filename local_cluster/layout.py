@@ -29,7 +29,8 @@ LAYOUT_VERSION = 1
 REPLICA_DOMAIN = "remote-wal.internal"
 _PORTS_PER_BROKER = 5
 MAX_ZONES = 4
-"""For whose clients brokers can have listeners, one port each (`local_cluster.zone_gateways`)."""
+"""For whose clients brokers can have listeners, one port each (`local_cluster.zone_gateways`); admin tools count as a
+zone."""
 
 
 class LayoutError(Exception):

@@ -27,6 +27,10 @@ class ZoneGateways:
     network: str = "127.10"
     is_named: bool = False
     """Whether brokers advertise gateways by names that stand for all of a zone's, which clients' hosts must know."""
+    admin: bool = False
+    """Whether admin tools may come by each broker's agent."""
+    security_protocol: str = "PLAINTEXT"
+    """What clients of zones, and admin tools, speak."""
 
     @property
     def zone_names(self) -> list[str]:
@@ -63,6 +67,10 @@ class ZoneGateways:
         brokers = [broker_id for broker_id, its in self.zones.items() if its == zone]
         return [*map(self.broker_host, brokers), *map(self.gateway_host, brokers)]
 
+    def admin_address(self, layout: ClusterLayout, broker_id: int) -> str:
+        """Where admin tools reach a broker by its agent."""
+        return f"{self.gateway_host(broker_id)}:{layout.replica_port(broker_id)}"
+
     def bootstrap_servers(self, layout: ClusterLayout, zone: str) -> str:
         """Of the zone's gateways alone, at their ports for brokers of other zones."""
         others = [broker_id for broker_id, its in self.zones.items() if its != zone]
@@ -81,6 +89,7 @@ def with_gateways(
             _port_of_own_zone(layout, one, gateways),
             bind_host=gateways.broker_host(one),
             gateway_bind_host=gateways.gateway_host(one),
+            admin_host=gateways.gateway_host(one),
         )
         for one in layout.broker_ids
     ]
@@ -88,6 +97,8 @@ def with_gateways(
         gateway_port_base=layout.replica_port_base,  # free on all addresses
         loopback_port_base=layout.zone_port_base,
         loopback_port_step=len(layout.brokers),
+        admin=gateways.admin,
+        security_protocol=gateways.security_protocol,
     )
     names = {zone: gateways.gateway_name(zone) for zone in gateways.zone_names}
     planned = plan(sites, names, rules)[broker_id]

@@ -238,6 +238,30 @@ class SettingsWriter:
             )
 
 
+class TopicSettingsTopic:
+    """All topics' settings as they stand in the settings topic now: each call reads or writes anew. Blocks."""
+
+    def __init__(self, client_config: KafkaClientConfig, timeout_s: float = 10.0) -> None:
+        self._client_config = client_config
+        self._timeout_s = timeout_s
+
+    def read(self) -> Mapping[str, TopicSettings]:
+        """Those that are set, by topic. Raises MetadataTopicError."""
+        return read_settings(self._client_config, self._timeout_s)[0]
+
+    def write(self, settings: Mapping[str, TopicSettings]) -> None:
+        """Defaults are not kept; durable when this returns. Raises TopicSettingsError, MetadataTopicError."""
+        writer = SettingsWriter(self._client_config, self._timeout_s)
+        try:
+            for topic, its in settings.items():
+                if its == TopicSettings():
+                    writer.clear_topic(topic)
+                else:
+                    writer.set_topic(topic, its)
+        finally:
+            writer.close()
+
+
 def _log_failure(error: object | None, _message: object) -> None:
     if error is not None:
         log.warning("setting_not_written", error=str(error))

@@ -67,6 +67,8 @@ def test_what_is_planned_is_taken() -> None:
         ({"zone_listeners": "az2=NOWHERE"}, "az2=NOWHERE is none"),
         ({"zone_listeners": "az2=WAL"}, "az2=WAL is none"),
         ({"zone_listeners": "az2=CONTROLLER"}, "az2=CONTROLLER is none"),
+        ({"admin_listener": "WAL"}, "admin.listener: WAL is none"),
+        ({"admin_listener": "client_az2"}, "admin.listener: CLIENT_AZ2 is for a zone's clients"),
         ({"zone_listeners": "az2"}, "'az2' is not <zone>=<listener>"),
         ({"zone_listeners": "az2=CLIENT_AZ2,az2=CLIENT_AZ3"}, "zone az2 is named twice"),
         ({"ssl_key_file": "/tls/key"}, "belong together"),

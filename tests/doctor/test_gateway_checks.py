@@ -86,6 +86,35 @@ def test_a_listener_that_leads_clients_elsewhere_is_found(changes: dict[str, str
     assert finding.change
 
 
+WITH_ADMIN = {
+    "listeners": f"{PLANNED['listeners']},CLIENT_ADMIN://127.0.0.1:19701,{REPLICATION['listeners']}",
+    "advertised.listeners": f"{PLANNED['advertised.listeners']},CLIENT_ADMIN://kafka-1:19301,WAL://127.0.0.1:19901",
+    "listener.security.protocol.map": f"{PLANNED['listener.security.protocol.map']},CLIENT_ADMIN:PLAINTEXT,"
+    + REPLICATION["listener.security.protocol.map"],
+    f"{KEY}.admin.listener": "client_admin",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, ""),
+        ({"listeners": "CLIENT_ADMIN://127.0.0.1:19701 -> CLIENT_ADMIN://:19701"}, "CLIENT_ADMIN listens at all"),
+        ({"advertised.listeners": "kafka-1:19301 -> kafka-1:19701"}, "CLIENT_ADMIN is advertised at port 19701"),
+        ({"advertised.listeners": "CLIENT_ADMIN://kafka-1:19301, -> "}, "advertises no agent beside this broker"),
+    ],
+)
+def test_the_listener_for_admin_tools_leads_to_the_brokers_own_agent(changes: dict[str, str], told: str) -> None:
+    keys = dict(WITH_ADMIN)
+    for key, value in changes.items():
+        old, _, new = value.partition(" -> ")
+        assert old in keys[key]
+        keys[key] = keys[key].replace(old, new)
+    finding = planned(keys)["gateway-listeners"]
+    assert finding.level is (Level.ERROR if told else Level.OK)
+    assert told in finding.found
+
+
 def test_a_broker_of_the_own_zone_needs_no_gateway() -> None:
     finding = planned(zones={1: "az1", 2: "az1", 3: "az3"})["gateway-listeners"]
     assert finding.level is Level.WARNING

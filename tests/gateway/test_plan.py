@@ -1,6 +1,7 @@
 """Which listeners keep clients in their zone."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,21 @@ def test_listeners_of_other_zones_are_bound_to_loopback_alone() -> None:
         others = {name: where for name, where in broker.listeners.items() if name not in (own, "REPLICATION")}
         assert len(others) == 2
         assert {where.host for where in others.values()} == {"127.0.0.1"}
+
+
+def test_admin_tools_have_a_listener_that_advertises_the_brokers_own_agent() -> None:
+    sites = [BROKERS[0], replace(BROKERS[1], admin_host="agent-2.example.com"), *BROKERS[2:]]
+    planned = plan(sites, GATEWAYS, PlanRules(security_protocol="SASL_SSL", admin=True))
+    for broker_id, host in ((1, "kafka-1.example.com"), (2, "agent-2.example.com")):
+        broker = joined(planned[broker_id])
+        assert broker.advertised_listeners["CLIENT_ADMIN"] == Endpoint(host, 19300 + broker_id)
+        assert broker.listeners["CLIENT_ADMIN"] == Endpoint("127.0.0.1", 19700 + broker_id)
+        assert broker.security_protocols["CLIENT_ADMIN"] == "SASL_PLAINTEXT"
+        assert planned[broker_id]["remote.wal.gateway.admin.listener"] == "CLIENT_ADMIN"
+    ports = [where.port for where in joined(planned[1]).listeners.values()]
+    assert len(set(ports)) == len(ports)
+    with pytest.raises(PlanError, match="the listener CLIENT_ADMIN"):
+        plan([*BROKERS, BrokerSite(5, "admin", "kafka-5")], {**GATEWAYS, "admin": "gw"}, PlanRules(admin=True))
 
 
 def test_the_gateway_advertised_for_a_broker_is_where_agents_of_the_zone_listen_for_it() -> None:

@@ -1,0 +1,147 @@
+"""Where admin tools connect to have topics' settings of ours beside those of Kafka: each frame passes this agent.
+
+Tools ask any broker that Metadata names. So every agent has such a port for its own broker, which has a listener that
+advertises it: a tool that came by one of them finds the ports of all, and nothing has to be rewritten. Frames are read
+in the pool, as a description of many topics takes long to read, and are passed on in the order in which they came.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import structlog
+
+from gateway.admin.admin_frames import is_read
+from gateway.admin.topic_requests import PendingRequest, TopicSettingsStore, look_at
+from gateway.client_door import ClientLimits
+from gateway.client_listeners import ClientListeners
+from gateway.metrics import GatewayMetrics
+from kafka_log.crc32c import Buffer
+from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR, FramedConnection
+from replication.wire.kafka_frame import FrameCursor, MalformedFrameError, parse_request_header
+from replication.wire.memory_budget import MemoryBudget
+from replication.wire.peer_connection import Address, Listener, connect_framed
+from replication.wire.relay_tasks import run_until_one_ends
+
+log = structlog.get_logger(__name__)
+
+_STOP_S = 1.0
+_PORT = 0
+_WITHOUT_OURS = {"not_read", "not_understood", "too_large"}
+
+
+@dataclass(frozen=True, slots=True)
+class AdminContext:
+    """What all of its connections share."""
+
+    broker: Address
+    """The broker's listener for them."""
+    settings: TopicSettingsStore
+    pool: Executor
+    """Of one thread, so that what is read and then written is not written meanwhile."""
+    client_tls: Callable[[], ssl.SSLContext | None]
+    limits: ClientLimits
+    metrics: GatewayMetrics
+    requests_budget: MemoryBudget
+    answers_budget: MemoryBudget
+
+
+class AdminPort:
+    """Listens from `start` until `stop`."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._clients = ClientListeners(self._serve, context.client_tls, context.limits, context.metrics)
+
+    async def start(self, listener: Listener) -> None:
+        """Raises OSError naming the address or file, ssl.SSLError."""
+        await self._clients.start({_PORT: listener})
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return self._clients.addresses[_PORT]
+
+    async def _serve(self, _number: int, accepted: socket.socket, _address: str) -> None:
+        context = self._context
+        client = FramedConnection(DEFAULT_MAX_FRAME_BYTES, budget=context.requests_budget)
+        broker = FramedConnection(RESPONSE_FACTOR * DEFAULT_MAX_FRAME_BYTES, budget=context.answers_budget)
+        try:
+            await self._clients.shake_hands(accepted, client)
+            await connect_framed(context.broker, broker, timeout_s=context.limits.connect_timeout_s)
+            await AdminRelay(context, client, broker).run()
+        except MalformedFrameError as error:
+            self._clients.refuse("answer_unknown")
+            log.warning("admin_answer_unknown", error=str(error), consequence="the tool's connection is closed")
+        except OSError as error:
+            self._clients.refuse("broker_unreachable")
+            log.warning("admin_port_does_not_reach_broker", error=str(error) or type(error).__name__)
+        finally:
+            client.close()
+            broker.close()
+
+    async def stop(self) -> None:
+        """Take no more clients, and end those that there are."""
+        await self._clients.close()
+        await self._clients.end_all(_STOP_S)
+        self._context.pool.shutdown(wait=False, cancel_futures=True)
+
+
+class AdminRelay:
+    """One connection of a tool, and its twin to the broker."""
+
+    def __init__(self, context: AdminContext, client: FramedConnection, broker: FramedConnection) -> None:
+        self._context = context
+        self._client = client
+        self._broker = broker
+        self._pending: dict[int, PendingRequest] = {}
+        """By correlation id."""
+
+    async def run(self) -> None:
+        """Until either side ends. Raises MalformedFrameError when an answer is not understood that is to be merged."""
+        await run_until_one_ends(self._relay_requests(), self._relay_answers())
+
+    async def _relay_requests(self) -> None:
+        while (frame := await self._client.read_frame()) is not None:
+            self._broker.write_frame(await self._looked_at(frame))
+            await self._broker.drain()
+
+    async def _looked_at(self, frame: Buffer) -> Buffer:
+        """The request as it goes on. What is not understood goes on as it is, for the broker to judge."""
+        try:
+            header = parse_request_header(frame)
+            if not is_read(header, len(frame)) or header.correlation_id in self._pending:
+                return frame
+            loop = asyncio.get_running_loop()
+            edited, pending = await loop.run_in_executor(self._context.pool, look_at, header, frame)
+        except MalformedFrameError as error:
+            self._count("not_understood")
+            log.warning("admin_request_not_understood", error=str(error), consequence="it goes to the broker as it is")
+            return frame
+        if pending is not None:
+            self._pending[header.correlation_id] = pending
+        return edited
+
+    async def _relay_answers(self) -> None:
+        while (frame := await self._broker.read_frame()) is not None:
+            self._client.write_frame(await self._settled(frame))
+            await self._client.drain()
+
+    async def _settled(self, frame: Buffer) -> Buffer:
+        pending = self._pending.pop(FrameCursor(frame).int32(), None) if self._pending else None
+        if pending is None:
+            return frame
+        loop = asyncio.get_running_loop()
+        answer, outcome = await loop.run_in_executor(self._context.pool, pending.settle, frame, self._context.settings)
+        self._count(outcome)
+        if outcome in _WITHOUT_OURS:
+            log.warning("topic_settings_not_told", reason=outcome, consequence="the tool is told what the broker knows")
+        elif outcome == "not_written":
+            log.warning("topic_settings_not_written", consequence="the tool is told so")
+        return answer
+
+    def _count(self, outcome: str) -> None:
+        self._context.metrics.admin_requests.labels(outcome).inc()

@@ -1,0 +1,302 @@
+"""What becomes of requests that name topics' settings of ours, which brokers do not know. Sans-IO but for the store.
+
+Theory. Our keys are cut out and the rest goes to the broker, which authorises and decides: what it refuses gets nothing
+of ours. A request that has nothing but our keys still goes there, with no changes for the resource: brokers authorise
+it as any other. Where one of our values is refused, the topic is taken out of the request, as Kafka changes all of a
+resource or nothing, and its refusal joins the broker's answer. Then what the broker accepted is written.
+
+Keys of ours that nobody knows stay in the request: the broker refuses them by name.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final, Protocol
+
+from gateway.admin.admin_frames import MAX_READ_BYTES, AdminApi, read_answer, read_request, written
+from kafka_log.crc32c import Buffer
+from metadata_topic.records.errors import MetadataTopicError, TopicSettingsError
+from metadata_topic.settings.setting_keys import SETTING_KEYS, SettingKey, changed_settings
+from metadata_topic.settings.topic_settings import TopicSettings, check_topic
+from replication.wire.kafka_frame import MalformedFrameError, RequestHeader
+
+_NO_ERROR: Final = 0
+_UNKNOWN_SERVER_ERROR: Final = -1
+"""That clients do not try again by themselves: the broker's part is done."""
+_INVALID_CONFIG: Final = 40
+_TOPIC: Final = 2
+"""The type of a resource that is a topic."""
+_IS_DYNAMIC_TOPIC_CONFIG, _IS_DEFAULT_CONFIG = 1, 5
+_DOCUMENTED_FROM: Final = 3
+
+Changes = dict[str, str | None]
+"""Texts by key; None: back to the default."""
+
+
+class _Operation(IntEnum):
+    """Of IncrementalAlterConfigs."""
+
+    SET = 0
+    DELETE = 1
+
+
+class TopicSettingsStore(Protocol):
+    """Where topics' settings are. Blocks."""
+
+    def read(self) -> Mapping[str, TopicSettings]:
+        """Those that are set, as of now, by topic. Raises MetadataTopicError."""
+
+    def write(self, settings: Mapping[str, TopicSettings]) -> None:
+        """Durable when this returns. Raises MetadataTopicError."""
+
+
+class PendingRequest(ABC):
+    """A request whose answer is to be merged."""
+
+    @abstractmethod
+    def settle(self, answer: Buffer, store: TopicSettingsStore) -> tuple[bytes, str]:
+        """The answer for the client, and what has become of our part in a word. Blocks.
+
+        Raises MalformedFrameError when the broker's answer is not understood, so that nobody knows what it decided.
+        """
+
+
+def look_at(header: RequestHeader, frame: Buffer) -> tuple[Buffer, PendingRequest | None]:
+    """What goes to the broker, and what awaits its answer; None where nothing of the request is ours.
+
+    Raises MalformedFrameError when the request is not understood: it may go on as it is.
+    """
+    api = AdminApi(header.api_key)
+    if api is not AdminApi.DESCRIBE_CONFIGS and not _names_ours(frame):
+        return frame, None
+    message = read_request(api, header.api_version, frame)
+    if api is AdminApi.DESCRIBE_CONFIGS:
+        return frame, _described(header.api_version, message)
+    changed, pending = (_created if api is AdminApi.CREATE_TOPICS else _altered)(header.api_version, message)
+    return (written(message), pending) if changed else (frame, None)
+
+
+def _names_ours(frame: Buffer) -> bool:
+    raw = bytes(frame)
+    return any(name.encode() in raw for name in SETTING_KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdicts:
+    """What a request wants of our keys, by topic."""
+
+    wanted: dict[str, Changes] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    """Why, by topic."""
+
+    def judge(self, topic: str, changes: Changes) -> None:
+        try:
+            changed_settings(topic, TopicSettings(), changes)
+            if not _is_ours(topic):
+                raise TopicSettingsError("set topic settings", topic, f"{', '.join(changes)}: not for internal topics")
+        except TopicSettingsError as error:
+            self.refuse(topic, error.reason)
+        else:
+            self.wanted[topic] = changes
+
+    def refuse(self, topic: str, reason: str) -> None:
+        self.wanted.pop(topic, None)
+        self.refused.setdefault(topic, reason)
+
+
+def _created(version: int, message: Any) -> tuple[bool, PendingRequest]:
+    verdicts = _Verdicts()
+    for topic in message.topics:
+        changes = {one.name: one.value for one in topic.configs if one.name in SETTING_KEYS}
+        if changes:
+            topic.configs = [one for one in topic.configs if one.name not in SETTING_KEYS]
+            verdicts.judge(topic.name, changes)
+    message.topics = [topic for topic in message.topics if topic.name not in verdicts.refused]
+    pending = _CreatedTopics(version, verdicts, bool(message.validate_only))
+    return bool(verdicts.wanted or verdicts.refused), pending
+
+
+def _altered(version: int, message: Any) -> tuple[bool, PendingRequest]:
+    verdicts = _Verdicts()
+    for resource in message.resources:
+        ours = [one for one in resource.configs if one.name in SETTING_KEYS]
+        if resource.resource_type != _TOPIC or not ours:
+            continue
+        resource.configs = [one for one in resource.configs if one.name not in SETTING_KEYS]
+        changes: Changes = {}
+        for one in ours:
+            changes[one.name] = None if one.config_operation == _Operation.DELETE else one.value or ""
+        verdicts.judge(resource.resource_name, changes)
+        for one in ours:
+            if one.config_operation not in list(_Operation):
+                verdicts.refuse(resource.resource_name, f"{one.name} is no list: it can be set or deleted")
+        if len(changes) < len(ours):
+            verdicts.refuse(resource.resource_name, f"a key is named twice ({', '.join(changes)})")
+    message.resources = [
+        one for one in message.resources if one.resource_type != _TOPIC or one.resource_name not in verdicts.refused
+    ]
+    return bool(verdicts.wanted or verdicts.refused), _AlteredTopics(version, verdicts, bool(message.validate_only))
+
+
+def _described(version: int, message: Any) -> PendingRequest | None:
+    asked = {
+        one.resource_name: frozenset(one.configuration_keys or ())  # brokers tell all where none is named
+        for one in message.resources
+        if one.resource_type == _TOPIC
+    }
+    wanted = {
+        topic: [key for key in SETTING_KEYS.values() if not names or key.name in names]
+        for topic, names in asked.items()
+        if _is_ours(topic)
+    }
+    if not any(wanted.values()):
+        return None
+    is_documented = version >= _DOCUMENTED_FROM and bool(message.include_documentation)
+    return _DescribedTopics(version, wanted, bool(message.include_synonyms), is_documented)
+
+
+def _is_ours(topic: str) -> bool:
+    try:
+        check_topic(topic)
+    except TopicSettingsError:
+        return False
+    return True
+
+
+def _failures(topics: Iterable[str], write: Callable[[], object]) -> tuple[dict[str, str], str]:
+    """Why what the broker accepted was not written, by topic; and the outcome."""
+    try:
+        write()
+    except (MetadataTopicError, TopicSettingsError) as error:
+        told = f"the broker has done its part, but remote.wal.* was not written, or nobody knows: {error}"
+        return dict.fromkeys(topics, told), "not_written"
+    return {}, "written"
+
+
+@dataclass(frozen=True, slots=True)
+class _CreatedTopics(PendingRequest):
+    version: int
+    verdicts: _Verdicts
+    is_dry_run: bool
+
+    def settle(self, answer: Buffer, store: TopicSettingsStore) -> tuple[bytes, str]:
+        message = read_answer(AdminApi.CREATE_TOPICS, self.version, answer)
+        accepted = {
+            one.name: changed_settings(one.name, TopicSettings(), self.verdicts.wanted[one.name])
+            for one in message.topics
+            if one.error_code == _NO_ERROR and one.name in self.verdicts.wanted
+        }
+        failed: dict[str, str] = {}
+        outcome = "refused"
+        if accepted and not self.is_dry_run:
+            failed, outcome = _failures(accepted, lambda: store.write(accepted))
+        result = type(message).CreatableTopicResult
+        for one in message.topics:
+            if one.name in failed:
+                one.error_code, one.error_message = _UNKNOWN_SERVER_ERROR, failed[one.name]
+        for topic, reason in self.verdicts.refused.items():
+            message.topics.append(
+                result(version=self.version, name=topic, error_code=_INVALID_CONFIG, error_message=reason, configs=None)
+            )
+        return written(message), outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _AlteredTopics(PendingRequest):
+    version: int
+    verdicts: _Verdicts
+    is_dry_run: bool
+
+    def settle(self, answer: Buffer, store: TopicSettingsStore) -> tuple[bytes, str]:
+        message = read_answer(AdminApi.INCREMENTAL_ALTER_CONFIGS, self.version, answer)
+        accepted = [
+            one.resource_name
+            for one in message.responses
+            if one.error_code == _NO_ERROR and one.resource_type == _TOPIC and one.resource_name in self.verdicts.wanted
+        ]
+
+        def write() -> None:
+            known = store.read()
+            store.write(
+                {
+                    topic: changed_settings(topic, known.get(topic, TopicSettings()), self.verdicts.wanted[topic])
+                    for topic in accepted
+                }
+            )
+
+        failed: dict[str, str] = {}
+        outcome = "refused"
+        if accepted and not self.is_dry_run:
+            failed, outcome = _failures(accepted, write)
+        for one in message.responses:
+            if one.resource_type == _TOPIC and one.resource_name in failed:
+                one.error_code, one.error_message = _UNKNOWN_SERVER_ERROR, failed[one.resource_name]
+        result = type(message).AlterConfigsResourceResponse
+        for topic, reason in self.verdicts.refused.items():
+            message.responses.append(
+                result(
+                    version=self.version,
+                    error_code=_INVALID_CONFIG,
+                    error_message=reason,
+                    resource_type=_TOPIC,
+                    resource_name=topic,
+                )
+            )
+        return written(message), outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _DescribedTopics(PendingRequest):
+    version: int
+    wanted: Mapping[str, list[SettingKey]]
+    has_synonyms: bool
+    is_documented: bool
+
+    def settle(self, answer: Buffer, store: TopicSettingsStore) -> tuple[bytes, str]:
+        if len(answer) > MAX_READ_BYTES:
+            return bytes(answer), "too_large"
+        try:
+            message = read_answer(AdminApi.DESCRIBE_CONFIGS, self.version, answer)
+        except MalformedFrameError:
+            return bytes(answer), "not_understood"
+        found = [
+            one
+            for one in message.results
+            if one.error_code == _NO_ERROR and one.resource_type == _TOPIC and one.resource_name in self.wanted
+        ]
+        if not found:
+            return bytes(answer), "refused"
+        try:
+            known = store.read()
+        except MetadataTopicError:
+            return bytes(answer), "not_read"
+        for one in found:
+            settings = known.get(one.resource_name, TopicSettings())
+            one.configs = [
+                *one.configs,
+                *(self._told(type(one), key, settings) for key in self.wanted[one.resource_name]),
+            ]
+        return written(message), "described"
+
+    def _told(self, result: Any, key: SettingKey, settings: TopicSettings) -> Any:
+        kind = result.DescribeConfigsResourceResult
+        source = _IS_DYNAMIC_TOPIC_CONFIG if key.is_set(settings) else _IS_DEFAULT_CONFIG
+        default = key.text_of(TopicSettings())
+        synonyms = [(key.text_of(settings), source)] if source == _IS_DYNAMIC_TOPIC_CONFIG else []
+        if default is not None:
+            synonyms.append((default, _IS_DEFAULT_CONFIG))
+        return kind(
+            version=self.version,
+            name=key.name,
+            value=key.text_of(settings),
+            read_only=False,
+            is_sensitive=False,
+            **({"config_source": source} if self.version else {"is_default": source == _IS_DEFAULT_CONFIG}),
+            synonyms=[
+                kind.DescribeConfigsSynonym(version=self.version, name=key.name, value=text, source=its)
+                for text, its in (synonyms if self.has_synonyms else [])
+            ],
+            config_type=key.kind.value,
+            documentation=key.told if self.is_documented else None,
+        )
