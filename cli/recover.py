@@ -66,10 +66,28 @@ class RestoreOptions:
     ] = False
 
 
+@dataclass(frozen=True, slots=True)
+class IfEmpty:
+    """As a step before each start of the broker."""
+
+    if_empty: Annotated[
+        bool,
+        typer.Option(
+            "--if-empty",
+            help="Restore the log directories that were erased, before the broker starts; nothing where logs are.",
+        ),
+    ] = False
+    require_mount: Annotated[
+        bool,
+        typer.Option("--require-mount", help="With --if-empty: each empty log directory must be on a mounted disk."),
+    ] = False
+
+
 @grouped
 def recover(
     logs: StoredLogs,
     what: RestoreOptions,
+    step: IfEmpty,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be restored; write nothing.")] = False,
     threads: Annotated[int, typer.Option(min=1, max=128, help="Requests to object storage at a time.")] = 8,
     json: Json = False,
@@ -86,6 +104,8 @@ def recover(
     from recovery.errors import TargetRefusedError
     from recovery.last_in_sync import last_in_sync, lead_refusal
 
+    if step.if_empty:
+        what = replace(what, log_dir=_emptied(logs, what, step))
     to_timestamp_ms = _timestamp_ms(what.to_timestamp)
     selection = Selection(
         frozenset(logs.topic or ()),
@@ -98,6 +118,9 @@ def recover(
     console = _console()
     with console.status("reading settings") as status, open_sources(logs, status.update) as sources:
         broker = _lost_broker(sources, what.log_dir, ids)
+        if step.if_empty and not sources.view.replicas_of(broker.node_id):
+            typer.echo(f"the cluster has no replica on broker {broker.node_id}: nothing is to be restored", err=True)
+            raise typer.Exit(0)
         planned = _plan(broker, sources, selection)
         lead_refused = None if what.lead else lead_refusal(last_in_sync(planned, broker.node_id))
         try:
@@ -120,6 +143,27 @@ def recover(
     else:
         _print(document, rows)
     raise typer.Exit(0 if document["complete"] else DECLARED if document["only_declared_gaps"] else INCOMPLETE)
+
+
+def _emptied(logs: StoredLogs, what: RestoreOptions, step: IfEmpty) -> list[Path]:
+    """The log directories to restore; ends the command where there are none, or a disk may be away."""
+    from kafka_log.server_properties import load_broker_properties
+    from recovery.emptied import emptied_log_dirs
+    from recovery.errors import TargetRefusedError
+
+    if what.log_dir:
+        raise typer.BadParameter("--if-empty finds out which log directories are empty", param_hint="--log-dir")
+    try:
+        found = emptied_log_dirs(
+            load_broker_properties(logs.broker_config).log_dirs, must_be_mounted=step.require_mount
+        )
+    except TargetRefusedError as error:
+        typer.echo(f"remote-wal: {error}", err=True)
+        raise typer.Exit(REFUSED) from None
+    if not found:
+        typer.echo("all log directories have logs: nothing is to be restored", err=True)
+        raise typer.Exit(0)
+    return found
 
 
 def _lost_broker(sources: Sources, log_dirs: list[Path] | None, ids: dict[Path, str]) -> "LostBroker":

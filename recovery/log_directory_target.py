@@ -150,6 +150,12 @@ def refusal_of(path: Path, cluster_id: str, node_id: int) -> TargetRefusedError 
     return None
 
 
+def is_without_logs(path: Path) -> bool:
+    """Whether a directory has nothing of a broker's but its format, or an unfinished recovery. Raises OSError."""
+    names = {item.name for item in path.iterdir()} if path.is_dir() else set()
+    return STAGING in names or names <= _HARMLESS
+
+
 def identity_in(path: Path) -> MetaProperties | None:
     """What a formatted directory says of itself; None when it is not formatted, or damaged."""
     try:

@@ -30,6 +30,7 @@ from metadata_topic.settings.topic_settings import (
 )
 from plugin.combined_segment import OpenCombinedSegment, SegmentHeader
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
+from recovery import emptied
 from recovery.inventory import Inventory, from_objects
 from recovery.restore import GoneHead
 from tests.kafka_log.batches import batch
@@ -116,6 +117,61 @@ def _told(result: Result, exit_code: int = 0) -> dict[str, Any]:
     assert result.exit_code == exit_code, (result.output, result.exception)
     told: dict[str, Any] = json.loads(result.stdout)
     return told
+
+
+def test_an_erased_broker_is_filled_before_it_starts_and_one_with_logs_is_left_alone(ruins: Ruins) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4), records(PAYMENTS, 2, 0, 2))
+    ruins.log_dir.mkdir()
+    (ruins.log_dir / "lost+found").mkdir()
+    told = _told(ruins.run("recover", "--if-empty", "--json"))
+    assert [log["status"] for log in told["logs"]] == ["whole", "whole"]
+    # From now on it does not even look for the cluster or the store.
+    shutil.rmtree(ruins.directory / "controller")
+    shutil.rmtree(ruins.store)
+    (ruins.directory / "controller").mkdir()
+    again = ruins.run("recover", "--if-empty")
+    assert again.exit_code == 0, again.output
+    assert "nothing is to be restored" in again.stderr
+
+
+def test_an_unfinished_recovery_counts_as_erased(ruins: Ruins) -> None:
+    ruins.upload(1, records(ORDERS, 0, 0, 4), records(PAYMENTS, 2, 0, 2))
+    ruins.log_dir.mkdir()
+    _told(ruins.run("recover", "--json"))
+    (ruins.log_dir / ".remote-wal-recovery").mkdir()
+    assert ruins.run("recover", "--if-empty").exit_code == 4, "it is looked at, and refused as it is not empty"
+
+
+def test_what_is_not_there_is_no_erased_log_directory(ruins: Ruins) -> None:
+    refused = ruins.run("recover", "--if-empty")
+    assert refused.exit_code == 4
+    assert "it is not there" in refused.stderr
+    assert not ruins.log_dir.exists()
+
+
+def test_without_its_disk_an_empty_log_directory_is_refused_where_one_is_required(
+    ruins: Ruins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ruins.log_dir.mkdir()
+    monkeypatch.setattr(emptied, "is_mount", lambda _path: False)
+    refused = ruins.run("recover", "--if-empty", "--require-mount")
+    assert refused.exit_code == 4
+    assert "mounted below /" in refused.stderr
+    assert list(ruins.log_dir.iterdir()) == []
+
+
+def test_a_new_broker_without_replicas_has_nothing_to_be_restored(ruins: Ruins) -> None:
+    ruins.write(node_id=9)
+    ruins.log_dir.mkdir()
+    assert ruins.run("recover").exit_code == 1
+    step = ruins.run("recover", "--if-empty")
+    assert step.exit_code == 0, step.output
+    assert "no replica on broker 9" in step.stderr
+    assert list(ruins.log_dir.iterdir()) == []
+
+
+def test_if_empty_finds_the_log_directories_itself(ruins: Ruins) -> None:
+    assert ruins.run("recover", "--if-empty", "--log-dir", str(ruins.log_dir)).exit_code == 2
 
 
 def test_a_broker_is_rebuilt_from_objects_and_the_controllers_log(ruins: Ruins) -> None:

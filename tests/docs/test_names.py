@@ -39,8 +39,8 @@ OUTSIDE = {
     "ServerConfigs ServerLogConfigs ServerTopicConfigSynonyms SocketServerConfigs TopicConfig",
     "Spark's": "--archives --packages --py-files spark-class spark-submit spark.pyspark.python worker.Worker "
     "org.apache.spark.deploy.master.Master add_files",
-    "systemd's": "FileDescriptorName LimitCORE RestartSec StartLimitIntervalSec TimeoutStopSec Type WatchdogSec "
-    "remote-wal.socket",
+    "systemd's": "FileDescriptorName LimitCORE RestartSec StartLimitIntervalSec TimeoutStartSec TimeoutStopSec Type "
+    "WatchdogSec remote-wal.socket",
     "Python's, and of packages": "google-crc32c lint-imports ssl.SSLSocket.getpeercert Timeout",
     "of HTTP, and ranges of characters": "If-None-Match A-Z a-z",
     "made in use, or an example of a form": "remote.wal.x remote_wal_x .kafka/ state/ unfinished/ "
