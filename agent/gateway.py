@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
-from agent.gateway_ports import BrokerPorts, build_broker_ports, client_tls
+from agent.gateway_ports import BrokerPorts, build_broker_ports, client_tls, local_address
 from agent.gateway_produce import ProduceRouting, build_produce_routing
 from agent.gateway_settings import GatewaySettings
 from agent.peering import peer_tls
@@ -89,8 +89,7 @@ def build_gateway(
     limits = ClientLimits(
         settings.max_connections, settings.max_connections_per_ip or settings.max_connections, settings.idle_s
     )
-    listeners = {zone: broker.listeners[name] for zone, name in settings.zone_listeners.items()}
-    doors = {zone: Address(where.host or "127.0.0.1", where.port) for zone, where in listeners.items()}
+    doors = {zone: local_address(broker, name) for zone, name in settings.zone_listeners.items()}
     tls = peer_tls(configuration.settings.tls)
     context = GatewayContext(
         broker.rack or "",

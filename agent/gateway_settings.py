@@ -1,5 +1,6 @@
 """The settings of the zone gateway for clients. See `agent.setting_types`."""
 
+import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -42,6 +43,23 @@ def parse_zone_listeners(value: object) -> object:
 
 
 BrokerIdsSetting = Annotated[dict[int, None], BeforeValidator(parse_broker_ids)]
+
+
+def parse_networks(value: object) -> object:
+    """`10.1.0.0/16=az1,10.2.0.0/16=az2`."""
+    if not isinstance(value, str):
+        return value
+    networks: dict[Network, str] = {}
+    for item in filter(None, (part.strip() for part in value.split(","))):
+        network, equals, zone = (part.strip() for part in item.rpartition("="))
+        if not equals or not zone:
+            raise ValueError(f"{item!r} is not <network>=<zone>")
+        networks[ipaddress.ip_network(network)] = zone
+    return networks
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+NetworksSetting = Annotated[dict[Network, str], BeforeValidator(parse_networks)]
 ListenerSetting = Annotated[str, AfterValidator(str.upper)]
 ZoneListenersSetting = Annotated[dict[str, str], BeforeValidator(parse_zone_listeners)]
 
@@ -68,6 +86,17 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
         "",
         description="This broker's own listener on loopback for Kafka's admin tools, which connect here at the port "
         "for this broker itself and may set remote.wal.* of topics; empty: none.",
+    )
+    bootstrap_listener: ListenerSetting = Field(
+        "",
+        description="This broker's own listener for clients of its own zone. With it, clients of all zones may be told "
+        "one address, which are the agents', and are led to the brokers' listeners for their zone; empty: not.",
+    )
+    bootstrap_port: int = Field(19299, ge=1, le=MAX_PORT, description="At this port, beside the listen host.")
+    bootstrap_zones: NetworksSetting = Field(
+        default_factory=dict,
+        description="Zones of clients there by their networks: <network>=<zone>, by commas. A client id with "
+        "zone=<zone> goes before; who says and is in none is of this zone.",
     )
     plaintext_accepted: bool = Field(
         False,
@@ -166,9 +195,18 @@ def _check_listeners(settings: GatewaySettings, broker: BrokerProperties, file: 
     named = {f"zone.listeners: {zone}=": name for zone, name in settings.zone_listeners.items()}
     if settings.admin_listener:
         named["admin.listener: "] = settings.admin_listener
+    if settings.bootstrap_listener:
+        named["bootstrap.listener: "] = settings.bootstrap_listener
     for key, name in named.items():
         if name not in broker.listeners or name in _not_for_clients(broker):
             raise AgentSettingsError(f"{file}: {_KEY}.{key}{name} is none of the broker's listeners for clients")
+    unknown = sorted(set(settings.bootstrap_zones.values()) - {broker.rack, *settings.zone_listeners})
+    if settings.bootstrap_listener and unknown:
+        raise AgentSettingsError(f"{file}: {_KEY}.bootstrap.zones: no listener here is for clients of {unknown[0]}")
+    if settings.bootstrap_listener in {*settings.zone_listeners.values(), settings.admin_listener} - {""}:
+        raise AgentSettingsError(
+            f"{file}: {_KEY}.bootstrap.listener: {settings.bootstrap_listener} advertises agents, and not this broker"
+        )
     if settings.admin_listener in settings.zone_listeners.values():
         raise AgentSettingsError(
             f"{file}: {_KEY}.admin.listener: {settings.admin_listener} is for a zone's clients, and advertises their "

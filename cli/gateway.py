@@ -65,6 +65,10 @@ class Rules:
         bool,
         typer.Option("--admin", help="With a listener by which Kafka's admin tools may set remote.wal.* of topics."),
     ] = False
+    bootstrap_port: Annotated[
+        int | None,
+        typer.Option(help="With a port at each agent by which clients of all zones may be told one address.", min=1),
+    ] = None
 
 
 @app.command()

@@ -62,6 +62,8 @@ class PlanRules:
     listener_prefix: str = "CLIENT"
     admin: bool = False
     """Whether there is a listener for admin tools that come by the broker's own agent."""
+    bootstrap_port: int | None = None
+    """Where agents lead clients of all zones to the listeners for their zone; None: nowhere."""
 
 
 def listener_name(zone: str, prefix: str = "CLIENT") -> str:
@@ -123,7 +125,10 @@ def _check_ports(broker: BrokerSite, brokers: Sequence[BrokerSite], zones: Seque
     if rules.admin:
         loopback.append(_loopback_port(broker, len(zones), rules))
         clients.append(rules.gateway_port_base + broker.broker_id)
+    if rules.bootstrap_port is not None:
+        clients.append(rules.bootstrap_port)
     twice = {broker.port, *clients} & set(loopback)
+    twice |= {one for one, count in Counter(clients).items() if count > 1}
     if {broker.bind_host, broker.gateway_bind_host} & _ALL_ADDRESSES:
         twice |= {broker.port} & set(clients)
     if twice:
@@ -177,6 +182,9 @@ def _keys(
         "remote.wal.gateway.brokers": ",".join(str(one.broker_id) for one in _others(broker, brokers)),
         "remote.wal.gateway.zone.listeners": ",".join(f"{zone}={names[zone]}" for zone in away),
     }
+    if rules.bootstrap_port is not None:
+        keys["remote.wal.gateway.bootstrap.listener"] = names[broker.zone]
+        keys["remote.wal.gateway.bootstrap.port"] = str(rules.bootstrap_port)
     if rules.admin:
         keys["remote.wal.gateway.admin.listener"] = listener_name(_ADMIN, rules.listener_prefix)
     if not rules.security_protocol.endswith("SSL"):

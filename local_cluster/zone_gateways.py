@@ -29,6 +29,8 @@ class ZoneGateways:
     """Whether brokers advertise gateways by names that stand for all of a zone's, which clients' hosts must know."""
     admin: bool = False
     """Whether admin tools may come by each broker's agent."""
+    bootstrap: bool = False
+    """Whether each agent has a port for clients of all zones that ask for brokers."""
     security_protocol: str = "PLAINTEXT"
     """What clients of zones, and admin tools, speak."""
 
@@ -71,6 +73,10 @@ class ZoneGateways:
         """Where admin tools reach a broker by its agent."""
         return f"{self.gateway_host(broker_id)}:{layout.replica_port(broker_id)}"
 
+    def bootstrap_address(self, layout: ClusterLayout, broker_id: int) -> str:
+        """Where clients of any zone may ask a broker's agent for brokers."""
+        return f"{self.gateway_host(broker_id)}:{layout.replica_port_base}"
+
     def bootstrap_servers(self, layout: ClusterLayout, zone: str) -> str:
         """Of the zone's gateways alone, at their ports for brokers of other zones."""
         others = [broker_id for broker_id, its in self.zones.items() if its != zone]
@@ -98,6 +104,7 @@ def with_gateways(
         loopback_port_base=layout.zone_port_base,
         loopback_port_step=len(layout.brokers),
         admin=gateways.admin,
+        bootstrap_port=layout.replica_port_base if gateways.bootstrap else None,
         security_protocol=gateways.security_protocol,
     )
     names = {zone: gateways.gateway_name(zone) for zone in gateways.zone_names}

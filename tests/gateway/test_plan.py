@@ -80,6 +80,15 @@ def test_admin_tools_have_a_listener_that_advertises_the_brokers_own_agent() -> 
         plan([*BROKERS, BrokerSite(5, "admin", "kafka-5")], {**GATEWAYS, "admin": "gw"}, PlanRules(admin=True))
 
 
+def test_a_port_for_clients_of_all_zones_leads_to_the_own_zones_listener() -> None:
+    planned = plan(BROKERS, GATEWAYS, PlanRules(bootstrap_port=19200))
+    assert planned[2]["remote.wal.gateway.bootstrap.listener"] == "CLIENT_AZ2"
+    assert planned[2]["remote.wal.gateway.bootstrap.port"] == "19200"
+    assert "remote.wal.gateway.bootstrap.listener" not in plan(BROKERS, GATEWAYS)[2]
+    with pytest.raises(PlanError, match="port 19303 would be used twice"):
+        plan(BROKERS, GATEWAYS, PlanRules(bootstrap_port=19303))
+
+
 def test_the_gateway_advertised_for_a_broker_is_where_agents_of_the_zone_listen_for_it() -> None:
     planned = plan(BROKERS, GATEWAYS)
     for broker_id, keys in planned.items():

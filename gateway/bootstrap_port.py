@@ -1,0 +1,139 @@
+"""One address for the clients of all zones: who connects here is led to the broker's listener for its zone.
+
+That listener names all brokers as clients of the zone reach them, so no answer has to be rewritten, and no request
+understood but for the client id in its header: bytes then pass as they are, until the client goes on at those brokers.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from gateway.byte_relay import ByteRelay, RelayEnd
+from gateway.client_door import ClientLimits
+from gateway.client_listeners import ClientListeners
+from gateway.client_zone import FirstRequest, ZoneRules
+from gateway.metrics import BOOTSTRAP_SIDE, GatewayMetrics
+from replication.wire.peer_connection import Address, Listener
+
+log = structlog.get_logger(__name__)
+
+_STOP_S = 1.0
+_PORT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneListener:
+    """The broker's listener for a zone's clients."""
+
+    where: Address
+    tls: ssl.SSLContext | None = None
+    """That of the own zone speaks what clients speak."""
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapContext:
+    """What all of its connections share."""
+
+    broker_id: int
+    rules: ZoneRules
+    listeners: Mapping[str, ZoneListener]
+    """By zone: those of `rules.zones`."""
+    client_tls: Callable[[], ssl.SSLContext | None]
+    limits: ClientLimits
+    metrics: GatewayMetrics
+
+
+class BootstrapPort:
+    """Listens from `start` until `stop`."""
+
+    def __init__(self, context: BootstrapContext) -> None:
+        self._context = context
+        self._clients = ClientListeners(self._serve, context.client_tls, context.limits, context.metrics)
+        self._relays: dict[ByteRelay, None] = {}
+
+    async def start(self, listener: Listener) -> None:
+        """Raises OSError naming the address or file, ssl.SSLError."""
+        await self._clients.start({_PORT: listener})
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return self._clients.addresses[_PORT]
+
+    async def _serve(self, _number: int, accepted: socket.socket, address: str) -> None:
+        client = _AskingEnd()
+        try:
+            await self._clients.shake_hands(accepted, client)
+            client_id = await client.client_id(self._context.limits.connect_timeout_s)
+            if client_id is None:
+                return
+            zone = self._context.rules.zone_of(client_id, address)
+            broker = RelayEnd(_not_counted)
+            listener = self._context.listeners[zone]
+            async with asyncio.timeout(self._context.limits.connect_timeout_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: broker, listener.where.host, listener.where.port, ssl=listener.tls
+                )
+            connections = self._context.metrics.connections.labels(BOOTSTRAP_SIDE, zone, str(self._context.broker_id))
+            with connections.track_inprogress():
+                await self._relay(ByteRelay(client, broker))
+        except TimeoutError:
+            self._clients.refuse("said_nothing" if client.is_silent else "broker_unreachable")
+        except OSError as error:
+            self._clients.refuse("broker_unreachable")
+            log.warning("bootstrap_port_does_not_reach_broker", error=str(error) or type(error).__name__)
+        finally:
+            client.close()
+
+    async def _relay(self, relay: ByteRelay) -> None:
+        self._relays[relay] = None
+        try:
+            if not await relay.run(self._context.limits.idle_s):
+                self._clients.refuse("idle")
+        finally:
+            del self._relays[relay]
+
+    async def stop(self) -> None:
+        """Take no more clients, and close the connections of all."""
+        await self._clients.close()
+        for relay in list(self._relays):
+            relay.close()
+        await self._clients.end_all(_STOP_S)
+
+
+class _AskingEnd(RelayEnd):
+    """A client's, which is read until its first request names it; what was read goes on once it is joined."""
+
+    def __init__(self) -> None:
+        super().__init__(_not_counted, self._look)
+        self._request = FirstRequest()
+        self._said: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its first request is not known yet."""
+        return self._request.client_id is None
+
+    def _look(self, chunk: bytes) -> bytes:
+        if self._said.done():
+            return chunk
+        self._request.feed(chunk)
+        if self._request.client_id is not None:
+            self._said.set_result(None)
+        else:  # it is held after each chunk, as long as it has no other end
+            asyncio.get_running_loop().call_soon(self.hold, False)
+        return chunk
+
+    async def client_id(self, timeout_s: float) -> str | None:
+        """None: it went before it said. Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            await asyncio.wait((self._said, self.lost), return_when=asyncio.FIRST_COMPLETED)
+        return self._request.client_id
+
+
+def _not_counted(_received: int) -> None:
+    """These bytes cross no border: the broker is beside this agent."""

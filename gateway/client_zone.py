@@ -1,0 +1,80 @@
+"""Which zone a client is of that was told one address for all zones. Sans-IO.
+
+By its client id, if that has `zone=<zone>`, else by the network that its address is in, else that of whom it asked.
+Metadata requests have no rack, so `client.rack` comes too late.
+"""
+
+import ipaddress
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from replication.wire.frame_inbox import SIZE_PREFIX
+from replication.wire.kafka_frame import MalformedFrameError, parse_request_header
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_MARK: Final = "zone="
+_HEADER_BYTES: Final = 10
+_MAX_CLIENT_ID_BYTES: Final = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneRules:
+    """What clients are told by."""
+
+    own_zone: str
+    zones: Collection[str]
+    """Those that clients are led to, the own one among them."""
+    networks: Mapping[Network, str]
+
+    def zone_of(self, client_id: str, address: str) -> str:
+        """One of `zones`."""
+        for zone in (self._said(client_id), self._located(address)):
+            if zone in self.zones:
+                return zone
+        return self.own_zone
+
+    def _said(self, client_id: str) -> str:
+        """Clients put their own words behind the id that they were given: the longest zone that it could be counts."""
+        _, mark, said = client_id.partition(_MARK)
+        fitting = [
+            zone for zone in self.zones if said.startswith(zone) and not said[len(zone) : len(zone) + 1].isalnum()
+        ]
+        return max(fitting, key=len, default="") if mark else ""
+
+    def _located(self, address: str) -> str:
+        try:
+            where = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return ""
+        if isinstance(where, ipaddress.IPv6Address) and where.ipv4_mapped is not None:
+            where = where.ipv4_mapped
+        found = [network for network in self.networks if where in network]
+        return self.networks[max(found, key=lambda one: one.prefixlen)] if found else ""
+
+
+class FirstRequest:
+    """The begin of what a client says, as it comes, until its client id is known."""
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+        self.client_id: str | None = None
+        """None while it is not known."""
+
+    def feed(self, chunk: bytes) -> None:
+        """These bytes came. What is no request has no client id; it is for the broker to judge."""
+        if self.client_id is not None:
+            return
+        self._begun += chunk
+        begin = SIZE_PREFIX.size + _HEADER_BYTES
+        if len(self._begun) < begin:
+            return
+        said = int.from_bytes(self._begun[begin - 2 : begin], "big", signed=True)
+        if len(self._begun) < begin + max(said, 0) and said <= _MAX_CLIENT_ID_BYTES:
+            return
+        try:
+            self.client_id = parse_request_header(bytes(self._begun[SIZE_PREFIX.size :])).client_id
+        except MalformedFrameError:
+            self.client_id = ""
+        self._begun.clear()
