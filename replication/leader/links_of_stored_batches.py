@@ -65,7 +65,7 @@ def with_links(frame: Buffer, fields: Sequence[PlannedField], waiting: set[Topic
         if planned.stored:
             last = planned.batches[len(planned.stored) - 1]
             linked.append((planned.partition, last.last_offset + 1, planned.linked_bytes))
-            rest = frame[last.end : records.records_end]
+            rest = frame[last.end : planned.batches[-1].end]  # who reads passes over a batch that is cut off
             if planned.mode is LinkMode.INLINE and len(rest):
                 parts.append(InlineBytes(rest))
                 inline.append((planned.partition, len(rest)))
