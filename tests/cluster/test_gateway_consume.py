@@ -4,8 +4,10 @@ Zones az1 to az3 with a broker each; topics are led in az2. Consumers of az1 kno
 """
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from itertools import count
+from typing import Self
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -14,13 +16,16 @@ from kafka import TopicPartition as PythonTopicPartition
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
 from local_cluster.zone_gateways import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
 from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore
+from tests.cluster.script import PATIENCE_S, Script
 
 GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"})
 GATEWAY, LEADER = 1, 2
 CROSSED_BYTES = "remote_wal_gateway_bytes_total"
+FETCHED_BYTES = "remote_wal_gateway_fetch_record_bytes_total"
 LINKED_PRODUCE_BYTES = "remote_wal_gateway_produce_linked_bytes_total"
 RECORDS, RECORD_BYTES = 3000, 1000
 RECORDS_BYTES = RECORDS * RECORD_BYTES
@@ -38,6 +43,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
             "remote.wal.gateway.produce.enable": "true",
             "remote.wal.gateway.produce.policy": "always",
             "remote.wal.gateway.fetch.rack.enable": "true",
+            "remote.wal.gateway.fetch.links.enable": "true",
         },
         gateways=GATEWAYS,
     )
@@ -74,10 +80,16 @@ class Topic:
         assert producer.flush(TIMEOUT_S) == 0
         assert not failed
 
+    def consumer(self) -> Consumer:
+        """From the beginning, of what is committed."""
+        settings = {"group.id": "-", "enable.auto.commit": False, "isolation.level": "read_committed"}
+        consumer = Consumer({"bootstrap.servers": self.gateway, **settings})
+        consumer.assign([TopicPartition(self.topic, 0, 0)])
+        return consumer
+
     def librdkafka(self) -> list[bytes]:
         """All that is in it."""
-        consumer = Consumer({"bootstrap.servers": self.gateway, "group.id": "-", "enable.auto.commit": False})
-        consumer.assign([TopicPartition(self.topic, 0, 0)])
+        consumer = self.consumer()
         values: list[bytes] = []
         while len(values) < len(self.produced) and (messages := consumer.consume(1000, TIMEOUT_S)):
             values += [message.value() or b"" for message in messages if message.error() is None]
@@ -85,7 +97,12 @@ class Topic:
         return values
 
     def kafka_python(self) -> list[bytes]:
-        consumer = KafkaConsumer(bootstrap_servers=self.gateway.split(","), group_id=None, auto_offset_reset="earliest")
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.gateway.split(","),
+            group_id=None,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        )
         where = PythonTopicPartition(self.topic, 0)
         consumer.assign([where])
         consumer.seek_to_beginning(where)
@@ -101,7 +118,7 @@ class Topic:
         """Its values are its own, so only their number is known."""
         settings = {"group.id": f"{self.topic}-{next(self._groups)}", "isolation.level": "read_committed"}
         tools = self.cluster.runtime.tools(self.gateway)
-        return tools.consume(self.topic, records=len(self.produced), config=settings).records
+        return min(tools.consume(self.topic, records=len(self.produced), config=settings).records, len(self.produced))
 
 
 def to_consumers(counters: AgentCounters) -> float:
@@ -120,3 +137,63 @@ def test_consumers_read_from_the_replica_in_their_zone_beside_records_that_go_by
     assert read(topics) == topics.produced
     assert topics.java() >= RECORDS
     assert to_consumers(counters) < RECORDS_BYTES / 10
+
+
+class Tail:
+    """A consumer of az1 that reads on while records are produced."""
+
+    def __init__(self, topics: Topic) -> None:
+        self.values: list[bytes] = []
+        self._topics = topics
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._read)
+
+    def _read(self) -> None:
+        consumer = self._topics.consumer()
+        while not self._ends.is_set():
+            messages = consumer.consume(1000, 0.1)
+            self.values += [message.value() or b"" for message in messages if message.error() is None]
+        consumer.close()
+
+    def expect_all(self) -> None:
+        produced = self._topics.produced
+        wait_until(lambda: len(self.values) >= len(produced), "all is read", PATIENCE_S)
+        assert self.values == produced
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+
+def linked(counters: AgentCounters) -> float:
+    """Record bytes that consumers of az1 were sent by object storage."""
+    return counters.growth(FETCHED_BYTES, zone="az1", way="linked")
+
+
+def test_a_consumer_at_the_end_of_the_log_reads_from_objects_while_the_store_answers(
+    cluster: LocalCluster, topic: str
+) -> None:
+    # produced -> the store fails for the gateway, then for the leader -> it is there again
+    topics, own = Topic(cluster, topic, [LEADER]), cluster.layout.bootstrap_servers
+    with Script(cluster, topic) as script, Tail(topics) as tail:
+        script.link_topic()
+
+        def links_are_used() -> bool:
+            counters = AgentCounters(cluster)
+            topics.produce(own)
+            tail.expect_all()
+            return linked(counters) > RECORDS_BYTES * 0.9 and to_consumers(counters) < RECORDS_BYTES / 10
+
+        wait_until(links_are_used, "most is read from objects", PATIENCE_S)
+        for broker_id, switch in ((GATEWAY, "get-defect"), (LEADER, "put-defect")):
+            counters = AgentCounters(cluster)
+            script.switch(broker_id, switch)
+            topics.produce(own)
+            tail.expect_all()
+            assert to_consumers(counters) > RECORDS_BYTES * 0.9
+            script.clear_switches()
+            wait_until(links_are_used, "most is read from objects again", PATIENCE_S)
