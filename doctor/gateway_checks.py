@@ -124,6 +124,21 @@ def gateway_security(facts: Facts) -> Verdict:
         found = "ssl.client.auth: who comes by a gateway is not known by its certificate, as TLS ends there"
         change = f"SASL for clients; {_KEY}.ssl.ca.file has certificates asked for, but brokers do not see them"
         faults.append((Level.WARNING, found, change))
+    own = sorted(name for name in _own_listeners(facts) if facts.broker.security_protocols[name].endswith("SSL"))
+    if own and settings.ssl_certificate_file is None:
+        found = f"{own[0]} speaks TLS with clients of this zone, and the gateways here do not"
+        change = f"{_KEY}.ssl.certificate.file and its key, which name the zone's gateway"
+        faults.append((Level.ERROR, found, change))
+    if settings.ssl_certificate_file is not None and facts.settings.tls.certificate_file is None:
+        found = (
+            "clients' TLS ends at the gateway, and agents speak plaintext: what clients send crosses zones in the clear"
+        )
+        faults.append((Level.ERROR, found, "remote.wal.agent.ssl.* on all agents"))
+    if "GSSAPI" in ",".join(raw.get(key, "") for key in _mechanism_keys(facts)):
+        found = (
+            "GSSAPI: clients ask for a ticket to the host that they are told, which is the gateway and not the broker"
+        )
+        faults.append((Level.WARNING, found, "SCRAM, PLAIN or OAUTHBEARER for clients of other zones"))
     if "max.connections.per.ip" in raw:
         found = "max.connections.per.ip counts all clients of other zones together, as they come from 127.0.0.1"
         change = (
@@ -132,13 +147,30 @@ def gateway_security(facts: Facts) -> Verdict:
         )
         faults.append((Level.WARNING, found, change))
     if raw.get("authorizer.class.name"):
-        found = "ACLs by host see 127.0.0.1 for clients of other zones"
+        found = "ACLs by host see 127.0.0.1 for clients that come by a gateway"
         faults.append((Level.INFORMATION, found, "ACLs by principal"))
     return _worst(faults) if faults else Verdict(Level.OK, "nothing by which brokers tell clients apart is lost")
 
 
+def _own_listeners(facts: Facts) -> set[str]:
+    """Those that advertise the broker itself to clients of this zone."""
+    broker = facts.broker
+    return set(broker.advertised_listeners) - {
+        broker.inter_broker_listener_name,
+        *broker.controller_listener_names,
+        *_by_agents(facts.settings.gateway),
+    }
+
+
 def _client_auth_keys(facts: Facts) -> list[str]:
     """By which certificates are asked for on listeners of clients of this zone."""
-    broker, others = facts.broker, _by_agents(facts.settings.gateway)
-    own = set(broker.advertised_listeners) - {broker.inter_broker_listener_name, *others}
-    return ["ssl.client.auth", *(f"listener.name.{name.lower()}.ssl.client.auth" for name in sorted(own))]
+    return [
+        "ssl.client.auth",
+        *(f"listener.name.{name.lower()}.ssl.client.auth" for name in sorted(_own_listeners(facts))),
+    ]
+
+
+def _mechanism_keys(facts: Facts) -> list[str]:
+    """By which clients of other zones may log in."""
+    names = sorted(_by_agents(facts.settings.gateway))
+    return ["sasl.enabled.mechanisms", *(f"listener.name.{name.lower()}.sasl.enabled.mechanisms" for name in names)]

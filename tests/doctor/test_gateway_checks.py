@@ -22,6 +22,8 @@ REPLICATION = {
 }
 SEVERAL = ("10.0.0.1", "10.0.0.2")
 KEY = "remote.wal.gateway"
+NOT_THERE = "not there"
+PLAIN_AGENTS = {f"remote.wal.agent.ssl.{one}.file": NOT_THERE for one in ("certificate", "key", "ca")}
 
 
 def planned(changes: dict[str, str] | None = None, **facts: Any) -> dict[str, Finding]:
@@ -32,6 +34,7 @@ def planned(changes: dict[str, str] | None = None, **facts: Any) -> dict[str, Fi
         if arrow:
             assert old in raw[key]
         raw[key] = raw[key].replace(old, new) if arrow else value
+    raw = {key: value for key, value in raw.items() if value != NOT_THERE}
     broker = parse_broker_properties(raw, FILE)
     known = Facts.__dataclass_fields__
     assert facts.keys() <= known.keys()
@@ -139,6 +142,27 @@ def test_a_name_that_leads_nowhere_or_to_one_gateway_alone_is_found() -> None:
     [
         ({"listener.name.client_az1.ssl.client.auth": "required"}, Level.WARNING, "not known by its certificate"),
         ({"max.connections.per.ip": "100"}, Level.WARNING, "come from 127.0.0.1"),
+        (
+            {
+                "listener.security.protocol.map": "CLIENT_AZ1:PLAINTEXT -> CLIENT_AZ1:SASL_SSL",
+                "ssl.keystore.location": "/tls/keystore",
+            },
+            Level.ERROR,
+            "CLIENT_AZ1 speaks TLS with clients of this zone, and the gateways here do not",
+        ),
+        (
+            {
+                **PLAIN_AGENTS,
+                "remote.wal.agent.plaintext.enable": "true",
+                "remote.wal.agent.bypass": NOT_THERE,
+                f"{KEY}.ssl.certificate.file": "/tls/gateway.pem",
+                f"{KEY}.ssl.key.file": "/tls/gateway.key",
+            },
+            Level.ERROR,
+            "what clients send crosses zones in the clear",
+        ),
+        ({"sasl.enabled.mechanisms": "SCRAM-SHA-256,GSSAPI"}, Level.WARNING, "GSSAPI: clients ask for a ticket"),
+        ({"listener.name.client_az2.sasl.enabled.mechanisms": "GSSAPI"}, Level.WARNING, "GSSAPI"),
         ({"authorizer.class.name": "org.example.Authorizer"}, Level.INFORMATION, "ACLs by host see 127.0.0.1"),
     ],
 )
