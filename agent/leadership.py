@@ -126,9 +126,11 @@ class LeadershipWatch:
         self._paths: dict[TopicIdPartition, Path] = {}
         self._changed = asyncio.Event()
         self.is_known = False
+        if zones.readers is not None:
+            zones.readers.on_new = self.look_again
 
     def look_again(self) -> None:
-        """Leadership may have changed. May be called often."""
+        """Leadership, or who reads, may have changed. May be called often."""
         self._changed.set()
 
     def directory_of(self, partition: TopicIdPartition) -> Path | None:

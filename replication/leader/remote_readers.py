@@ -9,7 +9,7 @@ from collections.abc import Callable
 from kafka_log.topic_partition import TopicIdPartition
 
 KEEP_S = 300.0
-"""A consumer that is away for longer is as one that comes anew: its first bytes go inline, while links begin."""
+"""A consumer that is away for longer is as one that comes anew: its first bytes may go inline, while links begin."""
 
 
 class RemoteReaders:
@@ -17,6 +17,8 @@ class RemoteReaders:
 
     def __init__(self, clock: Callable[[], float], keep_s: float = KEEP_S) -> None:
         """`clock` gives monotonic seconds."""
+        self.on_new: Callable[[], None] = lambda: None
+        """Called when one reads that did not count until now."""
         self._clock = clock
         self._keep_s = keep_s
         self._read_s: dict[TopicIdPartition, dict[int, float]] = {}
@@ -28,7 +30,10 @@ class RemoteReaders:
         if now_s - self._swept_s >= self._keep_s:
             self._swept_s = now_s
             self._read_s = {one: found for one, found in self._read_s.items() if self._living(found)}
+        is_new = broker_id not in self.of(partition)
         self._read_s.setdefault(partition, {})[broker_id] = now_s
+        if is_new:
+            self.on_new()
 
     def of(self, partition: TopicIdPartition) -> frozenset[int]:
         """The brokers beside which they are."""

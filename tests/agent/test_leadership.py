@@ -1,15 +1,20 @@
 """Which partitions an agent takes care of."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from agent.leadership import assignments
-from kafka_log.log_directory import PartitionDirectory
-from kafka_log.topic_partition import TopicId, TopicIdPartition
+from agent.leadership import LeadershipReader, LeadershipWatch, LedByTopic, assignments
+from kafka_log.log_directory import LogDirectory, PartitionDirectory
+from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.settings.wal_retention import AS_LOCAL, NO_LIMIT, WalRetention
+from replication.leader.remote_readers import RemoteReaders
 from replication.leader.zones import Zones
+from rlm.write_path.assignment import Assignment
 
 OLD_ID, NEW_ID, OTHER_ID = (TopicId(letter * 16) for letter in (b"o", b"n", b"x"))
 
@@ -83,3 +88,40 @@ def test_objects_are_for_links_alone_but_where_a_recovery_or_the_archive_wants_t
     led = {"t": led_here(0, followers=frozenset(followers))}
     (found,) = assignments(led, {"t": settings}, [directory("t", 0)], 20, Zones(), retention)
     assert (found.is_kept, found.object_life_s) == kept
+
+
+class OneLeader:
+    """As `LeadershipReader`, of a cluster in which nothing changes."""
+
+    def led_partitions(self) -> LedByTopic:
+        return {"t": {0: frozenset()}}
+
+    def racks(self, _followers: frozenset[int]) -> dict[int, str | None]:
+        return {}
+
+
+async def test_an_agent_by_which_consumers_begin_to_read_counts_at_once(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id_to_text(NEW_ID)}\n")
+    readers, told = RemoteReaders(lambda: 0.0), asyncio.Queue[list[Assignment]]()
+    with ThreadPoolExecutor(1) as threads:
+        watch = LeadershipWatch(
+            lambda: {"t": TopicSettings(True)},
+            [LogDirectory(tmp_path)],
+            20,
+            lambda: False,
+            told.put_nowait,
+            threads,
+            Zones("az1", readers),
+            HOUR,
+        )
+        running = asyncio.create_task(watch.run(cast(LeadershipReader, OneLeader()), interval_s=1000.0))
+        async with asyncio.timeout(10):
+            [before] = await told.get()
+            readers.read(before.topic_id_partition, 2)
+            [after] = await told.get()
+        running.cancel()
+    assert before.remote_followers == frozenset()
+    assert after.remote_followers == frozenset({2})

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from tests.gateway.routed_rig import RoutedRig
 from tests.gateway.routed_rig import started as started_routing
 from tests.kafka_log.batches import batches
 from tests.replication.fetch_frames import request, response
+from tests.replication.test_catch_up_proxies import OBJECT_BATCHES, OBJECTS, missed_much
 from tests.replication.two_agents import Agents, Follower, framed, read_frame, two_agents
 
 CLIENTS, LINKED = PeerCapabilities.CLIENTS, PeerCapabilities.LINKED_FETCH
@@ -67,8 +69,15 @@ async def consumers(
     asked: PeerCapabilities = BOTH, granted: PeerCapabilities = CAPABILITIES | BOTH, **changes: Any
 ) -> AsyncIterator[Consumers]:
     """`asked` and `granted` are what the gateway and the broker's agent say in their hellos."""
+    async with two_agents(**changes) as agents, consumers_of(agents, asked, granted) as made:
+        yield made
+
+
+@asynccontextmanager
+async def consumers_of(
+    agents: Agents, asked: PeerCapabilities = BOTH, granted: PeerCapabilities = CAPABILITIES | BOTH
+) -> AsyncIterator[Consumers]:
     async with contextlib.AsyncExitStack() as stack:
-        agents = await stack.enter_async_context(two_agents(**changes))
         routed = await stack.enter_async_context(started_routing())
         registry, hello = CollectorRegistry(), Hello("cluster", 2, 22, asked)
         untold = StageTimes(CollectorRegistry())
@@ -249,3 +258,15 @@ async def test_memory_that_is_short_at_the_gateway_holds_up_no_consumer_for_good
         clients = [await zone.connect() for _ in range(4)]
         fetched = await asyncio.gather(*(zone.fetch(client, 0) for client in clients))
         assert fetched == [client.expected({0: FIRST}) for client in clients]
+
+
+async def test_what_an_agent_before_this_one_stored_is_found_again_for_consumers(tmp_path: Path) -> None:
+    async with missed_much(tmp_path) as missed, consumers_of(missed.agents) as zone:
+        client, offset, log = await zone.connect(), 0, missed.agents.broker.logs[0]
+        while offset < OBJECTS * OBJECT_BATCHES:
+            answer = await zone.fetch(client, offset)
+            left = [written.raw for written in missed.log.writer.batches if written.base_offset >= offset]
+            ends = range(len(left), 0, -1)
+            offset += next(end for end in ends if answer == client.expected({0: b"".join(left[:end])}))
+        assert zone.record_bytes("linked") == len(log)
+        assert zone.record_bytes("inline") == zone.record_bytes("original") == 0

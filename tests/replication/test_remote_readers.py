@@ -21,6 +21,17 @@ def test_a_reader_counts_until_it_has_not_read_for_long() -> None:
     assert readers.of(partition(0)) == frozenset()
 
 
+def test_a_reader_that_did_not_count_is_news() -> None:
+    now_s, told = 0.0, list[float]()
+    readers = RemoteReaders(lambda: now_s, keep_s=10.0)
+    readers.on_new = lambda: told.append(now_s)
+    for at_s in (1.0, 2.0, 11.0, 22.0):
+        now_s = at_s
+        readers.read(partition(0), 2)
+    readers.read(partition(0), 3)
+    assert told == [1.0, 22.0, 22.0]
+
+
 def test_a_reader_in_the_leaders_own_zone_crosses_no_border() -> None:
     readers = RemoteReaders(lambda: 0.0)
     zones = Zones("az1", readers)
