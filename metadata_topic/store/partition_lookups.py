@@ -10,6 +10,7 @@ are nearer, and for these where there is none (`rlm.archive.stored_runs`).
 
 import threading
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap
@@ -89,6 +90,48 @@ class PartitionLookups:
                     dead_from = self._state.dead_slots(topic_id_partition, epoch)
                     found += index.ranges(topic_id_partition, epoch, bounds, dead_from)
         return joined_ranges(found)
+
+    def with_older_epochs(
+        self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain
+    ) -> LeaderEpochChain:
+        """The log's chain with epochs that retention took from its head, as far as objects hold records of them.
+
+        An epoch began at the first of its records, and one that would begin behind its own end was overwritten
+        (KIP-101, as `recovery.log_plan` has it). Where records of an epoch between were released, and none are left,
+        it goes on where those of the older ones end.
+        """
+        if not leader_epochs.entries:
+            return leader_epochs
+        (head, head_start), *newer = leader_epochs.entries
+        with self._lock:
+            index = self._state.index
+            held = {
+                epoch: index.ranges(
+                    topic_id_partition, epoch, (0, head_start), self._state.dead_slots(topic_id_partition, epoch)
+                )
+                for epoch in index.epochs(topic_id_partition)
+                if epoch <= head
+            }
+            older: list[tuple[int, int]] = []
+            start = head_start
+            for epoch in sorted((epoch for epoch, ranges in held.items() if ranges), reverse=True):
+                first = held[epoch][0][0]
+                if epoch == head:
+                    head_start = first
+                elif first < start:
+                    older.insert(0, (epoch, first))
+                start = min(start, first)
+            chain: list[tuple[int, int]] = []
+            reached = 0
+            for (epoch, first), (following, end) in pairwise([*older, (head, head_start)]):
+                chain.append((epoch, first))
+                reached = max(reached, min(held[epoch][-1][1], end))
+                for between in range(epoch + 1, following):
+                    released = min(self._state.released.up_to(topic_id_partition, between), end)
+                    if released > reached:
+                        chain.append((between, reached))
+                        reached = released
+        return LeaderEpochChain([*chain, (head, head_start), *newer])
 
     def released_up_to(self, topic_id_partition: TopicIdPartition, leader_epochs: LeaderEpochChain) -> int:
         """Of this log, what lies below is not wanted any more: an object that held records up to there has gone."""

@@ -13,19 +13,24 @@ taken for the start of the segment of the first known offset), nor below what wa
 goes along the log. Of an archived topic release says nothing, as the archive may hold what is behind a hole, and loses
 what an election cut off; there the log's own start is the bound.
 
+Retention takes leader epochs from the log with their records. Records of theirs that were never stored are missing for
+who recovers the log from older objects; so what is between those objects is missing, too, by the epochs that they tell
+of. These may be wrong, as an epoch may have been cut off, so what they have counts for no more than that: too much that
+is declared hides nothing that is stored.
+
 A missing range may be none: only the log can tell whether it has records there. And its start may be gone from the log,
 which `rlm.write_path.resumed_tail` finds, too.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_log.errors import MalformedFileError
 from kafka_log.leader_epoch_checkpoint import UNKNOWN_EPOCH, LeaderEpochs, read_leader_epochs
 from kafka_log.segment_files import list_segments
 from kafka_log.topic_partition import TopicIdPartition
-from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges, ranges_missing
+from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges, ranges_common, ranges_missing
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from rlm.write_path.assignment import Assignment
@@ -84,9 +89,19 @@ def resume_point(store: RemoteWalMetadataStore, archive: ArchiveStore, assignmen
 
 def resume_of(store: RemoteWalMetadataStore, archive: ArchiveStore, log: LedLog) -> ResumePoint:
     """Of this log. Raises ResumeUnknownError."""
-    partition, epochs = log.topic_id_partition, log.leader_epochs
+    epochs = log.leader_epochs
     if not epochs.entries:  # a leader's log has its own epoch at least, as soon as the broker has begun to lead
         raise ResumeUnknownError("the log has no leader epochs yet")
+    point = _resume_by(epochs, store, archive, log)
+    older = store.with_older_epochs(log.topic_id_partition, epochs)
+    if point.is_first or point.next_offset is None or older == epochs:
+        return point
+    holes = ranges_common((0, point.next_offset), _resume_by(older, store, archive, log).missing)
+    return replace(point, missing=tuple(joined_ranges([*point.missing, *holes])))
+
+
+def _resume_by(epochs: LeaderEpochs, store: RemoteWalMetadataStore, archive: ArchiveStore, log: LedLog) -> ResumePoint:
+    partition = log.topic_id_partition
     declared = store.declared_gaps(partition)
     begun = [gap.end_in(epochs) for gap in declared if not gap.reason.is_hole]
     holes = ((gap.from_offset, gap.end_in(epochs)) for gap in declared if gap.reason.is_hole)

@@ -107,6 +107,22 @@ def test_what_was_rolled_before_anything_was_stored_is_not_left_out(tmp_path: Pa
     assert next_offset(store, ArchiveStore(), log) == 0
 
 
+@pytest.mark.parametrize("is_archived", [True, False])
+def test_what_was_never_stored_is_missing_though_retention_took_it_with_its_epoch(
+    tmp_path: Path, is_archived: bool
+) -> None:
+    log, store = LogWriter(tmp_path / "t-0"), RemoteWalMetadataStore()
+    for epoch in (1, 2, 3):
+        log.append(10, leader_epoch=epoch)
+        log.roll()
+    uploaded(store, 0, epoch=1, first=0, last=9)
+    uploaded(store, 1, epoch=3, first=20, last=29)
+    log.remove_oldest()
+    log.remove_oldest()
+    found = resumed(store, ArchiveStore(), log, is_archived=is_archived)
+    assert found == ResumePoint(30, ((10, 20),), 3)
+
+
 def test_what_was_not_wanted_is_not_missing_and_the_upload_goes_on_behind_it(tmp_path: Path) -> None:
     log = log_of(tmp_path, (1, 40))
     store = RemoteWalMetadataStore()
