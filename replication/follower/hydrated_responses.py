@@ -19,6 +19,7 @@ import structlog
 
 from kafka_log.crc32c import Buffer
 from plugin.archive_object_id import ArchiveObjectId
+from replication.follower.answers_in_order import Answer, AnswersInOrder
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydration import HydrationError
 from replication.follower.link_reads import fetch_links
@@ -86,7 +87,8 @@ class HydratedResponses:
         """What of it is on its way to who asked."""
         self._asked_last = 0
         """The correlation id of the last Fetch. A linked response answers it, as it is the only one under way."""
-        self._responses: asyncio.Queue[tuple[MessageKind, memoryview] | None] = asyncio.Queue(_RESPONSES_AHEAD)
+        self._responses: asyncio.Queue[Answer | None] = asyncio.Queue(_RESPONSES_AHEAD)
+        self._in_order = AnswersInOrder()
 
     @contextmanager
     def told_of_breakers(self) -> Iterator[None]:
@@ -143,14 +145,18 @@ class HydratedResponses:
     async def relay(self) -> None:
         """Until the leader's agent has ended the connection."""
         while (message := await self._responses.get()) is not None:
-            kind, body = message
-            self._passing_bytes = len(body)
-            if kind is MessageKind.KAFKA:
-                self._taker.frame_came(body)
-            else:
-                await self._splice(body, is_old=kind is MessageKind.LINKED_OLD)
-            await self._to.drain()
-            self._hold(-self._passing_bytes)
+            self._in_order.came(*message)
+            while (message := self._in_order.next()) is not None:
+                await self._relay(*message)
+
+    async def _relay(self, kind: MessageKind, body: memoryview) -> None:
+        self._passing_bytes = len(body)
+        if kind is MessageKind.KAFKA:
+            self._taker.frame_came(body)
+        else:
+            await self._splice(body, is_old=kind is MessageKind.LINKED_OLD)
+        await self._to.drain()
+        self._hold(-self._passing_bytes)
 
     async def _splice(self, body: memoryview, is_old: bool) -> None:
         started_s = self._context.clock()
@@ -214,7 +220,8 @@ class HydratedResponses:
             raise HydrationError("timeout", "object storage did not answer in time") from error
 
     async def _ask_inline(self, reason: str, detail: str) -> None:
-        """Have the leader's agent send the original; it comes as the next Kafka frame."""
+        """Have the leader's agent send the original; it comes as a Kafka frame."""
+        self._in_order.asked_for(self._asked_last)
         self._context.metrics.fault(f"inline_requested_{reason}")
         log.warning("inline_requested", reason=reason, detail=detail, correlation_id=self._asked_last)
         self.channel.send(MessageKind.INLINE_REQUEST, encode_inline_request(self._asked_last))

@@ -238,6 +238,23 @@ async def test_produce_and_fetch_of_one_connection_go_by_object_storage_side_by_
         assert await client.receive() == b"\x00\x00\x00\x06some other answer"
 
 
+async def test_what_comes_behind_an_answer_that_is_asked_for_as_it_was_does_not_overtake_it() -> None:
+    async with consumers() as zone:
+        zone.agents.append({0: FIRST})
+        zone.agents.storage.fetches_fail = True
+        client = await zone.connect()
+        zone.agents.storage.fetch_gate.clear()
+        client.writer.write(framed(request({0: 0}, correlation_id=5, replica_id=-1)))
+        for number in (6, 7):  # as clients ask for metadata meanwhile
+            client.writer.write(framed(produce({}, correlation_id=number)))
+        await zone.agents.until(lambda: zone.record_bytes("linked") > 0)
+        await zone.gateway.until(lambda: zone.gateway.gateway_bytes("to_client") > 100)
+        zone.agents.storage.fetch_gate.set()
+        answers = [await client.receive() for _ in range(3)]
+        assert [int.from_bytes(answer[:4], "big") for answer in answers if answer] == [5, 6, 7]
+        assert answers[0] == response({0: FIRST}, correlation_id=5)
+
+
 async def test_a_client_that_goes_while_its_records_are_read_leaves_nothing_behind() -> None:
     async with consumers() as zone:
         zone.agents.append({0: FIRST})

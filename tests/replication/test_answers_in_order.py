@@ -1,0 +1,64 @@
+"""Answers go on in the broker's order, whichever of them have to be asked for again."""
+
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replication.follower.answers_in_order import AnswersInOrder
+from replication.wire.peer_protocol import MessageKind
+
+LINKED, KAFKA = MessageKind.LINKED, MessageKind.KAFKA
+
+
+def frame(number: int) -> memoryview:
+    return memoryview(struct.pack(">i", number) + b" and more")
+
+
+def test_what_comes_goes_on() -> None:
+    answers = AnswersInOrder()
+    assert answers.next() is None
+    answers.came(KAFKA, frame(1))
+    answers.came(LINKED, frame(2))
+    assert [answers.next() for _ in range(3)] == [(KAFKA, frame(1)), (LINKED, frame(2)), None]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), min_size=1, max_size=20))
+def test_an_original_comes_in_the_place_of_its_links_however_much_is_there_before(
+    played: list[tuple[bool, int]],
+) -> None:
+    """Each answer: whether it was linked and could not be put together, and how many others come before its original.
+
+    As to clients: no answer is linked before the original of the last one is there.
+    """
+    answers, delivered = AnswersInOrder(), list[int]()
+    arriving: list[tuple[MessageKind, memoryview, bool]] = []
+    for number, (fails, before) in enumerate(played):
+        if fails and not any(is_original for *_, is_original in arriving[-5:]):
+            arriving.append((LINKED, frame(number), False))
+            arriving += [(KAFKA, frame(1000 * (number + 1) + other), False) for other in range(before)]
+            arriving.append((KAFKA, frame(number), True))
+        else:
+            arriving.append((KAFKA, frame(number), False))
+    expected = [struct.unpack_from(">i", body)[0] for _, body, is_original in arriving if not is_original]
+    for kind, body, _ in arriving:
+        answers.came(kind, body)
+        while (found := answers.next()) is not None:
+            (number,) = struct.unpack_from(">i", found[1])
+            if found[0] is LINKED:
+                answers.asked_for(number)
+            else:
+                delivered.append(number)
+    assert delivered == expected
+
+
+def test_another_answers_number_is_not_taken_for_the_originals() -> None:
+    answers = AnswersInOrder()
+    answers.came(LINKED, frame(-5))
+    assert answers.next() == (LINKED, frame(-5))
+    answers.asked_for(-5)
+    answers.came(LINKED, frame(-5))
+    answers.came(KAFKA, frame(5))
+    assert answers.next() is None
+    answers.came(KAFKA, frame(-5))
+    assert [answers.next() for _ in range(3)] == [(KAFKA, frame(-5)), (LINKED, frame(-5)), (KAFKA, frame(5))]
