@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,8 @@ from cli.connection import Json
 from cli.log_rows import LogRow, left_row, planned_row, restored_row
 from cli.option_groups import grouped
 from cli.recovery_sources import Sources, StoredLogs, new_directory_id, open_sources
-from cli.tables import table, tell_json
+from cli.recovery_table import print_recovery
+from cli.tables import tell_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -100,20 +101,12 @@ def recover(
     nothing was written, as a directory is not empty, belongs to another cluster or node, or is locked, or as the
     broker is the last replica in sync of a log; with 1 if it failed.
     """
-    from recovery.broker_recovery import Selection
     from recovery.errors import TargetRefusedError
     from recovery.last_in_sync import last_in_sync, lead_refusal
 
     if step.if_empty:
         what = replace(what, log_dir=_emptied(logs, what, step))
-    to_timestamp_ms = _timestamp_ms(what.to_timestamp)
-    selection = Selection(
-        frozenset(logs.topic or ()),
-        frozenset(logs.partition or ()),
-        what.after_last_gap,
-        to_timestamp_ms,
-        what.with_less,
-    )
+    selection = _selection(logs, what)
     ids = dict(_directory_id(text) for text in what.directory_id or ())
     console = _console()
     with console.status("reading settings") as status, open_sources(logs, status.update) as sources:
@@ -141,8 +134,20 @@ def recover(
     if json:
         tell_json(document)
     else:
-        _print(document, rows)
+        print_recovery(document, rows)
     raise typer.Exit(0 if document["complete"] else DECLARED if document["only_declared_gaps"] else INCOMPLETE)
+
+
+def _selection(logs: StoredLogs, what: RestoreOptions) -> "Selection":
+    from recovery.broker_recovery import Selection
+
+    return Selection(
+        frozenset(logs.topic or ()),
+        frozenset(logs.partition or ()),
+        what.after_last_gap,
+        _timestamp_ms(what.to_timestamp),
+        what.with_less,
+    )
 
 
 def _emptied(logs: StoredLogs, what: RestoreOptions, step: IfEmpty) -> list[Path]:
@@ -310,68 +315,10 @@ def _document(
     }
 
 
-def _print(document: dict[str, Any], rows: list[LogRow]) -> None:
-    console = _console(stderr=False)
-    rows_told = [
-        (
-            row.name,
-            f"{row.start_offset:,}",
-            f"{row.end_offset:,}",
-            f"{row.size_bytes / 1e6:,.1f}",
-            _time(row.recovery_point_ms),
-            row.told,
-        )
-        for row in rows
-    ]
-    title = "What would be restored" if document["dry_run"] else "Restored"
-    title = f"{title}: broker {document['broker_id']} of cluster {document['cluster_id']}"
-    console.print(table("log", ">from", ">to", ">MB", "recovery point", "", rows=rows_told, title=title))
-    console.print(
-        f"{document['size_bytes'] / 1e6:,.1f} MB of {document['objects']:,} objects; the newest was uploaded at "
-        f"{_time(document['recovery_point_ms'])}. What was acknowledged after that and not uploaded is not here."
-    )
-    if any(row.is_at_most for row in rows):
-        console.print(
-            "At most: behind such an end there is a younger record first. Where time stamps do not go back along the "
-            "log, it is the end.",
-            soft_wrap=True,
-        )
-    if any(row.held_by_others or row.is_behind_expired for row in rows):
-        console.print(
-            "Objects are kept for remote.wal.retention.ms, by default an hour, or for the local retention. What is "
-            "left to other replicas the broker copies from the leaders, inline. To have all of the local retention in "
-            "objects from now on: remote-wal topics set --wal-retention-ms -2.",
-            soft_wrap=True,
-        )
-    for refusal in document["would_be_refused"]:
-        console.print(f"would be refused: {refusal}", soft_wrap=True, markup=False)
-    for item in document["unreadable_objects"][:10]:
-        console.print(f"cannot be read: {item['key']}: {item['reason']}", soft_wrap=True, markup=False)
-    if document["lost_objects"]:
-        console.print(
-            f"objects that the metadata tells of and the store does not have: {len(document['lost_objects'])}"
-        )
-    for bucket in document["unanswered_buckets"]:
-        console.print(f"did not answer, so that more may be stored than is told here: {bucket}", soft_wrap=True)
-    if document["unreachable_objects"]:
-        console.print(f"objects in buckets that are out of reach: {document['unreachable_objects']}")
-    if document["foreign_objects"]:
-        console.print(f"objects that are not ours, passed over: {document['foreign_objects']}")
-    for name in document["only_in_sync_here"]:
-        console.print(
-            f"{name}: this broker is the last one in sync, so it will lead with what is restored",
-            soft_wrap=True,
-        )
-
-
-def _console(*, stderr: bool = True) -> "Console":
+def _console() -> "Console":
     from rich.console import Console
 
-    return Console(stderr=stderr)
-
-
-def _time(ms: int | None) -> str:
-    return "-" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    return Console(stderr=True)
 
 
 def _timestamp_ms(text: str | None) -> int | None:
