@@ -14,8 +14,10 @@ key is never taken again, and the items come back under a new one.
 """
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -29,6 +31,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
+from rlm.write_path.adoptable_records import AdoptableRecords, Adoption, Records
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.segment_queue import MetaQueueItem
@@ -54,8 +57,12 @@ class RLMWalCombineTask:
         metrics: WriteMetrics,
         clocks: Clocks,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        adoptable: AdoptableRecords | None = None,
     ) -> None:
-        """It takes the pool over. `timeout_s` is for storage managers that do not keep their own deadlines."""
+        """It takes the pool over. `timeout_s` is for storage managers that do not keep their own deadlines; `adoptable`
+        is what gateways have stored already.
+        """
+        self._adoptable = AdoptableRecords() if adoptable is None else adoptable
         self._timeout_s = timeout_s
         self._storage = storage
         self._publisher = publisher
@@ -78,18 +85,23 @@ class RLMWalCombineTask:
         segment_id = self._next_segment_id
         self._next_segment_id = segment_id._replace(sequence=segment_id.sequence + 1)
         self._uploading.add(segment_id.sequence)
+        records, adoption = self._records_of(items)
         try:
-            update = await self._upload(segment_id, items)
+            update = await self._upload(segment_id, items, records)
         except Exception as error:  # a storage manager of anybody's may raise anything; the records are in the log
             self._metrics.upload_failures.labels(_failure_label(error)).inc()
             log.warning("upload_failed", segment=str(segment_id), error=_told(error))
+            adoption.failed()
             self._publish_in_order(segment_id.sequence, None)
             return None
         except asyncio.CancelledError:
+            adoption.failed()
             self._publish_in_order(segment_id.sequence, None)  # what is stored behind it is told all the same
             raise
         else:
             self._publish_in_order(segment_id.sequence, _finished(update, self._clocks.wall_ms()))
+            adoption.stored(partial(self.is_under_way, segment_id))
+            self._metrics.adopted_bytes.inc(adoption.size_bytes)
         finally:
             self._uploading.discard(segment_id.sequence)
         stored_s = self._clocks.monotonic_s()
@@ -97,8 +109,14 @@ class RLMWalCombineTask:
             segment_id, tuple(items), update.entries, update.size_bytes, stored_s, update.custom_metadata
         )
 
+    def _records_of(self, items: list[MetaQueueItem]) -> tuple[Sequence[Records], Adoption]:
+        """What of the items is to be stored, and what gateways have stored already."""
+        if self._storage.adopts:
+            return self._adoptable.adopt(items)
+        return [item.records for item in items], self._adoptable.adopt(())[1]
+
     async def _upload(
-        self, segment_id: CombinedSegmentId, items: list[MetaQueueItem]
+        self, segment_id: CombinedSegmentId, items: list[MetaQueueItem], records: Sequence[Records]
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         metadata = RemoteWalCombinedLogSegmentMetadata(
             segment_id,
@@ -108,7 +126,7 @@ class RLMWalCombineTask:
         )
         self._publisher.publish(_started(metadata))
         copied = asyncio.get_running_loop().run_in_executor(
-            self._pool, self._storage.copy_log_segment_data, metadata, [item.records for item in items]
+            self._pool, self._storage.copy_log_segment_data, metadata, records
         )
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -51,6 +51,11 @@ class WriteMetrics:
             registry=registry,
         )
         self.uploaded_bytes = Counter("remote_wal_uploaded_bytes", "Record bytes uploaded", registry=registry)
+        self.adopted_bytes = Counter(
+            "remote_wal_adopted_bytes",
+            "Of these, bytes that are in no object of the agent, as a gateway had stored them",
+            registry=registry,
+        )
         self.uploaded_segments = Counter("remote_wal_uploaded_segments", "Combined segments stored", registry=registry)
         self.upload_failures = Counter(
             "remote_wal_upload_failures",

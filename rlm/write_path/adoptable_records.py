@@ -1,0 +1,241 @@
+"""Batches that a zone gateway stored on their way to this leader, until the log has told what becomes of them. Sans-IO.
+
+Who splices a routed Produce request offers its batches before the broker gets them. When an object is made of what the
+log has appended, a batch that equals one of them, but for base offset and leader epoch, which the broker sets, is named
+in the object in the place of its bytes (`plugin.adopted_records`).
+
+Holds true:
+
+- The log decides. Its bytes are compared with those that were read from the gateway's object, all but those twelve; so
+  what the broker changed, refused or never got, and an idempotent producer's repetition, are adopted by nobody.
+- Nothing waits: an object is made when it would be made anyway, of bytes where no offer matches. An upload that failed
+  leaves its offers as they were, for the next one.
+- Each offer has one outcome, told once: whether an object that names the gateway's was published. It comes when all of
+  its batches are in such objects, else `wait_max_s` after the broker's answer, or `age_max_s` after the offer; never
+  while an upload is under way that names it, or while the topic has not acknowledged one. Nobody adopts of it then.
+- What is kept for comparing is bounded: an offer beyond `kept_bytes` is refused.
+
+Use it in the event loop.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from kafka_log.crc32c import Buffer
+from kafka_log.record_batch import CorruptBatchError, scan_batches
+from plugin.adopted_records import MAX_SOURCES, STAMPS, AdoptedBatch, AdoptedRecords, BatchSource
+from rlm.write_path.segment_queue import MetaQueueItem
+
+MIN_BATCH_BYTES: Final = 512
+"""Naming a batch takes 26 bytes; smaller ones are stored anew."""
+Records = memoryview | AdoptedRecords
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionLimits:
+    """How much is kept, and for how long."""
+
+    kept_bytes: int = 64 * 1024 * 1024
+    wait_max_s: float = 5.0
+    age_max_s: float = 60.0
+
+
+DEFAULT_LIMITS: Final = AdoptionLimits()
+
+
+@dataclass(slots=True, eq=False)
+class Offer:
+    """The batches of one request."""
+
+    source: BatchSource
+    start_position: int
+    """Of the content in the gateway's object."""
+    content: memoryview
+    tell: Callable[[bool], None]
+    until_s: float
+    left: set[int]
+    """Where batches begin in the content that no published object names yet."""
+    is_adopted: bool = False
+    under_way: int = 0
+    """Uploads that name it."""
+    unpublished: list[Callable[[], bool]] = field(default_factory=list)
+    """Of objects that name it, whether the topic has not acknowledged them."""
+
+
+class _Piece(NamedTuple):
+    offer: Offer
+    start: int
+    end: int
+
+
+_Key = tuple[int, int]
+"""A batch's size and CRC, as it states them."""
+
+
+class AdoptableRecords:
+    """See the module's theory. All times are monotonic seconds."""
+
+    def __init__(self, limits: AdoptionLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._offers: dict[Offer, list[_Key]] = {}
+        self._pieces: dict[_Key, deque[_Piece]] = {}
+        self._kept_bytes = 0
+
+    def offer(
+        self,
+        source: BatchSource,
+        start_position: int,
+        content: Buffer,
+        lengths: Iterable[int],
+        now_s: float,
+        tell: Callable[[bool], None],
+    ) -> Offer | None:
+        """Records of so many bytes each lie there one after the other; `tell` is told whether any were adopted.
+
+        None where nothing of it will be: then nothing is told.
+        """
+        view = memoryview(content)
+        pieces = [
+            (crc, start, end)
+            for start, end in _spans(lengths)
+            if (crc := _crc_of_one_batch(view[start:end])) is not None
+        ]
+        if not pieces or self._kept_bytes + len(view) > self._limits.kept_bytes:
+            return None
+        offer = Offer(source, start_position, view, tell, now_s + self._limits.age_max_s, {at for _, at, _ in pieces})
+        self._kept_bytes += len(view)
+        keys = self._offers[offer] = [(end - start, crc) for crc, start, end in pieces]
+        for key, (_, start, end) in zip(keys, pieces, strict=True):
+            self._pieces.setdefault(key, deque()).append(_Piece(offer, start, end))
+        return offer
+
+    def answered(self, offer: Offer, now_s: float) -> None:
+        """The broker has answered the request, or never will: its batches are in the log by now, or will not be."""
+        offer.until_s = min(offer.until_s, now_s + self._limits.wait_max_s)
+
+    @property
+    def deadline_s(self) -> float:
+        """When an outcome is due, if not sooner; inf: there are no offers."""
+        return min((offer.until_s for offer in self._offers), default=math.inf)
+
+    @property
+    def kept_bytes(self) -> int:
+        """For comparing."""
+        return self._kept_bytes
+
+    def look_again(self, now_s: float) -> None:
+        """Time has passed, or the topic has acknowledged something: tell what outcomes there are."""
+        for offer in list(self._offers):
+            self._end_if_done(offer, now_s)
+
+    # What the log has.
+
+    def adopt(self, items: Sequence[MetaQueueItem]) -> tuple[list[Records], "Adoption"]:
+        """The items' records for an object, with what need not be stored anew, until `Adoption` is ended."""
+        found = [[self._found(item, index) for index in range(len(item.batches))] for item in items]
+        weights: Counter[BatchSource] = Counter()
+        for piece in (one for of_item in found for one in of_item if one is not None):
+            weights[piece.offer.source] += piece.end - piece.start
+        named = {source for source, _ in weights.most_common(MAX_SOURCES)}
+        records: list[Records] = []
+        used: list[_Piece] = []
+        for item, pieces in zip(items, found, strict=True):
+            kept = [
+                (batch, piece)
+                for batch, piece in zip(item.batches, pieces, strict=True)
+                if piece is not None and piece.offer.source in named
+            ]
+            used += [piece for _, piece in kept]
+            adopted = tuple(
+                AdoptedBatch(
+                    batch.start, batch.end - batch.start, piece.offer.source, piece.offer.start_position + piece.start
+                )
+                for batch, piece in kept
+            )
+            records.append(AdoptedRecords(item.records, adopted) if adopted else item.records)
+        return records, Adoption(self, used)
+
+    def _found(self, item: MetaQueueItem, index: int) -> _Piece | None:
+        batch = item.batches[index]
+        pieces = self._pieces.get((batch.end - batch.start, batch.crc))
+        if pieces is None:
+            return None
+        log = item.records[batch.start : batch.end]
+        return next((one for one in pieces if _equal(log, one.offer.content[one.start : one.end])), None)
+
+    def ended(self, pieces: Sequence[_Piece], is_pending: Callable[[], bool] | None) -> None:
+        """As `Adoption` says."""
+        for offer in dict.fromkeys(piece.offer for piece in pieces):
+            offer.under_way -= 1
+            if is_pending is not None:
+                offer.is_adopted = True
+                offer.unpublished.append(is_pending)
+        if is_pending is not None:
+            for offer, start, _ in pieces:
+                offer.left.discard(start)
+
+    def _end_if_done(self, offer: Offer, now_s: float) -> None:
+        offer.unpublished = [is_pending for is_pending in offer.unpublished if is_pending()]
+        if offer.under_way or offer.unpublished or (offer.left and now_s < offer.until_s):
+            return
+        self._kept_bytes -= len(offer.content)
+        for key in self._offers.pop(offer):
+            left = deque(piece for piece in self._pieces[key] if piece.offer is not offer)
+            if left:
+                self._pieces[key] = left
+            else:
+                self._pieces.pop(key)
+        offer.tell(offer.is_adopted)
+
+
+class Adoption:
+    """What one upload adopts. Ended once."""
+
+    def __init__(self, registry: AdoptableRecords, pieces: Sequence[_Piece]) -> None:
+        self._registry = registry
+        self._pieces = pieces
+        for offer in dict.fromkeys(piece.offer for piece in pieces):
+            offer.under_way += 1
+
+    @property
+    def size_bytes(self) -> int:
+        """That are not stored anew."""
+        return sum(piece.end - piece.start for piece in self._pieces)
+
+    def stored(self, is_pending: Callable[[], bool]) -> None:
+        """The object is stored and its end handed to the publisher; `is_pending` says whether the topic lacks it."""
+        self._registry.ended(self._pieces, is_pending)
+
+    def failed(self) -> None:
+        """It is not, or nobody knows: its number is never used again, and the log's bytes are in no object yet."""
+        self._registry.ended(self._pieces, None)
+
+
+def _spans(lengths: Iterable[int]) -> list[tuple[int, int]]:
+    ends = list(accumulate(lengths))
+    return list(zip([0, *ends[:-1]], ends, strict=True)) if ends else []
+
+
+def _crc_of_one_batch(records: memoryview) -> int | None:
+    """The CRC that it states; None where it is not exactly one batch, or too small to be named."""
+    if len(records) < MIN_BATCH_BYTES:
+        return None
+    try:
+        spans = scan_batches(records, 0, len(records))
+    except CorruptBatchError:
+        return None
+    return spans[0].crc if len(spans) == 1 and spans[0].end == len(records) else None
+
+
+def _equal(log: memoryview, stored: memoryview) -> bool:
+    """But for what the leader sets."""
+    position = 0
+    for start, size in (*STAMPS, (len(log), 0)):
+        if log[position:start].tobytes() != stored[position:start].tobytes():
+            return False
+        position = start + size
+    return True
