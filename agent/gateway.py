@@ -11,19 +11,23 @@ from agent.gateway_produce import ProduceRouting, build_produce_routing
 from agent.gateway_settings import GatewaySettings
 from agent.peering import peer_tls
 from agent.service_manager import ListeningSockets
+from gateway.adoption_offers import tell_outcomes
 from gateway.client_door import ClientDoor, ClientLimits
 from gateway.consume.read_worth import ReadCosts
 from gateway.consume_metrics import ConsumeMetrics
 from gateway.consumer_answers import ConsumerContext
 from gateway.metrics import GatewayMetrics
 from gateway.routed_relay import LinkReading
+from gateway.wanted_objects import KnownNames
 from gateway.zone_gateway import GatewayContext, ZoneGateway
+from metadata_topic.topic.followed_metadata import FollowedMetadata
 from plugin.blob_storage import BlobStorage
 from replication.follower.follower_context import FollowerContext
 from replication.leader.leader_context import LeaderContext
 from replication.wire.link_defects import LinkDefects
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import MESSAGES, PeerCapabilities
+from rlm.write_path.adoptable_records import AdoptableRecords
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.metrics import StageTimes
 
@@ -49,6 +53,8 @@ class ClientGateway:
         """
         if self.produce is not None and PeerCapabilities.ROUTED_PRODUCE in self.capabilities:
             self.tasks.append(asyncio.get_running_loop().create_task(self.produce.uploads.run()))
+        if self.adoptable is not None:
+            self.tasks.append(asyncio.get_running_loop().create_task(tell_outcomes(self.adoptable)))
         where = {one: Address(settings.listen_host, settings.port_base + one) for one in settings.brokers}
         await self.clients.start({one: handed.take(f"client-{one}", address) for one, address in where.items()})
         await self.ports.start(settings, handed)
@@ -62,6 +68,16 @@ class ClientGateway:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         if self.produce is not None:
             self.produce.pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def adoptable(self) -> AdoptableRecords | None:
+        """What the write path need not upload; None where it uploads all."""
+        return self.produce.splicing.adoptable if self.produce is not None else None
+
+    def metadata_is_followed(self, metadata: FollowedMetadata) -> None:
+        """By it is told what logs want of the gateways' objects."""
+        if self.produce is not None:
+            self.produce.wanted.arrived(KnownNames(metadata.store.naming, metadata.read_to_end, metadata.doubt))
 
     @property
     def degraded(self) -> list[str]:
@@ -79,6 +95,8 @@ def build_gateway(
     produce, consumers, capabilities = None, None, PeerCapabilities.CLIENTS
     if configuration.settings.gateway_produce.enable:
         capabilities |= PeerCapabilities.ROUTED_PRODUCE
+        if configuration.settings.gateway_produce.adopt_enable:
+            capabilities |= PeerCapabilities.ADOPTED_RECORDS
     if settings.fetch_links_enable:
         capabilities |= PeerCapabilities.LINKED_FETCH | hello.capabilities & _OF_LINKS
     if capabilities & MESSAGES:

@@ -15,12 +15,14 @@ from gateway.produce_metrics import ProduceMetrics
 from gateway.routed_relay import RoutingContext
 from gateway.router_uploads import RouterStore, RouterUploads
 from gateway.spliced_relay import RouterReads, SplicingContext
+from gateway.wanted_objects import WantedObjects
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.blob_storage import BlobStorage
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_protocol import Hello
+from rlm.write_path.adoptable_records import AdoptableRecords, AdoptionLimits
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.group_commit import CommitLimits
 
@@ -37,6 +39,7 @@ class ProduceRouting:
     splicing: SplicingContext
     uploads: RouterUploads
     pool: ThreadPoolExecutor
+    wanted: WantedObjects
 
 
 def build_produce_routing(
@@ -59,11 +62,16 @@ def build_produce_routing(
     channel = RouterChannel(hello.broker_id, hello.incarnation, limits, decider, settings.put_wait_max_s)
     pool = ThreadPoolExecutor(settings.thread_pool_size, "router-channel")
     blobs = RouterStore(store, pool)
-    uploads = RouterUploads(channel, blobs, clocks, metrics)
+    wanted = WantedObjects()
+    uploads = RouterUploads(channel, blobs, clocks, metrics, wanted)
     budgets = [MemoryBudget(CLIENT_FRAMES_BYTES) for _ in range(3)]
     routing = RoutingContext(RouteLimits(settings.put_wait_max_s), uploads, decider, metrics, budgets[0], budgets[1])
     reads = RouterReads(blobs, CircuitBreaker(BreakerLimits()))
     splicing = SplicingContext(
-        SpliceLimits(settings.read_wait_max_s, DEFAULT_MAX_FRAME_BYTES), reads, metrics, budgets[2]
+        SpliceLimits(settings.read_wait_max_s, DEFAULT_MAX_FRAME_BYTES),
+        reads,
+        metrics,
+        budgets[2],
+        AdoptableRecords(AdoptionLimits(CLIENT_FRAMES_BYTES)) if settings.adopt_enable else None,
     )
-    return ProduceRouting(routing, splicing, uploads, pool)
+    return ProduceRouting(routing, splicing, uploads, pool, wanted)

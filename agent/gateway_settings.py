@@ -143,6 +143,12 @@ class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce."))
         False,
         description="Whether records that clients produce to brokers of other zones go by object storage.",
     )
+    adopt_enable: bool = Field(
+        False,
+        description="Whether what a gateway has stored of a topic with remote WAL stays in its object as the log's and "
+        "is not uploaded a second time, where the broker keeps it as it came. Both the gateway and the broker's agent "
+        "must have it on. Have all agents know it before: older ones cannot read what is stored so.",
+    )
     policy: Literal["cost", "always"] = Field(
         "cost", description="`cost`: where that is cheaper than the border, by the price table; `always`."
     )

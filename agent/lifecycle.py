@@ -96,7 +96,8 @@ def _build_expiration(
     on_started = relaying.leader.segment_deletion_started
     responsibility = Responsibility(caretaking.brokers, is_under_way, on_started, metadata.is_whole)
     per_second = around.settings.lifecycle.expiration_deletes_per_second
-    policy = DeletionPolicy(per_second, _DELETE_THREADS, metadata.store.published_segment, kept.metrics.lifecycle)
+    store = metadata.store
+    policy = DeletionPolicy(per_second, _DELETE_THREADS, store.published_segment, kept.metrics.lifecycle, store.naming)
     return RLMWalExpirationTask(relaying.storage, kept.publisher, planner, responsibility, around.clocks, policy)
 
 

@@ -14,7 +14,8 @@ PUBLICATION_BYTES = 64 * MIB
 CLIENT_BYTES = 128 * 1024
 """What is buffered for a client's connection at most (`gateway.byte_relay`): a chunk and what waits, each way."""
 CLIENT_FRAMES_BYTES = 64 * MIB
-"""Frames of clients whose records go by object storage, three times: to brokers, from brokers, and here."""
+"""Frames of clients whose records go by object storage, three times: to brokers, from brokers, and here. And once more
+what the write path compares with logs."""
 ADMIN_FRAMES_BYTES = 16 * MIB
 """Frames of admin tools, twice: to the broker, and from it."""
 MIN_FRAME_BYTES = 64 * MIB
@@ -30,6 +31,7 @@ def other_bytes(settings: AgentSettings) -> int:
     by_objects = settings.gateway_produce.enable or settings.gateway.fetch_links_enable
     client_bytes += 3 * CLIENT_FRAMES_BYTES if settings.gateway.enable and by_objects else 0
     client_bytes += 2 * ADMIN_FRAMES_BYTES if settings.gateway.enable and settings.gateway.admin_listener else 0
+    client_bytes += CLIENT_FRAMES_BYTES if settings.gateway.enable and settings.gateway_produce.adopt_enable else 0
     archive_bytes = 2 * settings.archive.object_max_bytes if settings.archive.enable else 0
     return (
         PROCESS_BYTES

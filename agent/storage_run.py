@@ -59,6 +59,8 @@ class StorageRun:
         )
         self.kafka.topics.hold_publication = kept.publisher.hold
         metadata, topic_settings = self.kafka.metadata, self.kafka.topic_settings
+        if around.relaying.gateway is not None:
+            around.relaying.gateway.metadata_is_followed(metadata)
         self._archived = ArchivedTopics(
             own,
             metadata.store,

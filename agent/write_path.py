@@ -197,6 +197,7 @@ class WritePath:
             kept.metrics.write,
             around.clocks,
             limits.upload_timeout_s,
+            around.relaying.gateway.adoptable if around.relaying.gateway is not None else None,
         )
 
     def _make_manager(self, combine: RLMWalCombineTask) -> RemoteWalLogManager:

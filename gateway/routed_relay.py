@@ -15,6 +15,7 @@ from gateway.produce.route_core import (
     Deliver,
     ForwardInline,
     ForwardRoute,
+    Left,
     Offer,
     RouteCore,
     RouteLimits,
@@ -23,7 +24,7 @@ from gateway.produce.route_core import (
     StoredRecords,
 )
 from gateway.produce.route_decider import RouteDecider
-from gateway.produce.route_messages import decode_number, encode_number
+from gateway.produce.route_messages import decode_number, decode_outcome, encode_number
 from gateway.produce.route_request import encode_route_request
 from gateway.produce_metrics import ProduceMetrics
 from gateway.router_uploads import Holder, RouterUploads
@@ -126,7 +127,9 @@ class RoutedRelay:
                 links.context, agent.connection, client, defects, self, is_told_ahead=False
             )
         self._channel = self._responses.channel if self._responses is not None else PeerChannel(agent.connection)
-        self._core = RouteCore(context.limits, self._is_linked)
+        adopts = PeerCapabilities.ADOPTED_RECORDS in agent.capabilities
+        self._core = RouteCore(context.limits, self._is_linked, adopts=adopts)
+        self._owner = agent.broker_id if adopts else None
         self._has_room = asyncio.Event()
         self._timer = DeadlineTimer(self._look_again)
         self._held_bytes = 0
@@ -188,6 +191,9 @@ class RoutedRelay:
 
     def message_came(self, kind: MessageKind, body: Buffer) -> None:
         """What is none. Raises MalformedFrameError."""
+        if kind is MessageKind.ROUTE_OUTCOME:
+            self._do(self._core.outcome(*decode_outcome(body)))
+            return
         if kind is not MessageKind.ROUTE_INLINE_REQUEST:
             raise MalformedFrameError(0, f"{kind.name} from the agent beside a broker")
         self._agent.reads.failed(self._now_s)
@@ -221,9 +227,12 @@ class RoutedRelay:
         metrics = self._context.metrics
         match action:
             case Offer(number, records):
-                self._context.uploads.offer(Holder(self, number), records)
+                self._context.uploads.offer(Holder(self, number), records, self._owner)
             case Settled(number):
                 self._context.uploads.settled(Holder(self, number))
+            case Left(number):
+                metrics.requests.labels("adopted").inc()
+                self._context.uploads.left(Holder(self, number))
             case ForwardInline(frame):
                 metrics.requests.labels("inline").inc()
                 if self._responses is not None:

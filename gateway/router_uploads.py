@@ -19,6 +19,7 @@ from gateway.produce.route_core import StoredRecords
 from gateway.produce.router_channel import ChannelObject, DueDeletion, RouterChannel
 from gateway.produce.router_sweep import RouterSweep
 from gateway.produce_metrics import ProduceMetrics
+from gateway.wanted_objects import WantedObjects
 from kafka_log.crc32c import Buffer
 from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import IncompleteListingError, defect_site, failure_label
@@ -64,7 +65,15 @@ class RouterStore:
 class RouterUploads:
     """See the module's theory."""
 
-    def __init__(self, channel: RouterChannel, store: RouterStore, clocks: Clocks, metrics: ProduceMetrics) -> None:
+    def __init__(
+        self,
+        channel: RouterChannel,
+        store: RouterStore,
+        clocks: Clocks,
+        metrics: ProduceMetrics,
+        wanted: WantedObjects,
+    ) -> None:
+        self._wanted = wanted
         self._channel = channel
         self._store = store
         self._clocks = clocks
@@ -73,14 +82,21 @@ class RouterUploads:
         self._woken = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], None] = {}
 
-    def offer(self, holder: Holder, records: Sequence[Buffer]) -> None:
-        """Upload these; the holder's connection hears of it later, unless `settled` is told before."""
-        self._channel.offer(holder, records)
+    def offer(self, holder: Holder, records: Sequence[Buffer], owner: int | None = None) -> None:
+        """Upload these; the holder's connection hears of it later, unless `settled` is told before. `owner` as in
+        `RouterChannel.offer`.
+        """
+        self._channel.offer(holder, records, owner)
         self._woken.set()
 
     def settled(self, holder: Holder) -> None:
         """The request has no more use for what is stored."""
         self._channel.settled(holder, self._clocks.monotonic_s())
+        self._woken.set()
+
+    def left(self, holder: Holder) -> None:
+        """A log may want what is stored."""
+        self._channel.left(holder, self._clocks.monotonic_s())
         self._woken.set()
 
     async def run(self) -> None:
@@ -180,8 +196,9 @@ class RouterUploads:
             await asyncio.sleep(SWEEP_EACH_S)
 
     async def sweep(self) -> None:
-        """Delete what dead gateways left. Raises what the store raises."""
-        for dead in self._sweep.dead(await self._call(self._list), self._clocks.wall_ms()):
+        """Delete what dead gateways left and no log wants. Raises what the store raises."""
+        dead_ones = self._sweep.dead(await self._call(self._list), self._clocks.wall_ms())
+        for dead in await self._call(partial(self._wanted.unwanted, dead_ones)):
             await self._call(partial(self._store.blobs.delete_blob, dead))
             self._metrics.objects.labels("swept").inc()
 

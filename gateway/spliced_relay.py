@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from gateway.adoption_offers import AdoptionOffers
 from gateway.client_side import ClientSide
 from gateway.consumer_answers import CONTROL_KINDS, ConsumerAnswers, ConsumerContext
 from gateway.deadline_timer import DeadlineTimer
 from gateway.produce.route_messages import encode_number, split_original
-from gateway.produce.splice_core import Action, AskInline, Read, SpliceCore, SpliceLimits, ToBroker
+from gateway.produce.splice_core import Action, AskInline, Read, SpliceCore, Spliced, SpliceLimits, ToBroker
 from gateway.produce_metrics import ProduceMetrics
 from gateway.router_uploads import RouterStore
 from plugin.blob_storage import StoredBlob
@@ -25,6 +26,7 @@ from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_protocol import MessageKind, PeerCapabilities
 from replication.wire.relay_tasks import run_until_one_ends
+from rlm.write_path.adoptable_records import AdoptableRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class SplicingContext:
     metrics: ProduceMetrics
     answers_budget: MemoryBudget = field(default_factory=MemoryBudget)
     """For the broker's answers."""
+    adoptable: AdoptableRecords | None = None
+    """With it, ADOPTED_RECORDS may be agreed."""
 
 
 class SplicedRelay:
@@ -84,11 +88,16 @@ class SplicedRelay:
         self._gateway = gateway
         self._broker = broker
         self._channel = PeerChannel(gateway)
-        self._core = SpliceCore(context.limits, side.gateway.broker_id, side.gateway.incarnation)
         self._is_routed = PeerCapabilities.ROUTED_PRODUCE in side.capabilities
         self._answers: ConsumerAnswers | None = None
         if consumers is not None and PeerCapabilities.LINKED_FETCH in side.capabilities:
             self._answers = ConsumerAnswers(consumers, side, gateway, self._channel)
+        self._offers: AdoptionOffers | None = None
+        if context.adoptable is not None and PeerCapabilities.ADOPTED_RECORDS in side.capabilities:
+            self._offers = AdoptionOffers(context.adoptable, self._channel)
+        self._core = SpliceCore(
+            context.limits, side.gateway.broker_id, side.gateway.incarnation, tells_spliced=self._offers is not None
+        )
         self._reads: dict[asyncio.Task[None], None] = {}
         self._timer = DeadlineTimer(self._look_again)
 
@@ -102,6 +111,8 @@ class SplicedRelay:
                 task.cancel()
             if self._answers is not None:
                 self._answers.close()
+            if self._offers is not None:
+                self._offers.close(asyncio.get_running_loop().time())
             self._passed()
 
     async def _relay_requests(self) -> None:
@@ -124,6 +135,8 @@ class SplicedRelay:
 
     async def _relay_answers(self) -> None:
         while (frame := await self._broker.read_frame()) is not None:
+            if self._offers is not None:
+                self._offers.answered(frame, asyncio.get_running_loop().time())
             if self._answers is None:
                 self._channel.send(MessageKind.KAFKA, frame)
             else:
@@ -149,6 +162,9 @@ class SplicedRelay:
                 if self._answers is not None:
                     self._answers.asked(buffers[0])
                 self._broker.write_frame(*buffers)
+            case Spliced(request, content):
+                if self._offers is not None:
+                    self._offers.spliced(request, content, asyncio.get_running_loop().time())
             case AskInline(number, reason):
                 self._context.metrics.asked.labels(reason.value).inc()
                 self._channel.send(MessageKind.ROUTE_INLINE_REQUEST, encode_number(number))

@@ -16,8 +16,9 @@ Holds true:
 - Requests with acks=0 go inline: no answer would tell when the original may be let go, and a client that closes its
   connection right after them relies on their being on their way.
 
-A request's number counts those of this connection that were offered to the RouterChannel. `Settled` is told once for
-each.
+A request's number counts those of this connection that were offered to the RouterChannel. Once for each `Settled` is
+told, or `Left`: where the leader's agent adopts (`adopts`), what was spliced is the write path's as well, until it has
+said otherwise. So its `outcome` is awaited beside the answer, and where it was adopted, or nobody will say, it is left.
 """
 
 import struct
@@ -85,6 +86,12 @@ class Settled(NamedTuple):
     number: int
 
 
+class Left(NamedTuple):
+    """The request's records may be wanted by a log: they are not ours to delete any more."""
+
+    number: int
+
+
 class ForwardInline(NamedTuple):
     """Send this frame to the leader's agent."""
 
@@ -110,7 +117,7 @@ class Deliver(NamedTuple):
     frame: Buffer
 
 
-Action = Offer | Settled | ForwardInline | ForwardRoute | SendOriginal | Deliver
+Action = Offer | Settled | Left | ForwardInline | ForwardRoute | SendOriginal | Deliver
 
 
 @dataclass(slots=True)
@@ -146,8 +153,19 @@ class _UnderWay:
 class RouteCore:
     """See the module's theory. All times are monotonic seconds."""
 
-    def __init__(self, limits: RouteLimits, is_linked: Callable[[ProduceRequestView, int, float], bool]) -> None:
-        """`is_linked` is asked for each request that could go by object storage, with the size of its records."""
+    def __init__(
+        self,
+        limits: RouteLimits,
+        is_linked: Callable[[ProduceRequestView, int, float], bool],
+        *,
+        adopts: bool = False,
+    ) -> None:
+        """`is_linked` is asked for each request that could go by object storage, with the size of its records.
+        `adopts` is whether the leader's agent tells the outcome of each that it splices.
+        """
+        self._adopts = adopts
+        self._outcomes: dict[int, bool | None] = {}
+        """Of what was answered, or told of, but not both; None: it was answered."""
         self._limits = limits
         self._is_linked = is_linked
         self._waiting: deque[_Waiting] = deque()
@@ -277,6 +295,19 @@ class RouteCore:
         self._kept_bytes -= len(frame)
         return [SendOriginal(number, frame), Settled(number), *self._go_on(now_s)]
 
+    def outcome(self, number: int, adopted: bool) -> list[Action]:
+        """What became of a request that was spliced. Raises MalformedFrameError when it may not be told."""
+        if self._is_closed:
+            return []
+        if number in self._outcomes and self._outcomes.pop(number) is None:
+            return [_ended(number, adopted)]
+        if not self._adopts or not any(
+            one.number == number and one.frame is not None for one in self._under_way.values()
+        ):
+            raise MalformedFrameError(0, f"the outcome of request {number}, which is not under way")
+        self._outcomes[number] = adopted
+        return []
+
     def answered(self, frame: Buffer, now_s: float) -> list[Action]:
         """The broker's answer to some request of the client."""
         if self._is_closed:
@@ -299,16 +330,28 @@ class RouteCore:
         if request.frame is None:
             return []
         self._kept_bytes -= len(request.frame)
-        return [Settled(request.number)]
+        if not self._adopts:
+            return [Settled(request.number)]
+        adopted = self._outcomes.pop(request.number, None)
+        if adopted is None:
+            self._outcomes[request.number] = None
+            return []
+        return [_ended(request.number, adopted)]
 
     def closed(self) -> list[Action]:
         """The client's connection ended, or that to the leader's agent did: both end."""
         actions: list[Action] = [Settled(one.number) for one in self._waiting if one.cut is not None]
         for request in self._under_way.values():
             actions += self._done(request)
+        actions += [Left(number) for number in self._outcomes]
+        self._outcomes.clear()
         self._is_closed = True
         self._waiting.clear()
         self._offered.clear()
         self._under_way.clear()
         self._kept_bytes = 0
         return actions
+
+
+def _ended(number: int, adopted: bool) -> Action:
+    return Left(number) if adopted else Settled(number)

@@ -14,9 +14,10 @@ anybody when an object has done its work:
     GARBAGE    -            -            -                    forgotten   GARBAGE, later
 
 An object has holders: the requests whose records it holds, until they are settled (answered, dropped, gone inline).
-Who wants an object for longer, as the log that its bytes are in, would be one more holder. Nothing is deleted before
-its upload ended, as a deletion that overtakes a PUT leaves the object; one whose upload failed is deleted all the same,
-as nobody knows whether it took effect. What takes effect even later, and what a gateway leaves that dies, is
+One that any of them left to a log, whose agent names it instead of storing the bytes anew, is forgotten in the place of
+GARBAGE: that agent deletes it. So an object holds records for one leader's agent alone where that adopts. Nothing is
+deleted before its upload ended, as a deletion that overtakes a PUT leaves the object; one whose upload failed goes all
+the same, as nobody knows whether it took effect. What takes effect even later, and what a gateway leaves that dies, is
 `router_sweep`'s.
 
 No id is used twice: the incarnation grows from start to start, and the sequence counts on whatever becomes of uploads.
@@ -73,6 +74,7 @@ class _Queued:
     records: Sequence[Buffer]
     size_bytes: int
     net_bytes: int
+    owner: int | None
 
 
 @dataclass(slots=True)
@@ -84,6 +86,8 @@ class _Object:
     state: _State = _State.UPLOADING
     custom_metadata: bytes = b""
     is_slow: bool = False
+    is_left: bool = False
+    """Whether a log may want it."""
     delete_at_s: float = field(default=math.inf)
     """inf: not due, or under way."""
     back_off_s: float = 0.0
@@ -112,10 +116,12 @@ class RouterChannel:
 
     # Grouping.
 
-    def offer(self, holder: Hashable, records: Sequence[Buffer]) -> None:
-        """Upload these, which must not change meanwhile, together with others'."""
+    def offer(self, holder: Hashable, records: Sequence[Buffer], owner: int | None = None) -> None:
+        """Upload these, which must not change meanwhile, together with others' of the same owner: the broker whose
+        agent may adopt them, or none.
+        """
         size_bytes = sum(map(len, records))
-        self._queue[holder] = _Queued(records, size_bytes, self._decider.net_bytes(size_bytes))
+        self._queue[holder] = _Queued(records, size_bytes, self._decider.net_bytes(size_bytes), owner)
         self._queued_bytes += size_bytes
 
     def next_step(self, now_s: float) -> Step:
@@ -144,7 +150,8 @@ class RouterChannel:
         chunks: list[Buffer] = []
         positions: dict[Hashable, int] = {}
         size_bytes = 0
-        for holder, queued in list(self._queue.items()):
+        owner = next(iter(self._queue.values())).owner
+        for holder, queued in [(one, queued) for one, queued in self._queue.items() if queued.owner == owner]:
             if positions and size_bytes + queued.size_bytes > self._limits.upload_bytes:
                 break
             positions[holder] = size_bytes
@@ -168,7 +175,7 @@ class RouterChannel:
         if not one.is_slow:
             self._decider.uploaded(now_s - one.started_s)
         one.state, one.custom_metadata = _State.STORED, custom_metadata
-        self._let_go_if_done(one, now_s)
+        self._let_go_if_done(object_id, now_s)
         return [
             (holder, StoredRecords(object_id, position, custom_metadata))
             for holder, position in one.positions.items()
@@ -201,10 +208,22 @@ class RouterChannel:
         if one.state is _State.UPLOADING and not one.is_slow and now_s - one.started_s >= self._slow_s:
             one.is_slow = True
             self._decider.failed(now_s)
-        self._let_go_if_done(one, now_s)
+        self._let_go_if_done(object_id, now_s)
 
-    def _let_go_if_done(self, one: _Object, now_s: float) -> None:
-        if one.state is _State.STORED and not one.holders:
+    def left(self, holder: Hashable, now_s: float) -> None:
+        """The request was answered, and a log may want what is stored."""
+        object_id = self._held.get(holder)
+        if object_id is not None:
+            self._objects[object_id].is_left = True
+            self.settled(holder, now_s)
+
+    def _let_go_if_done(self, object_id: RouterObjectId, now_s: float) -> None:
+        one = self._objects[object_id]
+        if one.state is not _State.STORED or one.holders:
+            return
+        if one.is_left:
+            del self._objects[object_id]
+        else:
             one.state, one.delete_at_s = _State.GARBAGE, now_s
 
     def is_live(self, object_id: RouterObjectId) -> bool:

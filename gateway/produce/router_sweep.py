@@ -5,6 +5,8 @@ in the sweeper's own channel goes, whoever wrote it. Any gateway sweeps for all.
 goes on (a process that stood still, a host that was suspended) loses nothing by it: a read that finds no object is
 asked for inline, as after any failed read.
 
+What a log wants stays (`gateway.wanted_objects`), however old: who cares for its segments deletes it with the last one.
+
 This also finds what a gateway's own uploads leave that failed, were deleted, and took effect afterwards.
 """
 
@@ -15,8 +17,9 @@ from typing import Final
 from plugin.blob_storage import StoredBlob
 from plugin.router_object_id import EPOCH_MS, RouterObjectId
 
-KEEP_S: Final = 600.0
-"""Longer than clients wait for an answer (`delivery.timeout.ms` is two minutes), clocks that differ included."""
+KEEP_S: Final = 3600.0
+"""Longer than clients wait for an answer (`delivery.timeout.ms` is two minutes), and than a log's agent may want what
+the metadata topic does not name yet, clocks that differ included."""
 
 
 @dataclass(frozen=True, slots=True)

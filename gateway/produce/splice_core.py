@@ -66,6 +66,13 @@ class ToBroker(NamedTuple):
     buffers: list[Buffer]
 
 
+class Spliced(NamedTuple):
+    """The request was put together out of these bytes of its object, and goes to the broker when it is in front."""
+
+    request: ZoneRouteRequest
+    content: Buffer
+
+
 class AskInline(NamedTuple):
     """Ask the gateway for the original of this request."""
 
@@ -73,7 +80,7 @@ class AskInline(NamedTuple):
     reason: AskReason
 
 
-Action = Read | ToBroker | AskInline
+Action = Read | ToBroker | Spliced | AskInline
 
 
 @dataclass(slots=True)
@@ -92,8 +99,9 @@ class _Held:
 class SpliceCore:
     """See the module's theory. All times are monotonic seconds."""
 
-    def __init__(self, limits: SpliceLimits, gateway_id: int, incarnation: int) -> None:
-        """Of the connection's hello."""
+    def __init__(self, limits: SpliceLimits, gateway_id: int, incarnation: int, *, tells_spliced: bool = False) -> None:
+        """Of the connection's hello. `tells_spliced` is whether `Spliced` is wanted."""
+        self._tells_spliced = tells_spliced
         self._limits = limits
         self._writer = gateway_id, incarnation
         self._held: deque[_Held] = deque()
@@ -159,9 +167,10 @@ class SpliceCore:
             held.ready = splice_request(held.request, content)
         except RouteSpliceError:
             return [self._ask(number, held, AskReason.CORRUPT), *self._begin_reads()]
+        spliced = [Spliced(held.request, content)] if self._tells_spliced else []
         held.request = None
         del self._pending[number]
-        return [*self._go_on(), *self._begin_reads()]
+        return [*spliced, *self._go_on(), *self._begin_reads()]
 
     def not_read(self, number: int) -> list[Action]:
         """The read failed, or is not even tried."""

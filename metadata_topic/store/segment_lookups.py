@@ -7,6 +7,7 @@ from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import DELETED
 from metadata_topic.store.dead_tails import PartitionAndEpoch
 from metadata_topic.store.store_state import StoreState
+from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 
 
@@ -75,3 +76,8 @@ class SegmentLookups:
             writer = self._state.table.find_writer(combined_segment_id)
             sequence = combined_segment_id.sequence
             return writer is not None and sequence in writer.fenced and sequence not in writer.deleted
+
+    def naming(self, source: RouterObjectId) -> frozenset[CombinedSegmentId]:
+        """The segments, not deleted, some of whose batches are in this object of a gateway."""
+        with self._lock:
+            return self._state.adopted.naming(source)

@@ -20,6 +20,7 @@ from metadata_topic.records.records import (
 )
 from metadata_topic.records.serde import decode_or_keep_out
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
+from metadata_topic.store.adopted_sources import AdoptedSources
 from metadata_topic.store.dead_tails import DeadTails
 from metadata_topic.store.fencing import BEFORE_THE_TOPIC, Registrations, Source
 from metadata_topic.store.released_offsets import ReleasedOffsets, ReleasedUpTo
@@ -49,6 +50,8 @@ class StoreState:
         self.retained = RetainedRecords()
         self.released = ReleasedOffsets()
         self.gaps = DeclaredGaps()
+        self.adopted = AdoptedSources()
+        """Follows from the segments; in no image."""
         self.untold_gaps = DeclaredGaps()
         """What this process declares, whether or not the topic has told of it. In no image: of a declaration that was
         lost with the process the next one is to know nothing, so that it declares anew."""
@@ -121,7 +124,9 @@ class StoreState:
             writer = self.table.writer(remembered.broker_id, remembered.incarnation)
             writer.deleted.join(remembered.deleted)
             for sequence in [known for known in writer.segments if known in writer.deleted]:
-                self._leave(writer.segments.pop(sequence))
+                gone = writer.segments.pop(sequence)
+                self.adopted.remove(gone.segment_id, gone.custom_metadata)
+                self._leave(gone)
         for tail in image.dead:  # before a deletion is taken for a release
             self.dead_tails.know(tail)
         for record in image.segments:
@@ -169,6 +174,7 @@ class StoreState:
         if record.state is DELETED:
             if known:
                 self._leave(known)
+                self.adopted.remove(segment_id, known.custom_metadata)
                 del writer.segments[sequence]
             writer.deleted.add(sequence)
             self.dead_tails.forget(segment_id)
@@ -187,6 +193,7 @@ class StoreState:
             record.size_bytes,
             (self.table.interned(record.custom_metadata), record.entry_block),
         )
+        self.adopted.add(record.combined_segment_id, record.custom_metadata)
         self._enter(segment)
 
     def _merge(self, known: Segment, arriving: PublishedSegment, what: Step) -> None:
@@ -204,6 +211,9 @@ class StoreState:
             self._enter(known)
         known.event_timestamp_ms = event_timestamp_ms
         longer = max(known.custom_metadata, arriving.custom_metadata, key=_longer)
+        if longer != known.custom_metadata:
+            self.adopted.remove(known.segment_id, known.custom_metadata)
+            self.adopted.add(known.segment_id, longer)
         known.custom_metadata = self.table.interned(longer)
 
     def _apply_dead_entries(self, record: RemoteWalLogSegmentMetadataUpdate) -> None:

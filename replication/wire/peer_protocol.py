@@ -21,14 +21,16 @@ the rest is packed, see `replication.wire.peer_channel`):
     ORIGINAL        the frame of such a request, as it was asked for           gateway to leader
     ROUTE_INLINE_REQUEST  the request with this number could not be spliced:   leader to gateway
                     send the original
+    ROUTE_OUTCOME   whether a log wants what was spliced of the request with   leader to gateway
+                    this number
 
 What READ_AHEAD, LINKED_OLD and READ_ARCHIVE_AHEAD name is read within the quota for such reads. A peer is sent only
 what it understands, as its hello tells (`PeerCapabilities`).
 
 One peer connection stands for one connection of a broker's replica fetcher, so order and closing carry over. One whose
 hello asks for CLIENTS stands for a connection of a client in another zone, and carries none of these messages, but for
-KAFKA and, where both have ROUTED_PRODUCE, the last three; where both have LINKED_FETCH, LINKED, INLINE_REQUEST,
-LINKS_PAUSED and LINKS_RESUMED.
+KAFKA and, where both have ROUTED_PRODUCE, ZONE_ROUTE_REQUEST, ORIGINAL and ROUTE_INLINE_REQUEST, with ADOPTED_RECORDS
+ROUTE_OUTCOME as well; where both have LINKED_FETCH, LINKED, INLINE_REQUEST, LINKS_PAUSED and LINKS_RESUMED.
 """
 
 import struct
@@ -71,11 +73,13 @@ class PeerCapabilities(Flag, boundary=CONFORM):
     """With CLIENTS: messages follow instead of bytes, as Produce requests may go by object storage."""
     LINKED_FETCH = 64
     """With CLIENTS: messages follow instead of bytes, as consumers' Fetch responses may come with links."""
+    ADOPTED_RECORDS = 128
+    """With ROUTED_PRODUCE: what gateways stored may stay what logs are stored as."""
 
 
 MESSAGES = PeerCapabilities.ROUTED_PRODUCE | PeerCapabilities.LINKED_FETCH
 """With any of these, messages pass for a client, instead of bytes."""
-CAPABILITIES = ~(PeerCapabilities.CLIENTS | MESSAGES)
+CAPABILITIES = ~(PeerCapabilities.CLIENTS | MESSAGES | PeerCapabilities.ADOPTED_RECORDS)
 """What is understood here of replication."""
 
 
@@ -94,6 +98,7 @@ class MessageKind(IntEnum):
     ZONE_ROUTE_REQUEST = 9
     ORIGINAL = 10
     ROUTE_INLINE_REQUEST = 11
+    ROUTE_OUTCOME = 12
 
 
 class PeerRefusedError(Exception):

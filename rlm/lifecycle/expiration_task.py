@@ -11,6 +11,7 @@ topic is read to where it ends.
 import asyncio
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,7 +24,9 @@ from metadata_topic.records.states import DELETED, DELETING, STARTED
 from plugin.combined_segment import HEADER_BYTES, decode_header
 from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError, failure_label
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
+from rlm.lifecycle.adopted_objects import AdoptedObjects
 from rlm.lifecycle.expiration import DeletionQuota, ExpirationPlanner, Planned, Verdict
 from rlm.lifecycle.release import Release
 from rlm.write_path.clocks import Clocks
@@ -72,6 +75,7 @@ class RLMWalExpirationTask:
         self._responsibility = responsibility
         self._clocks = clocks
         self._policy = policy
+        self._adopted = AdoptedObjects(storage, policy.naming, clocks.wall_ms)
         self._quota = DeletionQuota(policy.per_second, clocks.monotonic_s())
         self._planning = pool(1, "rlm-wal-expiration")
         self._deleting = pool(policy.threads, "rlm-wal-delete")
@@ -167,10 +171,9 @@ class RLMWalExpirationTask:
     def _delete_object(self, segment_id: CombinedSegmentId) -> PublishedSegment:
         """What was known of it."""
         known = self._policy.segment(segment_id) or _unknown(segment_id)
-        try:
+        with suppress(RemoteResourceNotFoundError):  # gone already, which is what was wanted
             self._storage.delete_log_segment_data(segment_id, known.custom_metadata)
-        except RemoteResourceNotFoundError:
-            return known  # gone already, which is what was wanted
+        self._adopted.segment_deleted(segment_id, known.custom_metadata)
         return known
 
     def _publish(self, record: RemoteWalCombinedLogSegmentMetadata) -> bool:
@@ -196,6 +199,8 @@ class DeletionPolicy:
     segment: Callable[[CombinedSegmentId], PublishedSegment | None]
     """What the metadata store knows of a segment."""
     metrics: LifecycleMetrics
+    naming: Callable[[RouterObjectId], Collection[CombinedSegmentId]]
+    """Which segments name an object of a gateway, as it knows."""
 
 
 def deletion_record(

@@ -136,6 +136,8 @@ class AdoptableRecords:
 
     def adopt(self, items: Sequence[MetaQueueItem]) -> tuple[list[Records], "Adoption"]:
         """The items' records for an object, with what need not be stored anew, until `Adoption` is ended."""
+        if not self._pieces:
+            return [item.records for item in items], Adoption(self, ())
         found = [[self._found(item, index) for index in range(len(item.batches))] for item in items]
         weights: Counter[BatchSource] = Counter()
         for piece in (one for of_item in found for one in of_item if one is not None):

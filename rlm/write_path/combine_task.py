@@ -113,7 +113,7 @@ class RLMWalCombineTask:
         """What of the items is to be stored, and what gateways have stored already."""
         if self._storage.adopts:
             return self._adoptable.adopt(items)
-        return [item.records for item in items], self._adoptable.adopt(())[1]
+        return [item.records for item in items], Adoption(self._adoptable, ())
 
     async def _upload(
         self, segment_id: CombinedSegmentId, items: list[MetaQueueItem], records: Sequence[Records]

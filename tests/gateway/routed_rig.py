@@ -24,6 +24,7 @@ from gateway.produce_metrics import ProduceMetrics
 from gateway.routed_relay import AgentSide, RoutedRelay, RoutingContext
 from gateway.router_uploads import RouterStore, RouterUploads
 from gateway.spliced_relay import RouterReads, SplicedRelay, SplicingContext
+from gateway.wanted_objects import KnownNames, WantedObjects
 from metadata_topic.settings.topic_settings import LinkPolicy
 from plugin.blob_storage import StoredBlob
 from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError
@@ -32,6 +33,7 @@ from replication.wire.framed_connection import FramedConnection
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_connection import Address, connect_framed
 from replication.wire.peer_protocol import Hello, PeerCapabilities
+from rlm.write_path.adoptable_records import AdoptableRecords
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.group_commit import CommitLimits
 
@@ -89,6 +91,9 @@ class MemoryBlobs:
         self.blobs.pop(blob.name, None)
 
 
+NOTHING_IS_NAMED = KnownNames(lambda _source: (), lambda: True, str)
+
+
 @dataclass
 class RoutedRig:
     """Set what is to differ, then enter `started`."""
@@ -97,8 +102,15 @@ class RoutedRig:
     splice_limits: SpliceLimits = field(default_factory=lambda: SpliceLimits(0.3, MAX_FRAME_BYTES))
     incarnation: int = INCARNATION
     """That the gateway's hello named."""
+    adoptable: AdoptableRecords | None = None
+    """With it, both agents adopt."""
     answers: Callable[[bytes], bool] = lambda frame: True
     """Whether the broker answers this frame."""
+
+    @property
+    def capabilities(self) -> PeerCapabilities:
+        adopts = PeerCapabilities.ADOPTED_RECORDS if self.adoptable is not None else PeerCapabilities.NONE
+        return PeerCapabilities.ROUTED_PRODUCE | adopts
 
     async def start(self) -> None:
         self.registry = CollectorRegistry()
@@ -116,11 +128,12 @@ class RoutedRig:
         store = RouterStore(self.store, self.pool)
         self.wall_ms = WALL_MS
         clocks = Clocks(loop.time, lambda: self.wall_ms)
-        self.uploads = RouterUploads(self.channel, store, clocks, self.metrics)
+        self.wanted = WantedObjects()
+        self.uploads = RouterUploads(self.channel, store, clocks, self.metrics, self.wanted)
         self.running = loop.create_task(self.uploads.run())
         self.routing = RoutingContext(self.route_limits, self.uploads, decider, self.metrics, self.budget)
         reads = RouterReads(store, CircuitBreaker(BreakerLimits(1000)))
-        self.splicing = SplicingContext(self.splice_limits, reads, self.metrics)
+        self.splicing = SplicingContext(self.splice_limits, reads, self.metrics, adoptable=self.adoptable)
         self.reads_there = CircuitBreaker(BreakerLimits(1000))
         self.broker = await self._listen(self._serve_as_broker)
         self.agent = await self._listen(self._serve_as_agent)
@@ -136,7 +149,7 @@ class RoutedRig:
 
     async def _route(self, client: FramedConnection) -> None:
         agent = await connect_framed(address(self.agent), FramedConnection(MAX_FRAME_BYTES))
-        side = AgentSide(1, agent, PeerCapabilities.ROUTED_PRODUCE, self.reads_there)
+        side = AgentSide(1, agent, self.capabilities, self.reads_there)
         await self._run(RoutedRelay(self.routing, client, side), client, agent)
 
     def _serve_as_agent(self, gateway: FramedConnection) -> None:
@@ -144,7 +157,7 @@ class RoutedRig:
 
     async def _splice(self, gateway: FramedConnection) -> None:
         broker = await connect_framed(address(self.broker), FramedConnection(MAX_FRAME_BYTES))
-        side = ClientSide("az2", Hello("cluster", GATEWAY_ID, self.incarnation), PeerCapabilities.ROUTED_PRODUCE)
+        side = ClientSide("az2", Hello("cluster", GATEWAY_ID, self.incarnation), self.capabilities)
         relay = SplicedRelay(self.splicing, gateway, broker, side)
         await self._run(relay, gateway, broker)
 

@@ -10,7 +10,15 @@ from gateway.produce.splice_core import SpliceLimits
 from plugin.router_object_id import EPOCH_MS, RouterObjectId
 from replication.wire.framed_connection import FramedConnection
 from tests.gateway.produce.produce_frames import produce, records
-from tests.gateway.routed_rig import INCARNATION, MAX_FRAME_BYTES, WALL_MS, RoutedRig, answered, started
+from tests.gateway.routed_rig import (
+    INCARNATION,
+    MAX_FRAME_BYTES,
+    NOTHING_IS_NAMED,
+    WALL_MS,
+    RoutedRig,
+    answered,
+    started,
+)
 from tests.replication.fetch_frames import request as fetch_request
 
 
@@ -130,6 +138,9 @@ async def test_what_dead_gateways_left_is_swept_and_what_is_in_use_is_not() -> N
         await rig.uploads.sweep()
         assert len(rig.store.blobs) == 2
         rig.wall_ms += int(KEEP_S * 1000) + 2 * EPOCH_MS
+        await rig.uploads.sweep()
+        assert dead in rig.store.blobs  # as it is not known whether a log wants it
+        rig.wanted.arrived(NOTHING_IS_NAMED)
         await rig.uploads.sweep()
         assert dead not in rig.store.blobs
         assert len(rig.store.blobs) == 1

@@ -92,7 +92,7 @@ class LifeOfObjects:
                 agent.consumption.read_to_end,
             ),
             clocks,
-            DeletionPolicy(100, 2, agent.store.published_segment, world.lifecycle_metrics),
+            DeletionPolicy(100, 2, agent.store.published_segment, world.lifecycle_metrics, agent.store.naming),
             self._pool,
         )
         self.orphans = OrphanTask(

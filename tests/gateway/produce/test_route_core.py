@@ -12,6 +12,7 @@ from gateway.produce.route_core import (
     Deliver,
     ForwardInline,
     ForwardRoute,
+    Left,
     Offer,
     RouteCore,
     RouteLimits,
@@ -250,3 +251,54 @@ def test_a_closed_window_gives_no_deadline_that_nothing_would_come_of() -> None:
     assert core.deadline_s is None
     assert core.look_again(9.0) == []
     assert core.answered(answer(1), 9.0)[2:] == [Settled(1), ForwardInline(large(3))]
+
+
+def ends(actions: list[Action], *wanted: Action) -> bool:
+    """Whether these come last; named tuples of two kinds with the same fields are equal."""
+    last = actions[-len(wanted) :]
+    return last == list(wanted) and [*map(type, last)] == [*map(type, wanted)]
+
+
+def adopting() -> RouteCore:
+    """With one request that went on spliced."""
+    core = RouteCore(RouteLimits(WAIT_S), is_linked, adopts=True)
+    core.frame_came(large(1), 1.0)
+    core.stored(0, WHERE, 1.1)
+    return core
+
+
+@pytest.mark.parametrize(("adopted", "ended"), [(True, Left(0)), (False, Settled(0))])
+def test_who_adopts_says_what_becomes_of_the_records_before_the_answer_or_after(adopted: bool, ended: Action) -> None:
+    core = adopting()
+    assert core.answered(answer(1), 1.2) == [Deliver(answer(1))]
+    assert core.kept_bytes == 0
+    assert ends(core.outcome(0, adopted), ended)
+    core = adopting()
+    assert core.outcome(0, adopted) == []
+    assert ends(core.answered(answer(1), 1.2), Deliver(answer(1)), ended)
+    assert core.closed() == []
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_what_nobody_has_told_of_is_left_at_the_end(is_answered: bool) -> None:
+    core = adopting()
+    if is_answered:
+        core.answered(answer(1), 1.2)
+    assert ends(core.closed(), Left(0))
+
+
+def test_what_was_asked_for_inline_has_no_outcome() -> None:
+    core = adopting()
+    assert core.inline_asked(0, 1.2) == [SendOriginal(0, large(1)), Settled(0)]
+    with pytest.raises(MalformedFrameError):
+        core.outcome(0, adopted=True)
+    assert core.answered(answer(1), 1.3) == [Deliver(answer(1))]
+    assert core.closed() == []
+
+
+def test_an_outcome_that_nobody_waits_for_is_malformed() -> None:
+    core = make()
+    core.frame_came(large(1), 1.0)
+    core.stored(0, WHERE, 1.1)
+    with pytest.raises(MalformedFrameError):
+        core.outcome(0, adopted=True)

@@ -206,3 +206,23 @@ def test_what_is_old_and_nobody_cares_for_is_swept_whoever_wrote_it() -> None:
     dead_ms = (epoch + 1) * EPOCH_MS + int(KEEP_S * 1000)
     assert sweep.dead(listed, dead_ms - 1) == []
     assert sweep.dead(listed, dead_ms) == [blob(one) for one in others]
+
+
+def test_an_object_is_of_one_owner_where_that_may_adopt_it() -> None:
+    rig = Rig()
+    for holder, owner in (("a", 1), ("b", 2), ("c", 1), ("d", None)):
+        rig.channel.offer(holder, [b"." * 600], owner)
+    assert [rig.begun(at_s).size_bytes for at_s in (10.0, 20.0, 30.0)] == [1200, 600, 600]
+
+
+def test_what_was_left_to_a_log_is_forgotten_and_not_deleted_whoever_is_last() -> None:
+    rig = Rig()
+    for holder in "ab":
+        rig.channel.offer(holder, [b"." * 600], 1)
+    upload = rig.begun()
+    rig.channel.stored(upload.object_id, b"", 1.1)
+    rig.channel.left("a", 1.2)
+    assert rig.channel.is_live(upload.object_id)
+    rig.channel.settled("b", 1.3)
+    assert not rig.channel.is_live(upload.object_id)
+    assert rig.channel.due_deletions(5000.0) == []

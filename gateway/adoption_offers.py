@@ -1,0 +1,78 @@
+"""What a connection's routed Produce requests offer to the write path, and the outcomes that its gateway is told.
+
+A gateway that has this connection keeps what it stored until it is told that no log wants it. When the connection ends
+first, it cannot be told, and keeps its hands off.
+"""
+
+import asyncio
+import struct
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from gateway.produce.route_messages import encode_outcome
+from gateway.produce.route_request import ZoneRouteRequest
+from kafka_log.crc32c import Buffer
+from plugin.adopted_records import BatchSource
+from replication.wire.peer_channel import PeerChannel
+from replication.wire.peer_protocol import MessageKind
+from rlm.write_path.adoptable_records import AdoptableRecords, Offer
+
+_CORRELATION_ID: Final = struct.Struct(">i")
+_CORRELATION_ID_AT: Final = 4
+"""In a request: behind API key and version."""
+
+_LOOK_AGAIN_S: Final = 0.25
+
+
+async def tell_outcomes(adoptable: AdoptableRecords) -> None:
+    """Those that are due, until cancelled. Nobody waits for them but objects that are to be deleted."""
+    while True:
+        adoptable.look_again(asyncio.get_running_loop().time())
+        await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+class AdoptionOffers:
+    """Of one connection. All times are monotonic seconds."""
+
+    def __init__(self, adoptable: AdoptableRecords, channel: PeerChannel) -> None:
+        self._adoptable = adoptable
+        self._channel = channel
+        self._unanswered: dict[int, Offer] = {}
+        """By correlation id."""
+        self._is_closed = False
+
+    def spliced(self, request: ZoneRouteRequest, content: Buffer, now_s: float) -> None:
+        """Its records are `content`; the broker has not got it yet."""
+        offer = self._adoptable.offer(
+            BatchSource(request.object_id, request.custom_metadata),
+            request.start_position,
+            content,
+            [cut.length for cut in request.cuts],
+            now_s,
+            partial(self._tell, request.number),
+        )
+        if offer is None:
+            self._tell(request.number, adopted=False)
+            return
+        (correlation_id,) = _CORRELATION_ID.unpack_from(b"".join(request.skeleton), _CORRELATION_ID_AT)
+        self._unanswered[correlation_id] = offer
+
+    def answered(self, frame: Buffer, now_s: float) -> None:
+        """By the broker."""
+        if len(frame) < _CORRELATION_ID.size:
+            return
+        offer = self._unanswered.pop(_CORRELATION_ID.unpack_from(frame)[0], None)
+        if offer is not None:
+            self._adoptable.answered(offer, now_s)
+
+    def close(self, now_s: float) -> None:
+        """The connection ended."""
+        self._is_closed = True
+        for offer in self._unanswered.values():
+            self._adoptable.answered(offer, now_s)
+
+    def _tell(self, number: int, adopted: bool) -> None:
+        if not self._is_closed:
+            with suppress(ConnectionError):  # whoever reads it learns of it
+                self._channel.send(MessageKind.ROUTE_OUTCOME, encode_outcome(number, adopted))

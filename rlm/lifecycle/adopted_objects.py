@@ -1,0 +1,50 @@
+"""Deletes what segments have adopted (`plugin.adopted_records`), with the last segment that names it.
+
+A gateway's object holds records for one leader's agent alone where that adopts, so whoever cares for that broker's
+segments knows of all who name it. Nobody adopts of an object that is older than a minute; what is younger than `AGE_MS`
+is left alone, and found by a gateway's sweep later, as is what two agents' care has missed.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from typing import Final
+
+from plugin.adoption_note import split_note
+from plugin.blob_storage import StoredBlob, blobs_of
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.router_object_id import EPOCH_MS, RouterObjectId
+from plugin.segment_metadata import CombinedSegmentId
+
+AGE_MS: Final = 600_000
+_REMEMBERED: Final = 10_000
+
+
+class AdoptedObjects:
+    """For one thread at a time, or several: what is deleted twice is gone."""
+
+    def __init__(
+        self,
+        storage: RemoteWalStorageManager,
+        naming: Callable[[RouterObjectId], Collection[CombinedSegmentId]],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """`naming` is the metadata store's."""
+        self._storage = storage
+        self._naming = naming
+        self._wall_ms = wall_ms
+        self._gone: OrderedDict[CombinedSegmentId, None] = OrderedDict()
+        """Deleted a moment ago; the topic may not have told the store yet."""
+
+    def segment_deleted(self, segment_id: CombinedSegmentId, custom_metadata: bytes) -> None:
+        """The segment is gone from the store. Raises RemoteStorageError; to be called again then."""
+        note = split_note(custom_metadata)[1]
+        if note is None:
+            return
+        self._gone[segment_id] = None
+        if len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)
+        for source in note.sources:
+            is_old = self._wall_ms() >= (source.epoch + 1) * EPOCH_MS + AGE_MS
+            if is_old and all(one in self._gone for one in self._naming(source)):
+                name = source.blob_name
+                blobs_of(self._storage, "delete", name).delete_blob(StoredBlob(name, 0))

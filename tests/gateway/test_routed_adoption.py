@@ -1,0 +1,125 @@
+"""What the log of a leader wants of a gateway's objects stays, over real sockets, and all else goes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.adoption_offers import tell_outcomes
+from gateway.produce.produce_frame import ProduceRequestView, scan_produce_request
+from gateway.produce.router_sweep import KEEP_S
+from gateway.wanted_objects import KnownNames
+from kafka_log.record_batch import scan_batches
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.adopted_records import AdoptedBatch, AdoptedRecords
+from plugin.router_object_id import EPOCH_MS
+from plugin.segment_metadata import CombinedSegmentId
+from rlm.write_path.adoptable_records import AdoptableRecords, AdoptionLimits
+from rlm.write_path.segment_queue import MetaQueueItem
+from tests.gateway.produce.produce_frames import produce, records
+from tests.gateway.routed_rig import NOTHING_IS_NAMED, RoutedRig, answered, started
+
+PARTITION = TopicIdPartition(TopicId(bytes(16)), 0)
+SEGMENT = CombinedSegmentId(1, 2, 3)
+
+
+class AdoptingRig(RoutedRig):
+    log: AdoptableRecords
+
+    def appended(self, frame: bytes, offset: int) -> MetaQueueItem:
+        """The first partition's batch, as the broker's log has it."""
+        view = scan_produce_request(frame)
+        assert isinstance(view, ProduceRequestView)
+        raw = bytearray(frame[view.fields[0].records_start : view.fields[0].records_end])
+        raw[0:8], raw[12:16] = offset.to_bytes(8), (4).to_bytes(4)
+        return MetaQueueItem(PARTITION, tuple(scan_batches(raw, 0, len(raw))), memoryview(raw), 0.0, 0.0)
+
+    def upload(self, *items: MetaQueueItem) -> list[AdoptedBatch]:
+        found, adoption = self.log.adopt(items)
+        adoption.stored(lambda: False)
+        return [batch for one in found if isinstance(one, AdoptedRecords) for batch in one.batches]
+
+
+@asynccontextmanager
+async def adopting(wait_max_s: float = 30.0) -> AsyncIterator[AdoptingRig]:
+    log = AdoptableRecords(AdoptionLimits(1 << 20, wait_max_s, 60.0))
+    rig = AdoptingRig(adoptable=log)
+    rig.log = log
+    telling = asyncio.create_task(tell_outcomes(log))
+    async with started(rig):
+        yield rig
+        assert not rig.errors
+    telling.cancel()
+
+
+def frame_of(number: int) -> bytes:
+    return produce({0: records(3000)}, correlation_id=number, acks=-1)
+
+
+async def test_what_a_log_wants_stays_where_it_says_it_is() -> None:
+    async with adopting() as rig:
+        client = await rig.connect()
+        client.write_frame(frame_of(1))
+        assert await answered(client) == 1
+        (batch,) = rig.upload(rig.appended(rig.produced[0], 70))
+        await rig.until(lambda: rig.channel.objects == 0)
+        stored = rig.store.blobs[batch.source.object_id.blob_name][batch.source_start :][: batch.length]
+        assert stored[16:] == bytes(rig.appended(rig.produced[0], 70).records)[16:]
+        assert batch.source.custom_metadata == b"zone"
+        assert rig.count("produce_requests", way="adopted") == 1
+        assert rig.budget.used == 0
+
+
+async def test_what_no_log_wants_goes_once_that_is_known() -> None:
+    async with adopting(wait_max_s=0.0) as rig:
+        client = await rig.connect()
+        client.write_frame(frame_of(1))
+        assert await answered(client) == 1
+        await rig.until(lambda: rig.store.blobs == {} and rig.channel.objects == 0)
+
+
+async def test_while_it_is_not_known_nothing_is_deleted() -> None:
+    async with adopting() as rig:
+        client = await rig.connect()
+        client.write_frame(frame_of(1))
+        assert await answered(client) == 1
+        assert len(rig.store.blobs) == rig.channel.objects == 1
+        client.close()
+        await rig.until(lambda: rig.channel.objects == 0)
+        assert len(rig.store.blobs) == 1
+        rig.wall_ms += int(KEEP_S * 1000) + 2 * EPOCH_MS
+        rig.wanted.arrived(KnownNames(lambda _source: [SEGMENT], lambda: True, str))
+        await rig.uploads.sweep()
+        assert len(rig.store.blobs) == 1
+        rig.wanted.arrived(NOTHING_IS_NAMED)
+        await rig.uploads.sweep()
+        assert rig.store.blobs == {}
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        KnownNames(lambda _source: [], lambda: False, str),
+        KnownNames(lambda _source: [], lambda: True, lambda: "another topic"),
+    ],
+)
+async def test_a_topic_that_is_not_read_or_is_doubted_tells_of_nothing_unwanted(known: KnownNames) -> None:
+    async with adopting() as rig:
+        client = await rig.connect()
+        client.write_frame(frame_of(1))
+        assert await answered(client) == 1
+        client.close()
+        await rig.until(lambda: rig.channel.objects == 0)
+        rig.wall_ms += int(KEEP_S * 1000) + 2 * EPOCH_MS
+        rig.wanted.arrived(known)
+        await rig.uploads.sweep()
+        assert len(rig.store.blobs) == 1
+
+
+async def test_more_than_can_be_compared_is_not_kept() -> None:
+    async with adopting() as rig:
+        client = await rig.connect()
+        client.write_frame(produce({0: records((1 << 20) + 1)}, correlation_id=1, acks=-1))
+        assert await answered(client) == 1
+        await rig.until(lambda: rig.store.blobs == {} and rig.channel.objects == 0)
