@@ -1,6 +1,7 @@
 """Clients of all zones are told one address, and are led to the brokers as their zone reaches them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -8,9 +9,11 @@ from confluent_kafka.admin import AdminClient
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.zone_gateways import ZoneGateways
+from tests.cluster.agent_views import AgentCounters
 
 ZONES = {1: "az1", 2: "az2", 3: "az3"}
 GATEWAYS = ZoneGateways(ZONES, bootstrap=True)
+CROSSED = "remote_wal_gateway_bytes_total"
 RECORDS = 500
 TIMEOUT_S = 60.0
 
@@ -37,12 +40,25 @@ def test_librdkafka_is_told_of_brokers_as_its_zone_reaches_them(cluster: LocalCl
     assert told == {one: GATEWAYS.broker_host(one) if its == zone else gateway for one, its in ZONES.items()}
 
 
-def test_java_clients_that_say_nothing_are_of_the_zone_of_whom_they_ask(cluster: LocalCluster, topic: str) -> None:
+@pytest.mark.parametrize("client_id", ["app", "app,zone=az3"])
+def test_java_clients_go_on_from_one_address(cluster: LocalCluster, topic: str, tmp_path: Path, client_id: str) -> None:
     cluster.admin.create_topic(topic, assignment=[[1, 2], [2, 3], [3, 1]])
-    tools = cluster.runtime.tools(GATEWAYS.bootstrap_address(cluster.layout, 2))
-    for client_id in ("app", "app,zone=az3"):
-        tools.produce(topic, records=RECORDS, config={"client.id": client_id, "acks": "all"})
-        read = tools.consume(
-            topic, records=RECORDS, config={"client.id": client_id, "group.id": f"{topic}-{client_id}"}
-        )
-        assert read.records >= RECORDS
+    address = GATEWAYS.bootstrap_address(cluster.layout, 2)
+    config = tmp_path / "client.properties"
+    config.write_text(f"client.id={client_id}\nauto.offset.reset=earliest\n")
+    tools, counters = cluster.runtime.tools(address), AgentCounters(cluster)
+    common = ["--bootstrap-server", address, "--topic", topic, "--command-config", str(config)]
+    tools.run(
+        "org.apache.kafka.tools.ProducerPerformance",
+        [*common, "--num-records", str(RECORDS), "--record-size", "1000", "--throughput", "-1"],
+    )
+    told = tools.run(
+        "org.apache.kafka.tools.ConsumerPerformance",
+        [*common, "--num-records", str(RECORDS), "--timeout", "30000", "--group", topic],
+    )
+    assert str(RECORDS) in told
+    # The agent that it asked stands in az2; the brokers that it goes on at are those of its own zone.
+    zone = "az3" if "az3" in client_id else "az2"
+    assert counters.growth(CROSSED, side="gateway", zone=zone, direction="to_client") > 0
+    others = {"az1", "az2", "az3"} - {zone}
+    assert sum(counters.growth(CROSSED, side="gateway", zone=one, direction="to_client") for one in others) == 0
