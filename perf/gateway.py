@@ -8,8 +8,9 @@ a leader in another; both ways take turns. A way's agents are started anew with 
 import json
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -18,11 +19,12 @@ import typer
 
 from cli.tables import show, table
 from local_cluster.agent_metrics import Counters
-from local_cluster.topic_switch import LINKED, set_topics
+from local_cluster.topic_switch import LINKED, LINKED_AND_KEPT, set_topics
 from local_cluster.zone_hosts import CAN_MAKE
 from perf.clusters import object_store
 from perf.gateway_world import (
     BY_COST,
+    BY_LINKS,
     BY_OBJECTS,
     CLIENTS,
     DIRECT,
@@ -39,9 +41,24 @@ from perf.options import LatencyMs, Rounds, Scale
 
 _RECORD_BYTES = 1000
 _MB_RECORDS = 1000
-_READ_TOPIC, _SEEN_TOPIC, _PLAIN_TOPIC = "read", "seen", "seen-plain"
+_READ_TOPIC, _ALONE_TOPIC = "read", "read-alone"
+_SEEN_TOPIC, _PLAIN_TOPIC = "seen", "seen-plain"
 _RACK = f"az{CLIENTS}"
 _LARGE_BATCHES = {"batch.size": "131072", "linger.ms": "5"}
+
+
+class Part(StrEnum):
+    """What is measured."""
+
+    LATENCY = "latency"
+    """Of produce."""
+    PRODUCE = "produce"
+    """Bytes across zones."""
+    CONSUME = "consume"
+    """Likewise."""
+    THROUGHPUT = "throughput"
+    SEEN = "seen"
+    """From the leader's append to another zone's consumer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +111,15 @@ class Measurement:
         self._tell = tell
         self._idle_bytes_per_s = 0.0
 
-    def run(self, ways: Iterable[Way]) -> None:
+    def run(self, ways: Iterable[Way], parts: Container[Part]) -> None:
         """Every way after the other."""
         world = self._world
-        self._tell("filling the topic that is read")
         world.create(_READ_TOPIC, LEADER, replicas=3)
-        world.tools(LEADER, DIRECT).produce(_READ_TOPIC, records=self._records(50), config={"acks": "all"})
+        world.create(_ALONE_TOPIC, LEADER)
+        set_topics(world.cluster.bootstrap_servers, [_ALONE_TOPIC], LINKED_AND_KEPT)
+        for topic in (_READ_TOPIC, _ALONE_TOPIC):
+            self._tell(f"filling the topic {topic}")
+            world.tools(LEADER, DIRECT).produce(topic, records=self._records(50), config={"acks": "all"})
         self._tell("the store alone")
         self.store_ms = world.store_ms(_RECORD_BYTES)
         self._tell("nobody's bytes")
@@ -109,12 +129,16 @@ class Measurement:
         for way in ways:
             self._tell(f"{way.name}: agents start anew")
             world.go(way)
-            self._latency(way)
-            self._bytes_of_produce(way)
-            self._bytes_of_consume(way)
-            if way is not RELAYED:
+            if Part.LATENCY in parts:
+                self._latency(way)
+            if Part.PRODUCE in parts:
+                self._bytes_of_produce(way)
+            if Part.CONSUME in parts:
+                self._bytes_of_consume(way)
+            if Part.THROUGHPUT in parts and way is not RELAYED:
                 self._throughput(way)
-        self._seen()
+        if Part.SEEN in parts:
+            self._seen()
 
     def _records(self, megabytes: float) -> int:
         return int(megabytes * _MB_RECORDS * self._scale)
@@ -150,19 +174,24 @@ class Measurement:
         self._compare_bytes("bytes across zones, produce, MB", way.name, entered[DIRECT], entered[GATEWAY], goal)
 
     def _bytes_of_consume(self, way: Way) -> None:
-        entered: dict[tuple[str, str], float] = {}
-        for one in (DIRECT, GATEWAY):
-            for rack in ("", _RACK):
-                self._tell(f"{way.name}: bytes of consume, {one}, {rack or 'no rack'}")
-                config = {"client.rack": rack} if rack else {}
-                with self._world.used() as found:
-                    self._world.tools(CLIENTS, one).consume(_READ_TOPIC, records=self._records(50), config=config)
-                entered[one, rack] = self._clients_bytes(found[0])
-        stock = entered[DIRECT, ""]
         told = "bytes across zones, consume"
-        self._compare_bytes(f"{told}, MB", way.name, stock, entered[GATEWAY, ""], 0.01)
-        self._compare_bytes(f"{told} with client.rack, MB", way.name, stock, entered[GATEWAY, _RACK], 0.01)
-        self._compare_bytes(f"{told} with client.rack, MB", DIRECT, stock, entered[DIRECT, _RACK])
+        stock = self._consumed_bytes(DIRECT, _READ_TOPIC)
+        by_gateway, with_rack = (self._consumed_bytes(GATEWAY, _READ_TOPIC, rack) for rack in ("", _RACK))
+        self._compare_bytes(f"{told}, MB", way.name, stock, by_gateway, 0.01)
+        self._compare_bytes(f"{told} with client.rack, MB", way.name, stock, with_rack, 0.01)
+        if way is RELAYED:
+            free = self._consumed_bytes(DIRECT, _READ_TOPIC, _RACK)
+            self._compare_bytes(f"{told} with client.rack, MB", DIRECT, stock, free)
+        else:
+            stock, by_links = (self._consumed_bytes(one, _ALONE_TOPIC) for one in (DIRECT, GATEWAY))
+            self._compare_bytes(f"{told} from another zone's only replica, MB", way.name, stock, by_links, 0.01)
+
+    def _consumed_bytes(self, one: str, topic: str, rack: str = "") -> float:
+        self._tell(f"bytes of consume, {topic}, {one}, {rack or 'no rack'}")
+        config = {"client.rack": rack} if rack else {}
+        with self._world.used() as found:
+            self._world.tools(CLIENTS, one).consume(topic, records=self._records(50), config=config)
+        return self._clients_bytes(found[0])
 
     def _clients_bytes(self, used: Used) -> float:
         return max(used.entered_bytes - self._idle_bytes_per_s * used.seconds, 0.0)
@@ -190,22 +219,43 @@ class Measurement:
             self.costs.append(_cost("six producers, acks=all", name, median(rates[one]), used[one]))
 
     def _seen(self) -> None:
+        """How soon: at the leader itself, at the zone's replica, and by the gateway from the leader.
+
+        Kafka tells followers a new high watermark with the next records, or after replica.fetch.wait.max.ms.
+        """
         world = self._world
         stamped = {"message.timestamp.type": "LogAppendTime"}
         for topic in (_SEEN_TOPIC, _PLAIN_TOPIC):
             world.create(topic, LEADER, replicas=3, config=stamped)
         set_topics(world.cluster.bootstrap_servers, [_SEEN_TOPIC], LINKED)
-        count, put_and_get_ms = int(400 * self._scale), sum(self.store_ms)
-        took: dict[str, list[float]] = {DIRECT: [], GATEWAY: []}
+        world.go(BY_LINKS)
+        leader = _Reader("the leader", DIRECT, _PLAIN_TOPIC)
+        others = (
+            _Reader("the zone's replica, inline", DIRECT, _PLAIN_TOPIC, _RACK),
+            _Reader("the zone's replica, links", DIRECT, _SEEN_TOPIC, _RACK),
+            _Reader("the leader by the gateway, links", GATEWAY, _SEEN_TOPIC),
+        )
+        took: dict[str, list[float]] = {one.name: [] for one in (leader, *others)}
         for number in range(self._rounds + 1):
-            for one, topic, rack in ((DIRECT, _PLAIN_TOPIC, ""), (GATEWAY, _SEEN_TOPIC, _RACK)):
-                self._tell(f"append to another zone's consumer, {one}, {number} of {self._rounds}")
-                found = world.seen_ms(one, topic, count, 50, rack)
-                took[one] += found if number else []
-        for fraction, goal in ((0.5, None), (0.99, put_and_get_ms + 20.0)):
-            direct, gateway = (quantile(took[one], fraction) for one in (DIRECT, GATEWAY))
-            name = f"append to another zone's consumer, p{fraction * 100:g} ms"
-            self.rows.append(Row(name, "links, client.rack", direct, gateway, gateway, "ms", goal))
+            for one in (leader, *others):
+                self._tell(f"append to another zone's consumer, {one.name}, {number} of {self._rounds}")
+                found = world.seen_ms(one.way, one.topic, int(200 * self._scale), 50, one.rack)
+                took[one.name] += found if number else []
+        for one in others:
+            for fraction, goal in ((0.5, None), (0.99, sum(self.store_ms) + 20.0)):
+                direct, gateway = (quantile(took[name], fraction) for name in (leader.name, one.name))
+                figure = f"append to another zone's consumer, p{fraction * 100:g} ms"
+                self.rows.append(Row(figure, one.name, direct, gateway, gateway, "ms", goal))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A consumer that waits for records."""
+
+    name: str
+    way: str
+    topic: str
+    rack: str = ""
 
 
 def _cost(load: str, way: str, mb_per_s: float, used: Sequence[Used]) -> Cost:
@@ -217,6 +267,7 @@ def _cost(load: str, way: str, mb_per_s: float, used: Sequence[Used]) -> Cost:
 
 
 def gateway(
+    part: Annotated[list[Part] | None, typer.Option(help="Only these.")] = None,
     rounds: Rounds = 3,
     scale: Scale = 1.0,
     latency_ms: LatencyMs = 5,
@@ -238,7 +289,7 @@ def gateway(
     ):
         measured = Measurement(world, rounds, scale, line.update)
         try:
-            measured.run((RELAYED, BY_COST, BY_OBJECTS))
+            measured.run((RELAYED, BY_COST, BY_OBJECTS), part or tuple(Part))
         finally:  # a run that is cut short leaves its part
             if json_file is not None:
                 json_file.write_text(_as_json(measured))
@@ -268,9 +319,12 @@ def _print(measured: Measurement) -> None:
         table(
             "figure", "way", ">direct", ">gateway", ">compared", ">goal", "met",
             rows=rows, title=f"By the gateway, beside direct (medians; a PUT {put_ms:.1f} ms, a GET {get_ms:.1f} ms)",
-        ),
-        table(
-            "load", "way", ">MB/s", ">PUT", ">GET", ">linked", ">agents' CPU of brokers'",
-            rows=costs, title="What it took, of all rounds",
-        ),
+        )
     )  # fmt: skip
+    if costs:
+        show(
+            table(
+                "load", "way", ">MB/s", ">PUT", ">GET", ">linked", ">agents' CPU of brokers'",
+                rows=costs, title="What it took, of all rounds",
+            )
+        )  # fmt: skip

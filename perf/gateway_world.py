@@ -8,7 +8,6 @@ their zone alone. Both ways end at the same brokers in the same run.
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +33,7 @@ DIRECT, GATEWAY = "direct", "gateway"
 _NETWORK = "10.78"
 _CHECKOUT = Path(__file__).resolve().parent.parent
 _CLIENT_TIMEOUT_S = 300.0
+_CONSUMER_STARTS_S = 4
 _BROKERS = {
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     "log.segment.bytes": str(1 << 30),
@@ -52,7 +52,12 @@ class Way:
 
 _NAMED = {"remote.wal.gateway.fetch.rack.enable": "true"}
 RELAYED = Way("relayed", _NAMED)
-BY_COST = Way("by cost", {**_NAMED, "remote.wal.gateway.produce.enable": "true"})
+BY_COST = Way(
+    "by cost",
+    {**_NAMED, "remote.wal.gateway.produce.enable": "true", "remote.wal.gateway.fetch.links.enable": "true"},
+)
+BY_LINKS = Way("links", {"remote.wal.gateway.fetch.links.enable": "true"})
+"""Consumers are not sent to their zone's replica."""
 BY_OBJECTS = Way("objects", {**BY_COST.agents, "remote.wal.gateway.produce.policy": "always"})
 
 
@@ -109,9 +114,8 @@ class World:
         """From the leader's append until a consumer of az1 has the record; produced in the leader's own zone."""
         with ThreadPoolExecutor(1) as pool:
             seen = pool.submit(self._program, CLIENTS, "see", way, topic, count, per_s, rack)
-            threading.Event().wait(3.0)  # until the consumer has found its replica
-            while not seen.done():
-                self._program(LEADER, "produce", DIRECT, topic, count // 4, per_s, "")
+            while not seen.done():  # without a pause, but for the consumer's start
+                self._program(LEADER, "produce", DIRECT, topic, count + _CONSUMER_STARTS_S * per_s, per_s, "")
             return seen.result()
 
     def _program(self, zone: int, what: str, way: str, topic: str, count: int, per_s: int, rack: str) -> list[float]:
