@@ -20,7 +20,7 @@ def test_what_kafkas_verifiable_clients_wrote_survives_random_kills_and_pauses(
 ) -> None:
     # each of the four once at least, some together -> nothing lost, doubled or reordered, replicas are equal, the store
     # holds all that is wanted
-    options = SoakOptions(FAULTS_S, SEED, PROCESS_FAULTS, longest_fault_s=6.0, reads_objects_back=False)
+    options = SoakOptions(FAULTS_S, SEED, PROCESS_FAULTS, longest_fault_s=6.0, reads_objects_back=False, copies=False)
     report = Soak(options, agent_cluster, None, print).run(tmp_path)
     assert report.findings == []
     assert report.faults.keys() == {kind.value for kind in PROCESS_FAULTS}

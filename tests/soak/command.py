@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 
 from tests.soak.fault_plan import FaultKind
-from tests.soak.run import SoakOptions, SoakReport, run_soak
+from tests.soak.run import ByGateway, SoakOptions, SoakReport, run_soak
 
 
 def soak(
     minutes: Annotated[float, typer.Option(min=0.1, help="How long faults strike.")] = 10.0,
     seed: Annotated[int, typer.Option(help="From which all faults follow; printed, and in the report.")] = 1,
     fault: Annotated[list[FaultKind] | None, typer.Option(help="Only faults of this kind.")] = None,
+    gateway: Annotated[ByGateway | None, typer.Option(help="Let clients go by the gateways of their zones.")] = None,
     control: Annotated[bool, typer.Option("--control", help="The same again without agents, for comparison.")] = False,
     keep: Annotated[
         Path | None, typer.Option(file_okay=False, help="Keep data and logs in this new directory.")
@@ -29,7 +30,7 @@ def soak(
     Exits with 1 if a promise was broken; data and logs then stay. SIGTERM and Ctrl-C take everything down.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    options = SoakOptions(minutes * 60, seed, tuple(fault or FaultKind))
+    options = SoakOptions(minutes * 60, seed, tuple(fault or FaultKind), gateway=gateway)
     directory = keep if keep is not None else Path(tempfile.mkdtemp(prefix="remote-wal-soak-"))
     directory.mkdir(parents=True, exist_ok=True)
     reports: list[SoakReport] = []

@@ -6,19 +6,28 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
+from gateway.produce.router_sweep import KEEP_S
+from gateway.router_uploads import SWEEP_EACH_S
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.replica_comparison import ReplicaReadError, compare_replicas
-from tests.soak.stored_offsets import StoredOffsets, find_stored_offsets
+from plugin.blob_storage import blobs_of
+from plugin.router_object_id import EPOCH_MS, ROUTER_KIND, RouterObjectId
+from plugin.wall_clock import wall_ms
+from tests.soak.stored_offsets import StoredOffsets, find_stored_offsets, open_storage
 
 _STORED_S = 120.0
 _REPLICAS_S = 60.0
 _ORPHANS_S = 120.0
 _SPARE_MS = 60_000
 """Wanted is what was appended within the topic's retention, but for this much, in which the judgement is made."""
+_ROUTER_OBJECT_MS = int((KEEP_S + SWEEP_EACH_S) * 1000) + 60_000
+"""How long an object of a gateway that died may be there."""
+_PUT_OF_ROUTER = re.compile(r'"operation": "put", "key": "[^"]*?(router/[^"]*)"')
+_CHANNELS_S = 60.0
 _COMMAND_S = 180.0
 _SHOWN = 8
 
@@ -100,6 +109,42 @@ class Judge:
         except WaitTimeoutError:
             yield f"orphans after {_ORPHANS_S:g} s: {_some(found)}"
 
+    def router_channels(self) -> Iterator[str]:
+        """Objects of RouterChannels that nobody waits for any more and that are there all the same.
+
+        No client produces now, so a living gateway has deleted all of its own. What a dead one left goes after a time,
+        and so does what took effect after its deletion, of which an attempt had failed.
+        """
+        self._tell("looking for what is left in the router channels")
+        left: list[str] = []
+
+        def are_gone() -> bool:
+            left[:] = self._router_leaks()
+            return not left
+
+        try:
+            wait_until(are_gone, "the router channels are empty", _CHANNELS_S, interval_s=1.0)
+        except WaitTimeoutError:
+            yield f"left in the router channels: {_some(left)}"
+
+    def _router_leaks(self) -> list[str]:
+        living = {broker_id: int(self._describe(broker_id)["incarnation"]) for broker_id in self._cluster.broker_ids}
+        storage = open_storage(self._cluster)
+        try:
+            listed = [blob.name for blob in blobs_of(storage, "list", ROUTER_KIND).list_blobs(ROUTER_KIND)]
+        finally:
+            storage.close()
+        self.figures["router_objects_of_dead_gateways"] = len(listed)
+        return leaked(listed, living, self._attempts_failed(), wall_ms())
+
+    def _attempts_failed(self) -> set[str]:
+        """Names of objects of router channels of whose uploads an attempt failed, by the agents' logs."""
+        logs = (self._cluster.agent(broker_id).spec.log_path for broker_id in self._cluster.broker_ids)
+        said = (line for path in logs for line in path.read_text(errors="replace").splitlines())
+        return {
+            found[1] for line in said if "storage_attempt_failed" in line and (found := _PUT_OF_ROUTER.search(line))
+        }
+
     def defects(self) -> Iterator[str]:
         """Tracebacks in what the agents have logged."""
         for broker_id in self._cluster.broker_ids:
@@ -155,6 +200,20 @@ class Judge:
             return json.loads(ended.stdout), ""
         except ValueError:
             return None, f"{command} ended with {ended.returncode}: {(ended.stderr or ended.stdout).strip()[-500:]}"
+
+
+def leaked(names: Iterable[str], living: Mapping[int, int], failed: Container[str], now_ms: int) -> list[str]:
+    """Names of the listed objects of RouterChannels that should be gone; `living` are the incarnations by gateway, and
+    of the uploads of `failed` an attempt did.
+    """
+
+    def is_leaked(name: str) -> bool:
+        one = RouterObjectId.parse(name)
+        if one is None or (living.get(one.gateway_id) == one.incarnation and name not in failed):
+            return True
+        return now_ms - (one.epoch + 1) * EPOCH_MS > _ROUTER_OBJECT_MS
+
+    return [name for name in names if is_leaked(name)]
 
 
 def _again_when_files_go(compare: Callable[[], Any]) -> Any:

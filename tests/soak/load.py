@@ -1,5 +1,5 @@
 """What writes and reads while faults strike: Kafka's verifiable clients on one topic, numbered producers of several
-kinds on another."""
+kinds on another. Where clients come by gateways, each kind is in another zone."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +10,14 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.ledger import LedgerReport, ProducerPlan, ProducerReport, TransactionPlan
 from local_cluster.ledger_workload import LedgerWorkload
 from local_cluster.topic_switch import LINKED_AND_KEPT, set_topics
+from tests.soak.transactional_copier import TransactionalCopier
 from tests.soak.verifiable_clients import VerifiableClients
 
 VERIFIABLE_TOPIC = "soak-verifiable"
 LEDGER_TOPIC = "soak-ledger"
-TOPICS = (VERIFIABLE_TOPIC, LEDGER_TOPIC)
+COPY_TOPIC = "soak-copied"
+TOPICS = (VERIFIABLE_TOPIC, LEDGER_TOPIC, COPY_TOPIC)
+_COPIED_PARTITION = 0
 _PARTITIONS = 3
 _ONE_BY_ONE = {"max.in.flight.requests.per.connection": 1}
 """With several in flight, librdkafka takes a new producer epoch when one of them fails, and sends again under that what
@@ -43,21 +46,31 @@ class Records:
 
 
 class Load:
-    """Both topics' clients."""
+    """All clients."""
 
-    def __init__(self, cluster: LocalCluster, directory: Path, seed: int, retention_ms: int) -> None:
-        """Make the topics; nothing is written yet."""
+    def __init__(
+        self, cluster: LocalCluster, directory: Path, seed: int, retention_ms: int, *, copies: bool = True
+    ) -> None:
+        """Make the topics; nothing is written yet. `copies`: whether the transactional copier runs."""
         config = {"retention.ms": str(retention_ms), "segment.bytes": "4194304", "segment.ms": "60000"}
         for topic in TOPICS:
-            cluster.admin.create_topic(topic, _PARTITIONS, config=config)
+            # All copies are held against all that was copied.
+            kept = {"retention.ms": "-1"} if topic == COPY_TOPIC else {}
+            cluster.admin.create_topic(topic, _PARTITIONS, config=config | kept)
         if cluster.files.has_agents:
             set_topics(cluster.bootstrap_servers, TOPICS, LINKED_AND_KEPT)
-        self._verifiable = VerifiableClients(cluster, VERIFIABLE_TOPIC, directory)
-        self._ledger = LedgerWorkload(cluster.bootstrap_servers, LEDGER_TOPIC, _PLANS, seed=seed)
+        zones = [bootstrap_servers(cluster, broker_id) for broker_id in cluster.broker_ids]
+        self._verifiable = VerifiableClients(cluster, zones[0], VERIFIABLE_TOPIC, directory)
+        self._ledger = LedgerWorkload(zones[1], LEDGER_TOPIC, _PLANS, seed=seed)
+        self._copier: TransactionalCopier | None = None
+        if copies:
+            self._copier = TransactionalCopier(cluster, zones[2], VERIFIABLE_TOPIC, COPY_TOPIC, directory)
 
     def __enter__(self) -> Self:
         self._ledger.start()
         self._verifiable.start()
+        if self._copier is not None:
+            self._copier.start()
         return self
 
     def __exit__(
@@ -65,18 +78,37 @@ class Load:
     ) -> None:
         self._verifiable.close()
         self._ledger.abandon()
+        if self._copier is not None:
+            self._copier.close()
+
+    @property
+    def copier_runs(self) -> list[int]:
+        """How each run of the copier has ended."""
+        return [] if self._copier is None else list(self._copier.runs)
 
     def records(self) -> Records:
         """The counts as of now. Raises LedgerWorkloadError, VerifiableClientError."""
-        return self._records(self._verifiable.report(), self._ledger.report())
+        return self._records(self._ledger.report(), self._verifiable.report())
 
     def finish(self) -> Records:
         """Stop writing, read all that is there, and give the final counts.
 
-        Raises LedgerWorkloadError, VerifiableClientError.
+        Raises LedgerWorkloadError, VerifiableClientError, WaitTimeoutError.
         """
-        return self._records(self._verifiable.finish(), self._ledger.finish())
+        verifiable, ledger = self._verifiable.finish(), self._ledger.finish()
+        if self._copier is None:
+            return self._records(ledger, verifiable)
+        copied = self._copier.finish(self._verifiable.account.values.get(_COPIED_PARTITION, ()))
+        return self._records(ledger, verifiable, copied)
 
-    def _records(self, verifiable: ProducerReport, ledger: LedgerReport) -> Records:
-        every = LedgerReport((verifiable, *ledger.producers), ledger.foreign_records)
+    def _records(self, ledger: LedgerReport, *others: ProducerReport) -> Records:
+        every = LedgerReport((*others, *ledger.producers), ledger.foreign_records)
         return Records(every, dict(self._verifiable.account.send_errors))
+
+
+def bootstrap_servers(cluster: LocalCluster, broker_id: int) -> str:
+    """Of clients in this broker's zone: of its gateways, where there are any, and of all brokers else."""
+    agents = cluster.settings.agents
+    if agents is None or agents.gateways is None:
+        return cluster.bootstrap_servers
+    return agents.gateways.bootstrap_servers(cluster.layout, agents.gateways.zones[broker_id])

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from local_cluster.object_store_server import DEFAULT_BUCKET
 from local_cluster.polling import WaitTimeoutError, wait_until
 from local_cluster.processes import ProcessStartError
 from local_cluster.store_spec import S3Store
+from local_cluster.zone_gateways import ZoneGateways
 from plugin.wall_clock import wall_ms
 from tests.soak.fault_plan import FaultKind, Step, plan_faults
 from tests.soak.judgement import Judge, Tell
@@ -50,6 +52,18 @@ _AGENTS = {
 }
 
 
+_ROUTED = {"remote.wal.gateway.produce.enable": "true", "remote.wal.gateway.produce.policy": "always"}
+
+
+class ByGateway(StrEnum):
+    """How clients go by the gateways of their zones."""
+
+    RELAYED = "relayed"
+    """Their bytes pass as they are."""
+    OBJECTS = "objects"
+    """What they produce goes by object storage, whatever it costs."""
+
+
 @dataclass(frozen=True, slots=True)
 class SoakOptions:
     """What strikes, and for how long."""
@@ -60,6 +74,10 @@ class SoakOptions:
     longest_fault_s: float = 15.0
     reads_objects_back: bool = True
     """Whether all objects are read, and orphans waited for, which takes a minute."""
+    gateway: ByGateway | None = None
+    """None: clients go to the brokers themselves."""
+    copies: bool = True
+    """Whether the transactional copier runs too: a JVM every few seconds."""
 
 
 @dataclass(slots=True)
@@ -101,12 +119,19 @@ def run_soak(options: SoakOptions, directory: Path, tell: Tell, *, with_agents: 
             server, url = start_object_store(directory / "store", DEFAULT_BUCKET, *latency)
             undo.callback(server.kill)
             store = S3Store(url, DEFAULT_BUCKET)
-        agents = AgentsMode(store, _AGENTS) if store is not None else None
+        agents = _agents(options, store) if store is not None else None
         cluster = LocalCluster.create(directory / "cluster", settings=ClusterSettings(agents, _BROKERS))
         undo.callback(cluster.kill_all)
         tell("starting the cluster")
         cluster.start()
         return Soak(options, cluster, store, tell).run(directory / "clients")
+
+
+def _agents(options: SoakOptions, store: S3Store) -> AgentsMode:
+    if options.gateway is None:
+        return AgentsMode(store, _AGENTS)
+    more = _ROUTED if options.gateway is ByGateway.OBJECTS else {}
+    return AgentsMode(store, _AGENTS | more, gateways=ZoneGateways({1: "az1", 2: "az2", 3: "az3"}))
 
 
 class Soak:
@@ -134,7 +159,7 @@ class Soak:
     def run(self, directory: Path) -> SoakReport:
         """Faults, then the verdict. `directory` takes what the clients leave."""
         report = self.report
-        load = Load(self._cluster, directory, self._options.seed, RETENTION_MS)
+        load = Load(self._cluster, directory, self._options.seed, RETENTION_MS, copies=self._options.copies)
         with load:
             try:
                 self._strike(load)
@@ -144,6 +169,8 @@ class Soak:
                 self._tell("the producers end, and what they wrote is read")
                 report.records = load.finish()
                 report.findings += report.records.findings()
+                self._tell(f"records: {'; '.join(report.findings) or 'nothing lost, doubled or reordered'}")
+                report.figures["copier_runs"] = dict(Counter(map(str, load.copier_runs)))
                 self._judge()
             except (LedgerWorkloadError, VerifiableClientError, ProcessStartError, WaitTimeoutError) as error:
                 report.findings.append(f"{type(error).__name__}: {error}")
@@ -194,10 +221,19 @@ class Soak:
         if self._cluster.files.has_agents:
             os.environ.update(self._environment)  # the store's credentials, for what is read in this process
             found = itertools.chain(judge.all_is_stored(), judge.stored_offsets(now_ms, RETENTION_MS), found)
+            if self._has_router_channel:
+                found = itertools.chain(judge.router_channels(), found)
             if self._options.reads_objects_back:
                 found = itertools.chain(found, judge.objects(self._environment), judge.orphans(self._environment))
-        self.report.findings += found
+        for finding in found:
+            self._tell(f"BROKEN: {finding}")
+            self.report.findings.append(finding)
         self.report.figures |= judge.figures
+
+    @property
+    def _has_router_channel(self) -> bool:
+        agents = self._cluster.settings.agents
+        return agents is not None and "remote.wal.gateway.produce.enable" in agents.overrides
 
     def _tell(self, line: str) -> None:
         self._say(f"{self._clock() - self._started_s:7.1f} s  {line}")

@@ -43,9 +43,11 @@ class VerifiableAccount:
     """What the two clients have printed, line by line. Safe for the threads that read their output."""
 
     def __init__(self) -> None:
-        self.page = ProducerPage(_NAME, _Numbers())
+        self.page = ProducerPage(_NAME, Numbers())
         self.positions: dict[int, int] = {}
         """Behind the last offset that was read, by partition."""
+        self.values: dict[int, list[int]] = {}
+        """What was read, by partition and in order."""
         self.send_errors: dict[str, int] = {}
         """By the exception's name; whether such a record is there is not known."""
         self._lock = threading.Lock()
@@ -78,7 +80,9 @@ class VerifiableAccount:
             if is_number:
                 self._reach(sequence)
             self.page.read(partition, offset, sequence, value.encode(), 0)
-            self.positions[partition] = max(self.positions.get(partition, 0), offset + 1)
+            if offset >= self.positions.get(partition, 0):
+                self.positions[partition] = offset + 1
+                self.values.setdefault(partition, []).append(sequence)
 
     def report(self) -> ProducerReport:
         """The counts as of now."""
@@ -93,11 +97,14 @@ class VerifiableAccount:
 class VerifiableClients:
     """One producer and one consumer on a topic that nobody else writes to."""
 
-    def __init__(self, cluster: LocalCluster, topic: str, directory: Path, *, records_per_s: int = 200) -> None:
-        """`directory` takes their configuration and what they complain of."""
+    def __init__(
+        self, cluster: LocalCluster, bootstrap_servers: str, topic: str, directory: Path, *, records_per_s: int = 200
+    ) -> None:
+        """`bootstrap_servers` are theirs; `directory` takes their configuration and what they complain of."""
         self.topic = topic
         self.account = VerifiableAccount()
         self._cluster = cluster
+        self._bootstrap_servers = bootstrap_servers
         self._directory = directory
         self._records_per_s = records_per_s
         self._producer: _Client | None = None
@@ -169,7 +176,7 @@ class VerifiableClients:
             *self._cluster.runtime.kafka.class_options,
             f"org.apache.kafka.tools.Verifiable{kind}",
             "--bootstrap-server",
-            self._cluster.bootstrap_servers,
+            self._bootstrap_servers,
             "--topic",
             self.topic,
             "--command-config",
@@ -180,21 +187,28 @@ class VerifiableClients:
 
     def _end_offsets(self) -> dict[int, int] | None:
         """High watermarks; None when a broker does not answer now."""
-        from confluent_kafka import Consumer, KafkaException, TopicPartition
-
         states = self._cluster.admin.partitions(self.topic)
-        servers = self._cluster.bootstrap_servers
-        reader = Consumer({"bootstrap.servers": servers, **CLIENT_CONFIG, "group.id": f"{self.topic}-end"})
-        try:
-            ends = {
-                state.partition: reader.get_watermark_offsets(TopicPartition(self.topic, state.partition), timeout=5)[1]
-                for state in states
-            }
-        except KafkaException:
-            return None
-        finally:
-            reader.close()
-        return ends or None
+        settings = {"bootstrap.servers": self._cluster.bootstrap_servers, **CLIENT_CONFIG}
+        ends = {
+            state.partition: end_offset({**settings, "group.id": f"{self.topic}-end"}, self.topic, state.partition)
+            for state in states
+        }
+        known = {partition: end for partition, end in ends.items() if end is not None}
+        return known if known and len(known) == len(ends) else None
+
+
+def end_offset(settings: Mapping[str, Any], topic: str, partition: int) -> int | None:
+    """A partition's high watermark; None when its broker does not answer now. `settings` are librdkafka's."""
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+    reader = Consumer(dict(settings))
+    try:
+        end: int = reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=5)[1]
+    except KafkaException:
+        return None
+    finally:
+        reader.close()
+    return end
 
 
 class _Client:
@@ -256,7 +270,7 @@ class _Client:
         return " / ".join(self._log_path.read_text(errors="replace").splitlines()[-5:]) or "it said nothing"
 
 
-class _Numbers:
+class Numbers:
     """The verifiable producer's values."""
 
     def value(self, number: int, sequence: int) -> bytes:
