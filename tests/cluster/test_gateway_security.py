@@ -1,0 +1,226 @@
+"""Clients log in with SASL under TLS, which ends at the gateway: at the broker they are who their login says.
+
+Listeners for clients of a broker's own zone speak SASL_SSL, those on loopback SASL_PLAINTEXT. Users have passwords of
+PLAIN in the brokers' configuration, and SCRAM credentials in the cluster. An authorizer lets writer write, reader read.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from local_cluster.authority import Authority
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from local_cluster.zone_gateways import ZoneGateways
+from tests.cluster.agent_views import AgentCounters
+
+GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, admin=True, bootstrap=True, security_protocol="SASL_SSL")
+PASSWORDS = {"operator": "o-secret", "writer": "w-secret", "reader": "r-secret"}
+LISTENERS = ("client_az1", "client_az2", "client_az3", "client_admin")
+MODULES = "org.apache.kafka.common.security"
+REFUSED = "remote_wal_gateway_refused_total"
+CROSSED = "remote_wal_gateway_bytes_total"
+RECORDS = 200
+TIMEOUT_S = 60.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def sasl_listeners() -> dict[str, str]:
+    users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items())
+    keys = {"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256"}
+    for name in LISTENERS:
+        keys[f"listener.name.{name}.plain.sasl.jaas.config"] = f"{MODULES}.plain.PlainLoginModule required {users};"
+        keys[f"listener.name.{name}.scram-sha-256.sasl.jaas.config"] = f"{MODULES}.scram.ScramLoginModule required;"
+    return keys
+
+
+def acl(user: str, kind: ResourceType, operation: AclOperation) -> AclBinding:
+    return AclBinding(kind, "*", ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+
+
+def prepare(admin: AdminClient) -> None:
+    allowed = [
+        acl("writer", ResourceType.TOPIC, AclOperation.WRITE),
+        acl("reader", ResourceType.TOPIC, AclOperation.READ),
+        acl("reader", ResourceType.GROUP, AclOperation.READ),
+    ]
+    for done in admin.create_acls(allowed).values():
+        done.result(TIMEOUT_S)
+    hashed = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    upserted = [UserScramCredentialUpsertion(name, hashed, word.encode()) for name, word in PASSWORDS.items()]
+    for altered in admin.alter_user_scram_credentials(upserted).values():
+        altered.result(TIMEOUT_S)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[LocalCluster]:
+    brokers = authority.tls_for("brokers", [GATEWAYS.broker_host(one) for one in GATEWAYS.zones])
+    gateways = authority.tls_for("gateways", [GATEWAYS.gateway_host(one) for one in GATEWAYS.zones])
+    keystore = authority.directory / "brokers.keystore.pem"
+    keystore.write_bytes(brokers.key_file.read_bytes() + brokers.certificate_file.read_bytes())
+    agents = AgentsMode(
+        overrides={
+            "remote.wal.gateway.ssl.certificate.file": str(gateways.certificate_file),
+            "remote.wal.gateway.ssl.key.file": str(gateways.key_file),
+        },
+        gateways=GATEWAYS,
+    )
+    settings = ClusterSettings(
+        agents,
+        {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            # Brokers, agents and the test itself come by listeners without a login.
+            "super.users": "User:ANONYMOUS;User:operator",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(keystore),
+            "group.initial.rebalance.delay.ms": "0",
+            **sasl_listeners(),
+        },
+        heap_mb=384,
+    )
+    directory = tmp_path_factory.mktemp("security") / "cluster"
+    with LocalCluster.create(directory, settings=settings) as made:
+        made.start(300)
+        prepare(AdminClient({"bootstrap.servers": made.bootstrap_servers}))
+        yield made
+
+
+def login(
+    cluster: LocalCluster, authority: Authority, user: str, mechanism: str, password: str = ""
+) -> dict[str, str | int | float | bool]:
+    """A client of zone az1, which knows its gateway's address alone."""
+    return {
+        "bootstrap.servers": GATEWAYS.bootstrap_servers(cluster.layout, "az1"),
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(authority.file),
+        "sasl.mechanism": mechanism,
+        "sasl.username": user,
+        "sasl.password": password or PASSWORDS[user],
+        "log_level": 0,
+    }
+
+
+def produce(config: dict[str, str | int | float | bool], topic: str) -> list[KafkaError]:
+    """The errors of some records to each of three partitions."""
+    producer, errors = Producer({**config, "delivery.timeout.ms": 30_000}), []
+
+    def delivered(error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            errors.append(error)
+
+    for number in range(RECORDS):
+        producer.produce(topic, str(number).encode(), partition=number % 3, on_delivery=delivered)
+        producer.poll(0)
+    assert producer.flush(TIMEOUT_S) == 0
+    return errors
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_at_every_broker_a_client_is_who_its_login_says(
+    cluster: LocalCluster, authority: Authority, topic: str, mechanism: str
+) -> None:
+    cluster.admin.create_topic(topic, assignment=[[1, 2], [2, 3], [3, 1]])
+    counters = AgentCounters(cluster)
+    assert produce(login(cluster, authority, "writer", mechanism), topic) == []
+    denied = {error.code() for error in produce(login(cluster, authority, "reader", mechanism), topic)}
+    assert denied == {KafkaError.TOPIC_AUTHORIZATION_FAILED}
+    consumer = Consumer(
+        {
+            **login(cluster, authority, "reader", mechanism),
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    read: list[bytes | None] = []
+    try:
+        while len(read) < RECORDS:
+            batch = consumer.consume(RECORDS, TIMEOUT_S)
+            assert batch, "nothing more came"
+            read += [message.value() for message in batch if message.error() is None]
+    finally:
+        consumer.close()
+    assert sorted(read, key=lambda value: int(value or b"")) == [str(number).encode() for number in range(RECORDS)]
+    for broker in ("2", "3"):
+        assert counters.growth(CROSSED, side="gateway", zone="az1", broker=broker, direction="to_broker") > 0
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_wrong_password_is_refused_by_the_broker(cluster: LocalCluster, authority: Authority, mechanism: str) -> None:
+    errors: list[KafkaError] = []
+    config = login(cluster, authority, "writer", mechanism, "guessed")
+    admin = AdminClient({**config, "error_cb": errors.append})
+    with pytest.raises(KafkaException):
+        admin.list_topics(timeout=5)
+
+    def told() -> list[KafkaError] | None:
+        admin.poll(0.1)
+        return errors or None
+
+    wait_until(told, "the client says why", TIMEOUT_S)
+    assert any("uthentication" in error.str() for error in errors), errors
+
+
+def test_who_speaks_no_tls_is_refused_by_the_gateway(cluster: LocalCluster, authority: Authority) -> None:
+    counters = AgentCounters(cluster)
+    config = {**login(cluster, authority, "writer", "PLAIN"), "security.protocol": "SASL_PLAINTEXT"}
+    with pytest.raises(KafkaException):
+        AdminClient(config).list_topics(timeout=5)
+    assert counters.growth(REFUSED, side="gateway", reason="client_tls") > 0
+
+
+@pytest.mark.parametrize("zone", ["az1", "az3"])
+def test_one_bootstrap_address_leads_to_the_zone_under_tls_too(
+    cluster: LocalCluster, authority: Authority, zone: str
+) -> None:
+    # Broker 3's agent: az3 is its own zone, whose listener speaks TLS itself.
+    config = {
+        **login(cluster, authority, "operator", "SCRAM-SHA-256"),
+        "bootstrap.servers": GATEWAYS.bootstrap_address(cluster.layout, 3),
+        "client.id": f"app,zone={zone}",
+    }
+    brokers = AdminClient(config).list_topics(timeout=TIMEOUT_S).brokers.values()
+    assert {one.id: one.host for one in brokers} == {
+        one: GATEWAYS.broker_host(one) if its == zone else GATEWAYS.gateway_name(zone)
+        for one, its in GATEWAYS.zones.items()
+    }
+
+
+def test_kafkas_own_tools_log_in_at_the_port_for_admin_tools(
+    cluster: LocalCluster, authority: Authority, topic: str, tmp_path: Path
+) -> None:
+    cluster.admin.create_topic(topic, assignment=[[1, 2, 3]])
+    config = tmp_path / "admin.properties"
+    config.write_text(
+        "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\nssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={authority.file}\n"
+        f"sasl.jaas.config={MODULES}.scram.ScramLoginModule required "
+        f'username="operator" password="{PASSWORDS["operator"]}";\n'
+    )
+    address = GATEWAYS.admin_address(cluster.layout, 2)
+    of_topic = ["--entity-type", "topics", "--entity-name", topic]
+    where = ["--bootstrap-server", address, "--command-config", str(config), *of_topic]
+    tools = cluster.runtime.tools(address)
+    tools.run("kafka.admin.ConfigCommand", [*where, "--alter", "--add-config", "remote.wal.storage.enable=true"])
+    assert "remote.wal.storage.enable=true" in tools.run("kafka.admin.ConfigCommand", [*where, "--describe"])
