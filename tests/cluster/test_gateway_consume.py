@@ -18,7 +18,7 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.zone_gateways import ZoneGateways
-from tests.cluster.agent_views import AgentCounters
+from tests.cluster.agent_views import AgentCounters, describe
 from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore
 from tests.cluster.script import PATIENCE_S, Script
 
@@ -79,6 +79,33 @@ class Topic:
             producer.poll(0)
         assert producer.flush(TIMEOUT_S) == 0
         assert not failed
+
+    def produce_transactions(self) -> None:
+        """Every other one of them is aborted; by the leader's own listener."""
+        producer = Producer(
+            {"bootstrap.servers": self.cluster.layout.bootstrap_servers, "transactional.id": self.topic, "linger.ms": 5}
+        )
+        producer.init_transactions(TIMEOUT_S)
+        for number in range(20):
+            producer.begin_transaction()
+            values = [self._values.randbytes(RECORD_BYTES) for _ in range(RECORDS // 20)]
+            for value in values:
+                producer.produce(self.topic, value)
+            producer.flush(TIMEOUT_S)
+            if number % 2:
+                producer.abort_transaction(TIMEOUT_S)
+            else:
+                producer.commit_transaction(TIMEOUT_S)
+                self.produced += values
+
+    def wait_until_stored(self) -> None:
+        """All that is in it."""
+
+        def stored() -> bool:
+            [led] = [one for one in describe(self.cluster, LEADER)["partitions"] if one["topic"] == self.topic]
+            return bool(led["uploaded_offset"] == led["log_end_offset"] >= len(self.produced))
+
+        wait_until(stored, "objects hold all of it", PATIENCE_S)
 
     def consumer(self) -> Consumer:
         """From the beginning, of what is committed."""
@@ -172,6 +199,27 @@ class Tail:
 def linked(counters: AgentCounters) -> float:
     """Record bytes that consumers of az1 were sent by object storage."""
     return counters.growth(FETCHED_BYTES, zone="az1", way="linked")
+
+
+def test_consumers_of_a_zone_without_a_replica_read_what_is_stored_from_objects(
+    cluster: LocalCluster, topic: str
+) -> None:
+    topics = Topic(cluster, topic, [LEADER])
+    with Script(cluster, topic) as script:
+        script.link_topic()
+        topics.produce(cluster.layout.bootstrap_servers)
+        topics.produce_transactions()
+        topics.wait_until_stored()
+        log_bytes, counters = 2 * RECORDS_BYTES, AgentCounters(cluster)  # what was aborted is read, too
+        assert topics.librdkafka() == topics.produced
+        before = linked(counters)
+        assert before > log_bytes * 0.6, "of the first consumer, what comes first may go inline"
+        assert topics.java() == len(topics.produced)
+        assert linked(counters) - before > log_bytes * 0.85
+        assert to_consumers(counters) < 2 * log_bytes * 0.25
+        before = linked(counters)
+        assert topics.kafka_python() == topics.produced
+        assert linked(counters) == before, "it asks for topics by their names"
 
 
 def test_a_consumer_at_the_end_of_the_log_reads_from_objects_while_the_store_answers(
