@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from local_cluster.cluster_admin import CLIENT_CONFIG
 from plugin.wall_clock import wall_ms
 
 _RECORD_BYTES = 1000
@@ -23,7 +24,14 @@ def produce(bootstrap: str, topic: str, records: int, records_per_s: int, _rack:
     """From a record's sending to its acknowledgement, one record in flight."""
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "1", "linger.ms": 0, "socket.nagle.disable": True})
+    config = {
+        **CLIENT_CONFIG,
+        "bootstrap.servers": bootstrap,
+        "acks": "1",
+        "linger.ms": 0,
+        "socket.nagle.disable": True,
+    }
+    producer = Producer(config)
     took_ms: list[float] = []
     value = bytes(_RECORD_BYTES)
     for _ in _paced(records + _WARM_UP, records_per_s):
@@ -42,8 +50,9 @@ def see(bootstrap: str, topic: str, records: int, _records_per_s: int, rack: str
     """From the leader's append, by the record's timestamp, until this consumer has it."""
     from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
-    settings = {"bootstrap.servers": bootstrap, "group.id": f"{topic}-{rack}", "client.rack": rack}
-    consumer = Consumer({**settings, "enable.auto.commit": False, "socket.nagle.disable": True})
+    config = {**CLIENT_CONFIG, "bootstrap.servers": bootstrap, "group.id": f"{topic}-{rack}", "client.rack": rack}
+    config |= {"enable.auto.commit": False, "socket.nagle.disable": True}
+    consumer = Consumer(config)
     consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
     took_ms: list[float] = []
     while len(took_ms) < records + _WARM_UP:
