@@ -59,6 +59,7 @@ class Effects:
         self.watcher = AppendWatcher(machine.directory_events())
         clock = machine.clocks.monotonic_s
         self.reader = LogReader(machine.pool(limits.task_threads, "rlm-wal-task"), self.watcher, clock)
+        self._asking: asyncio.TimerHandle | None = None
         backlog_pool = machine.pool(1, "rlm-backlog")
         self.backlog = BacklogUploads(core, combine_task, self.carry_out, clock, backlog_pool)
 
@@ -89,6 +90,8 @@ class Effects:
 
     async def close(self, led: Iterable[LedPartition]) -> None:
         """Give files and threads back, for good; what is being read is waited for."""
+        if self._asking is not None:
+            self._asking.cancel()
         await self.reader.stop()
         self.backlog.close()
         for one in led:
@@ -131,9 +134,14 @@ class Effects:
             case DeclareNotWanted(assignment, ranges):
                 self._hooks.gaps.not_wanted(assignment, ranges)
             case AskAnew(after_s) if after_s > 0:
-                asyncio.get_running_loop().call_later(after_s, self._hooks.on_unknown_partition)
+                if self._asking is None:  # one question answers for all partitions
+                    self._asking = asyncio.get_running_loop().call_later(after_s, self._ask)
             case AskAnew():
                 self._hooks.on_unknown_partition()
+
+    def _ask(self) -> None:
+        self._asking = None
+        self._hooks.on_unknown_partition()
 
     def _count(self, action: CountLeftOut | CountQueued | CountStored | CountReadFailure) -> None:
         match action:

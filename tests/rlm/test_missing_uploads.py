@@ -15,6 +15,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.lifecycle.release import Tiers
+from rlm.write_path import write_path_core
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.resume_point import ResumePoint, ResumeUnknownError, resume_point
 from tests.kafka_log.log_writer import LogWriter
@@ -139,6 +140,25 @@ async def test_a_partition_is_not_taken_on_until_it_is_known_where_to_go_on(tmp_
         rig.assign(0)
         assert not rig.manager.put_off
         await rig.all_stored()
+
+
+async def test_it_is_asked_once_however_many_partitions_wait_to_be_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_path_core, "_LOOK_AGAIN_S", 0.01)
+    async with running(tmp_path) as rig:
+        asked: list[None] = []
+
+        def resume(_assignment: Assignment) -> ResumePoint:
+            raise ResumeUnknownError("the metadata topic is not read")
+
+        rig.manager.hooks.resume = resume
+        rig.manager.hooks.on_unknown_partition = lambda: asked.append(None)
+        rig.assign(*range(5))
+        await rig.until(lambda: bool(asked))
+        rig.assign(*range(4))
+        await rig.until(lambda: len(asked) > 1)
+        assert len(asked) == 2
 
 
 class HeldTier:
