@@ -13,9 +13,10 @@ PUBLICATION_BYTES = 64 * MIB
 """Metadata that waits for its topic."""
 CLIENT_BYTES = 128 * 1024
 """What is buffered for a client's connection at most (`gateway.byte_relay`): a chunk and what waits, each way."""
-CLIENT_FRAMES_BYTES = 64 * MIB
+CLIENT_FRAMES_BYTES = 52 * MIB
 """Frames of clients whose records go by object storage, three times: to brokers, from brokers, and here. And once more
-what the write path compares with logs."""
+what the write path compares with logs. An answer of consumers' default `fetch.max.bytes` fits in.
+"""
 ADMIN_FRAMES_BYTES = 16 * MIB
 """Frames of admin tools, twice: to the broker, and from it."""
 MIN_FRAME_BYTES = 64 * MIB

@@ -96,8 +96,9 @@ def test_what_leads_nowhere_or_opens_too_much_is_refused(keys: dict[str, str], t
         {"enable": "false", "brokers": "9"},
         {"plaintext_accepted": "false", "ssl_certificate_file": "/tls/pem", "ssl_key_file": "/tls/key"},
         {"plaintext_accepted": "false", "listen_host": "127.0.0.1"},
+        {"produce_enable": "true", "produce_adopt_enable": "true", "fetch_links_enable": "true"},
     ],
-    ids=["off", "TLS", "loopback"],
+    ids=["off", "TLS", "loopback", "the default memory is enough"],
 )
 def test_what_harms_nobody_is_taken(keys: dict[str, str]) -> None:
     parsed(**keys)
