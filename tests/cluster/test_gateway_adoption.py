@@ -1,0 +1,90 @@
+"""What clients produce through their zone's gateway is written to object storage once, and all that a log is made of.
+
+Zones az1 to az3 with a broker each; the topic is led in az2, and clients of az1 produce to it.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
+from local_cluster.replica_comparison import compare_replicas
+from local_cluster.store_spec import LocalDirectoryStore
+from local_cluster.zone_gateways import ZoneGateways
+from tests.cluster.agent_views import AgentCounters, describe
+from tests.cluster.recovery_commands import drilled_recovery
+from tests.cluster.script import PATIENCE_S, Script
+
+GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"})
+LEADER = 2
+RECORDS, RECORD_BYTES = 20_000, 1000
+TIMEOUT_S = 60.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    agents = AgentsMode(
+        LocalDirectoryStore(),
+        {
+            "remote.wal.gateway.produce.enable": "true",
+            "remote.wal.gateway.produce.policy": "always",
+            "remote.wal.gateway.produce.adopt.enable": "true",
+        },
+        gateways=GATEWAYS,
+    )
+    directory = tmp_path_factory.mktemp("adoption") / "cluster"
+    with LocalCluster.create(directory, settings=ClusterSettings(agents)) as made:
+        made.start(300)
+        yield made
+
+
+def produce(cluster: LocalCluster, topic: str) -> int:
+    """As a client of az1; the bytes of all values."""
+    producer = Producer(
+        {
+            "bootstrap.servers": GATEWAYS.bootstrap_servers(cluster.layout, "az1"),
+            "enable.idempotence": True,
+            "linger.ms": 20,
+        }
+    )
+    failed: list[object] = []
+    for number in range(RECORDS):
+        value = f"{number}-".encode().ljust(RECORD_BYTES, b"x")
+        producer.produce(topic, value, on_delivery=lambda error, _: failed.extend([error] if error else []))
+        if number % 100 == 99:
+            producer.poll(0.02)
+    assert producer.flush(TIMEOUT_S) == 0
+    assert not failed
+    return RECORDS * RECORD_BYTES
+
+
+def uploaded_offset(cluster: LocalCluster, topic: str) -> int:
+    views = [view for view in describe(cluster, LEADER)["partitions"] if view["topic"] == topic]
+    return max((int(view["uploaded_offset"]) for view in views), default=0)
+
+
+def test_produced_bytes_are_stored_once_and_replicas_and_a_rebuilt_log_are_equal(
+    cluster: LocalCluster, topic: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    cluster.admin.create_topic(topic, assignment=[[LEADER, 1, 3]])
+    with Script(cluster, topic) as script:
+        script.link_topic()
+        counters = AgentCounters(cluster)
+        produced_bytes = produce(cluster, topic)
+        wait_until(lambda: uploaded_offset(cluster, topic) >= RECORDS, "all is stored", PATIENCE_S)
+        ratio = counters.growth("remote_wal_store_bytes_total", operation="put") / produced_bytes
+        adopted = counters.growth("remote_wal_adopted_bytes_total") / produced_bytes
+        told = f"{ratio:.3f} bytes written per byte produced, {adopted:.3f} adopted"
+        record_property("written", told)
+        assert ratio <= 1.05
+        cluster.admin.wait_for_full_isr(topic, timeout_s=PATIENCE_S)
+        comparison = compare_replicas(cluster, topic, PATIENCE_S)
+        assert comparison.identical, str(comparison)
+        drilled = drilled_recovery(cluster, LEADER, topic, tmp_path / "drill")
+        assert drilled["end_offset"] >= RECORDS
