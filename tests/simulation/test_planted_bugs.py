@@ -1,7 +1,7 @@
 """The simulation finds what it is there for: each of these defects loses records, or tells of them too early."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from plugin.segment_metadata import (
 )
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.write_path.actions import Upload
+from rlm.write_path.adoptable_records import Records
 from rlm.write_path.combine_task import RLMWalCombineTask
 from rlm.write_path.led_partition import LedPartition
 from rlm.write_path.resume_point import ResumePoint, resume_point
@@ -36,13 +37,12 @@ def resume_at_the_highest_offset(patch: pytest.MonkeyPatch) -> None:
 
 def tell_listeners_before_the_put(patch: pytest.MonkeyPatch) -> None:
     async def not_waited_for(
-        self: RLMWalCombineTask, segment_id: CombinedSegmentId, items: list[MetaQueueItem]
+        self: RLMWalCombineTask, segment_id: CombinedSegmentId, items: list[MetaQueueItem], records: Sequence[Records]
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         entries = tuple(item.metadata_entry() for item in items)
         metadata = RemoteWalCombinedLogSegmentMetadata(
             segment_id, entries, RemoteLogSegmentState.COPY_SEGMENT_STARTED, 0
         )
-        records = [item.records for item in items]
         asyncio.get_running_loop().run_in_executor(self._pool, self._storage.copy_log_segment_data, metadata, records)
         return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, entries, 0, b"")
 
