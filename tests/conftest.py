@@ -9,9 +9,19 @@ from xdist.scheduler import LoadScopeScheduling
 settings.register_profile("remote-wal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("remote-wal")
 
-ONE_PROCESS = ("tests/retention_job/", "tests/cluster/test_gateway")
-"""A session of Spark takes long to start, and whole runs of the job are set-up that many tests share; gateways of zones
-listen at addresses that the machine has once.
+ONE_PROCESS = (
+    "tests/retention_job/",
+    "tests/cluster/test_gateway",
+    "tests/cluster/test_disks_and_cleaner.py",
+    "tests/cluster/test_lifecycle.py",
+    "tests/cluster/test_metadata_topic.py",
+    "tests/cluster/test_reassign.py",
+    "tests/cluster/test_recover.py",
+    "tests/cluster/test_tiered_storage.py",
+    "tests/cluster/test_whole_life.py",
+)
+"""A session of Spark, or a cluster, takes long to start, and is set-up that many tests share; gateways of zones listen
+at addresses that the machine has once.
 """
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from local_cluster.polling import wait_until
 
+pytestmark = pytest.mark.whole_machine
+
 COMMAND = (sys.executable, "-m", "cli.main", "demo", "--quick")
 
 

@@ -24,6 +24,8 @@ from retention_job.settings import KafkaSource, LifeTimes, Sources, StoreListing
 from tests.cluster.script import PATIENCE_S, PLAIN, Script
 from tests.spark import spark
 
+pytestmark = pytest.mark.whole_machine
+
 __all__ = ["spark"]
 AGENTS = {
     "remote.wal.expiration.task.interval.ms": "200",

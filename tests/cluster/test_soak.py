@@ -4,12 +4,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from local_cluster.cluster import LocalCluster
 from plugin.segment_metadata import CombinedSegmentId
 from tests.soak.fault_plan import PROCESS_FAULTS
 from tests.soak.load import TOPICS
 from tests.soak.run import Soak, SoakOptions
 from tests.soak.stored_offsets import find_stored_offsets, open_storage
+
+pytestmark = pytest.mark.whole_machine
 
 SEED = 11
 FAULTS_S = 30.0

@@ -24,6 +24,8 @@ from tests.cluster.recovery_commands import planned_recovery
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 from tests.cluster.stored_log import stored_log
 
+pytestmark = pytest.mark.whole_machine
+
 STORE_LATENCY_S = 0.003
 SMALL = {
     # An outage of seconds is to be what one of hours is.
