@@ -2,8 +2,7 @@
 
 A scenario is a plan: steady load, each object uploaded on its interval and read once by each broker of another zone
 that follows one of its partitions. When links pay, and when an object is large enough, the agents' own functions say
-(`rlm.write_path.link_costs`, `rlm.write_path.group_commit`). An object is written once, be there one bucket or one for
-each zone. What really happened is `cost_tables`' matter.
+(`rlm.write_path.link_costs`, `rlm.write_path.group_commit`). What really happened is `cost_tables`' matter.
 """
 
 import math
@@ -74,6 +73,12 @@ class Workload:
     hours_per_month: float = 720
     cross_zone_read_gb: float | None = None
     """Dollars for a gigabyte read from another zone's bucket; None takes the price table's."""
+    cross_zone_write_gb: float | None = None
+    """Likewise for one that is written there."""
+    copies: int = 1
+    """remote.wal.bucket.copies: in so many zones' buckets an object is written."""
+    one_bucket: bool = False
+    """Of one zone, for all: those of the others write and read across the border. Else each zone has its own."""
     store: str = EXPRESS
     """The section of the price table for the store that objects are in."""
     zones: int = 3
@@ -96,6 +101,8 @@ class Workload:
                 raise ScenarioError(f"{name}: must not be below 0, nor {getattr(self, name)!r}")
         if self.zones < 2:
             raise ScenarioError(f"zones: must be 2 or more, not {self.zones}")
+        if not 1 <= self.copies <= (1 if self.one_bucket else self.zones):
+            raise ScenarioError(f"copies: {self.copies} need as many buckets")
         if self.remote_followers >= self.replication_factor:
             raise ScenarioError(
                 f"remote_followers: {self.remote_followers} cannot be with a replication factor of "
@@ -113,6 +120,17 @@ class Workload:
     def object_readers(self) -> float:
         """Brokers of other zones that read an object."""
         return self.remote_followers if self.readers is None else self.readers
+
+    @property
+    def far_writes(self) -> float:
+        """How often a byte is written to another zone's bucket."""
+        return 1 - 1 / self.zones if self.one_bucket else self.copies - 1
+
+    @property
+    def far_reads(self) -> float:
+        """How often a byte is read from one: by the followers that have none with it in their own zone."""
+        with_it = 1 / self.zones if self.one_bucket else (self.copies - 1) / (self.zones - 1)
+        return self.remote_followers * (1 - with_it)
 
     @property
     def gb_per_hour(self) -> float:
@@ -215,7 +233,7 @@ class _Replication:
 
 
 def _replication(workload: Workload, prices: PriceTable) -> _Replication:
-    store = prices.store(workload.store)
+    store = _store(workload, prices)
     break_even = break_even_mb_s(workload, prices)
     is_linked = workload.link_policy is ScenarioPolicy.ALWAYS or (
         break_even is not None and workload.rate_mb_s >= break_even * _shortened(workload, prices)
@@ -265,7 +283,9 @@ def _disk_usd(workload: Workload, hours: float, prices: PriceTable) -> float:
     return workload.gb_per_hour * workload.stored_copies * hours * prices.usd("broker", "disk_gb_month")
 
 
-_OBJECT_PARTS: Final = ("put_requests", "get_requests", "upload", "retrieval", "cross_zone_reads", "metadata")
+_OBJECT_PARTS: Final = (
+    "put_requests", "get_requests", "upload", "retrieval", "cross_zone_writes", "cross_zone_reads", "metadata",
+)  # fmt: skip
 
 
 def _object_usd(
@@ -274,14 +294,17 @@ def _object_usd(
     """Of so many objects; linked ones are read."""
     gb = workload.gb_per_month
     chargeable_bytes = gb * BYTES_PER_GB * _chargeable_ratio(workload, objects, prices)
-    readers, followers = (workload.object_readers, workload.remote_followers) if is_linked else (0, 0)
+    readers, followers, far_reads = (
+        (workload.object_readers, workload.remote_followers, workload.far_reads) if is_linked else (0, 0, 0)
+    )
     gets = objects * readers if workload.count_gets else 0.0
     parts = (
         store.requests_usd(objects, 0, 0, 0),
         store.requests_usd(0, gets, 0, 0),
         store.requests_usd(0, 0, chargeable_bytes, 0),
         store.requests_usd(0, 0, 0, chargeable_bytes * followers),
-        gb * followers * read_fee(workload, prices),
+        gb * workload.far_writes * _write_fee(workload, prices),
+        gb * far_reads * read_fee(workload, prices),
         objects * _link_costs(workload, store, prices).metadata_usd(1) if workload.count_metadata else 0.0,
     )
     return dict(zip(_OBJECT_PARTS, parts, strict=True))
@@ -292,6 +315,18 @@ def read_fee(workload: Workload, prices: PriceTable) -> float:
     return prices.cross_zone_read_gb if workload.cross_zone_read_gb is None else workload.cross_zone_read_gb
 
 
+def _write_fee(workload: Workload, prices: PriceTable) -> float:
+    """0 where nothing is written across: then the price table need not tell it."""
+    if not workload.far_writes:
+        return 0.0
+    return prices.cross_zone_write_gb if workload.cross_zone_write_gb is None else workload.cross_zone_write_gb
+
+
+def _store(workload: Workload, prices: PriceTable) -> StorePrices:
+    """Of all copies, without what the way to other zones adds."""
+    return prices.store(workload.store).copied(workload.copies, 0.0)
+
+
 def _chargeable_ratio(workload: Workload, objects: float, prices: PriceTable) -> float:
     """Which part of an object's bytes pays upload and retrieval fees."""
     object_bytes = workload.gb_per_month * BYTES_PER_GB / objects
@@ -299,12 +334,15 @@ def _chargeable_ratio(workload: Workload, objects: float, prices: PriceTable) ->
 
 
 def outlook(workload: Workload, prices: PriceTable, *, with_byte_fees: bool = True) -> Outlook:
-    """What the agents would make of these prices and this workload."""
-    store = prices.store(workload.store)
+    """What the agents would make of these prices and this workload. They take each follower for one who reads across
+    the border, and know nothing of a bucket that is another zone's.
+    """
+    store = _store(workload, prices)
     if not workload.count_gets:
         store = replace(store, get_per_1000=0.0)
     if not with_byte_fees:
         store = replace(store, upload_gb=0.0, retrieval_gb=0.0)
+    store = replace(store, upload_gb=store.upload_gb + (workload.copies - 1) * _write_fee(workload, prices))
     is_kept = workload.is_stored_anyway
     use = ObjectUse(
         workload.remote_followers, workload.object_readers, workload.wal_hours * 3600, 0.0 if is_kept else 1.0

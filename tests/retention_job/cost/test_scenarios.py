@@ -136,6 +136,43 @@ def test_a_read_fee_is_for_each_follower_in_another_zone() -> None:
     assert load_scenario("today-read-fee").cost.remote_wal.parts["cross_zone_reads"] == pytest.approx(2 * gb * 0.01)
 
 
+def test_of_one_bucket_for_all_zones_each_byte_crosses_for_each_follower() -> None:
+    """Three zones: a third of the bytes is written where the bucket is, and read by two; the others by one."""
+    found = load_scenario("today-one-bucket-fees")
+    gb, parts = found.workload.gb_per_month, found.cost.remote_wal.parts
+    assert parts["cross_zone_writes"] == pytest.approx(2 / 3 * gb * 0.01)
+    assert parts["cross_zone_reads"] == pytest.approx(4 / 3 * gb * 0.01)
+    assert parts["upload"] == load_scenario("today").cost.remote_wal.parts["upload"]
+
+
+def test_copies_cost_their_requests_bytes_and_way_and_spare_reads_from_other_zones() -> None:
+    fees = ["cross_zone_write_gb=0.005", "cross_zone_read_gb=0.005"]
+    one, two = (load_scenario("today", [f"copies={copies}", *fees]).cost for copies in (1, 2))
+    before, after = one.remote_wal.parts, two.remote_wal.parts
+    assert two.linked
+    for part in ("put_requests", "upload", "wal_storage"):
+        assert after[part] == pytest.approx(2 * before[part])
+    for part in ("get_requests", "retrieval", "metadata"):
+        assert after[part] == before[part]
+    assert before["cross_zone_writes"] == 0
+    assert after["cross_zone_writes"] == after["cross_zone_reads"] == pytest.approx(before["cross_zone_reads"] / 2)
+
+
+def test_copies_that_cost_more_than_they_save_are_not_linked() -> None:
+    """At $0.04 a GB inline, $0.0076 and three times the way to another zone."""
+    sums = {fee: load_scenario("today-copies", [f"cross_zone_write_gb={fee}"]).cost for fee in (0.0, 0.02, 0.04)}
+    assert [cost.linked for cost in sums.values()] == [True, True, False]
+    assert sums[0.02].break_even_mb_s > sums[0.0].break_even_mb_s  # type: ignore[operator]
+    gb = load_scenario("today-copies").workload.gb_per_month
+    together = sums[0.0].remote_wal.sum_of("upload", "retrieval", "cross_zone_writes", "cross_zone_reads")
+    assert together / gb == pytest.approx(0.0076)
+
+
+def test_what_a_price_table_does_not_tell_is_asked_for_only_where_it_is_paid() -> None:
+    with pytest.raises(PriceError, match="cross_zone_write_gb"):
+        _ = load_scenario("kip-1176", ["copies=2"]).cost
+
+
 @given(name=st.sampled_from(sorted(scenario_names())), rate=st.floats(0.01, 1000), interval=st.floats(1, 10_000))
 def test_every_scenario_has_whole_figures_at_any_load(name: str, rate: float, interval: float) -> None:
     cost = load_scenario(name, [f"rate_mb_s={rate}", f"interval_ms={interval}"]).cost
@@ -157,6 +194,9 @@ def test_every_scenario_has_whole_figures_at_any_load(name: str, rate: float, in
         ("interval_ms=0", "interval_ms"),
         ("rate_mb_s=nan", "rate_mb_s"),
         ("remote_followers=3", "remote_followers"),
+        ("copies=0", "copies"),
+        ("copies=1.5", "copies"),
+        ("copies=4", "copies"),
         ("prices=yesterday", "yesterday"),
     ],
 )
