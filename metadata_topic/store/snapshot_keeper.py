@@ -14,7 +14,7 @@ Blocks; `load` is for the thread that reads the topic, `save` for one that may w
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import structlog
@@ -75,22 +75,34 @@ class SnapshotKeeper:
         None when there is none, or the store does not answer.
         """
         try:
-            own = self.load_own()
+            own = self._load_if_readable(self._directory)
             if own is not None:
                 return own
             others = (f"{_KIND}/{broker_id}" for broker_id in brokers_with_snapshots(self._storage))
-            return next((image for one in others if (image := self._load_from(one)) is not None), None)
+            found = (self._load_if_readable(one) for one in others if one != self._directory)
+            return next((image for image in found if image is not None), None)
         except RemoteStorageError as error:
-            self._counters["load_failures"] += 1
-            log.warning("metadata_snapshot_not_loaded", error=str(error), directory=self._directory)
+            self._not_loaded(self._directory, error)
             return None
 
     def load_own(self) -> StoreImage | None:
         """The newest snapshot of this broker's that is whole. Raises RemoteStorageError."""
-        return self._load_from(self._directory)
+        return self._newest_of(self._list(self._directory))
 
-    def _load_from(self, directory: str) -> StoreImage | None:
+    def _load_if_readable(self, directory: str) -> StoreImage | None:
+        """A zone's bucket may go away once it was listed; others have what it had."""
         snapshots = self._list(directory)
+        try:
+            return self._newest_of(snapshots)
+        except RemoteStorageError as error:
+            self._not_loaded(directory, error)
+            return None
+
+    def _not_loaded(self, directory: str, error: RemoteStorageError) -> None:
+        self._counters["load_failures"] += 1
+        log.warning("metadata_snapshot_not_loaded", error=str(error), directory=directory)
+
+    def _newest_of(self, snapshots: Mapping[str, list[StoredBlob]]) -> StoreImage | None:
         for name in sorted(snapshots, reverse=True):
             image = self._read(name, snapshots[name])
             if image is not None:

@@ -7,7 +7,7 @@ import pytest
 from metadata_topic.store.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_image import StoreImage
-from plugin.blob_storage import BlobStorage
+from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import RemoteStorageError
 from tests.metadata_topic.fake_blobs import FakeBlobs
 from tests.metadata_topic.metadata_strategies import entry, segment
@@ -75,6 +75,21 @@ def test_without_a_snapshot_or_a_store_there_is_none() -> None:
     loading = keeper(blobs)
     assert loading.load() is None
     assert loading.counters == {"load_failures": 1}
+
+
+def test_a_bucket_that_goes_away_while_it_is_read_from_leaves_those_of_other_zones() -> None:
+    class OneGoesAway(FakeBlobs):
+        def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+            if blob.name.startswith("metadata-snapshots/1/"):
+                raise RemoteStorageError("get", blob.name, "away")
+            return super().get_blob(blob, start, end)
+
+    blobs = OneGoesAway()
+    keeper(blobs, broker_id=1).save(image_up_to(3), now_ms=1)
+    keeper(blobs, broker_id=2).save(image_up_to(2), now_ms=1)
+    loading = keeper(blobs, broker_id=1)
+    assert progress_of(loading.load()) == 2
+    assert loading.counters == {"load_failures": 1, "loaded": 1}
 
 
 def test_brokers_and_clusters_do_not_take_each_others() -> None:
