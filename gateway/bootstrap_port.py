@@ -21,7 +21,6 @@ from replication.wire.peer_connection import Address, Listener
 
 log = structlog.get_logger(__name__)
 
-_STOP_S = 1.0
 _PORT = 0
 
 
@@ -53,7 +52,6 @@ class BootstrapPort:
     def __init__(self, context: BootstrapContext) -> None:
         self._context = context
         self._clients = ClientListeners(self._serve, context.client_tls, context.limits, context.metrics)
-        self._relays: dict[ByteRelay, None] = {}
 
     async def start(self, listener: Listener) -> None:
         """Raises OSError naming the address or file, ssl.SSLError."""
@@ -80,7 +78,7 @@ class BootstrapPort:
                 )
             connections = self._context.metrics.connections.labels(BOOTSTRAP_SIDE, zone, str(self._context.broker_id))
             with connections.track_inprogress():
-                await self._relay(ByteRelay(client, broker))
+                await self._clients.relay(ByteRelay(client, broker))
         except TimeoutError:
             self._clients.refuse("said_nothing" if client.is_silent else "broker_unreachable")
         except OSError as error:
@@ -89,20 +87,9 @@ class BootstrapPort:
         finally:
             client.close()
 
-    async def _relay(self, relay: ByteRelay) -> None:
-        self._relays[relay] = None
-        try:
-            if not await relay.run(self._context.limits.idle_s):
-                self._clients.refuse("idle")
-        finally:
-            del self._relays[relay]
-
     async def stop(self) -> None:
         """Take no more clients, and close the connections of all."""
-        await self._clients.close()
-        for relay in list(self._relays):
-            relay.close()
-        await self._clients.end_all(_STOP_S)
+        await self._clients.stop()
 
 
 class _AskingEnd(RelayEnd):

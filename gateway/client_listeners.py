@@ -8,7 +8,7 @@ from functools import partial
 
 import structlog
 
-from gateway.byte_relay import RelayEnd
+from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_door import ClientLimits
 from gateway.metrics import GATEWAY_SIDE, GatewayMetrics
 from replication.leader.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
@@ -17,6 +17,9 @@ from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import Address, Listener
 
 log = structlog.get_logger(__name__)
+
+_STOP_S = 1.0
+"""For how long clients that are connected may still get what was received for them."""
 
 Serve = Callable[[int, socket.socket, str], Coroutine[None, None, None]]
 """Serves a connection, until it is over: the number of its listener, what was accepted, and from which address."""
@@ -41,6 +44,7 @@ class ClientListeners:
         self._shares = ConnectionShares(limits.max_connections, limits.max_connections_per_ip)
         self._listeners: dict[int, PeerListener] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._relays: dict[ByteRelay, None] = {}
 
     async def start(self, listeners: Mapping[int, Listener]) -> None:
         """Raises OSError naming the address or file, ssl.SSLError."""
@@ -93,15 +97,23 @@ class ClientListeners:
             accepted.close()
             raise ClientRefusedError(str(error) or type(error).__name__) from error
 
-    async def close(self) -> None:
-        """Take no more clients; those that there are stay."""
+    async def relay(self, relay: ByteRelay) -> None:
+        """Until either end is over, or nothing has passed for the time that the limits say."""
+        self._relays[relay] = None
+        try:
+            if not await relay.run(self._limits.idle_s):
+                self.refuse("idle")
+        finally:
+            del self._relays[relay]
+
+    async def stop(self) -> None:
+        """Take no more clients, and close the connections of all; what does not end by itself soon is ended."""
         for listener in self._listeners.values():
             await listener.close()
-
-    async def end_all(self, within_s: float) -> None:
-        """End who is connected, if it does not end by itself in that time."""
+        for relay in list(self._relays):
+            relay.close()
         if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=within_s)
+            await asyncio.wait(list(self._tasks), timeout=_STOP_S)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -30,9 +30,6 @@ from replication.wire.peer_protocol import MESSAGES, Hello, PeerCapabilities, Pe
 
 log = structlog.get_logger(__name__)
 
-_STOP_S = 1.0
-"""For how long clients that are connected may still get what was received for them."""
-
 
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
@@ -60,7 +57,6 @@ class ZoneGateway:
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
         self._clients = ClientListeners(self._serve, context.client_tls, context.limits, context.metrics)
-        self._relays: dict[ByteRelay, None] = {}
         self._reads = {one: CircuitBreaker(BreakerLimits()) for one in context.peers}
         """Of the objects of the RouterChannel, by the agents of these brokers."""
         self.unreached: dict[int, str] = {}
@@ -100,7 +96,7 @@ class ZoneGateway:
             agent.adopt(peer.detach())
             self._reached(broker_id)
             with metrics.connections.labels(*labels).track_inprogress():
-                await self._relay(ByteRelay(client, agent))
+                await self._clients.relay(ByteRelay(client, agent))
         finally:
             client.close()
 
@@ -151,14 +147,6 @@ class ZoneGateway:
             raise
         return peer, capabilities
 
-    async def _relay(self, relay: ByteRelay) -> None:
-        self._relays[relay] = None
-        try:
-            if not await relay.run(self._context.limits.idle_s):
-                self._clients.refuse("idle")
-        finally:
-            del self._relays[relay]
-
     def _reached(self, broker_id: int) -> None:
         if self.unreached.pop(broker_id, None) is not None:
             log.info("gateway_reaches_broker", broker=broker_id)
@@ -172,7 +160,4 @@ class ZoneGateway:
 
     async def stop(self) -> None:
         """Take no more clients, and close the connections of all, so that they go to another gateway of the zone."""
-        await self._clients.close()
-        for relay in list(self._relays):
-            relay.close()
-        await self._clients.end_all(_STOP_S)
+        await self._clients.stop()

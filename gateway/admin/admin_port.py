@@ -28,7 +28,6 @@ from replication.wire.relay_tasks import run_until_one_ends
 
 log = structlog.get_logger(__name__)
 
-_STOP_S = 1.0
 _PORT = 0
 _WITHOUT_OURS = {"not_read", "not_understood", "too_large"}
 
@@ -85,8 +84,7 @@ class AdminPort:
 
     async def stop(self) -> None:
         """Take no more clients, and end those that there are."""
-        await self._clients.close()
-        await self._clients.end_all(_STOP_S)
+        await self._clients.stop()
         self._context.pool.shutdown(wait=False, cancel_futures=True)
 
 
