@@ -20,21 +20,24 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def early_deletions(history: History, chains: Chains) -> "DataFrame":
-    """The entries: ENTRIES with `topic`, `kept_ms` (null: for ever), `finished_ms`, `deleting_ms`."""
+def early_deletions(history: History, chains: Chains) -> "DataFrame | None":
+    """The entries: ENTRIES with `topic`, `kept_ms` (null: for ever), `finished_ms`, `deleting_ms`. None: nobody is
+    suspected.
+    """
     # Where the deletion's start was lost, its end is later, so it accuses nobody wrongly.
     deleted = history.segments.withColumn("deleting_ms", fn.coalesce("deleting_ms", "deleted_ms"))
-    suspects = deleted.filter(
+    suspected = deleted.filter(
         "state >= 2 AND entry_count > 0 AND finished_ms IS NOT NULL AND deleting_ms IS NOT NULL "
         "AND (retention_ms IS NULL OR deleting_ms - finished_ms < retention_ms)"
-    ).select(*SEGMENT_KEY, "finished_ms", "deleting_ms")
-    archived = small_side(chains.archived.select(*EPOCH_KEY, "first_offset", "last_offset"))
-    if suspects.isEmpty():
-        entries = history.entries.limit(0)
-    else:
-        # All that was archived is suspected, so most of it is cleared before anything is shuffled.
-        entries = _outside(archived, history.entries_of_all_runs(), "first_offset", "last_offset")
-    suspects = small_side(suspects)
+    ).select(*SEGMENT_KEY, "finished_ms", "deleting_ms", "is_new")
+    suspects = small_side(suspected)
+    if suspects.is_empty:
+        return None
+    of_this_run = suspects.rows is not None and all(suspects.rows.column("is_new").to_pylist())
+    entries = history.entries if of_this_run else history.entries_of_all_runs()
+    archived = small_side(chains.archived.select(*EPOCH_KEY, "first_offset", "last_offset")).frame
+    # All that was archived is suspected, so most of it is cleared before anything is shuffled.
+    entries = _outside(archived, entries.filter(suspects.where_to_look()), "first_offset", "last_offset")
     topics = history.topics.selectExpr(
         "topic_id", "topic", "wal_retention_ms IS NOT NULL AS is_known",
         "CASE WHEN wal_retention_ms >= 0 AND NOT is_archived THEN wal_retention_ms END AS kept_ms",
@@ -42,9 +45,10 @@ def early_deletions(history: History, chains: Chains) -> "DataFrame":
     starts = history.partitions.select("topic_id", "partition", "log_start_offset")
     told = history.dead_entries.groupBy(*SEGMENT_KEY, *EPOCH_KEY).agg(fn.min("first_offset").alias("told_from"))
     # Few, and broadcast, so that a crowded partition is not shuffled into one task.
-    ends = small_side(chains.covered.filter("epoch_end IS NOT NULL").select(*EPOCH_KEY, "epoch_end").distinct())
+    ended = chains.covered.filter("epoch_end IS NOT NULL").select(*EPOCH_KEY, "epoch_end").distinct()
+    ends = small_side(ended).frame
     found = (
-        entries.join(suspects, list(SEGMENT_KEY))
+        entries.join(suspects.frame.drop("is_new"), list(SEGMENT_KEY))
         .join(fn.broadcast(topics), "topic_id")
         .join(fn.broadcast(starts), ["topic_id", "partition"])
         .join(told, [*SEGMENT_KEY, *EPOCH_KEY], "left")

@@ -51,14 +51,12 @@ def metadata_is_doubtful(history: History, life_times: LifeTimes) -> tuple[int, 
     if inventory_ms is None:
         return None
     before_ms = inventory_ms - life_times.uncommitted_ttl_ms
-    counted = (
-        history.objects(COMBINED_SEGMENT)
-        .filter("stored_ms IS NOT NULL")
-        .selectExpr("count(*)", f"count_if(NOT has_metadata AND stored_ms < {before_ms})")
-        .collect()[0]
-    )
-    objects, unknown = counted[0], counted[1]
-    return (unknown, objects) if unknown > FEW_WITHOUT_METADATA and unknown * 2 > objects else None
+    objects = history.objects(COMBINED_SEGMENT).filter("stored_ms IS NOT NULL")
+    unknown = objects.filter(f"NOT has_metadata AND stored_ms < {before_ms}").count()
+    if unknown <= FEW_WITHOUT_METADATA:
+        return None  # which is quick to see: few pages hold any
+    stored = objects.count()
+    return (unknown, stored) if unknown * 2 > stored else None
 
 
 def _lost_metadata(history: History, life_times: LifeTimes) -> list[SmallFinding]:

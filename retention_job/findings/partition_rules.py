@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 def partition_findings(history: History, chains: Chains, now_ms: int, life_times: LifeTimes) -> "list[DataFrame]":
     """FINDINGS, a table for each rule."""
+    early = early_deletions(history, chains)
     return [
-        _deleted_early(history, chains, now_ms),
+        *([] if early is None else [_deleted_early(early, now_ms)]),
         _gaps(history, chains),
         _overlaps(history, chains),
         _dead(history, now_ms),
@@ -127,8 +128,7 @@ def _dead_untold(history: History, chains: Chains, now_ms: int, life_times: Life
     )
 
 
-def _deleted_early(history: History, chains: Chains, now_ms: int) -> "DataFrame":
-    found = early_deletions(history, chains)
+def _deleted_early(found: "DataFrame", now_ms: int) -> "DataFrame":
     detail = fn.format_string(
         "offsets %d to %d of leader epoch %d were to be kept for %s ms, and were deleted after %d ms",
         fn.col("first_offset"),

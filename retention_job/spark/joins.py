@@ -1,30 +1,89 @@
-"""Joins of few rows with very many, where Spark cannot know that they are few: it sees the files' size; and unions."""
+"""Joins of few rows with very many, where Spark cannot know that they are few: it sees the files' size; and unions.
 
+Theory. Rows that are few are taken to the driver, once. From there they are broadcast without another job, what follows
+from there being none is known without asking, and tables that are in the order of their objects are read only where
+the wanted ones can be: Parquet tells for each page of a column from which value to which it goes.
+"""
+
+from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from operator import or_
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from pyspark.sql import functions as fn
 
 from retention_job.schemas import SEGMENT_KEY
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
 
 _FEW: Final = 1_000_000
 """So many narrow rows go to every executor without harm."""
+_MOST_RANGES: Final = 128
 
 
-def small_side(frame: "DataFrame") -> "DataFrame":
-    """The frame, computed now, and broadcast if it has few rows; else Spark joins by shuffling both sides."""
-    computed = frame.localCheckpoint()
-    return fn.broadcast(computed) if computed.limit(_FEW + 1).count() <= _FEW else computed
+@dataclass(frozen=True, slots=True)
+class SmallSide:
+    """Rows that were computed."""
+
+    frame: "DataFrame"
+    """Broadcast if they are few."""
+    rows: "pa.Table | None"
+    """None: they are many."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.rows is not None and self.rows.num_rows == 0
+
+    def where_to_look(self) -> "Column":
+        """Of rows with SEGMENT_KEY: true for all that have one of these keys, and for few others."""
+        ranges = None if self.rows is None else key_ranges(*(self.rows.column(name).to_numpy() for name in SEGMENT_KEY))
+        if ranges is None:
+            return fn.lit(True)
+        broker, incarnation, sequence = map(fn.col, SEGMENT_KEY)
+        within = (
+            (broker == of_broker) & (incarnation == of_incarnation) & sequence.between(first, last)
+            for of_broker, of_incarnation, first, last in ranges
+        )
+        return reduce(or_, within, fn.lit(False))
+
+
+def key_ranges(broker: Any, incarnation: Any, sequence: Any, most: int = _MOST_RANGES) -> list[tuple[int, ...]] | None:
+    """(broker, incarnation, first, last sequence): at most so many ranges that hold all of the keys, which are numpy
+    arrays, and as few others as can be. None: there are more writers than that.
+    """
+    order = np.lexsort((sequence, incarnation, broker))
+    broker, incarnation, sequence = (one[order].astype(np.int64) for one in (broker, incarnation, sequence))
+    other_writer = (np.diff(broker) != 0) | (np.diff(incarnation) != 0)
+    if np.count_nonzero(other_writer) >= most:
+        return None
+    gaps = np.where(other_writer, np.iinfo(np.int64).max, np.diff(sequence))
+    widest = np.argsort(-gaps, kind="stable")[: most - 1]
+    widest = np.sort(widest[gaps[widest] > 1])
+    begins = np.concatenate(([0], widest + 1))[: len(order)]
+    ends = np.concatenate((widest, [len(order) - 1]))[: len(order)]
+    found = zip(broker[begins], incarnation[begins], sequence[begins], sequence[ends], strict=True)
+    return [tuple(map(int, one)) for one in found]
+
+
+def small_side(frame: "DataFrame") -> SmallSide:
+    """The frame, computed now; if it has many rows, Spark joins by shuffling both sides."""
+    rows = frame.limit(_FEW + 1).toArrow()
+    if rows.num_rows > _FEW:
+        return SmallSide(frame.localCheckpoint(), None)
+    return SmallSide(fn.broadcast(frame.sparkSession.createDataFrame(rows, frame.schema)), rows)
 
 
 def of_segments(segments: "DataFrame", few: "DataFrame") -> "DataFrame":
     """The rows of `few` whose segments are among `segments`, which are many; nothing of the many is shuffled."""
-    wanted = small_side(few.select(*SEGMENT_KEY).distinct())
-    found = segments.select(*SEGMENT_KEY).join(wanted, list(SEGMENT_KEY), "left_semi")
-    return few.join(small_side(found), list(SEGMENT_KEY), "left_semi")
+    asked = small_side(few)
+    if asked.is_empty:
+        return asked.frame
+    found = segments.filter(asked.where_to_look()).select(*SEGMENT_KEY)
+    known = small_side(found.join(asked.frame.select(*SEGMENT_KEY), list(SEGMENT_KEY), "left_semi"))
+    return asked.frame.join(known.frame, list(SEGMENT_KEY), "left_semi")
 
 
 def union(*frames: "DataFrame") -> "DataFrame":

@@ -79,22 +79,25 @@ def _archived_spans(archive: "DataFrame") -> "DataFrame":
 
 
 def _dead(history: History, covered: "DataFrame") -> "DataFrame":
-    ends = covered.filter("last_offset >= epoch_end").select(*EPOCH_KEY, "epoch_end", "succeeded_ms").distinct()
+    ends = small_side(
+        covered.filter("last_offset >= epoch_end").select(*EPOCH_KEY, "epoch_end", "succeeded_ms").distinct()
+    ).frame
     found = _reaching_beyond(history.entries, ends)
     if history.last is None:
         return found
-    before = history.table("chains", run_id=history.last.run_id).filter("epoch_end IS NOT NULL")
-    moved = ends.join(
-        before.select(*EPOCH_KEY, "epoch_end").distinct(), [*EPOCH_KEY, "epoch_end"], "left_anti"
-    ).localCheckpoint()
+    before = history.table("chains", run_id=history.last.run_id).filter("NOT is_twice")
+    moved = ends.join(before, [*EPOCH_KEY, "epoch_end"], "left_anti")
+    held = before.select(*EPOCH_KEY, fn.col("last_offset").alias("held_to"))
+    # What an epoch's end cuts off is of this run, unless what was known before it reached as far.
+    cut = small_side(moved.join(held, list(EPOCH_KEY)).filter("held_to >= epoch_end").select(*ends.columns).distinct())
     found = union(found, history.table("dead", run_id=history.last.run_id))
-    if not moved.isEmpty():
-        found = union(found, _reaching_beyond(history.entries_of_all_runs(), moved))
+    if not cut.is_empty:
+        found = union(found, _reaching_beyond(history.entries_of_all_runs(), cut.frame))
     newest = fn.min("epoch_end").alias("epoch_end"), fn.min("succeeded_ms").alias("succeeded_ms")
     living = of_segments(history.segments.filter("state < 2"), found)
     return living.groupBy(*_DEAD_COLUMNS).agg(*newest)
 
 
 def _reaching_beyond(entries: "DataFrame", ends: "DataFrame") -> "DataFrame":
-    reaching = entries.join(small_side(ends), list(EPOCH_KEY)).filter("last_offset >= epoch_end")
+    reaching = entries.join(ends, list(EPOCH_KEY)).filter("last_offset >= epoch_end")
     return reaching.select(*_DEAD_COLUMNS, "epoch_end", "succeeded_ms")

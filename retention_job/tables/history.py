@@ -115,13 +115,13 @@ class History:
     def _entries_of(self, run_id: str) -> "DataFrame":
         """Without those of records that were published twice or, by a fenced writer, in vain."""
         staged = self.staged(ENTRY_ROW, run_id).select("record_id", *ENTRIES.fieldNames())
-        doubted = self.table(COMBINED_SEGMENT.table, run_id=run_id).filter(
+        doubted = self.table(COMBINED_SEGMENT.table, COMBINED_SEGMENT.schema_with_facts, run_id).filter(
             "finished_records > 1 OR (finished_records > 0 AND first_record < 0) OR refused_state = 1"
         )
-        if doubted.isEmpty():
+        right = small_side(doubted.selectExpr(*SEGMENT_KEY, f"coalesce(first_record, {_NO_RECORD}) AS right_record"))
+        if right.is_empty:
             return staged
-        right = doubted.selectExpr(*SEGMENT_KEY, f"coalesce(first_record, {_NO_RECORD}) AS right_record")
-        kept = staged.join(small_side(right), list(SEGMENT_KEY), "left")
+        kept = staged.join(right.frame, list(SEGMENT_KEY), "left")
         return kept.filter("right_record IS NULL OR record_id = right_record").drop("right_record")
 
     def entries_of_all_runs(self) -> "DataFrame":

@@ -21,6 +21,7 @@ from metadata_topic.kip405.kip405 import REMOTE_LOG_METADATA_TOPIC
 from metadata_topic.records.serde import NODE_REGISTRATION
 from metadata_topic.topic.topic import METADATA_TOPIC
 from retention_job.errors import SourceError, one_line
+from retention_job.schemas import SEGMENT_KEY
 from retention_job.settings import Sources
 from retention_job.sources.decoding import decoder
 from retention_job.sources.kafka_cluster import Cluster
@@ -139,7 +140,9 @@ def _write_objects(history: History, inventories: Inventories) -> None:
             facts += [facts_of_state(kind, before.filter(_is_remembered(history))), facts_of_refusals(kind, before)]
             if history.layers:
                 facts.append(facts_of_stored(kind, before, store_classes))
-        history.keep(kind.table, object_table(kind, union(*facts), inventory is not None, store_classes))
+        objects = object_table(kind, union(*facts), inventory is not None, store_classes)
+        # In this order, so that later runs read few pages of it when they look for few objects.
+        history.keep(kind.table, objects.sortWithinPartitions(*SEGMENT_KEY))
 
 
 def _touched(kind: ObjectKind, before: "DataFrame", told: "DataFrame", inventory: "DataFrame | None") -> "DataFrame":
@@ -147,7 +150,9 @@ def _touched(kind: ObjectKind, before: "DataFrame", told: "DataFrame", inventory
     keys = told.select(*kind.key)
     if inventory is not None:
         keys = union(keys, facts_of_inventory(kind, inventory, ()).select(*kind.key))
-    return before.join(small_side(keys.distinct()), list(kind.key), "left_semi").localCheckpoint()
+    asked = small_side(keys)
+    found = before.filter(asked.where_to_look()).join(asked.frame, list(kind.key), "left_semi")
+    return found.localCheckpoint()
 
 
 def _store_classes(*stored: "DataFrame | None") -> list[str]:

@@ -24,7 +24,7 @@ def topmost(kind: ObjectKind, layers: "Sequence[DataFrame]") -> "DataFrame":
     """`ObjectKind.schema_with_facts` of tables of runs before, the newest first."""
     found, above = layers[:1], layers[0].select(*kind.key)
     for layer in layers[1:]:
-        found = [*found, layer.join(small_side(above), list(kind.key), "left_anti")]
+        found = [*found, layer.join(small_side(above).frame, list(kind.key), "left_anti")]
         above = union(above, layer.select(*kind.key))
     return union(*found)
 
@@ -43,5 +43,5 @@ def as_before(frame: "DataFrame") -> "DataFrame":
 
 def beneath(kind: ObjectKind, own: "DataFrame", before: "DataFrame") -> "DataFrame":
     """The run's own layer above what the runs before it knew (`topmost`)."""
-    untouched = before.join(small_side(own.select(*kind.key)), list(kind.key), "left_anti")
+    untouched = before.join(small_side(own.select(*kind.key)).frame, list(kind.key), "left_anti")
     return union(own, as_before(untouched)).select(*kind.schema_with_facts.fieldNames())
