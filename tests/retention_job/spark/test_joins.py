@@ -8,9 +8,6 @@ from pyspark.sql import SparkSession
 
 from retention_job.schemas import SEGMENT_KEY
 from retention_job.spark.joins import key_ranges, of_segments, small_side
-from tests.spark import spark
-
-__all__ = ["spark"]
 
 Key = tuple[int, int, int]
 KEY_SCHEMA = "broker_id INT, incarnation LONG, sequence LONG"
