@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.connection import Json
+from cli.extras import need_extra
 from cli.tables import show, table
 from local_cluster.store_spec import StoreKind
 
@@ -43,6 +44,7 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start the cluster of a directory, made first if there is none. It runs until `cluster down`."""
+    need_extra("demo")
     from rich.console import Console
 
     from local_cluster.child_processes import ends_what_it_started

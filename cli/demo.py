@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from cli.extras import need_extra
 from local_cluster.store_spec import StoreKind
 
 
@@ -25,6 +26,7 @@ def demo(
     Takes some three minutes and needs nothing but this machine. Exits with 1 if a record was lost or came out of
     order, or if replicas differ.
     """
+    need_extra("demo")
     from rich.console import Console
 
     from demo.plan import plan_for

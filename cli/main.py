@@ -12,6 +12,8 @@ from typing import Annotated, Final
 
 import typer
 
+from cli.extras import missing_extra
+
 COMMANDS: Final = (
     "demo",
     "cluster",
@@ -42,6 +44,7 @@ OWN_ROOMS: Final = frozenset(
         "retention_job",
         "recovery",
         "agent",
+        "doctor",
         "local_cluster",
         "demo",
         "perf",
@@ -80,9 +83,10 @@ def main() -> None:
     try:
         build_app()()
     except Exception as error:
-        if not is_own_error(error) or os.environ.get(TRACEBACK_VARIABLE):
+        told = missing_extra(error) or error
+        if not is_own_error(told) or os.environ.get(TRACEBACK_VARIABLE):
             raise
-        sys.stderr.write(f"remote-wal: {error}\n")
+        sys.stderr.write(f"remote-wal: {told}\n")
         sys.exit(1)
 
 
@@ -93,16 +97,18 @@ def is_own_error(error: BaseException) -> bool:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from agent.release import version_lines
 
-        typer.echo(version("remote-wal"))
+        typer.echo("\n".join(version_lines()))
         raise typer.Exit
 
 
 def _global_options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version, and end."),
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show version, commit and formats, and end."
+        ),
     ] = False,
 ) -> None:
     """Replicate unmodified Apache Kafka across zones through object storage."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.connection import CommandConfig, client_config
+from cli.extras import need_extra
 from cli.option_groups import grouped
 from cli.tables import show, table
 
@@ -98,6 +99,7 @@ def report(
         return
     if sources.bootstrap_server is None or set_:
         raise typer.BadParameter("either --bootstrap-server, or --scenario with its --set")
+    need_extra("report")
     from cli.report_job import run_report
 
     data = run_report(_job(sources.bootstrap_server, sources, run), master, memory)

@@ -89,7 +89,7 @@ def _ivy_jar() -> Path:
     if spec is not None and spec.origin is not None:
         for jar in sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar")):
             return jar
-    raise IvyError("PySpark, whose Ivy fetches jars, is not installed: run ./run once")
+    raise IvyError("PySpark, whose Ivy fetches jars, is not installed: this needs remote-wal[demo]")
 
 
 def proxy_options(environment: Mapping[str, str]) -> Iterator[str]:

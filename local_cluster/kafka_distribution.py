@@ -83,7 +83,8 @@ def _resolved(java: Java | None, home: Path, configuration: str, tell: Progress)
     try:
         target = fetch_jars(JarSet(f"Kafka {KAFKA_VERSION}", module, configuration, versions), home, java, tell)
     except IvyError as error:
-        raise KafkaDistributionError(str(error)) from error
+        own = f"or set {KAFKA_HOME_VARIABLE} to the directory of a Kafka that is there"
+        raise KafkaDistributionError(f"{error}; {own}") from error
     if not any(target.glob("kafka-clients-*.jar")):
         raise KafkaDistributionError(f"{target} holds no Kafka jars: remove it, or correct {KAFKA_HOME_VARIABLE}")
     return target

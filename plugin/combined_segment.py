@@ -28,7 +28,7 @@ from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataE
 FORMAT_VERSION: Final = 1
 ADOPTING_VERSION: Final = 2
 """Of objects with batches that are elsewhere."""
-_VERSIONS: Final = (FORMAT_VERSION, ADOPTING_VERSION)
+VERSIONS: Final = (FORMAT_VERSION, ADOPTING_VERSION)
 HEADER_BYTES: Final = RECORDS_START
 TRAILER_BYTES: Final = 16
 MAX_CLUSTER_ID_BYTES: Final = 64

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jvm.java import find_java
@@ -10,6 +11,8 @@ from retention_job.spark.connector import connector_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_ROOMS: Final = Path(__file__).resolve().parents[2]
 
 TUNING: Final[Mapping[str, str]] = {
     # Decoding pays per batch, so batches are large; the second limit keeps large records from filling the memory.
@@ -55,6 +58,7 @@ def spark_session(
         os.environ.setdefault("JAVA_HOME", str(java.home))
         # Workers must be this Python, with these packages; whatever `python3` is on the path may have none.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ["PYTHONPATH"] = _with_rooms(os.environ.get("PYTHONPATH", ""))
         jars = connector_jars(java)
         builder = builder.master(master or "local[*]")
         given = {
@@ -67,6 +71,11 @@ def spark_session(
     for name, value in {**TUNING, **(settings or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _with_rooms(path: str) -> str:
+    """Python's path for the workers, which take over the variable, but not this process's own path."""
+    return path if str(_ROOMS) in path.split(os.pathsep) else os.pathsep.join(filter(None, (str(_ROOMS), path)))
 
 
 def tune(spark: "SparkSession") -> None:

@@ -39,6 +39,7 @@ OUTSIDE = {
     "ServerConfigs ServerLogConfigs ServerTopicConfigSynonyms SocketServerConfigs TopicConfig",
     "Spark's": "--archives --packages --py-files spark-class spark-submit spark.pyspark.python worker.Worker "
     "org.apache.spark.deploy.master.Master add_files",
+    "pip's": "--find-links --no-deps --no-index --upgrade --wheel-dir constraints.txt",
     "systemd's": "FileDescriptorName LimitCORE RestartSec StartLimitIntervalSec TimeoutStartSec TimeoutStopSec Type "
     "WatchdogSec remote-wal.socket",
     "Python's, and of packages": "google-crc32c lint-imports ssl.SSLSocket.getpeercert Timeout",

@@ -1,0 +1,61 @@
+"""Which release this is, of which commit, and which versions it speaks and writes."""
+
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+DISTRIBUTION: Final = "remote-wal"
+UNKNOWN: Final = "unknown"
+_ROOMS: Final = Path(__file__).resolve().parent.parent
+_GIT_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What an operator is asked for when something is strange."""
+
+    version: str
+    commit: str
+    """`unknown` where it was built out of neither a checkout nor a sdist of one."""
+
+
+def this_release() -> Release:
+    """The release that runs. In a checkout git is asked, so call it where a process may be waited for."""
+    return Release(version(DISTRIBUTION), _commit(_ROOMS) or UNKNOWN)
+
+
+def _commit(rooms: Path) -> str:
+    told = rooms / "commit.txt"
+    if told.is_file():
+        return told.read_text().strip()
+    if not (rooms / ".git").exists():
+        return ""
+    command = ["git", "-C", str(rooms), "rev-parse", "HEAD"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_GIT_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout.strip()
+
+
+def version_lines() -> list[str]:
+    """The release, and the versions by which agents understand each other and what older ones stored."""
+    from metadata_topic.records import record_fields
+    from metadata_topic.store import snapshot
+    from plugin.combined_segment import VERSIONS
+    from replication.wire.fetch_frame import MAX_FETCH_VERSION, TOPIC_ID_VERSION
+    from replication.wire.peer_protocol import PROTOCOL_VERSION, PeerCapabilities
+
+    release = this_release()
+    understood = ", ".join((one.name or "").lower() for one in PeerCapabilities)
+    return [
+        f"{DISTRIBUTION} {release.version}",
+        f"commit: {release.commit}",
+        f"between agents: version {PROTOCOL_VERSION} ({understood})",
+        f"linked fetches: versions {TOPIC_ID_VERSION} to {MAX_FETCH_VERSION}",
+        f"combined segments: versions {', '.join(map(str, VERSIONS))}",
+        f"metadata records: version {record_fields.FORMAT_VERSION}",
+        f"metadata snapshots: version {snapshot.FORMAT_VERSION}",
+    ]

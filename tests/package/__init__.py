@@ -1,0 +1,1 @@
+"""What is installed: the wheel, and what stands in deploy/."""
