@@ -13,13 +13,10 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.main import get_command
 
-from cli.main import build_app
-from perf.__main__ import app as perf_app
+from tests.command_lines import is_command
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -27,7 +24,11 @@ ROOMS = [init.parent for init in ROOT.glob("*/__init__.py") if init.parent.name 
 INSTRUMENTS = [ROOT / "tests" / "soak", ROOT / "tests" / "retention_job" / "recorded"]
 """Of which commands of `perf` are made."""
 SOURCES = list(chain.from_iterable(room.rglob("*.py") for room in (*ROOMS, *INSTRUMENTS)))
-PATHS = {f"/{path.relative_to(ROOT)}" for top in (*ROOMS, ROOT / "docs", ROOT / "tests") for path in top.rglob("*")}
+PATHS = {
+    f"/{path.relative_to(ROOT)}"
+    for top in (*ROOMS, *(ROOT / name for name in ("deploy", "docs", "tests")))
+    for path in top.rglob("*")
+}
 PATHS |= {f"/{path.name}" for path in ROOT.iterdir()}
 OUTSIDE = {
     "Kafka's settings that nothing here reads": "auto.create.topics.enable connections.max.reauth.ms "
@@ -40,8 +41,8 @@ OUTSIDE = {
     "Spark's": "--archives --packages --py-files spark-class spark-submit spark.pyspark.python worker.Worker "
     "org.apache.spark.deploy.master.Master add_files",
     "pip's": "--find-links --no-deps --no-index --upgrade --wheel-dir constraints.txt",
-    "systemd's": "FileDescriptorName LimitCORE RestartSec StartLimitIntervalSec TimeoutStartSec TimeoutStopSec Type "
-    "WatchdogSec remote-wal.socket",
+    "systemd's": "DRILL_OPTIONS FileDescriptorName kafka.service LimitCORE RestartSec StartLimitIntervalSec "
+    "systemd-analyze TimeoutStartSec TimeoutStopSec Type WatchdogSec",
     "Python's, and of packages": "google-crc32c lint-imports ssl.SSLSocket.getpeercert Timeout",
     "of HTTP, and ranges of characters": "If-None-Match A-Z a-z",
     "made in use, or an example of a form": "remote.wal.x remote_wal_x .kafka/ state/ unfinished/ "
@@ -90,7 +91,8 @@ def _known() -> frozenset[str]:
     rows = re.findall(r"^\| `([\w.]+)`", generated, re.MULTILINE)
     names = (_strings_and_names_of(source)[1] for source in SOURCES)
     tables = (re.findall(r"[\w.-]+", table.read_text()) for room in ROOMS for table in room.rglob("*.toml"))
-    return frozenset(chain(rows, _modules(), *names, *tables, *(words.split() for words in OUTSIDE.values())))
+    deployed = (path.name for path in (ROOT / "deploy").rglob("*"))
+    return frozenset(chain(rows, deployed, _modules(), *names, *tables, *(words.split() for words in OUTSIDE.values())))
 
 
 @cache
@@ -134,30 +136,11 @@ def _false_names(text: str) -> list[str]:
     return [name for name in names if not _is_there(name)]
 
 
-@cache
-def _command_lines() -> dict[str, Any]:
-    return {"": get_command(build_app()), "perf": get_command(perf_app)}
-
-
 def _false_commands(text: str) -> list[str]:
     code = re.findall(r"```.*?```|`[^`]+`", text.replace("\\\n", " "), re.DOTALL)
     return [
-        match[0] for one in code for match in COMMAND.finditer(one) if not _is_command(match[1] or "", match[2].split())
+        match[0] for one in code for match in COMMAND.finditer(one) if not is_command(match[1] or "", match[2].split())
     ]
-
-
-def _is_command(program: str, words: list[str]) -> bool:
-    command = _command_lines()[program]
-    options = {"--help", "--version"}
-    for word in words:
-        if hasattr(command, "commands") and not word.startswith("-"):
-            if word not in command.commands:
-                return False
-            command = command.commands[word]
-            options |= {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
-        elif word.startswith("--") and word.partition("=")[0] not in options:
-            return False
-    return True
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
