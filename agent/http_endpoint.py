@@ -1,155 +1,69 @@
-"""Metrics, health and state over HTTP: GET only, in a thread of its own.
+"""What the agent tells over HTTP: GET only, in threads of its own (`agent.http_server`).
 
 /metrics   Prometheus text
-/healthz   200 while the process runs
+/livez     200 while the process answers; `/healthz` is its older name
 /readyz    200 once the agent relays and knows leadership and settings; 503 with the reasons before. After "ready" come
            lines that begin with "degraded: ", for what is not well, here or with others
-/describe  JSON: what `remote-wal describe` shows
-/objects   JSON: what `remote-wal describe --objects` shows
+others     the pages that are given
 
-A few threads answer, each connection within a bounded time. One that comes while all are busy is closed.
+Where a token is asked for, /livez and /readyz answer without it, for the probes of orchestrators, which have none; but
+/readyz gives its reasons to nobody without.
 """
 
 import asyncio
 import json
-import math
-import socket
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from agent.http_access import HttpAccess
+from agent.http_server import HttpLimits, HttpMetrics, HttpServer
 from replication.wire.peer_connection import Address, Listener
 
-Describe = Callable[[], dict[str, Any]]
+_TEXT, _JSON = "text/plain", "application/json"
+_HEADERS = [
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
+]
+"""A page loads nothing and runs nothing, whatever a topic is called."""
+_ASK_TO_LOG_IN = ("WWW-Authenticate", 'Basic realm="remote-wal: any name, the token as password"')
+
 Reasons = Callable[[], list[str]]
-
-
-_ACCEPT_PAUSE_S = 0.1
+Described = Callable[[], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class HttpLimits:
-    """What bounds those who ask."""
+class Page:
+    """What is answered at one path, made anew each time."""
 
-    threads: int = 16
-    """Answers at once."""
-    silence_s: float = 5.0
-    """Without a byte of a request."""
-    answer_s: float = 30.0
-    """From the accept until the answer is read, whatever comes meanwhile."""
+    content_type: str
+    body: Callable[[], bytes]
 
 
-class HttpMetrics:
-    """Counts what was not answered."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.closed = Counter(
-            "remote_wal_http_closed",
-            "HTTP connections closed without an answer: all threads busy, a slow peer, or one that broke off",
-            ["reason"],
-            registry=registry,
-        )
+def json_page(state: Described) -> Page:
+    """What programs read."""
+    return Page(_JSON, lambda: json.dumps(state()).encode())
 
 
-class _Handler(WSGIRequestHandler):
-    def parse_request(self) -> bool:
-        """The request is there; what is left is bounded by the server."""
-        self.connection.settimeout(None)
-        return super().parse_request()
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What /readyz says."""
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Requests are not logged: monitors ask every few seconds."""
+    not_ready: Reasons = field(default=list)
+    degraded: Reasons = field(default=list)
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(
-        self,
-        listener: Listener,
-        answer: Callable[..., Iterable[bytes]],
-        limits: HttpLimits,
-        metrics: HttpMetrics,
-    ) -> None:
-        """A socket that was handed over stays open when the server closes: there is no other way to it."""
-        self._limits = limits
-        self._closed = metrics.closed
-        self._lock = threading.Lock()
-        self._open: dict[socket.socket, float] = {}
-        """Since when, of each connection that a thread serves."""
-        address = (listener.host, listener.port) if isinstance(listener, Address) else listener.getsockname()[:2]
-        super().__init__(address, _Handler, bind_and_activate=isinstance(listener, Address))
-        if not isinstance(listener, Address):
-            self.socket.close()
-            self.socket = listener.dup()
-            self._name()
-        self.set_app(answer)
-
-    def get_request(self) -> tuple[Any, Any]:
-        """Where no connection can be taken, as without file descriptors, the next try would fail at once, too; in a
-        loop, that takes the interpreter from the event loop.
-        """
-        try:
-            return super().get_request()
-        except OSError:
-            threading.Event().wait(_ACCEPT_PAUSE_S)
-            raise
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own, if one is free."""
-        with self._lock:
-            is_free = len(self._open) < self._limits.threads
-            if is_free:
-                self._open[request] = time.monotonic()
-        if is_free:
-            request.settimeout(self._limits.silence_s)
-            super().process_request(request, client_address)
-        else:
-            self._closed.labels("busy").inc()
-            super().shutdown_request(request)
-
-    def shutdown_request(self, request: Any) -> None:
-        """At the end of each."""
-        with self._lock:
-            self._open.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """Twice a second: cut off who takes too long, so that its thread ends. Only that thread closes the socket."""
-        oldest_s = time.monotonic() - self._limits.answer_s
-        with self._lock:
-            for request in [one for one, since_s in self._open.items() if since_s < oldest_s]:
-                self._open[request] = math.inf
-                self._closed.labels("slow").inc()
-                with suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """What answering fails by, the handler answers itself; so this is the connection."""
-        with self._lock:
-            if self._open.get(request) == math.inf:  # cut off, and counted
-                return
-        self._closed.labels("slow" if isinstance(sys.exc_info()[1], TimeoutError) else "broken").inc()
-
-    def server_bind(self) -> None:
-        """As WSGIServer's, but for the question to a name server what this host is called, which may take long."""
-        TCPServer.server_bind(self)
-        self._name()
-
-    def _name(self) -> None:
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-        self.setup_environ()
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: HTTPStatus
+    body: bytes
+    content_type: str = _TEXT
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class HttpEndpoint:
@@ -158,21 +72,19 @@ class HttpEndpoint:
     def __init__(
         self,
         registry: CollectorRegistry,
-        describe: Describe,
-        not_ready: Reasons,
-        objects: Describe | None = None,
-        degraded: Reasons = list,
+        pages: Mapping[str, Page],
+        health: Health | None = None,
+        access: HttpAccess | None = None,
         limits: HttpLimits | None = None,
     ) -> None:
-        """Without `objects` there is no /objects."""
+        """`pages` by path."""
+        self._registry = registry
+        self._pages = {"/metrics": Page(CONTENT_TYPE_LATEST, lambda: generate_latest(registry)), **pages}
+        self._health = health or Health()
+        self._access = access or HttpAccess()
         self._limits = limits or HttpLimits()
         self._metrics = HttpMetrics(registry)
-        self._registry = registry
-        self._describe = describe
-        self._not_ready = not_ready
-        self._objects = objects
-        self._degraded = degraded
-        self._server: WSGIServer | None = None
+        self._server: HttpServer | None = None
 
     @property
     def address(self) -> Address | None:
@@ -195,7 +107,7 @@ class HttpEndpoint:
 
         `on_defect` is called on the server's thread, if that ends. Raises OSError when the address is taken.
         """
-        server = self._server = _Server(listener, self._answer, self._limits, self._metrics)
+        server = self._server = HttpServer(listener, self._answer, self._limits, self._metrics, self._access.tls)
 
         def serve() -> None:
             try:
@@ -214,24 +126,30 @@ class HttpEndpoint:
             self._server = None
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        status, content_type, body = self._respond(environ["REQUEST_METHOD"], environ["PATH_INFO"])
-        start_response(f"{status.value} {status.phrase}", [("Content-Type", content_type)])
-        return [body]
+        is_admitted = self._access.admits(environ.get("HTTP_AUTHORIZATION", ""))
+        answer = self._respond(environ["REQUEST_METHOD"], environ["PATH_INFO"], is_admitted)
+        status = f"{answer.status.value} {answer.status.phrase}"
+        start_response(status, [("Content-Type", answer.content_type), *_HEADERS, *answer.headers])
+        return [answer.body]
 
-    def _respond(self, method: str, path: str) -> tuple[HTTPStatus, str, bytes]:
+    def _respond(self, method: str, path: str, is_admitted: bool) -> _Answer:
         if method != "GET":
-            return HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"GET only\n"
-        if path == "/metrics":
-            return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._registry)
-        if path == "/healthz":
-            return HTTPStatus.OK, "text/plain", b"ok\n"
-        if path == "/describe":
-            return HTTPStatus.OK, "application/json", json.dumps(self._describe()).encode()
-        if path == "/objects" and self._objects is not None:
-            return HTTPStatus.OK, "application/json", json.dumps(self._objects()).encode()
+            return _Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"GET only\n")
+        if path in ("/livez", "/healthz"):
+            return _Answer(HTTPStatus.OK, b"ok\n")
         if path == "/readyz":
-            reasons = self._not_ready()
-            status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
-            lines = reasons or ["ready", *(f"degraded: {reason}" for reason in self._degraded())]
-            return status, "text/plain", "\n".join(lines).encode() + b"\n"
-        return HTTPStatus.NOT_FOUND, "text/plain", b"there are /metrics /healthz /readyz /describe /objects\n"
+            return self._readiness(is_admitted)
+        if not is_admitted:
+            return _Answer(HTTPStatus.UNAUTHORIZED, b"the token is missing or wrong\n", headers=(_ASK_TO_LOG_IN,))
+        if (page := self._pages.get(path)) is not None:
+            return _Answer(HTTPStatus.OK, page.body(), page.content_type)
+        there = " ".join(["/livez", "/readyz", *self._pages])
+        return _Answer(HTTPStatus.NOT_FOUND, f"there are {there}\n".encode())
+
+    def _readiness(self, is_admitted: bool) -> _Answer:
+        reasons = self._health.not_ready()
+        status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
+        if not is_admitted:
+            return _Answer(status, b"not ready\n" if reasons else b"ready\n")
+        lines = reasons or ["ready", *(f"degraded: {reason}" for reason in self._health.degraded())]
+        return _Answer(status, "\n".join(lines).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Where metrics, health and state are served: in plain HTTP, so on loopback, unless more is accepted."""
+"""Where metrics, health and state are served: on loopback, encrypted and to whom it may concern, or as was accepted."""
 
 import ipaddress
 
@@ -19,10 +19,20 @@ def is_loopback(host: str) -> bool:
 
 def check_http_listener(listener: Listener, settings: HttpSettings, source: object) -> None:
     """Raises AgentSettingsError, naming the key, and `source`, which says to listen there."""
+    is_encrypted = settings.ssl_certificate_file is not None
+    if is_encrypted != (settings.ssl_key_file is not None):
+        raise AgentSettingsError(f"{source}: {_KEY}.ssl.*: certificate and key file belong together")
+    if settings.ssl_ca_file is not None and not is_encrypted:
+        raise AgentSettingsError(f"{source}: {_KEY}.ssl.ca.file: needs {_KEY}.ssl.certificate.file and .key.file")
     address = listener if isinstance(listener, Address) else Address(*listener.getsockname()[:2])
-    if not settings.plaintext_accepted and not is_loopback(address.host):
+    if settings.plaintext_accepted or is_loopback(address.host):
+        return
+    missing = [] if is_encrypted else [f"unencrypted; set {_KEY}.ssl.certificate.file and {_KEY}.ssl.key.file"]
+    if settings.ssl_ca_file is None and settings.token_file is None:
+        missing.append(f"to whoever asks; set {_KEY}.ssl.ca.file or {_KEY}.token.file")
+    if missing:
         raise AgentSettingsError(
             f"{source}: {_KEY}.listener: {address} is open to other hosts, and what it tells (topics, brokers, store) "
-            "goes there unencrypted and to whoever asks; take a loopback address or, in a network that you trust, set "
+            f"goes there {', and '.join(missing)}. Or take a loopback address or, in a network that you trust, set "
             f"{_KEY}.plaintext.accepted=true"
         )

@@ -185,7 +185,7 @@ def _register(
     registration = AgentRegistration(
         identity.broker_id,
         identity.incarnation,
-        str(settings.http.listener),
+        settings.http.registered,
         str(settings.peers.peer_listener),
         version("remote-wal"),
         identity.started_ms,

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from agent.configuration_doc import table
 from agent.defects import Supervisor
 from agent.descriptors import DescriptorWatch
-from agent.http_endpoint import HttpMetrics
+from agent.http_server import HttpMetrics
 from agent.metrics import StateCollector
 from gateway.consume_metrics import ConsumeMetrics
 from gateway.metrics import GatewayMetrics

@@ -19,7 +19,8 @@ from agent.configuration import Configuration
 from agent.defects import BackOff, Supervisor
 from agent.descriptors import DescriptorWatch, raise_limit
 from agent.first_start import formatted_directory, wait_for_format
-from agent.http_endpoint import HttpEndpoint
+from agent.http_access import http_access
+from agent.http_endpoint import Health, HttpEndpoint, json_page
 from agent.http_listener import check_http_listener
 from agent.identity import AgentIdentity, AgentLock
 from agent.relaying import Relaying, build_relaying
@@ -84,7 +85,12 @@ class Agent:
             DescriptorWatch(self.registry),
         )
         state = self.state
-        self.http = HttpEndpoint(self.registry, state.describe, state.not_ready, state.objects, state.degraded)
+        self.http = HttpEndpoint(
+            self.registry,
+            {"/describe": json_page(state.describe), "/objects": json_page(state.objects)},
+            Health(state.not_ready, state.degraded),
+            http_access(settings.http),
+        )
         self._http_listener = self._handover.sockets.take("http", settings.http.listener)
         check_http_listener(self._http_listener, settings.http, "the socket that was handed over")
 

@@ -35,12 +35,31 @@ class HttpSettings(Section, alias_generator=keyed("remote.wal.agent.http.")):
     """Where metrics, health and state are served."""
 
     listener: AddressSetting = Field(
-        Address("127.0.0.1", 19095), description="Metrics, health and state over plain HTTP: host:port."
+        Address("127.0.0.1", 19095),
+        description="Metrics, health and state over HTTP: host:port. Not loopback only with TLS, and with certificates "
+        "of those who ask or a token.",
+    )
+    ssl_certificate_file: Path | None = Field(
+        None, description="PEM certificate for this listener, which must name its host: then it speaks TLS alone."
+    )
+    ssl_key_file: Path | None = Field(None, description="The certificate's private key, PEM.")
+    ssl_ca_file: Path | None = Field(
+        None, description="Who asks must show a certificate of this authority, PEM; describe and doctor trust it, too."
+    )
+    token_file: Path | None = Field(
+        None,
+        description="Who asks must show what stands in this file: as a bearer token, or as a password under any name. "
+        "Without it /livez and /readyz answer yes or no.",
     )
     plaintext_accepted: bool = Field(
         False,
-        description="Accepts that the HTTP listener may be reached from other hosts, unencrypted and without a login.",
+        description="Accepts that the HTTP listener may be reached from other hosts, unencrypted or without a login.",
     )
+
+    @property
+    def registered(self) -> str:
+        """As others find it: host:port, or a URL under TLS."""
+        return str(self.listener) if self.ssl_certificate_file is None else f"https://{self.listener}"
 
 
 class ClientSettings(Section, alias_generator=keyed("remote.wal.agent.")):

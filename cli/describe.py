@@ -1,8 +1,8 @@
 """`remote-wal describe`: how far each partition's upload is, which way its bytes went, and what objects there are."""
 
 import json as json_format
-import urllib.request
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +14,7 @@ from cli.tables import show, table, tell_json
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from agent.process_settings import HttpSettings
     from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 
 _TIMEOUT_S = 5.0
@@ -23,6 +24,10 @@ _TIMEOUT_S = 5.0
 def describe(
     connection: Connection,
     topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    broker_config: Annotated[
+        Path | None,
+        typer.Option(help="A broker's server.properties, where agents ask for a token or certificates.", exists=True),
+    ] = None,
     objects: Annotated[
         bool, typer.Option("--objects", help="Show the combined segments by owner and state instead.")
     ] = False,
@@ -35,15 +40,16 @@ def describe(
     """
     from metadata_topic.settings.settings_topic import read_settings
 
+    asking = _asking(broker_config)
     topics, agents = read_settings(connection.client_config())
     if objects:
-        _describe_objects({broker_id: agent.http_endpoint for broker_id, agent in agents.items()}, json)
+        _describe_objects({broker_id: agent.http_endpoint for broker_id, agent in agents.items()}, asking, json)
         return
     answers: dict[int, dict[str, Any]] = {}
     silent: dict[int, str] = {}
     for broker_id, agent in sorted(agents.items()):
         try:
-            answer = _ask(agent.http_endpoint)
+            answer = _ask(agent.http_endpoint, asking)
         except (OSError, ValueError) as error:
             silent[broker_id] = f"{agent.http_endpoint}: {error}"
             continue
@@ -92,11 +98,11 @@ def _kept(kept_ms: int | None) -> str:
     return "the local retention" if kept_ms is None or kept_ms < 0 else f"{kept_ms:,} ms"
 
 
-def _describe_objects(endpoints: Mapping[int, str], json: bool) -> None:
+def _describe_objects(endpoints: Mapping[int, str], asking: "HttpSettings | None", json: bool) -> None:
     silent: dict[int, str] = {}
     for broker_id, endpoint in sorted(endpoints.items()):
         try:
-            answer = _ask(endpoint, "objects")
+            answer = _ask(endpoint, asking, "/objects")
         except (OSError, ValueError) as error:
             silent[broker_id] = f"{endpoint}: {error}"
             continue
@@ -108,8 +114,20 @@ def _describe_objects(endpoints: Mapping[int, str], json: bool) -> None:
     raise typer.Exit(1)
 
 
-def _ask(endpoint: str, what: str = "describe") -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://{endpoint}/{what}", timeout=_TIMEOUT_S) as response:
+def _asking(broker_config: Path | None) -> "HttpSettings | None":
+    """How the agents want to be asked. Raises AgentSettingsError, BrokerPropertiesError."""
+    if broker_config is None:
+        return None
+    from agent.settings_file import agent_settings
+    from kafka_log.server_properties import load_broker_properties
+
+    return agent_settings(load_broker_properties(broker_config), broker_config).http
+
+
+def _ask(endpoint: str, asking: "HttpSettings | None", path: str = "/describe") -> dict[str, Any]:
+    from agent.http_asking import ask_agent_page
+
+    with ask_agent_page(endpoint, path, _TIMEOUT_S, asking) as response:
         answer: dict[str, Any] = json_format.load(response)
         return answer
 

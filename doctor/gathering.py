@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from agent.bypass import tls_context
 from agent.kafka_client import client_config
+from agent.process_settings import HttpSettings
 from agent.settings import AgentSettings
 from agent.storage_spec import storage_spec
 from doctor.cluster_questions import ask_cluster, ask_topics, ask_zones
@@ -46,7 +47,7 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
     """Blocks; some tens of seconds when nothing answers."""
     client = _known(lambda: client_config(broker, settings.client))
     cluster: Cluster | Unknown = _if_known(client, lambda known: ask_cluster(known, _KAFKA_TIMEOUT_S))
-    topics, agents = _settings_topic(client, cluster, wall_ms)
+    topics, agents = _settings_topic(client, cluster, wall_ms, settings.http)
     with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
         others = {key: where for key, where in settings.peers.peers.items() if key != broker.node_id}
         tls = _tls(settings)
@@ -73,7 +74,7 @@ def _with_gateway(facts: Facts, client: KafkaClientConfig | Unknown) -> Facts:
 
 
 def _settings_topic(
-    client: KafkaClientConfig | Unknown, cluster: Cluster | Unknown, wall_ms: Callable[[], int]
+    client: KafkaClientConfig | Unknown, cluster: Cluster | Unknown, wall_ms: Callable[[], int], settings: HttpSettings
 ) -> tuple[Mapping[str, EnabledTopic] | Unknown, Mapping[int, AgentAnswer | Unknown] | Unknown]:
     if isinstance(cluster, Unknown) or isinstance(client, Unknown):
         reason = cluster if isinstance(cluster, Unknown) else Unknown("no client")
@@ -83,15 +84,16 @@ def _settings_topic(
         return read, read
     topics, agents = read
     retention = AgentsRetention.registered(agents.values())
-    return _known(lambda: ask_topics(client, topics, retention, _KAFKA_TIMEOUT_S)), _ask_agents(agents, wall_ms)
+    described = _known(lambda: ask_topics(client, topics, retention, _KAFKA_TIMEOUT_S))
+    return described, _ask_agents(agents, wall_ms, settings)
 
 
 def _ask_agents(
-    agents: Mapping[int, AgentRegistration], wall_ms: Callable[[], int]
+    agents: Mapping[int, AgentRegistration], wall_ms: Callable[[], int], settings: HttpSettings
 ) -> dict[int, AgentAnswer | Unknown]:
     with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
         endpoints = [agent.http_endpoint for agent in agents.values()]
-        answers = pool.map(lambda endpoint: ask_agent(endpoint, _PEER_TIMEOUT_S, wall_ms), endpoints)
+        answers = pool.map(lambda endpoint: ask_agent(endpoint, _PEER_TIMEOUT_S, wall_ms, settings), endpoints)
         return dict(zip(agents, answers, strict=True))
 
 

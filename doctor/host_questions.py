@@ -6,12 +6,14 @@ import resource
 import socket
 import ssl
 import struct
-import urllib.request
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
+from agent.http_asking import ask_agent_page
 from agent.identity import LOCK_FILE
+from agent.process_settings import HttpSettings
+from agent.setting_types import AgentSettingsError
 from doctor.facts import AgentAnswer, ClockReading, Unknown
 from kafka_log.log_directory import LogDirectory
 from replication.wire.peer_connection import Address, PeerTls
@@ -108,11 +110,13 @@ def _api_versions(address: Address, connection: socket.socket) -> str | None:
     return None if answer[4:8] == _API_VERSIONS[8:12] else f"{address}: closed, or no broker's answer"
 
 
-def ask_agent(endpoint: str, timeout_s: float, wall_ms: Callable[[], int]) -> AgentAnswer | Unknown:
+def ask_agent(
+    endpoint: str, timeout_s: float, wall_ms: Callable[[], int], settings: HttpSettings | None = None
+) -> AgentAnswer | Unknown:
     """Who answers at that HTTP endpoint, and its host's time."""
     before_ms = wall_ms()
     try:
-        with urllib.request.urlopen(f"http://{endpoint}/describe", timeout=timeout_s) as response:
+        with ask_agent_page(endpoint, "/describe", timeout_s, settings) as response:
             after_ms = wall_ms()
             date = response.headers.get("Date")
             described = json.load(response)
@@ -122,7 +126,7 @@ def ask_agent(endpoint: str, timeout_s: float, wall_ms: Callable[[], int]) -> Ag
         )
         clock = _clock(date, before_ms, after_ms)
         return AgentAnswer(int(described["broker_id"]), str(described["cluster_id"]), clock, gaps)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AgentSettingsError) as error:
         return Unknown(f"{endpoint}: {type(error).__name__}: {error}")
 
 

@@ -1,24 +1,32 @@
 """The HTTP endpoint, asked over HTTP."""
 
+import base64
 import http.client
 import json
 import socket
 import threading
+import urllib.error
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from socketserver import TCPServer
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from agent.http_endpoint import HttpEndpoint, HttpLimits
+from agent.http_access import HttpAccess, http_access
+from agent.http_asking import ask_agent_page
+from agent.http_endpoint import Health, HttpEndpoint, json_page
+from agent.http_server import HttpLimits
+from agent.process_settings import HttpSettings
+from local_cluster.authority import Authority
 from local_cluster.polling import wait_until
 from replication.wire.peer_connection import Address
 from tests.descriptors import none_left
 
 
 class Rig:
-    def __init__(self, limits: HttpLimits | None = None, objects: dict[str, object] | None = None) -> None:
+    def __init__(self, limits: HttpLimits | None = None, access: HttpAccess | None = None) -> None:
         self.reasons: list[str] = []
         self.degraded: list[str] = []
         self.described: dict[str, object] = {"broker_id": 1, "partitions": []}
@@ -26,10 +34,9 @@ class Rig:
         Counter("remote_wal_planted", "For this test", registry=registry).inc(3)
         self.endpoint = HttpEndpoint(
             registry,
-            lambda: self.described,
-            lambda: self.reasons,
-            None if objects is None else lambda: objects,
-            lambda: self.degraded,
+            {"/describe": json_page(lambda: self.described)},
+            Health(lambda: self.reasons, lambda: self.degraded),
+            access,
             limits,
         )
         self.endpoint.start(Address("127.0.0.1", 0))
@@ -49,10 +56,10 @@ class Rig:
             return self.ask("/readyz")[0] == 200
         return False
 
-    def ask(self, path: str, method: str = "GET") -> tuple[int, str, bytes]:
+    def ask(self, path: str, method: str = "GET", authorization: str = "") -> tuple[int, str, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
-            connection.request(method, path)
+            connection.request(method, path, headers={"Authorization": authorization} if authorization else {})
             answer = connection.getresponse()
             return answer.status, answer.getheader("Content-Type", ""), answer.read()
         finally:
@@ -70,7 +77,8 @@ def test_metrics_health_and_state(rig: Rig) -> None:
     status, content_type, body = rig.ask("/metrics")
     assert (status, content_type.split(";")[0]) == (200, "text/plain")
     assert b"remote_wal_planted_total 3.0" in body
-    assert rig.ask("/healthz") == (200, "text/plain", b"ok\n")
+    for path in ("/livez", "/healthz"):
+        assert rig.ask(path) == (200, "text/plain", b"ok\n")
     status, content_type, body = rig.ask("/describe")
     assert (status, content_type, json.loads(body)) == (200, "application/json", rig.described)
 
@@ -95,14 +103,6 @@ def test_an_agent_that_is_ready_tells_what_others_lack(rig: Rig) -> None:
 def test_other_paths_are_not_found(rig: Rig) -> None:
     for path in ("/", "/config", "/metrics/", "/../etc/passwd", "/%2e%2e/"):
         assert rig.ask(path)[0] == 404
-
-
-def test_objects_are_shown_where_the_agent_offers_them(rig: Rig) -> None:
-    assert rig.ask("/objects")[0] == 404
-    with_objects = Rig(objects={"objects": [], "totals": []})
-    status, content_type, body = with_objects.ask("/objects")
-    with_objects.endpoint.close()
-    assert (status, content_type, json.loads(body)) == (200, "application/json", {"objects": [], "totals": []})
 
 
 def test_nothing_but_get_is_taken(rig: Rig) -> None:
@@ -185,6 +185,87 @@ def test_closing_twice_is_no_error_and_frees_the_port() -> None:
 
 
 def test_a_taken_port_is_told(rig: Rig) -> None:
-    second = HttpEndpoint(CollectorRegistry(), dict, list)
+    second = HttpEndpoint(CollectorRegistry(), {})
     with pytest.raises(OSError, match="in use"):
         second.start(Address("127.0.0.1", rig.port))
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+    return file
+
+
+def basic(name: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+
+
+def test_with_a_token_nothing_but_health_is_told_without_it(token_file: Path) -> None:
+    rig = Rig(access=HttpAccess(token_file=token_file))
+    rig.reasons = ["leadership not known yet"]
+    for path in ("/metrics", "/describe", "/nowhere"):
+        for shown in ("", "Bearer", "Bearer s3cre", "Bearer s3cret-", "Basic s3cret", "Basic =", basic("s3cret", "")):
+            assert rig.ask(path, authorization=shown)[0] == 401
+    assert rig.ask("/livez")[0] == 200
+    assert rig.ask("/readyz") == (503, "text/plain", b"not ready\n")
+    for shown in ("Bearer s3cret", "bearer s3cret", basic("anybody", "s3cret")):
+        assert rig.ask("/describe", authorization=shown)[0] == 200
+        assert rig.ask("/readyz", authorization=shown)[2] == b"leadership not known yet\n"
+    token_file.write_text("another")
+    assert rig.ask("/describe", authorization="Bearer s3cret")[0] == 401
+    assert rig.ask("/describe", authorization="Bearer another")[0] == 200
+    for nothing in ("", " \n"):  # as while it is being written
+        token_file.write_text(nothing)
+        for shown in ("", "Bearer", "Bearer ", basic("", "")):
+            assert rig.ask("/describe", authorization=shown)[0] == 401
+    rig.endpoint.close()
+
+
+def test_certificates_are_asked_for_before_a_byte_of_a_request_is_read(tmp_path: Path, token_file: Path) -> None:
+    authority = Authority(tmp_path)
+    files = authority.tls_for("host", ["127.0.0.1"])
+    settings = HttpSettings.model_construct(
+        ssl_certificate_file=files.certificate_file,
+        ssl_key_file=files.key_file,
+        ssl_ca_file=files.ca_file,
+        token_file=token_file,
+    )
+    rig = Rig(HttpLimits(silence_s=0.5), http_access(settings))
+    endpoint = f"https://127.0.0.1:{rig.port}"
+    with ask_agent_page(endpoint, "/describe", 10, settings) as answer:
+        assert json.load(answer) == rig.described
+    for without in (
+        settings.model_copy(update={"ssl_certificate_file": None}),
+        settings.model_copy(update={"ssl_ca_file": None}),
+    ):
+        with pytest.raises(OSError) as refused:  # noqa: PT011 - by either side, at either step
+            ask_agent_page(endpoint, "/describe", 10, without)
+        assert not isinstance(refused.value, urllib.error.HTTPError)
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        ask_agent_page(endpoint, "/describe", 10, settings.model_copy(update={"token_file": None}))
+    with pytest.raises(ConnectionError), ask_agent_page(endpoint.replace("https", "http"), "/livez", 10):
+        pass
+    with rig.connect(b"\x16\x03\x01") as half:  # a handshake that does not go on
+        expect_to_be_closed(half)
+    rig.endpoint.close()
+
+
+def test_the_token_goes_to_nobody_in_plain_text(token_file: Path) -> None:
+    told: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.settimeout(10)
+
+        def listen() -> None:
+            connection, _ = elsewhere.accept()
+            with connection:
+                told.append(connection.recv(10_000))
+
+        for host, accepted in (("127.1", False), ("127.0.0.1", False), ("127.1", True)):
+            thread = threading.Thread(target=listen)
+            thread.start()
+            settings = HttpSettings.model_construct(token_file=token_file, plaintext_accepted=accepted)
+            with pytest.raises(OSError):  # noqa: PT011 - it hangs up, in one way or the other
+                ask_agent_page(f"{host}:{elsewhere.getsockname()[1]}", "/describe", 10, settings)
+            thread.join()
+    assert [b"s3cret" in each for each in told] == [False, True, True]

@@ -183,6 +183,18 @@ def test_an_http_listener_on_loopback_needs_no_flag(host: str) -> None:
     assert parsed(remote_wal_agent_http_listener=f"{host}:19095")
 
 
+def test_an_http_listener_open_to_others_is_encrypted_and_knows_who_asks() -> None:
+    opened = {"remote_wal_agent_http_listener": "10.0.0.7:19095"}
+    files = {"remote_wal_agent_http_ssl_certificate_file": "/a.pem", "remote_wal_agent_http_ssl_key_file": "/a.key"}
+    authority, token = {"remote_wal_agent_http_ssl_ca_file": "/ca"}, {"remote_wal_agent_http_token_file": "/token"}
+    assert "remote.wal.agent.http.token.file" in refused(**opened, **files)
+    assert "remote.wal.agent.http.ssl.certificate.file" in refused(**opened, **token)
+    assert "remote.wal.agent.http.ssl.certificate.file" in refused(**authority)
+    assert "belong together" in refused(remote_wal_agent_http_ssl_key_file="/a.key")
+    for login in (authority, token):
+        assert parsed(**opened, **files, **login).http.registered == "https://10.0.0.7:19095"
+
+
 def test_a_replica_listener_open_to_others_is_refused_even_with_tls_between_agents() -> None:
     opened = {"remote_wal_agent_replica_listen_host": "0.0.0.0"}
     assert "remote.wal.agent.replica.listen.host" in refused(**opened, **TLS)

@@ -23,7 +23,8 @@ WIDTHS = ["80", "100"]
 def described(monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, object], *options: str) -> str:
     """What `describe` shows where these are the agents' answers, by URL, and who is not among them is silent."""
 
-    def answer(url: str, timeout: float) -> io.BytesIO:
+    def answer(request: urllib.request.Request, timeout: float, context: None) -> io.BytesIO:
+        url = request.full_url
         if url not in answers:
             raise OSError("refused")
         return io.BytesIO(json.dumps(answers[url]).encode())

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from agent.http_endpoint import HttpEndpoint
+from agent.http_endpoint import HttpEndpoint, json_page
 from agent.settings_file import agent_settings
 from cli.main import build_app
 from doctor import gathering
@@ -95,7 +95,9 @@ def test_a_missing_permission_is_told_by_its_step(
 
 
 def test_an_agent_tells_who_it_is_and_the_time() -> None:
-    endpoint = HttpEndpoint(CollectorRegistry(), lambda: {"broker_id": 2, "cluster_id": "abc"}, list)
+    endpoint = HttpEndpoint(
+        CollectorRegistry(), {"/describe": json_page(lambda: {"broker_id": 2, "cluster_id": "abc"})}
+    )
     where = f"127.0.0.1:{endpoint.start(Address('127.0.0.1', 0)).port}"
     try:
         answer = ask_agent(where, 5, wall_ms)
