@@ -33,7 +33,7 @@ def commit() -> str:
     told = HERE / COMMIT
     if told.is_file():
         return told.read_text().strip()
-    if not (HERE / ".git").exists():
+    if not (HERE / ".git").exists() or shutil.which("git") is None:
         return ""
     asked = ["git", "-C", str(HERE), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=-changed"]
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()

@@ -43,6 +43,7 @@ OUTSIDE = {
     "pip's": "--find-links --no-deps --no-index --upgrade --wheel-dir constraints.txt",
     "systemd's": "DRILL_OPTIONS FileDescriptorName kafka.service LimitCORE RestartSec StartLimitIntervalSec "
     "systemd-analyze TimeoutStartSec TimeoutStopSec Type WatchdogSec",
+    "Docker's, Kubernetes' and Strimzi's": "Always network_mode spec.kafka.config",
     "Python's, and of packages": "google-crc32c lint-imports ssl.SSLSocket.getpeercert Timeout",
     "of HTTP, and ranges of characters": "If-None-Match A-Z a-z",
     "made in use, or an example of a form": "remote.wal.x remote_wal_x .kafka/ state/ unfinished/ "
