@@ -3,10 +3,12 @@
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from agent.certificates import CertificateWatch
 from agent.defects import Supervisor
 from agent.descriptors import DescriptorWatch
 from agent.identity import AgentIdentity
 from agent.relaying import Relaying
+from agent.savings import Savings
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import WHOLE_STORE
 
@@ -25,11 +27,14 @@ class AgentState:
     is_storage_enabled: bool
     supervisor: Supervisor
     descriptors: DescriptorWatch
+    certificates: CertificateWatch
     identity: AgentIdentity | None = None
     relaying: Relaying | None = None
     """None before it begins."""
     system: "StorageSystem | None" = None
     """None while that is not begun, or off."""
+    savings: Savings | None = None
+    """None before relaying begins."""
     is_stopping: bool = False
 
     @property
@@ -109,4 +114,5 @@ class AgentState:
         return [
             *(f"the agent of broker {one} is dead, and bypassed inline" for one in bypassed),
             *(reason for reason in told if reason),
+            *self.certificates.soon,
         ]

@@ -126,6 +126,8 @@ class LeadershipWatch:
         self._paths: dict[TopicIdPartition, Path] = {}
         self._changed = asyncio.Event()
         self.is_known = False
+        self.on_known: Callable[[], None] = lambda: None
+        """Each time that Kafka has answered."""
         if zones.readers is not None:
             zones.readers.on_new = self.look_again
 
@@ -152,6 +154,7 @@ class LeadershipWatch:
                     led = {}  # what was uploaded would be refused by every reader
                 self._on_assignments(await loop.run_in_executor(self._threads, self._assignments, led))
                 self.is_known = True
+                self.on_known()
             except KafkaException as error:
                 log.warning("leadership_unknown", error=str(error))
             await asyncio.sleep(MIN_INTERVAL_S)

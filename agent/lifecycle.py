@@ -81,7 +81,7 @@ def build_lifecycle(
         settings.expiration_task_interval_s,
         settings.orphans_interval_s,
     )
-    return Lifecycle(tasks, intervals, metadata.was_read, threads)
+    return Lifecycle(tasks, intervals, metadata.was_read, threads, kept.loops.succeeded)
 
 
 def _build_expiration(

@@ -11,11 +11,17 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from agent.certificates import CertificateWatch
 from agent.configuration_doc import table
 from agent.defects import Supervisor
 from agent.descriptors import DescriptorWatch
 from agent.http_server import HttpMetrics
+from agent.loop_times import LoopTimes
 from agent.metrics import StateCollector
+from agent.release import build_info
+from agent.savings import Dollars, SavingsCollector
+from agent.store_times import StoreTimes
+from agent.topic_metrics import TopicCollector
 from gateway.consume_metrics import ConsumeMetrics
 from gateway.metrics import GatewayMetrics
 from gateway.produce_metrics import ProduceMetrics
@@ -25,6 +31,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from plugin.guarded_storage import GuardedStorageManager
+from plugin.wall_clock import wall_ms
 from replication.wire.metrics import ReplicationMetrics
 from rlm.write_path.led_partition import PartitionStatus
 from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, StageTimes, WriteMetrics
@@ -90,9 +97,15 @@ def _collectors() -> list[Collector]:
     Supervisor(registry)
     DescriptorWatch(registry)
     HttpMetrics(registry)
+    CertificateWatch(registry, {}, wall_ms)
+    LoopTimes(registry, time.monotonic)
+    StoreTimes(registry, time.monotonic)
+    build_info(registry)
     publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic)
     return [
         *registry.collectors,
+        SavingsCollector(lambda: Dollars(0, 0, 0)),
+        TopicCollector(dict, dict, 0),
         StateCollector(
             GuardedStorageManager(),
             NoLedPartitions(),

@@ -15,6 +15,7 @@ import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from agent.agent_state import NOT_FORMATTED, AgentState
+from agent.certificates import CertificateWatch, certificate_files
 from agent.configuration import Configuration
 from agent.defects import BackOff, Supervisor
 from agent.descriptors import DescriptorWatch, raise_limit
@@ -24,8 +25,11 @@ from agent.http_endpoint import Health, HttpEndpoint, json_page
 from agent.http_listener import check_http_listener
 from agent.identity import AgentIdentity, AgentLock
 from agent.relaying import Relaying, build_relaying
+from agent.release import tell_release
+from agent.savings import Savings, SavingsCollector
 from agent.service_manager import ListeningSockets, ServiceManager
 from agent.settings import AgentSettings
+from agent.shown_configuration import shown_configuration
 from agent.watchdog import Watchdog
 from kafka_log.meta_properties import MetaProperties
 from kafka_log.server_properties import BrokerProperties
@@ -44,6 +48,7 @@ _GC_THRESHOLDS = (20_000, 20, 50)
 _SWITCH_INTERVAL_S = 0.0005
 """How long a thread may hold the interpreter while another waits: the event loop must not wait the default 5 ms."""
 _HTTP_ENDPOINT, _DESCRIPTORS, _STORAGE_SYSTEM, _WATCHDOG = "http endpoint", "descriptors", "storage system", "watchdog"
+_CERTIFICATES, _RELEASE = "certificates", "release"
 CLOSING_S = 5.0
 """For what a stop does beside uploading and publishing."""
 
@@ -83,11 +88,16 @@ class Agent:
             settings.storage.system_enable,
             Supervisor(self.registry, back_off),
             DescriptorWatch(self.registry),
+            CertificateWatch(self.registry, certificate_files(settings), wall_ms),
         )
         state = self.state
         self.http = HttpEndpoint(
             self.registry,
-            {"/describe": json_page(state.describe), "/objects": json_page(state.objects)},
+            {
+                "/describe": json_page(state.describe),
+                "/objects": json_page(state.objects),
+                "/config": json_page(lambda: shown_configuration(broker, settings)),
+            },
             Health(state.not_ready, state.degraded),
             http_access(settings.http),
         )
@@ -102,12 +112,14 @@ class Agent:
         supervisor, timeout_s = self.state.supervisor, self._configuration.settings.process.watchdog_timeout_s
         supervisor.start(_WATCHDOG, Watchdog(timeout_s, self._handover.manager, sys.stderr).run)
         supervisor.start(_DESCRIPTORS, self.state.descriptors.run)
+        supervisor.start(_CERTIFICATES, self.state.certificates.run)
+        supervisor.start(_RELEASE, partial(tell_release, self.registry))
         formatted = formatted_directory(self._configuration.broker.log_dirs)
         if formatted is not None:
             await self._relay(formatted, stop, waited=False)
         elif (formatted := await self._wait_for_format(stop)) is not None:
             await self._relay(formatted, stop, waited=True)
-        for part in (_DESCRIPTORS, _HTTP_ENDPOINT):
+        for part in (_RELEASE, _CERTIFICATES, _DESCRIPTORS, _HTTP_ENDPOINT):
             await supervisor.stop(part)
         if self.state.relaying is not None:
             await self.state.relaying.stop()
@@ -133,6 +145,8 @@ class Agent:
         relaying = build_relaying(self._configuration, identity, self.registry, self._archive_storage, time.monotonic)
         await relaying.start(self._configuration, self._handover.sockets)
         state.identity, state.relaying = identity, relaying
+        state.savings = self._savings(relaying)
+        self.registry.register(SavingsCollector(state.savings.dollars))
         self._handover.sockets.close_rest()
         manager.tell("READY=1", "STATUS=relaying")
         log.info("agent_started", broker=identity.broker_id, incarnation=identity.incarnation)
@@ -174,6 +188,12 @@ class Agent:
                     await self.state.system.stop()
         except Exception as error:
             log.error("stopped_halfway", error=str(error) or type(error).__name__, exc_info=error)
+
+    def _savings(self, relaying: Relaying) -> Savings:
+        configuration, followers = self._configuration, relaying.metrics.traffic.by_follower
+        section = configuration.settings.storage.price_section
+        counts = relaying.storage
+        return Savings(configuration.prices, section, lambda: counts.request_counts, followers, relaying.zones.is_own)
 
     def _archive_storage(self) -> ArchiveReads | None:
         run = self.state.storage_run

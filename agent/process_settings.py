@@ -51,6 +51,12 @@ class HttpSettings(Section, alias_generator=keyed("remote.wal.agent.http.")):
         description="Who asks must show what stands in this file: as a bearer token, or as a password under any name. "
         "Without it /livez and /readyz answer yes or no.",
     )
+    topics: int = Field(
+        20,
+        ge=0,
+        le=1000,
+        description="Of so many topics metrics tell one by one: of those that most bytes are replicated of.",
+    )
     plaintext_accepted: bool = Field(
         False,
         description="Accepts that the HTTP listener may be reached from other hosts, unencrypted or without a login.",

@@ -17,6 +17,7 @@ from agent.peering import broker_listener, own_hello, peer_addresses, peer_tls, 
 from agent.replication_settings import CatchUpSettings, HydrationSettings
 from agent.service_manager import ListeningSockets
 from agent.setting_types import milliseconds
+from agent.store_times import StoreTimes
 from agent.upload_settings import AlarmSettings
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.request_ceiling import RequestCeiling
@@ -94,7 +95,8 @@ def build_relaying(
 ) -> Relaying:
     """`archive` gives the archive's store, as soon as it is there; `clock` gives monotonic seconds."""
     settings, broker = configuration.settings, configuration.broker
-    storage, write_path = GuardedStorageManager(*_ceilings(settings.alarms, clock)), GuardedWritePath()
+    storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), StoreTimes(registry, clock).timed)
+    write_path = GuardedWritePath()
     stage_times, metrics = StageTimes(registry), ReplicationMetrics(registry)
     hello, frames = own_hello(identity, archives=settings.archive.enable), frame_bytes(settings)
     limits = HydrationLimits(settings.hydration.thread_pool_size, settings.hydration.cache_bytes)

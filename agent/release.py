@@ -1,10 +1,13 @@
 """Which release this is, of which commit, and which versions it speaks and writes."""
 
+import asyncio
 import subprocess
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
+
+from prometheus_client import CollectorRegistry, Gauge
 
 DISTRIBUTION: Final = "remote-wal"
 UNKNOWN: Final = "unknown"
@@ -24,6 +27,20 @@ class Release:
 def this_release() -> Release:
     """The release that runs. In a checkout git is asked, so call it where a process may be waited for."""
     return Release(version(DISTRIBUTION), _commit(_ROOMS) or UNKNOWN)
+
+
+async def tell_release(registry: CollectorRegistry) -> None:
+    """As a metric, as soon as it is known."""
+    info = build_info(registry)
+    release = await asyncio.to_thread(this_release)
+    info.labels(release.version, release.commit).set(1)
+
+
+def build_info(registry: CollectorRegistry) -> Gauge:
+    """Its value is 1, its labels are what is told."""
+    return Gauge(
+        "remote_wal_build_info", "Which release the agent is, of which commit", ["version", "commit"], registry=registry
+    )
 
 
 def _commit(rooms: Path) -> str:

@@ -8,6 +8,7 @@ from agent.archive import archive_links, build_archiving
 from agent.defects import Run
 from agent.kafka_following import KafkaFollowing
 from agent.lifecycle import build_lifecycle
+from agent.loop_times import Loop
 from agent.object_summary import object_summary
 from agent.surroundings import Kept, Surroundings
 from agent.write_path import WritePath, WritePathContext
@@ -58,6 +59,7 @@ class StorageRun:
             around.relaying.zones,
         )
         self.kafka.topics.hold_publication = kept.publisher.hold
+        self.kafka.leadership.on_known = lambda: kept.loops.succeeded(Loop.LEADERSHIP)
         metadata, topic_settings = self.kafka.metadata, self.kafka.topic_settings
         if around.relaying.gateway is not None:
             around.relaying.gateway.metadata_is_followed(metadata)

@@ -14,12 +14,14 @@ from dataclasses import replace
 import structlog
 
 from agent.alarms import Alarms, upload_lag
+from agent.loop_times import Loop, LoopTimes
 from agent.metrics import StateCollector
 from agent.setting_types import milliseconds
 from agent.storage_loading import StorageLoading
 from agent.storage_run import StorageRun
 from agent.storage_spec import storage_spec
 from agent.surroundings import Kept, StorageMetrics, Surroundings
+from agent.topic_metrics import TopicCollector
 from agent.usage import UsageReport, store_counts
 from metadata_topic.topic.publication_queue import PublisherSettings
 from metadata_topic.topic.publication_watch import PublicationWatch
@@ -47,7 +49,10 @@ class StorageSystem:
             around.clocks.monotonic_s,
             PublisherSettings(unpublished_max_ms=milliseconds(settings.metadata.unpublished_max_s)),
         )
-        self.publication = PublicationWatch(self.publisher.stall_reason, relaying.metrics.fault)
+        loops = LoopTimes(registry, around.clocks.monotonic_s)
+        self.publication = PublicationWatch(
+            self.publisher.stall_reason, relaying.metrics.fault, lambda: loops.succeeded(Loop.PUBLICATION)
+        )
         usage = UsageReport(
             around.identity,
             lambda: store_counts(settings, relaying.storage, self.current.archive_storage if self.current else None),
@@ -65,6 +70,7 @@ class StorageSystem:
             first_id,
             first_id,
             first_id,
+            loops,
         )
         self.current: StorageRun | None = None
         """None while they are made anew."""
@@ -150,7 +156,10 @@ class StorageSystem:
             lambda: run.kafka.metadata_counters,
             lambda: run.led_gaps.offsets,
         )
-        around.registry.register(collector)
+        traffic = around.relaying.metrics.traffic
+        topics = TopicCollector(run.write_path.status, lambda: traffic.by_partition, around.settings.http.topics)
+        for one in (collector, topics):
+            around.registry.register(one)
         self.current = run
         try:
             run.start()
@@ -160,7 +169,8 @@ class StorageSystem:
         finally:
             await run.stop()
             self.current = None
-            around.registry.unregister(collector)
+            for one in (collector, topics):
+                around.registry.unregister(one)
         return above
 
 

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from agent.configuration import Configuration
 from agent.defects import Supervisor
 from agent.identity import AgentIdentity
+from agent.loop_times import LoopTimes
 from agent.relaying import Relaying
 from agent.settings import AgentSettings
 from agent.usage import UsageReport
@@ -61,3 +62,4 @@ class Kept:
     next_segment_id: CombinedSegmentId
     next_archive_writer_id: CombinedSegmentId
     next_gap_record: CombinedSegmentId
+    loops: LoopTimes

@@ -147,3 +147,5 @@ class Facts:
     """Of the living brokers, where the zone gateway is on."""
     names: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)
     """What other zones' gateways are advertised as, and the addresses that each name stands for here."""
+    certificates: Mapping[str, float | Unknown] = field(default_factory=dict)
+    """Days that the agent's own and its authorities' have left, by the keys that name their files."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from agent.bypass import tls_context
+from agent.certificates import certificate_files, days_left
 from agent.kafka_client import client_config
 from agent.process_settings import HttpSettings
 from agent.settings import AgentSettings
@@ -61,6 +62,9 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
     store, other_buckets = _stores(broker, settings, wall_ms)
     facts = Facts(
         broker, settings, cluster, topics, store, peers, agents, _host(broker, settings), past_agents, other_buckets,
+        certificates={
+            key: _known(partial(days_left, key, file, wall_ms())) for key, file in certificate_files(settings).items()
+        },
     )  # fmt: skip
     return _with_gateway(facts, client) if settings.gateway.enable else facts
 

@@ -2,6 +2,7 @@
 
 import ipaddress
 
+from agent.certificates import SOON_DAYS
 from doctor.facts import Facts, Unknown, known
 from doctor.findings import Level, Verdict
 
@@ -111,6 +112,21 @@ def open_files(facts: Facts) -> Verdict:
         return Verdict(Level.OK, found)
     change = f"LimitNOFILE={max(65536, 2 * needed)} in the agent's unit, or lower remote.wal.log.manager.open.files"
     return Verdict(Level.ERROR if limit <= wanted else Level.WARNING, found, change)
+
+
+def certificates(facts: Facts) -> Verdict:
+    """Whether the agent's certificates, and those of the authorities that it trusts, hold for long."""
+    days = {key: left for key, left in facts.certificates.items() if not isinstance(left, Unknown)}
+    unread = [f"{key}: {left.reason}" for key, left in facts.certificates.items() if isinstance(left, Unknown)]
+    ends = [f"{key} {'has expired' if left < 0 else f'ends in {left:.1f} days'}" for key, left in days.items()]
+    if unread:
+        return Verdict(Level.ERROR, "; ".join(unread), "bring PEM files that the agent's user can read")
+    if not days:
+        return Verdict(Level.OK, "no certificates are named")
+    if min(days.values()) < SOON_DAYS:
+        level = Level.ERROR if min(days.values()) < 0 else Level.WARNING
+        return Verdict(level, "; ".join(ends), "bring new ones; a running agent takes them by itself")
+    return Verdict(Level.OK, "; ".join(ends))
 
 
 def _is_address(host: str) -> bool:

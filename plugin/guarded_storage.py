@@ -7,8 +7,8 @@ call beyond the ceiling of requests.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 from plugin.adopted_records import RecordsList
@@ -32,14 +32,24 @@ T = TypeVar("T")
 
 _PUTS = frozenset({"copy", "put", "list"})
 _GETS = frozenset({"fetch", "fetch metadata", "get"})
+_KINDS = {"copy": "put", "fetch": "get", "fetch metadata": "get"}
 
 
 class GuardedStorageManager(RemoteWalStorageManager):
     """Stands in for a storage manager until `arrived` brings it."""
 
-    def __init__(self, puts: RequestCeiling | None = None, gets: RequestCeiling | None = None) -> None:
-        """Ceilings for what is priced as a PUT (a LIST is), and as a GET; deletions are free."""
+    def __init__(
+        self,
+        puts: RequestCeiling | None = None,
+        gets: RequestCeiling | None = None,
+        timed: Callable[[str], AbstractContextManager[None]] = lambda _kind: nullcontext(),
+    ) -> None:
+        """Ceilings for what is priced as a PUT (a LIST is), and as a GET; deletions are free.
+
+        `timed` is put around each call that reaches the real one, by `put`, `get`, `delete` or `list`.
+        """
         self.puts, self.gets = puts, gets
+        self._timed = timed
         self._manager: RemoteWalStorageManager | None = None
         self._there_since = threading.Event()
         self._away_because = "object storage has not answered since the agent started"
@@ -154,7 +164,7 @@ class GuardedStorageManager(RemoteWalStorageManager):
         if self._manager is None:
             raise RemoteStorageError(operation, str(key), self._away_because)
         self._check_ceiling(operation, key, self._manager.request_counts)
-        with defects_as_storage_errors(operation, key):
+        with self._timed(_KINDS.get(operation, operation)), defects_as_storage_errors(operation, key):
             yield self._manager
 
     def _check_ceiling(self, operation: str, key: object, counts: RequestCounts) -> None:

@@ -23,11 +23,13 @@ class PublicationWatch:
         self,
         stall_reason: Callable[[], str | None],
         count_fault: Callable[[str], None],
+        on_well: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`stall_reason` is the publisher's; `count_fault` is told once for each stall."""
+        """`stall_reason` is the publisher's. `count_fault` is told once for a stall, `on_well` at each look without."""
         self._stall_reason = stall_reason
         self._count_fault = count_fault
+        self._on_well = on_well
         self._sleep = sleep
         self.stalled_because: str | None = None
         """None while all is well."""
@@ -46,6 +48,8 @@ class PublicationWatch:
     def look(self) -> None:
         """Once."""
         before, self.stalled_because = self.stalled_because, self._stall_reason()
+        if self.stalled_because is None:
+            self._on_well()
         if before is None and self.stalled_because is not None:
             self._count_fault(STALLED)
             log.error(STALLED, reason=self.stalled_because, consequence="all goes inline, nothing is uploaded")

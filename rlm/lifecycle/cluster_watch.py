@@ -93,8 +93,8 @@ class ClusterWatch:
         self._threads = threads
         self._names: Mapping[TopicId, str] = {}
 
-    async def run_once(self) -> None:
-        """One question, to all of the cluster."""
+    async def run_once(self) -> bool:
+        """One question, to all of the cluster; False when it was not answered."""
         from confluent_kafka import KafkaException
 
         wanted = self._wanted()
@@ -105,11 +105,12 @@ class ClusterWatch:
             observation = await self._observe(wanted, tuple(known))
         except (KafkaException, ClusterUnknownError, DescriptionError) as error:
             log.warning("cluster_not_observed", error=str(error), consequence="the last known state stays")
-            return
+            return False
         self._names = observation.names
         # Settings that are read in part may be older ones, under which something would go that is to be kept.
         known = self._settings.topics if self._settings.ready else {}
         self._on_observation(with_wal_retention(observation, known, self._retention), self._wall_ms())
+        return True
 
     async def _observe(self, wanted: Collection[TopicId], heard_of: Collection[str]) -> Observation:
         loop = asyncio.get_running_loop()

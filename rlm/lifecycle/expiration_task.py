@@ -81,19 +81,23 @@ class RLMWalExpirationTask:
         self._deleting = pool(policy.threads, "rlm-wal-delete")
         self._turns = asyncio.Semaphore(policy.threads)
 
-    async def run_once(self) -> None:
-        """Start what can be started, delete what is due, as far as the quota goes."""
+    async def run_once(self) -> bool:
+        """Start what can be started, delete what is due, as far as the quota goes; False when it could not.
+
+        What the store does not delete is counted for itself.
+        """
         brokers = self._responsibility.brokers()
         if not brokers:
-            return
+            return False
         now_ms = self._clocks.wall_ms()
         planned = await self._plan(self._planner.scan, brokers, self._responsibility.under_way, now_ms, _STARTS_PER_RUN)
         for item in await self._known_by_now(planned):
             if not self._start(item.segment, item.reason):
-                return
+                return False
         due = await self._plan(self._planner.due, now_ms, self._quota.available(self._clocks.monotonic_s()))
         self._quota.taken(len(due))
         await asyncio.gather(*(self._delete_in_turn(segment_id) for segment_id in due))
+        return True
 
     async def _known_by_now(self, planned: list[Planned]) -> list[Planned]:
         """Without the uploads whose end stands in the topic, unread, or might."""

@@ -48,8 +48,8 @@ class FailoverTask:
             self.led_changed.set()
         self._led = tuple(assignments)
 
-    async def run_once(self) -> None:
-        """Look at every led partition that has objects."""
+    async def run_once(self) -> bool:
+        """Look at every led partition that has objects. True: what cannot be read is told, and looked at anew."""
         loop, led = asyncio.get_running_loop(), self._led
         self._planner.keep_only(assignment.topic_id_partition for assignment in led)
         stored = frozenset(await loop.run_in_executor(self._threads, self._store.topic_id_partitions))
@@ -57,6 +57,7 @@ class FailoverTask:
         for start in range(0, len(wanted), _PARTITIONS_AT_ONCE):
             some = wanted[start : start + _PARTITIONS_AT_ONCE]
             await loop.run_in_executor(self._threads, self._declare_dead_of_all, some)
+        return True
 
     def _declare_dead_of_all(self, assignments: Sequence[Assignment]) -> None:
         for assignment in assignments:

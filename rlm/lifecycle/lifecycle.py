@@ -54,8 +54,13 @@ class Lifecycle:
         intervals: LifecycleIntervals,
         metadata_was_read: Callable[[float], bool],
         threads: Executor,
+        succeeded: Callable[[str], None] = lambda _loop: None,
     ) -> None:
-        """`metadata_was_read` blocks for so many seconds at most; `threads` are shut down at the end of `run`."""
+        """`metadata_was_read` blocks for so many seconds at most; `threads` are shut down at the end of `run`.
+
+        `succeeded` is told the name of a task of `LifecycleTasks` that did its work.
+        """
+        self._succeeded = succeeded
         self._tasks = tasks
         self._intervals = intervals
         self._metadata_was_read = metadata_was_read
@@ -82,25 +87,30 @@ class Lifecycle:
             log.info("lifecycle_waits", reason="the metadata topic is not read yet")
         tasks, intervals = self._tasks, self._intervals
         async with asyncio.TaskGroup() as group:
-            group.create_task(_repeat(tasks.failover.run_once, intervals.failover_s, tasks.failover.led_changed))
-            group.create_task(_repeat(tasks.cluster.run_once, intervals.cluster_s))
-            group.create_task(_repeat(tasks.expiration.run_once, intervals.expiration_s))
+            changed = tasks.failover.led_changed
+            group.create_task(self._repeat("failover", tasks.failover.run_once, intervals.failover_s, changed))
+            group.create_task(self._repeat("cluster", tasks.cluster.run_once, intervals.cluster_s))
+            group.create_task(self._repeat("expiration", tasks.expiration.run_once, intervals.expiration_s))
             group.create_task(self._look_for_orphans())
 
     async def _look_for_orphans(self) -> None:
         await self._tasks.caretaking.cluster_seen.wait()
         while True:
             searched = await self._tasks.orphans.run_once()
+            if searched:
+                self._succeeded("orphans")
             await asyncio.sleep(pause_s(searched, self._intervals.orphans_s))
 
-
-async def _repeat(step: Callable[[], Awaitable[None]], interval_s: float, sooner: asyncio.Event | None = None) -> None:
-    sooner = sooner or asyncio.Event()
-    while True:
-        sooner.clear()
-        await step()
-        try:
-            async with asyncio.timeout(interval_s):
-                await sooner.wait()
-        except TimeoutError:
-            continue
+    async def _repeat(
+        self, task: str, step: Callable[[], Awaitable[bool]], interval_s: float, sooner: asyncio.Event | None = None
+    ) -> None:
+        sooner = sooner or asyncio.Event()
+        while True:
+            sooner.clear()
+            if await step():
+                self._succeeded(task)
+            try:
+                async with asyncio.timeout(interval_s):
+                    await sooner.wait()
+            except TimeoutError:
+                continue

@@ -175,6 +175,9 @@ FAULTS = [
     ("store-shared", Level.INFORMATION, {"store": store(keys_looked_at=2000, looked_at_all=False)}, "2,000"),
     ("clock-store", Level.WARNING, {"store": store(clock=LATE)}, "the object store is 9000 ms behind"),
     ("inotify-watches", Level.WARNING, {"host": Host(9000, 8192, 65536, "")}, "9000 partitions"),
+    ("certificates", Level.WARNING, {"certificates": {"a": 300.0, "b": 20.9}}, "b ends in 20.9 days"),
+    ("certificates", Level.ERROR, {"certificates": {"a": 300.0, "b": -0.1}}, "b has expired"),
+    ("certificates", Level.ERROR, {"certificates": {"a": 300.0, "b": DEAD}}, f"b: {DEAD.reason}"),
     ("open-files", Level.WARNING, {"host": Host(1, 8192, 1100, "it")}, "it may open 1100"),
     ("open-files", Level.ERROR, {"host": Host(1, 8192, 1024, "it")}, "it may open 1024"),
 ]

@@ -138,7 +138,7 @@ class LifeOfObjects:
             pool.crash(iter([made for _, made in calls]).__next__)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _repeat(self, step: Callable[[], Awaitable[None]], interval_s: float) -> None:
+    async def _repeat(self, step: Callable[[], Awaitable[object]], interval_s: float) -> None:
         while True:
             await step()
             await asyncio.sleep(interval_s)

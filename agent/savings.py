@@ -1,0 +1,90 @@
+"""What replication by links has saved so far, in dollars of the price table.
+
+Each agent counts what its broker's followers in other zones were sent, and what its own requests to the store cost; so
+the sum over all agents is the cluster's. Left out are what objects cost while they are stored, and the archive:
+`remote-wal report` reckons with these.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from plugin.prices import BYTES_PER_GB, STANDARD, Prices
+from plugin.remote_wal_storage_manager import RequestCounts
+from replication.wire.metrics import FollowerTraffic
+
+
+@dataclass(frozen=True, slots=True)
+class Dollars:
+    """Since the agent started."""
+
+    stock: float
+    """What the same frames would have cost at the zone border without links."""
+    crossings: float
+    """What they did cost there."""
+    requests: float
+    """What the store was paid for requests, and for bytes between zones."""
+
+    @property
+    def saved(self) -> float:
+        """Below 0 where it was a loss."""
+        return self.stock - self.crossings - self.requests
+
+
+@dataclass(frozen=True, slots=True)
+class Savings:
+    """Reads off counters that others keep; any thread may ask."""
+
+    prices: Prices
+    section: str
+    """Of the price table: the store's class."""
+    requests: Callable[[], RequestCounts]
+    followers: Mapping[int, FollowerTraffic]
+    """By broker id."""
+    is_own_zone: Callable[[int], bool]
+    """Whether bytes to this broker cross no border."""
+
+    def dollars(self) -> Dollars:
+        """As of now."""
+        crossing = self.prices.zone_crossing_gb / BYTES_PER_GB
+        remote = [moved for one, moved in dict(self.followers).items() if not self.is_own_zone(one)]
+        return Dollars(
+            sum(moved.stock_bytes for moved in remote) * crossing,
+            sum(moved.peer_bytes for moved in remote) * crossing,
+            self._requests_usd(self.requests()),
+        )
+
+    def _requests_usd(self, counts: RequestCounts) -> float:
+        prices, copies = self.prices, max(self.prices.copies, 1)
+        paid = prices.of_section(self.section).requests_usd(
+            counts.put + counts.list, counts.get + counts.head, counts.put_bytes, counts.get_bytes
+        )
+        # Standard classes are in no zone; of others, who reads is in another one.
+        read_gb = 0.0 if self.section == STANDARD else prices.express_cross_zone_read_gb
+        copied_bytes = counts.put_bytes * (copies - 1) / copies
+        between_zones = counts.get_bytes * read_gb + copied_bytes * prices.cross_zone_write_gb
+        return paid + between_zones / BYTES_PER_GB
+
+
+class SavingsCollector(Collector):
+    """The same, for Prometheus."""
+
+    def __init__(self, dollars: Callable[[], Dollars]) -> None:
+        self._dollars = dollars
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry, on the HTTP endpoint's threads."""
+        dollars = self._dollars()
+        spent = CounterMetricFamily(
+            "remote_wal_dollars",
+            "By the price table: what the zone border would have cost without links (stock), what it did cost "
+            "(crossings), and requests to the store (requests)",
+            labels=["of"],
+        )
+        for name in ("stock", "crossings", "requests"):
+            spent.add_metric([name], getattr(dollars, name))
+        yield spent
+        what = "Stock less crossings and requests since the agent started; all agents together are the cluster's"
+        yield GaugeMetricFamily("remote_wal_saved_dollars", what, dollars.saved)

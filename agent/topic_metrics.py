@@ -1,0 +1,77 @@
+"""What is told by topic: of the largest alone, as each costs the monitoring several series."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kafka_log.topic_partition import TopicIdPartition
+from replication.wire.metrics import PartitionTraffic
+from rlm.write_path.led_partition import PartitionStatus
+
+Status = Mapping[TopicIdPartition, PartitionStatus]
+Traffic = Mapping[TopicIdPartition, PartitionTraffic]
+
+
+@dataclass(slots=True)
+class TopicState:
+    """Of a topic's partitions that are led here."""
+
+    partitions: int = 0
+    lag_bytes: int = 0
+    oldest_ms: int = 0
+    """The age of the oldest byte that is not stored."""
+    linked_bytes: int = 0
+    inline_bytes: int = 0
+
+    @property
+    def moved_bytes(self) -> int:
+        """To followers, whichever way."""
+        return self.linked_bytes + self.inline_bytes
+
+
+def by_topic(status: Status, traffic: Traffic) -> dict[str, TopicState]:
+    """What moved most comes first, then what waits most."""
+    states: defaultdict[str, TopicState] = defaultdict(TopicState)
+    for partition, one in status.items():
+        state, moved = states[one.topic], traffic.get(partition)
+        state.partitions += 1
+        state.lag_bytes += one.lag_bytes
+        state.oldest_ms = max(state.oldest_ms, one.lag_age_ms)
+        if moved is not None:
+            state.linked_bytes += moved.linked_bytes
+            state.inline_bytes += moved.inline_bytes
+    return dict(sorted(states.items(), key=lambda item: (-item[1].moved_bytes, -item[1].lag_bytes, item[0])))
+
+
+class TopicCollector(Collector):
+    """The largest topics, for Prometheus. `status` and `traffic` may be asked on any thread."""
+
+    def __init__(self, status: Callable[[], Status], traffic: Callable[[], Traffic], most: int) -> None:
+        self._status = status
+        self._traffic = traffic
+        self._most = most
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry, on the HTTP endpoint's threads."""
+        lag = GaugeMetricFamily(
+            "remote_wal_topic_lag_bytes", "Bytes of a topic led here that are not stored", labels=["topic"]
+        )
+        oldest = GaugeMetricFamily(
+            "remote_wal_topic_oldest_unstored_seconds",
+            "Age of a topic's oldest byte that is not stored",
+            labels=["topic"],
+        )
+        moved = CounterMetricFamily(
+            "remote_wal_topic_record_bytes",
+            "Record bytes of a topic given to followers, linked or inline; the largest topics alone",
+            labels=["topic", "path"],
+        )
+        for topic, state in list(by_topic(self._status(), dict(self._traffic())).items())[: self._most]:
+            lag.add_metric([topic], state.lag_bytes)
+            oldest.add_metric([topic], state.oldest_ms / 1000)
+            moved.add_metric([topic, "linked"], state.linked_bytes)
+            moved.add_metric([topic, "inline"], state.inline_bytes)
+        yield from (lag, oldest, moved)

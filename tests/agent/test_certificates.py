@@ -1,0 +1,49 @@
+"""Certificates that end soon are told before others refuse them."""
+
+import datetime
+import math
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from agent.certificates import CertificateWatch, days_left
+from local_cluster.authority import Authority
+
+DAY_MS = 86_400_000
+BEGIN_MS = int(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC).timestamp() * 1000)
+KEY = "remote.wal.agent.ssl.certificate.file"
+
+
+def test_days_are_counted_until_the_first_certificate_ends_and_of_authorities_until_the_last(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    long = authority.tls_for("a", life=datetime.timedelta(days=90)).certificate_file
+    short = authority.tls_for("b", life=datetime.timedelta(days=30)).certificate_file
+    both = tmp_path / "both.pem"
+    both.write_bytes(long.read_bytes() + short.read_bytes())
+    assert days_left(KEY, both, BEGIN_MS + DAY_MS // 2) == 29.5
+    assert days_left("remote.wal.agent.ssl.ca.file", both, BEGIN_MS) == 90
+    assert days_left(KEY, short, BEGIN_MS + 31 * DAY_MS) == -1
+
+
+def test_one_that_ends_soon_is_told_until_a_new_one_is_there(tmp_path: Path) -> None:
+    authority, now_ms = Authority(tmp_path), BEGIN_MS + 10 * DAY_MS
+    file = authority.tls_for("a", life=datetime.timedelta(days=30)).certificate_file
+    registry = CollectorRegistry()
+    watch = CertificateWatch(registry, {KEY: file}, lambda: now_ms)
+
+    def looked() -> tuple[list[str], float | None, int]:
+        with capture_logs() as log:
+            watch.look()
+        return watch.soon, registry.get_sample_value("remote_wal_certificate_days_left", {"key": KEY}), len(log)
+
+    assert looked() == ([f"{KEY}: {file} expires in 20.0 days"], 20, 1)
+    now_ms += 21 * DAY_MS
+    assert looked() == ([f"{KEY}: {file} has expired"], -1, 1)
+    authority.tls_for("a", life=datetime.timedelta(days=60))
+    assert looked() == ([], 29, 0)
+    file.write_text("no certificate")
+    soon, days, _ = looked()
+    assert soon == [f"{KEY}: {file} cannot be read as certificates"]
+    assert days is not None
+    assert math.isnan(days)

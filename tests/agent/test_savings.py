@@ -1,0 +1,39 @@
+"""What was saved is what stock Kafka would have cost at the border, less what was paid there and to the store."""
+
+from dataclasses import replace
+
+from agent.savings import Savings
+from plugin.prices import EXPRESS, STANDARD, Prices, StorePrices
+from plugin.remote_wal_storage_manager import RequestCounts
+from replication.wire.metrics import FollowerTraffic
+
+GB = 10**9
+STORE = StorePrices(storage_gb_month=1, put_per_1000=4, get_per_1000=2, upload_gb=0.5, retrieval_gb=0.25)
+PRICES = Prices(STORE, STORE, zone_crossing_gb=0.02, express_cross_zone_read_gb=0.01)
+REQUESTS = RequestCounts(put=900, list=100, get=400, head=100, put_bytes=2 * GB, get_bytes=4 * GB)
+FOLLOWERS = {1: FollowerTraffic(peer_bytes=GB, stock_bytes=101 * GB), 2: FollowerTraffic(50 * GB, 50 * GB)}
+
+
+def savings(section: str = EXPRESS, prices: Prices = PRICES, own: int | None = None) -> Savings:
+    return Savings(prices, section, lambda: REQUESTS, FOLLOWERS, lambda broker_id: broker_id == own)
+
+
+def test_requests_and_crossings_are_taken_off_what_stock_kafka_would_have_cost() -> None:
+    found = savings().dollars()
+    requests = 4 + 1 + 2 * 0.5 + 4 * 0.25 + 4 * 0.01
+    assert round(found.stock, 9) == 151 * 0.02
+    assert round(found.crossings, 9) == 51 * 0.02
+    assert round(found.requests, 9) == requests
+    assert round(found.saved, 9) == round(100 * 0.02 - requests, 9)
+
+
+def test_bytes_within_the_own_zone_neither_cost_nor_save() -> None:
+    found = savings(own=1).dollars()
+    assert (round(found.stock, 9), round(found.crossings, 9)) == (1.0, 1.0)
+
+
+def test_a_standard_class_is_read_from_any_zone_and_copies_are_written_across_borders() -> None:
+    express, standard = savings().dollars(), savings(STANDARD).dollars()
+    assert round(express.requests - standard.requests, 9) == 0.04
+    copied = savings(prices=replace(PRICES, copies=2, cross_zone_write_gb=0.03)).dollars()
+    assert round(copied.requests - express.requests, 9) == 0.03

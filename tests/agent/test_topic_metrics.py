@@ -1,0 +1,33 @@
+"""What metrics tell by topic."""
+
+from agent.topic_metrics import TopicCollector
+from kafka_log.topic_partition import TopicId, TopicIdPartition
+from replication.wire.metrics import PartitionTraffic
+from rlm.write_path.led_partition import PartitionStatus
+
+
+def test_the_largest_topics_are_told_each_with_all_its_partitions() -> None:
+    status = {}
+    traffic = {}
+    for number, (topic, partition, lag, linked, inline) in enumerate(
+        [("small", 0, 7, 1, 1), ("large", 0, 100, 500, 20), ("large", 1, 11, 400, 0), ("idle", 0, 0, 0, 0)]
+    ):
+        key = TopicIdPartition(TopicId(bytes([number]) * 16), partition)
+        status[key] = PartitionStatus(topic, partition, 9, 8, lag, 1000 * lag, 0)
+        if linked:
+            traffic[key] = PartitionTraffic(linked, inline)
+    told = [
+        (one.name, *one.labels.values(), one.value)
+        for family in TopicCollector(lambda: status, lambda: traffic, 2).collect()
+        for one in family.samples
+    ]
+    assert told == [
+        ("remote_wal_topic_lag_bytes", "large", 111),
+        ("remote_wal_topic_lag_bytes", "small", 7),
+        ("remote_wal_topic_oldest_unstored_seconds", "large", 100),
+        ("remote_wal_topic_oldest_unstored_seconds", "small", 7),
+        ("remote_wal_topic_record_bytes_total", "large", "linked", 900),
+        ("remote_wal_topic_record_bytes_total", "large", "inline", 20),
+        ("remote_wal_topic_record_bytes_total", "small", "linked", 1),
+        ("remote_wal_topic_record_bytes_total", "small", "inline", 1),
+    ]
