@@ -41,8 +41,9 @@ All keys stand in the broker's own `server.properties`, which the agent reads at
 over keys that it does not know. A key that begins with `remote.wal.` or `remote.log.wal.` and is not listed here is
 refused, and so is a wrong value: the agent ends and names the key. Of Kafka's own keys the agent reads `node.id` (or
 `broker.id`), `log.dirs`, `listeners`, `advertised.listeners`, `listener.security.protocol.map`,
-`inter.broker.listener.name`, `controller.listener.names`, `process.roles`, `broker.rack` and
-`replica.socket.timeout.ms`. Values that a config provider would resolve (`${...}`) cannot be used in those.
+`inter.broker.listener.name`, `controller.listener.names`, `process.roles`, `broker.rack`,
+`replica.socket.timeout.ms`, `remote.log.storage.system.enable` and `remote.log.metadata.manager.listener.name`. Values
+that a config provider would resolve (`${...}`) cannot be used in those.
 
 "KIP-1176" marks the keys that have their name from there. How to use them stands in [operations](operations.md).
 """
@@ -159,12 +160,12 @@ def _type_text(annotation: Any) -> str:
         return ", ".join(get_args(annotation))
     if get_origin(annotation) in (Union, types.UnionType):
         return _type_text(next(kind for kind in get_args(annotation) if kind is not type(None)))
-    named = {Address: "host:port", Path: "path", dict: "list"}
+    named = {Address: "host:port", Path: "path", dict: "list", frozenset: "list"}
     return named.get(get_origin(annotation) or annotation, str(annotation.__name__))
 
 
 def _text(default: object) -> str:
-    if default is None or default == {}:
+    if default is None or default in ({}, frozenset()):
         return ""
     return str(default).lower() if isinstance(default, bool) else str(default)
 

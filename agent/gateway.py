@@ -9,7 +9,7 @@ from agent.configuration import Configuration
 from agent.gateway_ports import BrokerPorts, build_broker_ports, client_tls, local_address
 from agent.gateway_produce import ProduceRouting, build_produce_routing
 from agent.gateway_settings import GatewaySettings
-from agent.peering import peer_tls
+from agent.peering import gateway_tls
 from agent.service_manager import ListeningSockets
 from gateway.adoption_offers import tell_outcomes
 from gateway.client_door import ClientDoor, ClientLimits
@@ -108,7 +108,7 @@ def build_gateway(
         settings.max_connections, settings.max_connections_per_ip or settings.max_connections, settings.idle_s
     )
     doors = {zone: local_address(broker, name) for zone, name in settings.zone_listeners.items()}
-    tls = peer_tls(configuration.settings.tls)
+    tls = gateway_tls(configuration.settings.tls, settings)
     context = GatewayContext(
         broker.rack or "",
         replace(hello, capabilities=capabilities),

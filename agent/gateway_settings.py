@@ -134,6 +134,12 @@ class GatewaySettings(Section, alias_generator=keyed(f"{_KEY}.")):
     ssl_ca_file: Path | None = Field(
         None, description="With it, clients must show a certificate of this authority. Brokers do not see it."
     )
+    peer_ssl_certificate_file: Path | None = Field(
+        None,
+        description="PEM certificate that the gateway shows to other agents, which names gateway-<broker id>: it is "
+        "good for clients' connections alone. Default: remote.wal.agent.ssl.certificate.file.",
+    )
+    peer_ssl_key_file: Path | None = Field(None, description="Its private key, PEM.")
 
 
 class GatewayProduceSettings(Section, alias_generator=keyed(f"{_KEY}.produce.")):
@@ -189,6 +195,8 @@ def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: Broker
     tls = settings.ssl_certificate_file, settings.ssl_key_file
     if any(tls) != all(tls) or (settings.ssl_ca_file and not all(tls)):
         raise AgentSettingsError(f"{file}: {_KEY}.ssl.*: certificate and key file belong together")
+    if (settings.peer_ssl_certificate_file is None) != (settings.peer_ssl_key_file is None):
+        raise AgentSettingsError(f"{file}: {_KEY}.peer.ssl.*: certificate and key file belong together")
     if not any(tls) and not settings.plaintext_accepted and not is_loopback(settings.listen_host):
         raise AgentSettingsError(
             f"{file}: {_KEY}.listen.host: {settings.listen_host} is open to other hosts unencrypted; set {_KEY}.ssl.*, "

@@ -1,8 +1,12 @@
 """Where this agent, its broker and the other agents are found, and how it names itself, out of the settings."""
 
+from dataclasses import replace
+
+from agent.gateway_settings import GatewaySettings
 from agent.identity import AgentIdentity
-from agent.process_settings import PeerSettings, TlsSettings
+from agent.process_settings import AccessSettings, PeerSettings, TlsSettings
 from kafka_log.server_properties import BrokerProperties
+from replication.wire.broker_requests import METADATA_MANAGER_REQUESTS, BrokerRequests
 from replication.wire.peer_connection import Address, PeerTls
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 
@@ -13,6 +17,15 @@ def peer_tls(settings: TlsSettings) -> PeerTls | None:
     if certificate is None or key is None or authority is None:
         return None
     return PeerTls(certificate, key, authority)
+
+
+def gateway_tls(settings: TlsSettings, gateway: GatewaySettings) -> PeerTls | None:
+    """What the gateway shows to other agents. Without TLS between agents nobody asks for it."""
+    own = peer_tls(settings)
+    certificate, key = gateway.peer_ssl_certificate_file, gateway.peer_ssl_key_file
+    if own is None or certificate is None or key is None:
+        return own
+    return replace(own, certificate_file=certificate, key_file=key)
 
 
 def peer_addresses(broker: BrokerProperties, settings: PeerSettings) -> dict[int, Address]:
@@ -30,6 +43,15 @@ def broker_listener(broker: BrokerProperties) -> Address:
     """The local broker's own inter-broker listener."""
     listener = broker.listeners[broker.inter_broker_listener_name]
     return Address(listener.host or "127.0.0.1", listener.port)
+
+
+def broker_requests(broker: BrokerProperties, settings: AccessSettings) -> BrokerRequests:
+    """What brokers may ask each other. The clients of KIP-405's metadata manager count where they come by agents."""
+    raw, inter_broker = broker.raw, broker.inter_broker_listener_name
+    is_tiered = raw.get("remote.log.storage.system.enable", "").lower() == "true"
+    listener = raw.get("remote.log.metadata.manager.listener.name", inter_broker)
+    tiering = METADATA_MANAGER_REQUESTS if is_tiered and listener == inter_broker else ()
+    return BrokerRequests({*settings.requests, *tiering})
 
 
 def own_hello(identity: AgentIdentity, archives: bool) -> Hello:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from agent.setting_types import MAX_PORT, AddressSetting, PeersSetting, Seconds, Section, keyed
+from agent.setting_types import MAX_PORT, AddressSetting, PeersSetting, RequestNamesSetting, Seconds, Section, keyed
 from replication.wire.peer_connection import Address
 
 SecurityProtocol = Literal["SSL", "SASL_SSL", "PLAINTEXT", "SASL_PLAINTEXT"]
@@ -112,7 +112,15 @@ class AccessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         False, description="Whether the peer listener may be reached from other hosts without TLS."
     )
     plain_connections_enable: bool = Field(
-        True, description="Whether followers without an agent may connect; they get everything inline."
+        True,
+        description="Whether followers without an agent may connect; they get everything inline. With "
+        "remote.wal.agent.ssl.* they may not, whatever this says.",
+    )
+    requests: RequestNamesSetting = Field(
+        alias="remote.wal.agent.peer.requests",
+        default_factory=frozenset,
+        description="Requests that may pass between brokers beside those that brokers ask each other: Kafka's names or "
+        "API keys, by commas, as `Produce,Metadata`; `*`: all.",
     )
 
 

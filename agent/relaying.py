@@ -13,7 +13,7 @@ from agent.bypass import bypass
 from agent.configuration import Configuration
 from agent.identity import AgentIdentity
 from agent.memory_shares import FrameBytes, frame_bytes
-from agent.peering import broker_listener, own_hello, peer_addresses, peer_tls, replica_listeners
+from agent.peering import broker_listener, broker_requests, own_hello, peer_addresses, peer_tls, replica_listeners
 from agent.replication_settings import CatchUpSettings, HydrationSettings
 from agent.service_manager import ListeningSockets
 from agent.setting_types import milliseconds
@@ -119,6 +119,7 @@ def build_relaying(
         tls.client_context if tls else lambda: None,
         clock,
         budget=_frame_budget("from_leaders", frames.from_leaders, metrics),
+        requests=context.requests,
     )
     gateway = _gateway(configuration, context, follower_context, storage)
     if gateway is not None:
@@ -196,5 +197,6 @@ def _leader_context(
         budget=_frame_budget("to_followers", frames.to_followers, metrics),
         request_budget=_frame_budget("requests", frames.requests, metrics),
         followers=frozenset(peer_addresses(broker, settings.peers)),
+        requests=broker_requests(broker, settings.access),
         catch_up=CatchUp(context.index, write_path, ahead, metrics, clock),
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
 from plugin.buckets import parse_buckets
+from replication.wire.broker_requests import parse_request_names
 from replication.wire.peer_connection import Address
 
 MAX_PORT = 65535
@@ -51,6 +52,7 @@ def _parse_buckets(value: object) -> object:
 AddressSetting = Annotated[Address, BeforeValidator(parse_address)]
 PeersSetting = Annotated[dict[int, Address], BeforeValidator(parse_peers)]
 BucketsSetting = Annotated[dict[str, str], BeforeValidator(_parse_buckets)]
+RequestNamesSetting = Annotated[frozenset[str], BeforeValidator(parse_request_names)]
 if TYPE_CHECKING:
     Seconds = float
     """Of a field whose name ends in _s."""

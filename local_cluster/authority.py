@@ -29,13 +29,15 @@ class Authority:
         )
         self.file.write_bytes(_pem(certificate.sign(self._key, hashes.SHA256())))
 
-    def tls_for(self, name: str, addresses: Iterable[str] = (), life: datetime.timedelta = _LIFE) -> PeerTls:
-        """Files with a new key and a certificate for this name, and for IP addresses where it listens there.
+    def tls_for(
+        self, name: str, addresses: Iterable[str] = (), life: datetime.timedelta = _LIFE, also: Iterable[str] = ()
+    ) -> PeerTls:
+        """Files with a new key and a certificate for this name and `also` others, and for IP addresses it listens at.
 
         Certificates begin with the year 2026, so with a `life` of a day this one has expired.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        names = [x509.DNSName(name), *(x509.IPAddress(ipaddress.ip_address(one)) for one in addresses)]
+        names = [*map(x509.DNSName, (name, *also)), *(x509.IPAddress(ipaddress.ip_address(one)) for one in addresses)]
         certificate = self._builder(_subject(name), key.public_key(), life).add_extension(
             x509.SubjectAlternativeName(names), critical=False
         )

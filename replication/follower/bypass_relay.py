@@ -6,6 +6,7 @@ Nobody else tells why a broker that is refused on this way does not replicate, s
 import structlog
 
 from kafka_log.crc32c import Buffer
+from replication.wire.broker_requests import BrokerRequests
 from replication.wire.fetch_frame import FETCH_API_KEY, scan_fetch_response, understands_fetch
 from replication.wire.frame_inbox import SIZE_PREFIX
 from replication.wire.framed_connection import FramedConnection
@@ -27,13 +28,19 @@ class BypassRelay:
     """Relays until either side ends."""
 
     def __init__(
-        self, leader_id: int, broker: FramedConnection, leader: FramedConnection, metrics: ReplicationMetrics
+        self,
+        leader_id: int,
+        broker: FramedConnection,
+        leader: FramedConnection,
+        metrics: ReplicationMetrics,
+        requests: BrokerRequests,
     ) -> None:
-        """`broker` is the local one, `leader` the other, connected and logged in."""
+        """`broker` is the local one, `leader` the other, connected and logged in. `requests` may pass."""
         self._leader_id = leader_id
         self._broker = broker
         self._leader = leader
         self._metrics = metrics
+        self._requests = requests
         self._first_fetch: RequestHeader | None = None
         self._asked = self._answered = self._looked = False
 
@@ -49,6 +56,7 @@ class BypassRelay:
 
     async def _relay_requests(self) -> None:
         while (frame := await self._broker.read_frame()) is not None:
+            self._requests.check(frame)
             if not self._looked and self._first_fetch is None:
                 self._first_fetch = _fetch_header(frame)
             self._asked = True

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from replication.follower.catch_up_reads import CatchUpReads
 from replication.follower.hydration import HydrationCache
+from replication.wire.broker_requests import BrokerRequests
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
@@ -44,3 +45,5 @@ class FollowerContext:
     """Monotonic seconds."""
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     """For the leaders' agents' messages, and for the bytes that responses are put together from."""
+    requests: BrokerRequests = field(default_factory=BrokerRequests)
+    """What may be asked where this agent poses as another broker."""

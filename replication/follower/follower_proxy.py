@@ -17,6 +17,7 @@ from kafka_log.crc32c import Buffer
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydrated_responses import HydratedResponses
 from replication.follower.leader_bypass import AgentWay, Bypass, LeaderBypass
+from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link_defects import LinkDefects
@@ -51,7 +52,7 @@ class FollowerProxy:
 
     def _bypass_of(self, broker_id: int, bypass: Bypass) -> LeaderBypass:
         way = AgentWay(partial(self._reach_agent, broker_id), partial(self._relay, broker_id), self._unconnected)
-        return LeaderBypass(broker_id, bypass, way, self._context.metrics)
+        return LeaderBypass(broker_id, bypass, way, self._context.metrics, self._context.requests)
 
     @property
     def bypassed(self) -> list[int]:
@@ -88,6 +89,8 @@ class FollowerProxy:
                 await bypass.serve(broker)
             else:
                 await self._serve_by_agent(broker_id, broker)
+        except RequestRefusedError as error:
+            self._context.metrics.request_refused("replica", error, leader=broker_id)
         except PeerRefusedError as error:
             self._context.metrics.fault("peer_refused")
             log.error("peer_refused", leader=broker_id, error=str(error))
@@ -176,6 +179,7 @@ class _FollowerRelay:
         responses = self._responses
         while (frame := await self._broker.read_frame()) is not None:
             received_s = self._context.clock()
+            self._context.requests.check(frame)
             responses.will_ask(frame)
             responses.channel.send(MessageKind.KAFKA, frame)
             if responses.spliced_at_s is not None:

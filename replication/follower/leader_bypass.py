@@ -18,6 +18,7 @@ import structlog
 
 from replication.follower.bypass_relay import BypassRelay
 from replication.follower.leader_route import LeaderRoute, RouteLimits
+from replication.wire.broker_requests import BrokerRequests
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address, connect_framed
@@ -69,12 +70,21 @@ class _Silence:
 class LeaderBypass:
     """Serves the local broker's connections to one leader, by its agent or past it."""
 
-    def __init__(self, leader_id: int, bypass: Bypass, agent: AgentWay, metrics: ReplicationMetrics) -> None:
+    def __init__(
+        self,
+        leader_id: int,
+        bypass: Bypass,
+        agent: AgentWay,
+        metrics: ReplicationMetrics,
+        requests: BrokerRequests,
+    ) -> None:
+        """`requests` are those that may pass, on either way."""
         self.leader_id = leader_id
         self._address = bypass.brokers[leader_id]
         self._bypass = bypass
         self._agent = agent
         self._metrics = metrics
+        self._requests = requests
         self._clock = bypass.clock
         self._route = LeaderRoute(bypass.limits)
         self._brokers: dict[FramedConnection, None] = {}
@@ -97,7 +107,7 @@ class LeaderBypass:
                 self._silences[agent] = _Silence(self._bypass.limits.after_s, self._clock())
                 await self._agent.relay(broker, agent)
             elif await self._reached_broker(leader):
-                await BypassRelay(self.leader_id, broker, leader, self._metrics).run()
+                await BypassRelay(self.leader_id, broker, leader, self._metrics, self._requests).run()
         finally:
             del self._brokers[broker]
             self._silences.pop(leader, None)

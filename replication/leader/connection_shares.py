@@ -25,6 +25,7 @@ class TooManyConnectionsError(Exception):
 class ConnectionShare:
     """One connection's. `holder` changes once."""
 
+    address: str
     holder: Holder
     has_left: bool = False
 
@@ -45,7 +46,7 @@ class ConnectionShares:
             raise TooManyConnectionsError(address, self._held[address])
         self._add(address)
         self._unnamed += 1
-        return ConnectionShare(address)
+        return ConnectionShare(address, address)
 
     def name(self, share: ConnectionShare, broker_id: int) -> None:
         """It is this broker's agent. Raises TooManyConnectionsError."""

@@ -8,6 +8,7 @@ from replication.leader.catch_up import CatchUp
 from replication.leader.link_index import LinkIndex
 from replication.leader.upload_signal import UploadSignal
 from replication.leader.zones import Zones
+from replication.wire.broker_requests import BrokerRequests
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, FramedConnection
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
@@ -72,5 +73,7 @@ class LeaderContext:
     """None: followers that are far behind get inline what the index does not hold."""
     zones: Zones = field(default_factory=Zones)
     """Followers in the own one get no links."""
+    requests: BrokerRequests = field(default_factory=BrokerRequests)
+    """What peers may ask the broker."""
     clients: ClientConnections | None = None
     """None: clients of other zones are refused. With it, `hello` grants CLIENTS."""

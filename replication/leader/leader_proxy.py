@@ -4,8 +4,9 @@ Requests go to the broker as they are, but for what a replica fetch waits for wh
 Responses come back untouched, except Fetch responses to a replica on a connection that began with a hello: there
 `LinkPlanner` puts links in the place of record bytes that are in object storage.
 
-A connection without a hello is relayed as it is (a follower without an agent), where that is permitted. One that is for
-a client of another zone is given to `LeaderContext.clients`.
+A connection without a hello is relayed as it is (a follower without an agent), where that is permitted, and never under
+TLS: a certificate counts for what its owner says it is. One that is for a client of another zone is given to
+`LeaderContext.clients`.
 """
 
 import asyncio
@@ -23,9 +24,10 @@ from replication.leader.leader_relay import LeaderRelay
 from replication.leader.link_index import stored_batches
 from replication.leader.peer_listener import PeerListener, shake_hands
 from replication.leader.watermarks import WatermarkTimes
+from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
-from replication.wire.peer_connection import Address, Listener, check_certificate, connect_framed
+from replication.wire.peer_connection import GATEWAY_ROLES, Address, Listener, check_certificate, connect_framed
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree, is_hello
 from rlm.write_path.uploaded_segment import UploadedSegment
 
@@ -90,6 +92,8 @@ class LeaderProxy:
                 self._context.metrics.connection_ended("peer", peer.error)
                 return
             hello = Hello.decode(first) if is_hello(first) else None
+            if hello is None and self._tls is not None:
+                raise PeerRefusedError("a connection without a hello, where a certificate must be held against one")
             if hello is not None and PeerCapabilities.CLIENTS in hello.capabilities:
                 await self._serve_client(peer, hello, share)
                 return
@@ -103,6 +107,8 @@ class LeaderProxy:
                 del self.relays[relay]
         except TooManyConnectionsError as error:
             self._too_many(error)
+        except RequestRefusedError as error:
+            self._context.metrics.request_refused("peer", error, address=share.address)
         except (PeerRefusedError, MalformedFrameError) as error:
             self._context.metrics.fault("peer_refused")
             log.error("peer_refused", error=str(error))
@@ -121,7 +127,7 @@ class LeaderProxy:
 
     async def _serve_client(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> None:
         """A connection for a client of another zone. It takes nothing of what connections of agents share."""
-        check_certificate(peer, hello)
+        check_certificate(peer, hello, GATEWAY_ROLES)
         capabilities = agree(self._context.hello, hello)
         peer.write_frame(self._context.hello.encode())
         if self._context.clients is None or PeerCapabilities.CLIENTS not in capabilities:

@@ -160,7 +160,11 @@ class RelayCore:
         return None if frame is None else ToFollower(MessageKind.KAFKA, (frame,))
 
     def request(self, frame: Buffer, now_s: float) -> Buffer:
-        """The frame to send to the broker; `request_sent` must follow. Raises MalformedFrameError."""
+        """The frame to send to the broker; `request_sent` must follow.
+
+        Raises MalformedFrameError, RequestRefusedError.
+        """
+        self._context.requests.check(frame)
         header = parse_request_header(frame)
         request = _RequestUnderWay(header, now_s)
         if header.api_key == FETCH_API_KEY and understands_fetch(header.api_version):

@@ -187,8 +187,9 @@ class FramedConnection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Send what is buffered, within `frame_timeout_s`, then close. Idempotent."""
         if self._transport is not None:
+            unsent_bytes = 0 if self._closed else self._transport.get_write_buffer_size()  # asyncio's TLS tells before
             self._transport.close()
-            if not self._closed and self._transport.get_write_buffer_size():
+            if unsent_bytes:
                 asyncio.get_running_loop().call_later(self._frame_timeout_s, self._transport.abort)
         self._closed = True
         self._wake_reader()

@@ -8,9 +8,12 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.frame_inbox import FrameSizeError
 
 log = structlog.get_logger(__name__)
+
+_REFUSED_HINT = "what is to pass beside brokers' own requests is named by remote.wal.agent.peer.requests"
 
 
 @dataclass(slots=True)
@@ -117,6 +120,13 @@ class ReplicationMetrics:
         )
         self.faults = Counter("remote_wal_faults", "Faults that replication survived", ["reason"], registry=registry)
         """All that was answered by falling back or closing a connection."""
+        self.refused_requests = Counter(
+            "remote_wal_refused_requests",
+            "Requests that brokers do not ask each other, or not in this one's name: each ended its connection",
+            ["listener", "api"],
+            registry=registry,
+        )
+        """At the `peer` listener, or where the agent poses as a `replica`."""
         self.traffic = Traffic()
 
     def linked(self, partition: TopicIdPartition, size: int, follower_id: int) -> None:
@@ -140,6 +150,12 @@ class ReplicationMetrics:
     def fault(self, reason: str) -> None:
         """One fault."""
         self.faults.labels(reason).inc()
+
+    def request_refused(self, listener: str, error: RequestRefusedError, **where: object) -> None:
+        """Count and tell it. The connection is closed."""
+        self.refused_requests.labels(listener, error.api).inc()
+        self.fault("request_refused")
+        log.error("request_refused", listener=listener, error=str(error), hint=_REFUSED_HINT, **where)
 
     def connection_ended(self, side: str, error: Exception | None) -> None:
         """Count and tell it, if a frame ended the connection whose size no honest peer sends."""

@@ -17,6 +17,10 @@ from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedE
 log = structlog.get_logger(__name__)
 
 HELLO_TIMEOUT_S = 5.0
+BROKER_ROLES = ("broker",)
+GATEWAY_ROLES = ("gateway", "broker")
+"""Who may connect for clients: a gateway with a certificate of its own can do nothing else."""
+_CLUSTER = "cluster-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,10 @@ async def listen(
 
 @dataclass(frozen=True, slots=True)
 class PeerTls:
-    """PEM files for mutual TLS between agents. A certificate must name `broker-<id>`, as DNS name or common name."""
+    """PEM files for mutual TLS between agents.
+
+    A certificate must name `broker-<id>`, as DNS name or common name, or `gateway-<id>` where it is for clients alone.
+    """
 
     certificate_file: Path
     key_file: Path
@@ -127,13 +134,23 @@ async def exchange_hellos(connection: FramedConnection, own: Hello, expected_bro
     return agree(own, peer)
 
 
-def check_certificate(connection: FramedConnection, peer: Hello) -> None:
-    """Under TLS, hold the certificate against the broker id that the peer claims. Raises PeerRefusedError."""
+def check_certificate(connection: FramedConnection, peer: Hello, roles: tuple[str, ...] = BROKER_ROLES) -> bool:
+    """Under TLS, hold the certificate against what the peer claims to be. False: there is no TLS, so nothing is proven.
+
+    It names the broker in one of these roles. Where it names clusters, it is good for no other; `agree` holds the
+    peer's cluster against the own one. Raises PeerRefusedError.
+    """
     certificate = connection.peer_certificate
     if certificate is None:
-        return
-    if f"broker-{peer.broker_id}" not in _names(certificate):
-        raise PeerRefusedError(f"the certificate does not name broker-{peer.broker_id}")
+        return False
+    names = _names(certificate)
+    wanted = [f"{role}-{peer.broker_id}" for role in roles]
+    if names.isdisjoint(wanted):
+        raise PeerRefusedError(f"the certificate does not name {' or '.join(wanted)}")
+    clusters = {name for name in names if name.startswith(_CLUSTER)}
+    if clusters and _CLUSTER + peer.cluster_id not in clusters:
+        raise PeerRefusedError(f"the certificate is for {', '.join(sorted(clusters))}, not {_CLUSTER}{peer.cluster_id}")
+    return True
 
 
 def _names(certificate: dict[str, object]) -> set[str]:

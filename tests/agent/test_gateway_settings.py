@@ -81,6 +81,7 @@ def test_what_is_planned_is_taken() -> None:
         ({"zone_listeners": "az2=CLIENT_AZ2,az2=CLIENT_AZ3"}, "zone az2 is named twice"),
         ({"ssl_key_file": "/tls/key"}, "belong together"),
         ({"ssl_ca_file": "/tls/ca"}, "belong together"),
+        ({"peer_ssl_key_file": "/tls/key"}, "peer.ssl.*: certificate and key file belong together"),
         ({"plaintext_accepted": "false"}, "listen.host: 0.0.0.0 is open to other hosts unencrypted"),
     ],
 )

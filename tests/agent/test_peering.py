@@ -1,28 +1,41 @@
-"""How the agent names itself to others."""
+"""How the agent names itself to others, and what it lets them ask."""
 
+import struct
 from pathlib import Path
 
 import pytest
 
 from agent.identity import AgentIdentity
-from agent.peering import own_hello
+from agent.peering import broker_requests, gateway_tls, own_hello
+from agent.setting_types import AgentSettingsError
+from agent.settings import AgentSettings
 from agent.settings_file import agent_settings
-from kafka_log.server_properties import parse_broker_properties
+from kafka_log.server_properties import BrokerProperties, parse_broker_properties
+from replication.wire.broker_requests import RequestRefusedError
+from replication.wire.peer_connection import PeerTls
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities, agree
 
 IDENTITY = AgentIdentity("cluster", 2, 22, None, 0)
 FILE = Path("/etc/kafka/server.properties")
 
 
-def hello(archive: str) -> Hello:
+def broker(**keys: str) -> BrokerProperties:
     raw = {
         "node.id": "2",
         "process.roles": "broker",
         "log.dirs": "/data/kafka",
         "listeners": "PLAINTEXT://:9092",
-        "remote.wal.archive.enable": archive,
+        **{key.replace("_", "."): value for key, value in keys.items()},
     }
-    return own_hello(IDENTITY, agent_settings(parse_broker_properties(raw, FILE), FILE).archive.enable)
+    return parse_broker_properties(raw, FILE)
+
+
+def parsed(**keys: str) -> AgentSettings:
+    return agent_settings(broker(**keys), FILE)
+
+
+def hello(archive: str) -> Hello:
+    return own_hello(IDENTITY, parsed(remote_wal_archive_enable=archive).archive.enable)
 
 
 def test_an_agent_with_an_archive_has_all_capabilities() -> None:
@@ -35,3 +48,44 @@ def test_links_to_archive_objects_are_agreed_upon_only_where_both_agents_have_th
 ) -> None:
     assert agree(hello("true"), hello("true")) == CAPABILITIES
     assert agree(hello(leader), hello(follower)) == CAPABILITIES & ~PeerCapabilities.ARCHIVE_LINKS
+
+
+def may_ask(api_key: int, **keys: str) -> bool:
+    try:
+        broker_requests(broker(**keys), parsed(**keys).access).check(struct.pack(">hhi", api_key, 1, 1))
+    except RequestRefusedError:
+        return False
+    return True
+
+
+PRODUCE, DELETE_TOPICS = 0, 20
+
+
+def test_what_kip_405s_metadata_manager_asks_passes_where_it_comes_by_agents() -> None:
+    tiers = {"remote_log_storage_system_enable": "true"}
+    assert not may_ask(PRODUCE)
+    assert may_ask(PRODUCE, **tiers)
+    assert may_ask(PRODUCE, **tiers, remote_log_metadata_manager_listener_name="PLAINTEXT")
+    assert not may_ask(PRODUCE, **tiers, remote_log_metadata_manager_listener_name="CLIENT")
+    assert not may_ask(DELETE_TOPICS, **tiers)
+
+
+def test_operators_may_name_more_requests_as_kafka_names_them() -> None:
+    assert may_ask(DELETE_TOPICS, remote_wal_agent_peer_requests="Metadata, DeleteTopics")
+    assert may_ask(DELETE_TOPICS, remote_wal_agent_peer_requests="*")
+    with pytest.raises(AgentSettingsError, match="'Deletion' is no request"):
+        parsed(remote_wal_agent_peer_requests="Deletion")
+
+
+def test_a_gateway_shows_its_own_certificate_where_it_has_one() -> None:
+    tls = {f"remote_wal_agent_ssl_{one}_file": f"/tls/agent.{one}" for one in ("certificate", "key", "ca")}
+    own = {f"remote_wal_gateway_peer_ssl_{one}_file": f"/tls/gateway.{one}" for one in ("certificate", "key")}
+
+    def shown(**keys: str) -> PeerTls | None:
+        settings = parsed(**keys)
+        return gateway_tls(settings.tls, settings.gateway)
+
+    authority = Path("/tls/agent.ca")
+    assert shown(**tls) == PeerTls(Path("/tls/agent.certificate"), Path("/tls/agent.key"), authority)
+    assert shown(**tls, **own) == PeerTls(Path("/tls/gateway.certificate"), Path("/tls/gateway.key"), authority)
+    assert shown(**own) is None

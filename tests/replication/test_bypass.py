@@ -24,7 +24,7 @@ STEADY = RouteLimits(after_s=1.0, return_after_s=0.1, probe_s=0.02, probe_max_s=
 GREETED = RouteLimits(after_s=0.5, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
 """One whose first hello must come, and none after it."""
 PATIENT = RouteLimits(after_s=PATIENCE_S, return_after_s=0.1, probe_s=0.02, probe_max_s=0.05)
-OTHER_REQUEST = b"\x00\x03\x00\x07\x00\x00\x00\x09\x00\x00"
+OTHER_REQUEST = b"\x00\x17\x00\x04\x00\x00\x00\x09\x00\x00"
 """For metadata."""
 
 

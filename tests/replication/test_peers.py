@@ -91,7 +91,7 @@ async def agent_connection(agents: Agents) -> tuple[FramedConnection, PeerChanne
         (MessageKind.INLINE_REQUEST, b"xy"),
         (MessageKind.LINKED, b"from a follower"),
         (MessageKind.ANNOUNCE, b"from a follower"),
-        (MessageKind.KAFKA, b"no header"),
+        (MessageKind.KAFKA, b"\0\1 no header"),
     ],
 )
 async def test_messages_that_no_honest_follower_sends_close_its_connection_alone(

@@ -5,6 +5,7 @@ import struct
 
 import pytest
 
+from replication.wire.broker_requests import BrokerRequests
 from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.peer_connection import Address
 from replication.wire.peer_protocol import Hello, MessageKind
@@ -238,7 +239,7 @@ async def test_frames_that_contradict_themselves_are_passed_on_for_the_brokers_t
 
 
 async def test_a_request_that_gets_no_answer_does_not_shift_those_behind_it() -> None:
-    async with two_agents() as agents:
+    async with two_agents(requests=BrokerRequests(["Produce"])) as agents:
         raw = batches(1, 0)
         agents.append({0: raw})
         follower = await agents.connect()

@@ -37,6 +37,7 @@ from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.link_index import LinkIndex
 from replication.leader.upload_signal import UploadSignal
+from replication.wire.broker_requests import BrokerRequests
 from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.fetch_frame import FETCH_API_KEY, scan_fetch_request
 from replication.wire.framed_connection import FramedConnection
@@ -164,6 +165,7 @@ class Agents:
         self.limits = LeaderLimits(link_wait_max_s=0.5, break_even_bytes=1, gather_max_ms=25, range_gap_bytes=1000)
         self.follower_limits = FollowerLimits(hydration_timeout_s=5.0, restart_s=0.0)
         self.leader_budget, self.follower_budget, self.request_budget = (MemoryBudget() for _ in range(3))
+        self.requests = BrokerRequests()
         self.leader_hello = Hello("cluster", 1, 11)
         self.follower_hello = Hello("cluster", 2, 22)
         self.leader_address = self.follower_address = LOOPBACK
@@ -204,6 +206,7 @@ class Agents:
                 followers=frozenset(range(10)),
                 budget=self.leader_budget,
                 request_budget=self.request_budget,
+                requests=self.requests,
                 catch_up=self.catch_up,
             )
         )
@@ -226,6 +229,7 @@ class Agents:
                 self.follower_tls or (lambda: None),
                 clock=lambda: self.now_s,
                 budget=self.follower_budget,
+                requests=self.requests,
             ),
             {1: leader},
             bypass,

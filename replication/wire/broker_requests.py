@@ -1,0 +1,103 @@
+"""Which requests one broker may send another by way of the agents. Sans-IO.
+
+The inter-broker listener takes every request that Kafka has. What reaches it comes from the peers of the agent, or from
+any process on its host, and has there the rights of a broker's principal. So both agents on the way pass on what
+brokers are known to ask each other, and no more. As a broker does with an API that a listener of it does not have, the
+connection is closed; nobody can answer in the words of an API that nobody knows.
+
+Source: Kafka's ReplicaFetcherThread, TransactionMarkerChannelManager, AddPartitionsToTxnManager, PersisterStateManager
+and TopicBasedRemoteLogMetadataManager, of 3.9 to 4.3.
+"""
+
+from collections.abc import Iterable
+
+from kafka_log.crc32c import Buffer
+from replication.wire.peer_protocol import PeerRefusedError
+
+_NAMES_BY_KEY = """
+Produce Fetch ListOffsets Metadata LeaderAndIsr StopReplica UpdateMetadata ControlledShutdown OffsetCommit OffsetFetch
+FindCoordinator JoinGroup Heartbeat LeaveGroup SyncGroup DescribeGroups ListGroups SaslHandshake ApiVersions
+CreateTopics DeleteTopics DeleteRecords InitProducerId OffsetForLeaderEpoch AddPartitionsToTxn AddOffsetsToTxn EndTxn
+WriteTxnMarkers TxnOffsetCommit DescribeAcls CreateAcls DeleteAcls DescribeConfigs AlterConfigs AlterReplicaLogDirs
+DescribeLogDirs SaslAuthenticate CreatePartitions CreateDelegationToken RenewDelegationToken ExpireDelegationToken
+DescribeDelegationToken DeleteGroups ElectLeaders IncrementalAlterConfigs AlterPartitionReassignments
+ListPartitionReassignments OffsetDelete DescribeClientQuotas AlterClientQuotas DescribeUserScramCredentials
+AlterUserScramCredentials Vote BeginQuorumEpoch EndQuorumEpoch DescribeQuorum AlterPartition UpdateFeatures Envelope
+FetchSnapshot DescribeCluster DescribeProducers BrokerRegistration BrokerHeartbeat UnregisterBroker
+DescribeTransactions ListTransactions AllocateProducerIds ConsumerGroupHeartbeat ConsumerGroupDescribe
+ControllerRegistration GetTelemetrySubscriptions PushTelemetry AssignReplicasToDirs ListConfigResources
+DescribeTopicPartitions ShareGroupHeartbeat ShareGroupDescribe ShareFetch ShareAcknowledge AddRaftVoter
+RemoveRaftVoter UpdateRaftVoter InitializeShareGroupState ReadShareGroupState WriteShareGroupState
+DeleteShareGroupState ReadShareGroupStateSummary StreamsGroupHeartbeat StreamsGroupDescribe DescribeShareGroupOffsets
+AlterShareGroupOffsets DeleteShareGroupOffsets
+"""
+_NAMES = tuple(_NAMES_BY_KEY.split())
+"""Kafka's names, in the order of the API keys."""
+
+BROKER_REQUESTS = {
+    "replica fetchers": ("Fetch", "ListOffsets", "OffsetForLeaderEpoch"),
+    "SASL logins": ("ApiVersions", "SaslHandshake", "SaslAuthenticate"),
+    "transactions": ("WriteTxnMarkers", "AddPartitionsToTxn"),
+    "share groups": (
+        "FindCoordinator",
+        "InitializeShareGroupState",
+        "ReadShareGroupState",
+        "WriteShareGroupState",
+        "DeleteShareGroupState",
+        "ReadShareGroupStateSummary",
+    ),
+}
+"""What brokers ask each other, by what for."""
+METADATA_MANAGER_REQUESTS = (
+    "ApiVersions",
+    "Metadata",
+    "DescribeTopicPartitions",
+    "CreateTopics",
+    "InitProducerId",
+    "Produce",
+    "ListOffsets",
+    "OffsetForLeaderEpoch",
+    "Fetch",
+    "GetTelemetrySubscriptions",
+    "PushTelemetry",
+)
+"""What the clients of KIP-405's own metadata manager ask. They use a listener that the broker's settings name."""
+ALL_REQUESTS = "*"
+_KEY_BYTES = 2
+
+
+class RequestRefusedError(PeerRefusedError):
+    """A request that is not to pass here. `api` is its name, from a bounded set."""
+
+    def __init__(self, api: str, reason: str) -> None:
+        self.api = api
+        super().__init__(reason)
+
+
+def parse_request_names(value: object) -> object:
+    """`Produce,Metadata,93`: requests by Kafka's names, or by their keys; or all."""
+    if not isinstance(value, str):
+        return value
+    names = frozenset(filter(None, (part.strip() for part in value.split(","))))
+    for name in names:
+        if name not in _NAMES and name != ALL_REQUESTS and not name.isdecimal():
+            raise ValueError(f"{name!r} is no request of Kafka's protocol")
+    return names
+
+
+class BrokerRequests:
+    """Those that may pass."""
+
+    def __init__(self, more: Iterable[str] = ()) -> None:
+        """`more` beside what brokers ask each other: names, keys, or all."""
+        named = {name for group in BROKER_REQUESTS.values() for name in group}.union(more)
+        self._pass_all = ALL_REQUESTS in named
+        self._keys = {int(name) if name.isdecimal() else _NAMES.index(name) for name in named if name != ALL_REQUESTS}
+
+    def check(self, frame: Buffer) -> None:
+        """Raises RequestRefusedError."""
+        key = int.from_bytes(frame[:_KEY_BYTES], "big")
+        if self._pass_all or (key in self._keys and len(frame) >= _KEY_BYTES):
+            return
+        name = _NAMES[key] if key < len(_NAMES) else "unknown"
+        raise RequestRefusedError(name, f"{name} (API key {key}) is nothing that brokers ask each other")

@@ -1,0 +1,149 @@
+"""Which requests pass between brokers, in whose name, and who may ask for them."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from kafka.protocol.api_key import ApiKey
+
+from local_cluster.authority import Authority
+from replication.follower.leader_route import RouteLimits
+from replication.wire.broker_requests import (
+    BROKER_REQUESTS,
+    METADATA_MANAGER_REQUESTS,
+    BrokerRequests,
+    RequestRefusedError,
+    parse_request_names,
+)
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.peer_connection import connect_framed, exchange_hellos
+from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
+from tests.kafka_log.batches import batches
+from tests.metric_values import metric_value
+from tests.replication.fetch_frames import request
+from tests.replication.test_peer_doors import agents_under_tls
+from tests.replication.test_peer_tls import on_both_event_loops
+from tests.replication.two_agents import Agents, framed, two_agents
+
+ASKED = {name for group in BROKER_REQUESTS.values() for name in group}
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def asks(api: int, correlation_id: int = 5) -> bytes:
+    return struct.pack(">hhih", api, 1, correlation_id, 1) + b"x"
+
+
+def refused(agents: Agents, listener: str, api: str) -> float:
+    metrics = agents.leader_metrics if listener == "peer" else agents.follower_metrics
+    return metric_value(metrics.refused_requests.labels(listener, api))
+
+
+def test_each_request_has_the_name_that_kafka_gives_it() -> None:
+    by_name = {api.name: api.value for api in ApiKey}
+    for name, key in by_name.items():
+        only = BrokerRequests(parse_request_names(name))  # type: ignore[arg-type]
+        only.check(asks(key))
+    for name in ASKED | set(METADATA_MANAGER_REQUESTS):
+        BrokerRequests([name]).check(asks(by_name[name]))
+
+
+def test_what_is_named_beside_brokers_own_requests_passes_too() -> None:
+    more = BrokerRequests(["DeleteTopics", "93"])
+    for key in (1, 20, 93):
+        more.check(asks(key))
+    for key in (19, 94, -1):
+        with pytest.raises(RequestRefusedError):
+            more.check(asks(key))
+    everything = BrokerRequests(["*"])
+    for key in (1, 19, 94, -1):
+        everything.check(asks(key))
+
+
+async def expect_brokers_requests_alone(agents: Agents, listener: str) -> None:
+    address = agents.leader_address if listener == "peer" else agents.follower_address
+    for api in ApiKey:
+        if api.name == "Fetch":
+            continue
+        asker = await agents.connect(address)
+        before = len(agents.broker.requests)
+        asker.writer.write(framed(asks(api)))
+        answer = await asker.receive()
+        assert (answer is not None) == (api.name in ASKED), api.name
+        assert len(agents.broker.requests) - before == (api.name in ASKED), api.name
+        if api.name not in ASKED:
+            await agents.until(lambda: refused(agents, listener, api.name) == 1)  # noqa: B023
+
+
+@pytest.mark.parametrize("listener", ["peer", "replica"])
+async def test_only_what_brokers_ask_each_other_reaches_one(listener: str) -> None:
+    async with two_agents() as agents:
+        await expect_brokers_requests_alone(agents, listener)
+        raw = batches(1, 0)
+        agents.append({0: raw})
+        follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+
+
+async def test_past_a_dead_agent_only_what_brokers_ask_each_other_passes_too() -> None:
+    limits = RouteLimits(after_s=0.3, return_after_s=100.0)
+    async with two_agents(bypass_limits=limits) as agents:
+        await agents.leader.stop()
+        agents.bypass_ahead_s = 10.0
+        await expect_brokers_requests_alone(agents, "replica")
+        assert agents.follower.bypassed == [1]
+
+
+async def dial(agents: Agents, authority: Authority, name: str, *also: str) -> FramedConnection:
+    connection = FramedConnection()
+    await connect_framed(agents.leader_address, connection, authority.tls_for(name, also=also).client_context())
+    return connection
+
+
+async def greet(agents: Agents, authority: Authority, hello: Hello, name: str, *also: str) -> FramedConnection:
+    """Raises ConnectionError when the leader's agent refuses it."""
+    connection = await dial(agents, authority, name, *also)
+    await exchange_hellos(connection, hello, expected_broker_id=1)
+    return connection
+
+
+@on_both_event_loops
+async def test_under_tls_who_says_no_hello_asks_for_nothing_whatever_its_certificate_names(
+    authority: Authority,
+) -> None:
+    async with agents_under_tls(authority) as agents:
+        agents.append({0: batches(1, 0)})
+        for name in ("some-other-service", "broker-2"):
+            connection = await dial(agents, authority, name)
+            connection.write_frame(request({0: 0}))
+            assert await connection.read_frame() is None
+            connection.close()
+        assert agents.broker.requests == []
+        assert agents.leader_faults("peer_refused") == 2
+
+
+@on_both_event_loops
+async def test_a_certificate_for_another_cluster_is_refused_and_one_for_this_is_good(authority: Authority) -> None:
+    async with agents_under_tls(authority) as agents:
+        for also in ((), ("cluster-cluster",), ("cluster-other", "cluster-cluster")):
+            (await greet(agents, authority, Hello("cluster", 2, 22), "broker-2", *also)).close()
+        assert agents.leader_faults("peer_refused") == 0
+        with pytest.raises(ConnectionError):
+            await greet(agents, authority, Hello("cluster", 2, 22), "broker-2", "cluster-other")
+        assert agents.leader_faults("peer_refused") == 1
+
+
+@on_both_event_loops
+async def test_a_gateways_certificate_is_good_for_clients_alone(authority: Authority) -> None:
+    async with agents_under_tls(authority) as agents:
+        with pytest.raises(ConnectionError):
+            await greet(agents, authority, Hello("cluster", 2, 22), "gateway-2")
+        assert agents.leader_faults("peer_refused") == 1
+        clients = CAPABILITIES | PeerCapabilities.CLIENTS
+        with pytest.raises(ConnectionError):
+            await greet(agents, authority, Hello("cluster", 3, 22, clients), "gateway-2")
+        connection = await greet(agents, authority, Hello("cluster", 2, 22, clients), "gateway-2")
+        connection.close()
