@@ -2,7 +2,8 @@
 
 What the local broker says on its inter-broker connections is passed on as it is. Where that is PLAINTEXT, it is this
 agent that proves itself to the other broker: by its certificate, or by the SASL login of its Kafka client. Where it is
-SASL_PLAINTEXT, the local broker itself logs in there, so the listener must want SASL too, and the agent adds no login.
+SASL, the local broker itself logs in there, so the listener must want SASL too, and the agent adds no login. Where it
+is SSL, the agent proves itself as with PLAINTEXT.
 """
 
 import ssl
@@ -38,7 +39,7 @@ def check_bypass(settings: AgentSettings, broker: BrokerProperties, file: Path) 
     if _broker_logs_in(broker) and not protocol.startswith("SASL"):
         raise AgentSettingsError(
             f"{file}: {_KEY}.security.protocol: {protocol} does not go with the broker's own inter-broker listener "
-            f"{broker.inter_broker_listener_name}, which speaks SASL_PLAINTEXT: the broker logs in past an agent, too; "
+            f"{broker.inter_broker_listener_name}, which speaks SASL: the broker logs in past an agent, too; "
             "make it SASL_SSL"
         )
     if protocol.endswith("SSL"):

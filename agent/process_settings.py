@@ -163,6 +163,20 @@ class BypassSettings(Section, alias_generator=keyed("remote.wal.agent.bypass."))
     )
 
 
+class BrokerTlsSettings(Section, alias_generator=keyed("remote.wal.agent.broker.ssl.")):
+    """What the agent shows its own broker, and whom it trusts there, where the inter-broker listener speaks TLS."""
+
+    certificate_file: Path | None = Field(
+        None,
+        description="PEM certificate that the agent shows its own broker, as another broker and as a client. It must "
+        "name what the brokers advertise. By default what the broker shows itself (ssl.keystore.*, PEM or PKCS12).",
+    )
+    key_file: Path | None = Field(None, description="Its private key, PEM.")
+    ca_file: Path | None = Field(
+        None, description="The authority of the broker's certificate, PEM; by default the broker's ssl.truststore.*."
+    )
+
+
 class TlsSettings(Section, alias_generator=keyed("remote.wal.agent.ssl.")):
     """What agents prove themselves to each other with."""
 

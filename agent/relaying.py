@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from agent.broker_tls import BrokerTls, broker_tls_plan
 from agent.bypass import bypass
 from agent.configuration import Configuration
 from agent.identity import AgentIdentity
@@ -108,7 +109,10 @@ def build_relaying(
     context = replace(
         _leader_context(configuration, hello, frames, write_path, stage_times, metrics, clock), zones=zones
     )
-    tls = peer_tls(settings.tls)
+    tls, own = peer_tls(settings.tls), broker_tls_plan(broker, settings.broker_tls)
+    broker_tls = BrokerTls(own) if own is not None else None
+    if broker_tls is not None and own is not None:
+        context = replace(context, broker_tls=broker_tls.client_context, broker_name=own.advertised_host)
     follower_context = FollowerContext(
         hello,
         FollowerLimits(settings.hydration.timeout_s),
@@ -120,6 +124,7 @@ def build_relaying(
         clock,
         budget=_frame_budget("from_leaders", frames.from_leaders, metrics),
         requests=context.requests,
+        broker_tls=broker_tls.server_context if broker_tls else lambda: None,
     )
     gateway = _gateway(configuration, context, follower_context, storage)
     if gateway is not None:

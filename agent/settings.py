@@ -13,6 +13,7 @@ from agent.gateway_settings import GatewayProduceSettings, GatewaySettings
 from agent.lifecycle_settings import LifecycleSettings, MetadataSettings
 from agent.process_settings import (
     AccessSettings,
+    BrokerTlsSettings,
     BypassSettings,
     ClientSettings,
     HttpSettings,
@@ -51,6 +52,7 @@ class AgentSettings(BaseModel):
     access: AccessSettings = AccessSettings()
     bypass: BypassSettings = BypassSettings()
     tls: TlsSettings = TlsSettings()
+    broker_tls: BrokerTlsSettings = BrokerTlsSettings()
     gateway: GatewaySettings = GatewaySettings()
     gateway_produce: GatewayProduceSettings = GatewayProduceSettings()
 

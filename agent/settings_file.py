@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from agent.broker_tls import broker_tls_plan
 from agent.bypass import check_bypass
 from agent.gateway_settings import check_gateway
 from agent.http_listener import check_http_listener, is_loopback
@@ -45,13 +46,10 @@ def _told(wrong: ErrorDetails) -> str:
 
 
 def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
-    protocol = broker.security_protocols.get(broker.inter_broker_listener_name, "")
-    if protocol.endswith("SSL"):
-        raise AgentSettingsError(
-            f"{file}: listener.security.protocol.map: the inter-broker listener {broker.inter_broker_listener_name} "
-            f"speaks {protocol}, which the agent cannot read; make it PLAINTEXT or SASL_PLAINTEXT on loopback, and "
-            "encrypt between hosts by remote.wal.agent.ssl.*"
-        )
+    try:
+        broker_tls_plan(broker, settings.broker_tls)
+    except AgentSettingsError as error:
+        raise AgentSettingsError(f"{file}: {error}") from None
     tls = (
         settings.tls.certificate_file,
         settings.tls.key_file,

@@ -41,9 +41,12 @@ class FollowerContext:
     metrics: ReplicationMetrics
     catch_up: CatchUpReads
     tls: Callable[[], ssl.SSLContext | None]
+    """Towards other agents."""
     clock: Callable[[], float]
     """Monotonic seconds."""
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     """For the leaders' agents' messages, and for the bytes that responses are put together from."""
     requests: BrokerRequests = field(default_factory=BrokerRequests)
     """What may be asked where this agent poses as another broker."""
+    broker_tls: Callable[[], ssl.SSLContext | None] = lambda: None
+    """Towards the local broker, for each of its connections."""

@@ -7,8 +7,9 @@ One `_FollowerRelay` serves one connection of the broker. Either side's end ends
 """
 
 import asyncio
+import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 
 import structlog
@@ -23,7 +24,8 @@ from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link_defects import LinkDefects
 from replication.wire.metrics import PeerByteCount
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES
-from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos, listen
+from replication.wire.peer_connection import Address, Listener, connect_framed, exchange_hellos
+from replication.wire.peer_listener import PeerListener, shake_hands
 from replication.wire.peer_protocol import MessageKind, PeerRefusedError
 from replication.wire.relay_tasks import run_until_one_ends
 
@@ -31,6 +33,11 @@ log = structlog.get_logger(__name__)
 
 _RESPONSES_AHEAD = 8
 _RETRY_S = 0.05
+_HANDSHAKE_TIMEOUT_S = 5.0
+_HINT = (
+    "the local broker's log says why; what the agent shows must name what that broker advertises, and each must trust "
+    "the other's authority (remote.wal.agent.broker.ssl.*, by default the broker's own stores)"
+)
 _LINKED_KINDS = (MessageKind.LINKED, MessageKind.LINKED_OLD)
 _ANNOUNCING_KINDS = (MessageKind.ANNOUNCE, MessageKind.READ_AHEAD, MessageKind.READ_ARCHIVE_AHEAD)
 
@@ -45,7 +52,7 @@ class FollowerProxy:
         self._defects = {
             broker_id: LinkDefects(context.metrics, context.clock, leader=broker_id) for broker_id in peers
         }
-        self._servers: dict[int, asyncio.Server] = {}
+        self._listeners: dict[int, PeerListener] = {}
         self._relays: dict[asyncio.Task[None], None] = {}
         self._watches: list[asyncio.Task[None]] = []
         self._bypasses = {one: self._bypass_of(one, bypass) for one in peers if bypass and one in bypass.brokers}
@@ -65,22 +72,39 @@ class FollowerProxy:
         for bypass in self._bypasses.values():
             self._watches.append(loop.create_task(bypass.watch()))
         for broker_id, listener in listeners.items():
-            self._servers[broker_id] = await listen(self._factory(broker_id), listener)
+            taking = PeerListener(partial(self._accepted, broker_id), partial(self._fault, "accept_failed"))
+            self._listeners[broker_id] = taking
+            await taking.start(listener)
 
     @property
     def addresses(self) -> dict[int, Address]:
         """Where it listens, by the brokers on whose behalf."""
-        return {one: Address(*server.sockets[0].getsockname()[:2]) for one, server in self._servers.items()}
+        return {one: Address(*found.sockets[0].getsockname()[:2]) for one, found in self._listeners.items()}
 
-    def _factory(self, broker_id: int) -> Callable[[], FramedConnection]:
+    def _fault(self, reason: str) -> None:
+        self._context.metrics.fault(reason)
+
+    def _accepted(self, broker_id: int, accepted: socket.socket, _address: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._take(broker_id, accepted))
+        self._relays[task] = None
+        task.add_done_callback(self._relays.pop)
+
+    async def _take(self, broker_id: int, accepted: socket.socket) -> None:
+        """Under TLS the local broker judges the certificate that is shown for the broker it meant to dial."""
         limits = self._context.limits
-
-        def connected(connection: FramedConnection) -> None:
-            task = asyncio.get_running_loop().create_task(self._serve(broker_id, connection))
-            self._relays[task] = None
-            task.add_done_callback(self._relays.pop)
-
-        return lambda: FramedConnection(limits.max_frame_bytes, limits.frame_timeout_s, connected, self._context.budget)
+        broker = FramedConnection(limits.max_frame_bytes, limits.frame_timeout_s, budget=self._context.budget)
+        try:
+            async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
+                tls = self._context.broker_tls()
+                await shake_hands(accepted, broker, tls)
+            if tls is not None and not broker.is_writable:
+                raise PeerRefusedError("closed during the TLS handshake")
+        except (PeerRefusedError, TimeoutError) as error:
+            self._fault("broker_tls")
+            log.error("broker_tls_failed", posing_as=broker_id, error=str(error) or type(error).__name__, hint=_HINT)
+            broker.close()
+            return
+        await self._serve(broker_id, broker)
 
     async def _serve(self, broker_id: int, broker: FramedConnection) -> None:
         bypass = self._bypasses.get(broker_id)
@@ -141,8 +165,8 @@ class FollowerProxy:
 
     async def stop(self) -> None:
         """Close all listeners and connections; the brokers connect again when an agent is back."""
-        for server in self._servers.values():
-            server.close()
+        for listener in self._listeners.values():
+            await listener.close()
         tasks = [*self._watches, *self._relays]
         for task in tasks:
             task.cancel()

@@ -1,5 +1,6 @@
 """What all connections of a leader's agent share."""
 
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -77,3 +78,7 @@ class LeaderContext:
     """What peers may ask the broker."""
     clients: ClientConnections | None = None
     """None: clients of other zones are refused. With it, `hello` grants CLIENTS."""
+    broker_tls: Callable[[], ssl.SSLContext | None] = lambda: None
+    """Towards the local broker, for each connection to it."""
+    broker_name: str | None = None
+    """Whom its certificate must name, if not the host that is dialled."""

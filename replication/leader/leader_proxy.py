@@ -22,16 +22,20 @@ from replication.leader.connection_shares import ConnectionShare, ConnectionShar
 from replication.leader.leader_context import LeaderContext
 from replication.leader.leader_relay import LeaderRelay
 from replication.leader.link_index import stored_batches
-from replication.leader.peer_listener import PeerListener, shake_hands
 from replication.leader.watermarks import WatermarkTimes
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import GATEWAY_ROLES, Address, Listener, check_certificate, connect_framed
+from replication.wire.peer_listener import PeerListener, shake_hands
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree, is_hello
 from rlm.write_path.uploaded_segment import UploadedSegment
 
 log = structlog.get_logger(__name__)
+
+_HINT = (
+    "the local broker's log says why; its trust store must have the authority of the certificate that agents show it"
+)
 
 
 class LeaderProxy:
@@ -98,11 +102,12 @@ class LeaderProxy:
                 await self._serve_client(peer, hello, share)
                 return
             capabilities = self._greet(peer, hello, share) if hello is not None else None
-            await connect_framed(self._context.broker, broker)
+            await self._dial(broker)
             relay = LeaderRelay(self._context, peer, broker, capabilities, self._watermarks)
             self.relays[relay] = None
             try:
                 await relay.run(None if hello is not None else first)
+                self._tell_refusal(broker)
             finally:
                 del self.relays[relay]
         except TooManyConnectionsError as error:
@@ -124,6 +129,19 @@ class LeaderProxy:
             peer.close()
             broker.close()
             self._shares.leave(share)
+
+    async def _dial(self, broker: FramedConnection) -> None:
+        """Raises OSError, that of TLS included."""
+        context = self._context
+        await connect_framed(context.broker, broker, context.broker_tls(), server_name=context.broker_name)
+
+    def _tell_refusal(self, broker: FramedConnection) -> None:
+        """In TLS 1.3 a broker judges this agent's certificate after the handshake, and closes."""
+        if self._context.broker_tls() is None or broker.bytes_received or broker.is_writable:
+            return
+        self._context.metrics.fault("broker_tls")
+        error = str(broker.error) if broker.error is not None else "closed without an answer"
+        log.error("broker_tls_failed", broker=str(self._context.broker), error=error, hint=_HINT)
 
     async def _serve_client(self, peer: FramedConnection, hello: Hello, share: ConnectionShare) -> None:
         """A connection for a client of another zone. It takes nothing of what connections of agents share."""

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -36,16 +35,6 @@ class Address:
 
 Listener = Address | socket.socket
 """Where to listen, or what listens there already: a socket that a service manager has handed over."""
-
-
-async def listen(
-    factory: Callable[[], asyncio.BaseProtocol], listener: Listener, tls: ssl.SSLContext | None = None
-) -> asyncio.Server:
-    """Raises OSError naming the address."""
-    loop = asyncio.get_running_loop()
-    if isinstance(listener, Address):
-        return await loop.create_server(factory, listener.host, listener.port, ssl=tls)
-    return await loop.create_server(factory, sock=listener, ssl=tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +94,20 @@ def _loaded(context: ssl.SSLContext, certificate_file: Path, key_file: Path) -> 
 
 
 async def connect_framed(
-    address: Address, connection: FramedConnection, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0
+    address: Address,
+    connection: FramedConnection,
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float = 5.0,
+    server_name: str | None = None,
 ) -> FramedConnection:
-    """Connect within `timeout_s`. Raises OSError (TimeoutError included) or ssl.SSLError."""
+    """Connect within `timeout_s`. `server_name` is whom the certificate must name, if not the host dialled.
+
+    Raises OSError (TimeoutError included) or ssl.SSLError.
+    """
     loop = asyncio.get_running_loop()
+    named = server_name if tls is not None else None
     async with asyncio.timeout(timeout_s):
-        await loop.create_connection(lambda: connection, address.host, address.port, ssl=tls)
+        await loop.create_connection(lambda: connection, address.host, address.port, ssl=tls, server_hostname=named)
     return connection
 
 

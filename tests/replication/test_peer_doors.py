@@ -11,9 +11,9 @@ import pytest
 
 from local_cluster.authority import Authority
 from replication.leader.connection_shares import ConnectionShares, TooManyConnectionsError
-from replication.leader.peer_listener import PeerListener
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import connect_framed, exchange_hellos
+from replication.wire.peer_listener import PeerListener
 from replication.wire.peer_protocol import Hello
 from tests.descriptors import none_left
 from tests.kafka_log.batches import batches

@@ -85,8 +85,8 @@ class ScriptedBroker:
         """Send the first half of each answer, then close."""
         self._server: asyncio.Server | None = None
 
-    async def start(self) -> Address:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+    async def start(self, tls: ssl.SSLContext | None = None) -> Address:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
         return Address(*self._server.sockets[0].getsockname()[:2])
 
     async def stop(self) -> None:
@@ -176,11 +176,16 @@ class Agents:
         self.bypass_login: Callable[[FramedConnection], Awaitable[None]] | None = None
         self.leader_tls: Callable[[], ssl.SSLContext] | None = None
         self.follower_tls: Callable[[], ssl.SSLContext] | None = None
+        self.broker_listens_by: ssl.SSLContext | None = None
+        """The scripted broker's own TLS, and below how the agents speak to their brokers."""
+        self.dials_broker_by: Callable[[], ssl.SSLContext | None] = lambda: None
+        self.broker_name: str | None = None
+        self.poses_by: Callable[[], ssl.SSLContext | None] = lambda: None
         self._sequence = 0
         self._followers: list[Follower] = []
 
     async def start(self) -> None:
-        self.broker_address = await self.broker.start()
+        self.broker_address = await self.broker.start(self.broker_listens_by)
         self.hydration = HydrationCache(
             self.read_from or self.storage,
             HydrationLimits(4, 10_000_000, BreakerLimits(failures_to_open=3, open_s=1.0)),
@@ -208,6 +213,8 @@ class Agents:
                 request_budget=self.request_budget,
                 requests=self.requests,
                 catch_up=self.catch_up,
+                broker_tls=self.dials_broker_by,
+                broker_name=self.broker_name,
             )
         )
         await self.leader.start(LOOPBACK, self.leader_tls() if self.leader_tls else None)
@@ -230,6 +237,7 @@ class Agents:
                 clock=lambda: self.now_s,
                 budget=self.follower_budget,
                 requests=self.requests,
+                broker_tls=self.poses_by,
             ),
             {1: leader},
             bypass,
@@ -240,9 +248,9 @@ class Agents:
     def bypass_clock(self) -> float:
         return time.monotonic() + self.bypass_ahead_s
 
-    async def connect(self, address: Address | None = None) -> Follower:
+    async def connect(self, address: Address | None = None, tls: ssl.SSLContext | None = None) -> Follower:
         where = address or self.follower_address
-        follower = Follower(*await asyncio.open_connection(where.host, where.port))
+        follower = Follower(*await asyncio.open_connection(where.host, where.port, ssl=tls))
         self._followers.append(follower)
         return follower
 

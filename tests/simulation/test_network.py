@@ -8,14 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from replication.leader.peer_listener import PeerListener, shake_hands
 from replication.wire.framed_connection import FramedConnection
-from replication.wire.peer_connection import Address, connect_framed, listen
+from replication.wire.peer_connection import Address, connect_framed
+from replication.wire.peer_listener import PeerListener, shake_hands
 from tests.simulation.network import PROCESS, ListeningSocket
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 
 Scenario = Callable[[], Awaitable[None]]
-ANYWHERE = Address("127.0.0.1", 0)
 
 
 @pytest.fixture(params=["kernel", 0, 1, 2])
@@ -36,7 +35,9 @@ class Side:
         self.accepted: asyncio.Queue[FramedConnection] = asyncio.Queue()
 
     async def open(self) -> None:
-        self.server = await listen(lambda: FramedConnection(on_connected=self.accepted.put_nowait), ANYWHERE)
+        self.server = await asyncio.get_running_loop().create_server(
+            lambda: FramedConnection(on_connected=self.accepted.put_nowait), "127.0.0.1", 0
+        )
         self.address = Address(*self.server.sockets[0].getsockname()[:2])
 
     async def connected(self) -> tuple[FramedConnection, FramedConnection]:

@@ -129,11 +129,13 @@ class AgentProcess:
         self._starting = self._loop.create_task(self._listen(), context=self.context)
 
     async def _listen(self) -> None:
-        host = f"agent-{self.broker_id}"
-        peers: Any = ListeningSocket(self._loop.network, (host, PEER_PORT))
-        await self.leader.start(cast(socket.socket, peers), None)
+        await self.leader.start(self._listening(PEER_PORT), None)
         others = (one for one in self._world.broker_ids if one != self.broker_id)
-        await self.follower.start({one: Address(host, LOCAL_PORT + one) for one in others})
+        await self.follower.start({one: self._listening(LOCAL_PORT + one) for one in others})
+
+    def _listening(self, port: int) -> socket.socket:
+        handed: Any = ListeningSocket(self._loop.network, (f"agent-{self.broker_id}", port))
+        return cast(socket.socket, handed)
 
     def assign(self, led: list[LedLog]) -> None:
         """Told of what its broker leads."""

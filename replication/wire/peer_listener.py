@@ -97,6 +97,7 @@ async def shake_hands(accepted: socket.socket, connection: FramedConnection, tls
     try:
         await loop.connect_accepted_socket(lambda: connection, accepted, ssl=tls)
     except ssl.SSLError as error:
-        raise PeerRefusedError(f"the TLS handshake failed: {error.reason or error}") from error
+        told = getattr(error, "verify_message", "") or error.reason or error
+        raise PeerRefusedError(f"the TLS handshake failed: {told}") from error
     except OSError:
         connection.close()
