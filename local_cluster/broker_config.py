@@ -15,6 +15,7 @@ from types import MappingProxyType
 import javaproperties
 
 from local_cluster import bypass_listener
+from local_cluster.inter_broker import InterBroker
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 from local_cluster.store_spec import LocalDirectoryStore, StoreSpec
 from local_cluster.zone_gateways import ZoneGateways, with_gateways
@@ -75,6 +76,8 @@ class ClusterSettings:
     """
     hosts: ZoneHosts | None = None
     """Of brokers with agents, a network namespace for each; None: all of them run on this host."""
+    inter_broker: InterBroker | None = None
+    """None: brokers and controllers speak plaintext among each other, without a login."""
     tiered_storage: bool = False
     """Switch KIP-405 on, with LocalTieredStorage in a directory of the cluster and short intervals. Topics ask for
     it: see TIERED_TOPIC.
@@ -95,6 +98,8 @@ def server_properties(layout: ClusterLayout, broker_id: int, settings: ClusterSe
         # By default 128 MB of heap, which a small JVM does not have to spare.
         "log.cleaner.dedupe.buffer.size": "16777216",
     }
+    if settings.inter_broker is not None:
+        properties |= settings.inter_broker.properties(layout, broker_id)
     if len(layout.brokers) < KAFKAS_REPLICAS:
         properties |= _fewer_brokers(len(layout.brokers))
     if settings.tiered_storage:
@@ -131,6 +136,8 @@ def write_configuration(layout: ClusterLayout, settings: ClusterSettings) -> Non
         layout.hosts_file(broker_id).write_text(hosts)
         if settings.agents is not None:
             layout.agent_directory(broker_id).mkdir(parents=True, exist_ok=True)
+        if settings.inter_broker is not None and settings.inter_broker.has_tls:
+            settings.inter_broker.write_certificate(layout, broker_id)
     if settings.agents is not None and settings.agents.bypass:
         bypass_listener.write_certificates(layout)
 

@@ -60,7 +60,7 @@ def _record(java: Java, kafka: KafkaDistribution, archive: Path) -> None:
         broker = broker_process(layout, 1, settings, java, KafkaDistribution(kafka.libs), option)
         admin = ClusterAdmin(layout.bootstrap_servers)
         try:
-            format_log_directory(layout, 1, java, kafka)
+            format_log_directory(layout, 1, settings, java, kafka)
             broker.start()
             wait_until(lambda: admin.registered_brokers(2.0), "the broker is registered", _START_TIMEOUT_S)
             admin.create_topic("recording", replication_factor=1)

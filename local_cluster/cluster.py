@@ -149,7 +149,7 @@ class LocalCluster:
         if new:
             self._tell("formatting log directories")
             with ThreadPoolExecutor(len(new)) as pool:
-                list(pool.map(lambda broker_id: format_log_directory(self.layout, broker_id, java, kafka), new))
+                list(pool.map(lambda one: format_log_directory(self.layout, one, self.settings, java, kafka), new))
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until every broker is registered and every agent says it is ready.

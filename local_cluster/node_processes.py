@@ -77,7 +77,9 @@ def _prefix(settings: ClusterSettings, broker_id: int) -> tuple[str, ...]:
     return () if settings.hosts is None else settings.hosts.prefix(broker_id)
 
 
-def format_log_directory(layout: ClusterLayout, broker_id: int, java: Java, kafka: KafkaDistribution) -> None:
+def format_log_directory(
+    layout: ClusterLayout, broker_id: int, settings: ClusterSettings, java: Java, kafka: KafkaDistribution
+) -> None:
     """Give the broker's log directories their identity (Kafka's StorageTool). Nothing happens to formatted
     ones.
 
@@ -96,6 +98,7 @@ def format_log_directory(layout: ClusterLayout, broker_id: int, java: Java, kafk
         layout.cluster_id,
         "--config",
         str(layout.server_properties(broker_id)),
+        *(settings.inter_broker.format_options(layout) if settings.inter_broker is not None else ()),
     ]
     answer = subprocess.run(
         command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False, cwd=directory

@@ -1,0 +1,118 @@
+"""A cluster whose brokers and controllers speak TLS or log in among each other; clients stay without.
+
+Broker and agent of one id share a store: PEM where the id is odd, PKCS12 where it is even. Its certificate has the
+subject CN=broker-<id>, and names all that brokers advertise to each other, as the agent poses as each of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
+
+from local_cluster.authority import Authority
+from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
+
+_MODULES = "org.apache.kafka.common.security"
+_MECHANISM = "SCRAM-SHA-256"
+_STORE_PASSWORD = "store-secret"  # noqa: S105
+
+
+@dataclass(frozen=True, slots=True)
+class InterBroker:
+    """What they speak, and who signs their certificates."""
+
+    protocol: str
+    authority: Authority
+
+    @property
+    def has_tls(self) -> bool:
+        return self.protocol.endswith("SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.protocol.startswith("SASL")
+
+    def principal(self, broker_id: int) -> str:
+        """Whom others see: the follower's login, or without one the certificate of the leader's own agent."""
+        return f"User:broker-{broker_id}" if self.has_sasl else f"User:CN=broker-{broker_id}"
+
+    def properties(self, layout: ClusterLayout, broker_id: int) -> dict[str, str]:
+        """Laid over the broker's own keys."""
+        protocols = f"CLIENT:PLAINTEXT,REPLICATION:{self.protocol},CONTROLLER:{self.protocol}"
+        keys = {"listener.security.protocol.map": protocols}
+        if self.has_tls:
+            keys |= self._stores(broker_id)
+        if self.has_sasl:
+            keys |= _logins(layout, broker_id)
+        return keys
+
+    def format_options(self, layout: ClusterLayout) -> tuple[str, ...]:
+        """Of Kafka's StorageTool: brokers must be known before any of them can be asked."""
+        users = (f"{_MECHANISM}=[name=broker-{one},password={_password(one)}]" for one in layout.broker_ids)
+        return tuple(part for user in users for part in ("--add-scram", user)) if self.has_sasl else ()
+
+    def client_properties(self, broker_id: int) -> dict[str, str]:
+        """A tool's, that goes to the controllers as this broker."""
+        keys = {"security.protocol": self.protocol}
+        if self.has_tls:
+            keys |= self._stores(broker_id)
+        if self.has_sasl:
+            keys |= {"sasl.mechanism": "PLAIN", "sasl.jaas.config": _plain(broker_id)}
+        return keys
+
+    def _stores(self, broker_id: int) -> dict[str, str]:
+        trusted = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.authority.file)}
+        store = self._store(broker_id)
+        if store.suffix == ".p12":
+            own = {"ssl.keystore.type": "PKCS12", "ssl.keystore.password": _STORE_PASSWORD}
+        else:
+            own = {"ssl.keystore.type": "PEM"}
+        return {**trusted, **own, "ssl.keystore.location": str(store), "ssl.client.auth": "required"}
+
+    def _store(self, broker_id: int) -> Path:
+        return self.authority.directory / (f"store-{broker_id}" + (".pem" if broker_id % 2 else ".p12"))
+
+    def write_certificate(self, layout: ClusterLayout, broker_id: int) -> None:
+        """A new one, with a new key."""
+        names = [*(f"replica-{one}.{REPLICA_DOMAIN}" for one in layout.broker_ids), "127.0.0.1"]
+        files = self.authority.tls_for(f"broker-{broker_id}", names)
+        key, shown = files.key_file.read_bytes(), files.certificate_file.read_bytes()
+        store = self._store(broker_id)
+        if store.suffix == ".pem":
+            store.write_bytes(key + shown)
+            return
+        packed = pkcs12.serialize_key_and_certificates(
+            b"broker",
+            load_pem_private_key(key, None),  # type: ignore[arg-type]
+            x509.load_pem_x509_certificate(shown),
+            [x509.load_pem_x509_certificate(self.authority.file.read_bytes())],
+            BestAvailableEncryption(_STORE_PASSWORD.encode()),
+        )
+        store.write_bytes(packed)
+
+
+def _logins(layout: ClusterLayout, broker_id: int) -> Mapping[str, str]:
+    """Controllers take PLAIN, as SCRAM's passwords are in the metadata that they have yet to agree on."""
+    users = " ".join(f'user_broker-{one}="{_password(one)}"' for one in layout.broker_ids)
+    scram = (
+        f'{_MODULES}.scram.ScramLoginModule required username="broker-{broker_id}" password="{_password(broker_id)}";'
+    )
+    return {
+        "sasl.mechanism.inter.broker.protocol": _MECHANISM,
+        "listener.name.replication.sasl.enabled.mechanisms": _MECHANISM,
+        f"listener.name.replication.{_MECHANISM.lower()}.sasl.jaas.config": scram,
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.controller.plain.sasl.jaas.config": _plain(broker_id, users),
+    }
+
+
+def _plain(broker_id: int, users: str = "") -> str:
+    own = f'username="broker-{broker_id}" password="{_password(broker_id)}"'
+    return f"{_MODULES}.plain.PlainLoginModule required {own} {users};"
+
+
+def _password(broker_id: int) -> str:
+    return f"secret-{broker_id}"

@@ -1,0 +1,130 @@
+"""Brokers speak TLS among each other, and log in, as they do without agents; who they are is judged as ever.
+
+StandardAuthorizer is on, and of the anonymous nobody may act as a broker: clients come without a login, and are given
+what clients need.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import javaproperties
+
+from local_cluster.authority import Authority
+from local_cluster.broker_config import AgentsMode, ClusterSettings, replica_host
+from local_cluster.cluster import LocalCluster
+from local_cluster.inter_broker import InterBroker
+from local_cluster.polling import wait_until
+from tests.cluster.agent_views import FAULTS, AgentCounters
+from tests.cluster.conftest import IMPATIENT
+from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script
+
+SCRAM = "scram-sha-256"
+FOLLOWER, LEADER = 3, 1
+
+
+def settings_for(spoken: InterBroker, overrides: dict[str, str]) -> ClusterSettings:
+    return ClusterSettings(
+        AgentsMode(),
+        {
+            **IMPATIENT,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": ";".join(spoken.principal(one) for one in (1, 2, 3)),
+            **overrides,
+        },
+        inter_broker=spoken,
+    )
+
+
+@contextmanager
+def started(spoken: InterBroker, settings: ClusterSettings, directory: Path) -> Iterator[LocalCluster]:
+    """Agents are clients, too, so nothing is ready until somebody who may has let clients in."""
+    with LocalCluster.create(directory / "cluster", settings=settings) as cluster:
+        cluster.format()
+        for broker_id in cluster.broker_ids:
+            cluster.start_agent(broker_id, wait=False)
+            cluster.start_broker(broker_id, wait=False)
+        cluster.wait_for_brokers(cluster.broker_ids)
+        let_clients_in(cluster, spoken, directory / "broker-1.properties")
+        cluster.wait_until_ready()
+        yield cluster
+
+
+def let_clients_in(cluster: LocalCluster, spoken: InterBroker, login: Path) -> None:
+    login.write_text(javaproperties.dumps(spoken.client_properties(1), timestamp=False))
+    controllers = ",".join(map(cluster.layout.controller_address, cluster.broker_ids))
+    tool = ["--bootstrap-controller", controllers, "--command-config", str(login), "--add", "--allow-principal"]
+    acls = "org.apache.kafka.tools.AclCommand"
+    everything = ["--operation", "All", "--topic", "*", "--group", "*", "--transactional-id", "*"]
+    cluster.tools.run(acls, [*tool, "User:ANONYMOUS", *everything])
+    of_cluster = ("Create", "Describe", "DescribeConfigs", "Alter", "AlterConfigs", "IdempotentWrite")
+    named = [part for operation in of_cluster for part in ("--operation", operation)]
+    cluster.tools.run(acls, [*tool, "User:ANONYMOUS", "--cluster", *named])
+
+
+def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(topic: str, tmp_path: Path) -> None:
+    # each broker leads one -> links flow -> for several times as long as a login lasts, over the same connections
+    # -> transactions, whose brokers and coordinators log in at each other, too
+    spoken = InterBroker("SASL_SSL", Authority(tmp_path))
+    reauth = {f"listener.name.replication.{SCRAM}.connections.max.reauth.ms": "2000"}
+    with started(spoken, settings_for(spoken, reauth), tmp_path) as cluster, Script(cluster, topic) as script:
+        script.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+        script.produce(PLAIN, ZSTD)
+        script.expect_links_to_be_used()
+        before, counters = connections_made(script), AgentCounters(cluster)
+        with script.without_a_shrinking_isr():
+            script.expect_records_to_flow(8000)
+            script.expect_links_to_be_used()
+        assert connections_made(script) == before
+        with Script(cluster, f"{topic}-transactions") as transactions:
+            transactions.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+            transactions.produce(TRANSACTIONS)
+            transactions.expect_records_to_flow()
+            transactions.expect_promises()
+        script.expect_promises()
+        assert counters.growth(FAULTS) == 0
+
+
+def test_an_agents_certificate_is_judged_by_its_broker_and_renewed_without_a_restart(
+    topic: str, tmp_path: Path
+) -> None:
+    # links flow -> 3's agent shows another name, then an expired certificate, on connections that 3 makes anew as 1's
+    # agent was away -> 3 and its agent say why, ISR 1,2 -> a good certificate -> ISR 1,2,3, links
+    authority = Authority(tmp_path)
+    spoken, names = InterBroker("SSL", authority), list(map(replica_host, (1, 2, 3)))
+    own = authority.tls_for("agent-3", names)
+    key = "remote.wal.agent.broker.ssl"
+    given = {f"{key}.certificate.file": str(own.certificate_file), f"{key}.key.file": str(own.key_file)}
+    principals = {"super.users": ";".join([*map(spoken.principal, (1, 2, 3)), "User:CN=agent-3"])}
+    settings = replace(settings_for(spoken, principals), broker_overrides={FOLLOWER: given})
+    with started(spoken, settings, tmp_path) as cluster, Script(cluster, topic) as script:
+        script.create_topic(assignment=[[LEADER, 2, FOLLOWER]])
+        script.produce(PLAIN, ZSTD)
+        script.expect_links_to_be_used()
+        for shown, life, told in (
+            (["elsewhere.internal"], timedelta(days=3650), "No subject alternative DNS name matching"),
+            (names, timedelta(days=1), "NotAfter"),
+        ):
+            authority.tls_for("agent-3", shown, life)
+            expect_refusals(script, told)
+        cluster.admin.wait_for_isr(topic, [LEADER, 2])
+        authority.tls_for("agent-3", names)
+        cluster.admin.wait_for_full_isr(topic)
+        script.expect_links_to_be_used()
+        script.expect_promises()
+
+
+def expect_refusals(script: Script, told: str) -> None:
+    """The leader's agent starts anew, so that all dial it again: the follower's broker refuses its own agent."""
+    counters, log = AgentCounters(script.cluster, [FOLLOWER]), script.cluster.files.log(FOLLOWER)
+    script.kill_agent(LEADER)
+    script.start_agent(LEADER)
+    wait_until(lambda: counters.growth(FAULTS, reason="broker_tls") > 0, "the agent tells", PATIENCE_S)
+    wait_until(lambda: told in log.read_text(), f"its broker says {told}", PATIENCE_S)
+    assert '"broker_tls_failed"' in script.agent_log(FOLLOWER)
+
+
+def connections_made(script: Script) -> int:
+    return sum(script.agent_log(one).count('"peer_accepted"') for one in script.cluster.broker_ids)
