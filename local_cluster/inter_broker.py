@@ -76,8 +76,8 @@ class InterBroker:
 
     def write_certificate(self, layout: ClusterLayout, broker_id: int) -> None:
         """A new one, with a new key."""
-        names = [*(f"replica-{one}.{REPLICA_DOMAIN}" for one in layout.broker_ids), "127.0.0.1"]
-        files = self.authority.tls_for(f"broker-{broker_id}", names)
+        names = [f"replica-{one}.{REPLICA_DOMAIN}" for one in layout.broker_ids]
+        files = self.authority.tls_for(f"broker-{broker_id}", ["127.0.0.1"], also=names)
         key, shown = files.key_file.read_bytes(), files.certificate_file.read_bytes()
         store = self._store(broker_id)
         if store.suffix == ".pem":

@@ -94,7 +94,7 @@ def test_an_agents_certificate_is_judged_by_its_broker_and_renewed_without_a_res
     # agent was away -> 3 and its agent say why, ISR 1,2 -> a good certificate -> ISR 1,2,3, links
     authority = Authority(tmp_path)
     spoken, names = InterBroker("SSL", authority), list(map(replica_host, (1, 2, 3)))
-    own = authority.tls_for("agent-3", names)
+    own = authority.tls_for("agent-3", also=names)
     key = "remote.wal.agent.broker.ssl"
     given = {f"{key}.certificate.file": str(own.certificate_file), f"{key}.key.file": str(own.key_file)}
     principals = {"super.users": ";".join([*map(spoken.principal, (1, 2, 3)), "User:CN=agent-3"])}
@@ -107,10 +107,10 @@ def test_an_agents_certificate_is_judged_by_its_broker_and_renewed_without_a_res
             (["elsewhere.internal"], timedelta(days=3650), "No subject alternative DNS name matching"),
             (names, timedelta(days=1), "NotAfter"),
         ):
-            authority.tls_for("agent-3", shown, life)
+            authority.tls_for("agent-3", life=life, also=shown)
             expect_refusals(script, told)
         cluster.admin.wait_for_isr(topic, [LEADER, 2])
-        authority.tls_for("agent-3", names)
+        authority.tls_for("agent-3", also=names)
         cluster.admin.wait_for_full_isr(topic)
         script.expect_links_to_be_used()
         script.expect_promises()

@@ -148,7 +148,7 @@ async def test_a_leaders_broker_that_is_not_whom_its_agent_dials_gets_nothing(au
 @on_both_event_loops
 async def test_an_agent_that_its_own_broker_refuses_says_so(authority: Authority, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    other = Authority(tmp_path / "other").tls_for("broker-1", [HOST, "127.0.0.1"])
+    other = Authority(tmp_path / "other").tls_for("broker-1", ["127.0.0.1"], also=[HOST])
     own = files(authority)
     # The agent's certificate is of an authority that the broker does not know.
     shown = PeerTls(other.certificate_file, other.key_file, own.ca_file)
