@@ -5,7 +5,7 @@ from typing import Final
 
 EXTRAS: Final = {
     "report": frozenset({"jinja2", "markupsafe", "matplotlib", "pandas", "pyarrow", "pyspark"}),
-    "demo": frozenset({"cryptography", "moto", "pyspark"}),
+    "demo": frozenset({"moto", "pyspark"}),
 }
 """For each extra of the package the modules that come with it."""
 
