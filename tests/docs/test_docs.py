@@ -30,6 +30,11 @@ def test_links_lead_to_files_and_titles_that_exist(document: Path) -> None:
     assert not broken
 
 
+def test_every_document_is_a_page_of_the_site() -> None:
+    named = re.findall(r"^ +- ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert {document.name for document in DOCUMENTS} - {"README.md"} <= {*named}
+
+
 def test_every_pool_of_threads_stands_in_the_architecture() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     code = "".join(path.read_text() for room in ("agent", "replication", "rlm") for path in (ROOT / room).rglob("*.py"))
