@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -21,15 +22,17 @@ from agent.defects import BackOff, Supervisor
 from agent.descriptors import DescriptorWatch, raise_limit
 from agent.first_start import formatted_directory, wait_for_format
 from agent.http_access import http_access
-from agent.http_endpoint import Health, HttpEndpoint, json_page
+from agent.http_endpoint import Health, HttpEndpoint, Page, json_page
 from agent.http_listener import check_http_listener
 from agent.identity import AgentIdentity, AgentLock
 from agent.relaying import Relaying, build_relaying
-from agent.release import tell_release
+from agent.release import DISTRIBUTION, tell_release
 from agent.savings import Savings, SavingsCollector
 from agent.service_manager import ListeningSockets, ServiceManager
 from agent.settings import AgentSettings
 from agent.shown_configuration import shown_configuration
+from agent.status import status_of
+from agent.status_page import status_page
 from agent.watchdog import Watchdog
 from kafka_log.meta_properties import MetaProperties
 from kafka_log.server_properties import BrokerProperties
@@ -90,12 +93,13 @@ class Agent:
             DescriptorWatch(self.registry),
             CertificateWatch(self.registry, certificate_files(settings), wall_ms),
         )
-        state = self.state
+        state, release = self.state, version(DISTRIBUTION)
         self.http = HttpEndpoint(
             self.registry,
             {
                 "/describe": json_page(state.describe),
                 "/objects": json_page(state.objects),
+                "/": Page("text/html; charset=utf-8", lambda: status_page(status_of(state, wall_ms()), release)),
                 "/config": json_page(lambda: shown_configuration(broker, settings)),
             },
             Health(state.not_ready, state.degraded),

@@ -26,6 +26,10 @@ class Zones:
         known = {broker_id: rack for broker_id, rack in self._racks.items() if broker_id not in racks}
         self._racks = known | {broker_id: rack for broker_id, rack in racks.items() if rack}
 
+    def of(self, broker_id: int) -> str | None:
+        """Where the broker stands; None: not known."""
+        return self._racks.get(broker_id)
+
     def is_own(self, broker_id: int) -> bool:
         """Whether the broker stands in this one's zone."""
         return self.own is not None and self._racks.get(broker_id) == self.own

@@ -107,7 +107,7 @@ async def test_a_whole_run_tells_no_secret(
         assert running.http.address is not None
         run_made = running.state.storage_run
         port = running.http.address.port
-        for path in ("/metrics", "/describe", "/objects", "/config", "/readyz", "/livez"):
+        for path in ("/metrics", "/describe", "/objects", "/config", "/", "/readyz", "/livez"):
             told.append((await asyncio.to_thread(ask, port, path)).decode())
     finally:
         stop.set()

@@ -1,11 +1,14 @@
 """What a whole agent tells of itself."""
 
+import asyncio
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from agent.release import this_release
-from tests.agent.agent_rig import running_agent
+from tests.agent.agent_rig import AgentRig, running_agent
+from tests.kafka_log.log_writer import LogWriter
 
 
 async def test_the_release_the_loops_and_what_was_saved_are_told(
@@ -26,3 +29,27 @@ async def test_the_release_the_loops_and_what_was_saved_are_told(
         )  # the store's self-test
         assert tell("remote_wal_dollars_total", {"of": "stock"}) == 0
         assert (tell("remote_wal_saved_dollars") or 0) < 0
+
+
+async def test_the_status_page_tells_what_the_agent_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_agent(tmp_path, monkeypatch) as rig:
+        await rig.until(lambda: rig.storage_run is not None and rig.agent.http.address is not None)
+        assert "<title>broker 1: not well</title>" in await page_of(rig)  # Kafka is not there
+        log = LogWriter(tmp_path / "data" / "t-0")
+        log.append(3)
+        rig.lead(log)
+        await rig.until(lambda: rig.uploaded_offset == 3)
+        shown = await page_of(rig)
+        assert "<td>t-0</td>" in shown
+        assert "Everything stored" in shown
+        assert "leadership not known yet" in shown
+
+
+async def page_of(rig: AgentRig) -> str:
+    assert rig.agent.http.address is not None
+
+    def ask() -> str:
+        with urllib.request.urlopen(f"http://{rig.agent.http.address}/", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    return await asyncio.to_thread(ask)

@@ -1,0 +1,155 @@
+"""The page that a person opens in a browser."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from agent.savings import Dollars
+from agent.status import Peer, Status
+from agent.status_page import MOST_TOPICS, dollars, duration, size, status_page
+from agent.topic_metrics import TopicState
+from plugin.prices import NEVER_PAYS
+from rlm.write_path.led_partition import PartitionStatus
+
+_VOID = {"meta", "br"}
+
+
+class Page(HTMLParser):
+    """Its text, and whether each element that is opened is closed."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.markup = status_page(status, "1.2.3").decode()
+        self.feed(self.markup)
+        assert self.open == []
+
+    @property
+    def answer(self) -> str:
+        (found,) = re.findall(r'<p class="answer">(.*?)</p>', self.markup)
+        return re.sub(r"<[^>]*>", "", found)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.texts)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += attrs
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.texts.append(data)
+
+
+def status(**changes: object) -> Status:
+    """Of an agent that does well."""
+    well: dict[str, object] = {
+        "broker_id": 1,
+        "cluster_id": "abc",
+        "zone": "az1",
+        "uptime_s": 7300.0,
+        "is_store_there": True,
+        "break_even_bytes": 33_700,
+        "dollars": Dollars(20.0, 0.5, 2.0),
+        "topics": {"orders": TopicState(2, 0, 0, 987_000, 13_000)},
+        "partitions": [PartitionStatus("orders", 0, 10, 10, 0, 0, 0)],
+        "peers": [Peer(2, "az2", False, False, 10, 1000), Peer(3, None, False, True, 0, 0)],
+    }
+    return Status(**{**well, **changes})  # type: ignore[arg-type]
+
+
+def test_the_answer_comes_first() -> None:
+    page = Page(status())
+    assert page.answer == "Replicating by links: 98.7 %. Everything stored. $17.50 saved."
+    assert "all well" in page.text
+    for told in ("zone az1", "up 2 h 1 min", "release 1.2.3", "broker 2", "agent dead, bypassed", "answers"):
+        assert told in page.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer"),
+    [
+        ({"topics": {}}, "No topic led here replicates"),
+        ({"topics": {"t": TopicState(1)}}, "No follower has been sent records yet. Everything stored."),
+        (
+            {"topics": {"t": TopicState(1, 7, 90_000, 0, 9)}},
+            "pay from 33.7 kB on. Stored but for the last 90 s.",
+        ),
+        ({"topics": {"t": TopicState(1, 0, 0, 0, 9)}, "break_even_bytes": NEVER_PAYS}, "links never pay"),
+        ({"reasons": ["no"]}, "By links so far: 98.7 %"),
+        ({"gaps": 1234}, "1,234 offsets are lost to storage."),
+        ({"dollars": Dollars(1.0, 0.9, 0.3)}, "$0.20 more than inline."),
+    ],
+)
+def test_what_is_not_as_hoped_is_said_in_the_answer(changes: dict[str, object], answer: str) -> None:
+    assert answer in Page(status(**changes)).answer
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({}, "all well"),
+        ({"degraded": ["soon"]}, "to be looked at"),
+        ({"topics": {"t": TopicState(1, 7, 61_000, 1, 0)}}, "to be looked at"),
+        ({"degraded": ["soon"], "reasons": ["store"]}, "not well"),
+        ({"gaps": 1}, "not well"),
+    ],
+)
+def test_one_word_says_how_it_is_and_the_reasons_stand_below(changes: dict[str, object], word: str) -> None:
+    page = Page(status(**changes))
+    assert word in page.texts
+    for reasons in (changes.get("degraded", []), changes.get("reasons", [])):
+        assert isinstance(reasons, list)
+        assert all(reason in page.texts for reason in reasons)
+
+
+def test_before_it_relays_it_says_so() -> None:
+    page = Page(Status(1, reasons=["log directories are not formatted yet"]))
+    assert page.answer == "Not relaying yet."
+    assert "log directories are not formatted yet" in page.texts
+
+
+def test_markup_in_names_stays_text_and_nothing_is_loaded_or_run() -> None:
+    name = '<script src="//x">&\'"'
+    page = Page(
+        status(
+            topics={name: TopicState(1, 0, 0, 1, 1)},
+            partitions=[PartitionStatus(name, 0, 1, 1, 0, 0, 0)],
+            peers=[Peer(2, name, False, False, 0, 0)],
+            cluster_id=name,
+            zone=name,
+            reasons=[name],
+            degraded=[name],
+        )
+    )
+    assert page.text.count(name) == 7
+    assert "<script" not in page.markup
+    assert {key for key, _ in page.attributes} <= {"lang", "class", "charset", "name", "content", "http-equiv", "style"}
+    assert "url(" not in page.markup
+    assert "@import" not in page.markup
+
+
+def test_only_the_largest_topics_are_shown_and_the_others_counted() -> None:
+    topics = {f"topic-{number}-": TopicState(1, 0, 0, 1000 - number, 0) for number in range(MOST_TOPICS + 7)}
+    page = Page(status(topics=topics))
+    assert f"topic-{MOST_TOPICS - 1}-" in page.text
+    assert f"topic-{MOST_TOPICS}-" not in page.text
+    assert "and 7 more" in page.text
+
+
+def test_figures_have_units_that_people_read() -> None:
+    assert [size(count) for count in (0, 999, 1000, 33_700, 5 * 10**12, 10**16)] == [
+        "0 B", "999 B", "1.0 kB", "33.7 kB", "5.0 TB", "10,000 TB",
+    ]  # fmt: skip
+    assert [duration(seconds) for seconds in (0.0314, 9.96, 119, 120, 7300, 300_000)] == [
+        "31 ms", "10.0 s", "119 s", "2 min", "2 h 1 min", "3 d 11 h",
+    ]  # fmt: skip
+    assert [dollars(amount) for amount in (0, 0.0123, -0.5, 12_345.678)] == ["$0.00", "$0.0123", "-$0.50", "$12,345.68"]
