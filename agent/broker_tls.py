@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.key_stores import Store, authorities_pem, first_certificate, identity_pem
+from agent.key_stores import Store, authorities_pem, first_certificate, identity_pem, names_host
 from agent.process_settings import BrokerTlsSettings
 from agent.setting_types import AgentSettingsError
 from kafka_log.server_properties import BrokerProperties
@@ -73,6 +73,19 @@ class BrokerTlsPlan:
             _load_identity(context, self.identity_pem(), shown.password)
         except ssl.SSLError as error:
             raise AgentSettingsError(f"{shown.key}: key and certificate, or the key's password: {error}") from error
+
+    @property
+    def certificates(self) -> tuple[Store, ...]:
+        """What is shown, without a key that has a store of its own, and what is trusted."""
+        shown = [store for store in self.identity if store.key not in (f"{_KEY}.key.file", "ssl.keystore.key")]
+        return (*shown, *(() if self.authorities is None else (self.authorities,)))
+
+    def covers(self, host: str) -> bool:
+        """Whether what is shown names a host that brokers advertise, where names are looked at.
+
+        Raises AgentSettingsError, OSError.
+        """
+        return not self.checks_names or names_host(first_certificate(self.identity_pem()), host)
 
     @property
     def files(self) -> list[Path]:

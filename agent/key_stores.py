@@ -74,6 +74,21 @@ def first_certificate(pem: bytes) -> "x509.Certificate":
         raise AgentSettingsError(f"no certificate: {error}") from error
 
 
+def names_host(certificate: "x509.Certificate", host: str) -> bool:
+    """Whether it is good for a host, by name or by address (RFC 6125: a star stands for one label)."""
+    from cryptography import x509
+
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    addresses = {str(one) for one in names.get_values_for_type(x509.IPAddress)}
+    dns = {one.lower() for one in names.get_values_for_type(x509.DNSName)}
+    domain = host.lower().partition(".")[2]
+    by_star = "." in domain and f"*.{domain}" in dns  # of a whole top-level domain OpenSSL takes none
+    return host in addresses or host.lower() in dns or by_star
+
+
 def _unpacked(store: Store, content: bytes) -> "PKCS12KeyAndCertificates":
     if content.startswith(_OF_JAVA):
         raise AgentSettingsError(

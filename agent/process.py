@@ -16,7 +16,7 @@ import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from agent.agent_state import NOT_FORMATTED, AgentState
-from agent.certificates import CertificateWatch, certificate_files
+from agent.certificates import CertificateWatch, certificate_stores
 from agent.configuration import Configuration
 from agent.defects import BackOff, Supervisor
 from agent.descriptors import DescriptorWatch, raise_limit
@@ -91,7 +91,7 @@ class Agent:
             settings.storage.system_enable,
             Supervisor(self.registry, back_off),
             DescriptorWatch(self.registry),
-            CertificateWatch(self.registry, certificate_files(settings), wall_ms),
+            CertificateWatch(self.registry, certificate_stores(broker, settings), wall_ms),
         )
         state, release = self.state, version(DISTRIBUTION)
         self.http = HttpEndpoint(

@@ -12,6 +12,7 @@ Check = Callable[[Facts], Verdict]
 CHECKS: Final[Mapping[str, Check]] = {
     "system-enable": cluster_checks.system_enable,
     "listeners": host_checks.listeners,
+    "broker-tls": host_checks.broker_tls,
     "agent-peers": host_checks.agent_peers,
     "bypass-listener": bypass_checks.bypass_listener,
     "bypass-peers": bypass_checks.bypass_peers,

@@ -127,6 +127,16 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerTlsFacts:
+    """Of TLS between this agent and its own broker."""
+
+    unnamed: tuple[str, ...]
+    """What brokers advertise, as far as it is known here, that the agent's certificate does not name."""
+    refusal: str | None
+    """Why the broker's own listener does not answer this agent; None: it does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """All of it."""
 
@@ -147,5 +157,7 @@ class Facts:
     """Of the living brokers, where the zone gateway is on."""
     names: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)
     """What other zones' gateways are advertised as, and the addresses that each name stands for here."""
+    broker_tls: BrokerTlsFacts | Unknown | None = None
+    """None: the inter-broker listener speaks no TLS."""
     certificates: Mapping[str, float | Unknown] = field(default_factory=dict)
     """Days that the agent's own and its authorities' have left, by the keys that name their files."""

@@ -1,5 +1,6 @@
 """Gets the facts. Whatever cannot be got becomes `Unknown`, with the reason. Changes nothing but the probe object."""
 
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -7,14 +8,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from agent.broker_tls import broker_tls_plan
 from agent.bypass import tls_context
-from agent.certificates import certificate_files, days_left
+from agent.certificates import certificate_stores, days_left
 from agent.kafka_client import client_config
+from agent.peering import broker_listener, peer_addresses
 from agent.process_settings import HttpSettings
 from agent.settings import AgentSettings
 from agent.storage_spec import storage_spec
 from doctor.cluster_questions import ask_cluster, ask_topics, ask_zones
-from doctor.facts import AgentAnswer, Cluster, EnabledTopic, Facts, Host, Store, Unknown
+from doctor.facts import AgentAnswer, BrokerTlsFacts, Cluster, EnabledTopic, Facts, Host, Store, Unknown
 from doctor.host_questions import (
     addresses_of,
     ask_agent,
@@ -62,11 +65,34 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
     store, other_buckets = _stores(broker, settings, wall_ms)
     facts = Facts(
         broker, settings, cluster, topics, store, peers, agents, _host(broker, settings), past_agents, other_buckets,
+        broker_tls=_known(lambda: broker_tls_facts(broker, settings)),
         certificates={
-            key: _known(partial(days_left, key, file, wall_ms())) for key, file in certificate_files(settings).items()
+            key: _known(partial(days_left, store, wall_ms()))
+            for key, store in certificate_stores(broker, settings).items()
         },
     )  # fmt: skip
     return _with_gateway(facts, client) if settings.gateway.enable else facts
+
+
+def broker_tls_facts(broker: BrokerProperties, settings: AgentSettings) -> BrokerTlsFacts | None:
+    plan = broker_tls_plan(broker, settings.broker_tls)
+    if plan is None:
+        return None
+    others = peer_addresses(broker, settings.peers)
+    hosts = sorted({advertised_host(plan.advertised_host, broker.node_id, one) for one in (broker.node_id, *others)})
+    unnamed = tuple(host for host in hosts if not plan.covers(host))
+    refusal = ask_broker(broker_listener(broker), plan.client_context, _PEER_TIMEOUT_S, plan.advertised_host)
+    return BrokerTlsFacts(unnamed, refusal)
+
+
+def advertised_host(own_host: str, own_id: int, broker_id: int) -> str:
+    """What another broker advertises, by the pattern of the own name: replica-1.x is replica-2.x there.
+
+    The own one, where that is an address, or has the broker's id not just once.
+    """
+    pattern = rf"(?<!\d){own_id}(?!\d)"
+    is_pattern = not re.fullmatch(r"[\d.:a-fA-F]+", own_host) and len(re.findall(pattern, own_host)) == 1
+    return re.sub(pattern, str(broker_id), own_host) if is_pattern else own_host
 
 
 def _with_gateway(facts: Facts, client: KafkaClientConfig | Unknown) -> Facts:

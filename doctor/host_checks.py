@@ -37,6 +37,22 @@ def listeners(facts: Facts) -> Verdict:
     return Verdict(Level.OK, found)
 
 
+def broker_tls(facts: Facts) -> Verdict:
+    """Whether agent and broker of this host take each other's certificate."""
+    name, found = facts.broker.inter_broker_listener_name, facts.broker_tls
+    if found is None:
+        return Verdict(Level.OK, f"{name} speaks {facts.broker.security_protocols[name]}")
+    stores = "ssl.keystore.* and ssl.truststore.* of this listener, or remote.wal.agent.broker.ssl.*"
+    if isinstance(found, Unknown):
+        return Verdict(Level.ERROR, found.reason, f"correct {stores}; the agent's user must be able to read them")
+    if found.unnamed:
+        reason = f"the agent's certificate does not name {_some(found.unnamed)}, for which it stands: the broker closes"
+        return Verdict(Level.ERROR, reason, f"a certificate with all that brokers advertise in {stores}")
+    if found.refusal is not None:
+        return Verdict(Level.ERROR, f"{name}: {found.refusal}", f"start the broker, or correct {stores}")
+    return Verdict(Level.OK, f"{name} takes this agent's certificate, and shows one that is trusted")
+
+
 def agent_peers(facts: Facts) -> Verdict:
     """Whether every other broker's agent is in the list, and answers."""
     key = "remote.wal.agent.peers"
@@ -120,13 +136,18 @@ def certificates(facts: Facts) -> Verdict:
     unread = [f"{key}: {left.reason}" for key, left in facts.certificates.items() if isinstance(left, Unknown)]
     ends = [f"{key} {'has expired' if left < 0 else f'ends in {left:.1f} days'}" for key, left in days.items()]
     if unread:
-        return Verdict(Level.ERROR, "; ".join(unread), "bring PEM files that the agent's user can read")
+        return Verdict(Level.ERROR, "; ".join(unread), "bring files that the agent's user can read")
     if not days:
         return Verdict(Level.OK, "no certificates are named")
     if min(days.values()) < SOON_DAYS:
         level = Level.ERROR if min(days.values()) < 0 else Level.WARNING
         return Verdict(level, "; ".join(ends), "bring new ones; a running agent takes them by itself")
     return Verdict(Level.OK, "; ".join(ends))
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _is_address(host: str) -> bool:

@@ -88,8 +88,10 @@ def addresses_of(host: str) -> tuple[str, ...]:
     return tuple(sorted({str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}))
 
 
-def ask_broker(address: Address, tls: Callable[[], ssl.SSLContext | None], timeout_s: float) -> str | None:
-    """Ask for the API versions, which takes no login; None when that is answered.
+def ask_broker(
+    address: Address, tls: Callable[[], ssl.SSLContext | None], timeout_s: float, name: str | None = None
+) -> str | None:
+    """Ask for the API versions, which takes no login; None when that is answered. The certificate must have the `name`.
 
     A certificate that is not trusted may show only then, as in TLS 1.3 the connection stands before it is looked at.
     """
@@ -98,7 +100,7 @@ def ask_broker(address: Address, tls: Callable[[], ssl.SSLContext | None], timeo
         with socket.create_connection((address.host, address.port), timeout_s) as connection:
             if context is None:
                 return _api_versions(address, connection)
-            with context.wrap_socket(connection, server_hostname=address.host) as encrypted:
+            with context.wrap_socket(connection, server_hostname=name or address.host) as encrypted:
                 return _api_versions(address, encrypted)
     except OSError as error:  # of TLS, too
         return f"{address}: {error}"

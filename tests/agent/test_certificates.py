@@ -7,8 +7,12 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from agent.certificates import CertificateWatch, days_left
+from agent.certificates import CertificateWatch, certificate_stores, days_left
+from agent.key_stores import Store
+from agent.settings_file import agent_settings
+from kafka_log.server_properties import parse_broker_properties
 from local_cluster.authority import Authority
+from tests.agent.test_broker_tls import in_pkcs12
 
 DAY_MS = 86_400_000
 BEGIN_MS = int(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC).timestamp() * 1000)
@@ -21,16 +25,36 @@ def test_days_are_counted_until_the_first_certificate_ends_and_of_authorities_un
     short = authority.tls_for("b", life=datetime.timedelta(days=30)).certificate_file
     both = tmp_path / "both.pem"
     both.write_bytes(long.read_bytes() + short.read_bytes())
-    assert days_left(KEY, both, BEGIN_MS + DAY_MS // 2) == 29.5
-    assert days_left("remote.wal.agent.ssl.ca.file", both, BEGIN_MS) == 90
-    assert days_left(KEY, short, BEGIN_MS + 31 * DAY_MS) == -1
+    assert days_left(Store(KEY, both), BEGIN_MS + DAY_MS // 2) == 29.5
+    assert days_left(Store("remote.wal.agent.ssl.ca.file", both), BEGIN_MS) == 90
+    assert days_left(Store("ssl.truststore.location", both), BEGIN_MS) == 90
+    assert days_left(Store(KEY, short), BEGIN_MS + 31 * DAY_MS) == -1
+
+
+def test_the_brokers_own_stores_are_looked_at_where_the_agent_shows_and_trusts_them(tmp_path: Path) -> None:
+    files = Authority(tmp_path).tls_for("broker-1", life=datetime.timedelta(days=30))
+    keys = in_pkcs12(files)
+    raw = {"node.id": "1", "listeners": "WAL://127.0.0.1:19901", "inter.broker.listener.name": "WAL", **keys}
+
+    def stores(protocol: str, **more: str) -> dict[str, float]:
+        broker = parse_broker_properties(
+            {**raw, "listener.security.protocol.map": f"WAL:{protocol}", **more}, tmp_path / "server.properties"
+        )
+        found = certificate_stores(broker, agent_settings(broker, broker.path))
+        return {key: days_left(store, BEGIN_MS) for key, store in found.items()}
+
+    assert stores("SASL_SSL") == {"ssl.keystore.location": 30, "ssl.truststore.location": 36_500}
+    assert stores("SASL_PLAINTEXT") == {}
+    key = "remote.wal.agent.broker.ssl"
+    own = {f"{key}.certificate.file": str(files.certificate_file), f"{key}.key.file": str(files.key_file)}
+    assert stores("SSL", **own) == {f"{key}.certificate.file": 30, "ssl.truststore.location": 36_500}
 
 
 def test_one_that_ends_soon_is_told_until_a_new_one_is_there(tmp_path: Path) -> None:
     authority, now_ms = Authority(tmp_path), BEGIN_MS + 10 * DAY_MS
     file = authority.tls_for("a", life=datetime.timedelta(days=30)).certificate_file
     registry = CollectorRegistry()
-    watch = CertificateWatch(registry, {KEY: file}, lambda: now_ms)
+    watch = CertificateWatch(registry, {KEY: Store(KEY, file)}, lambda: now_ms)
 
     def looked() -> tuple[list[str], float | None, int]:
         with capture_logs() as log:

@@ -11,6 +11,7 @@ from agent.settings_file import agent_settings
 from doctor.diagnosis import CHECKS, diagnose
 from doctor.facts import (
     AgentAnswer,
+    BrokerTlsFacts,
     ClockReading,
     Cluster,
     EnabledTopic,
@@ -142,6 +143,10 @@ FAULTS = [
         {"topics": {"t": kept_all(1, has_long_term_tier=False)}},
         "on the brokers alone",
     ),
+    ("broker-tls", Level.ERROR, {"broker_tls": BrokerTlsFacts(("replica-2",), None)}, "does not name replica-2"),
+    ("broker-tls", Level.ERROR, {"broker_tls": BrokerTlsFacts((), "closed")}, "WAL: closed"),
+    ("broker-tls", Level.ERROR, {"broker_tls": Unknown("wrong password")}, "wrong password"),
+    ("broker-tls", Level.OK, {"broker_tls": BrokerTlsFacts((), None)}, "WAL takes this agent's certificate"),
     ("wal-retention", Level.INFORMATION, {"topics": {"t": kept_for_an_hour()}}, "objects of t are kept for 1 h"),
     ("wal-retention", Level.UNKNOWN, {"topics": {"t": kept_all(None)}}, "t is not known"),
     ("clock-brokers", Level.WARNING, {"agents": {2: AgentAnswer(2, "abc", LATE)}}, "broker 2 is 9000 ms behind"),

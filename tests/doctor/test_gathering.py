@@ -19,6 +19,7 @@ from doctor import gathering
 from doctor.cluster_questions import enabled_topic
 from doctor.diagnosis import CHECKS
 from doctor.facts import AgentAnswer, ClockReading, EnabledTopic, Store, Unknown
+from doctor.gathering import advertised_host
 from doctor.host_questions import ask_agent, ask_broker, dial, lock_holder, soft_limit
 from doctor.store_probe import probe
 from kafka_log.server_properties import parse_broker_properties
@@ -145,6 +146,59 @@ def test_a_broker_is_asked_past_its_agent_by_a_request_that_takes_no_login(tmp_p
         assert (refusal, asked) == (None, b"\0\0\0\x1b\0\x12\0\0\0\0\0\x01\0\x11remote-wal-doctor")
         assert asked_with(trusting, b"HTTP/1.1")[0] is not None
     assert "refused" in str(ask_broker(address, lambda: None, 5))
+
+
+@pytest.mark.parametrize(
+    ("own", "seen_from_2"),
+    [
+        ("replica-1.internal", "replica-2.internal"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("::1", "::1"),
+        ("localhost", "localhost"),
+        ("kafka-1.zone-1.internal", "kafka-1.zone-1.internal"),
+    ],
+)
+def test_what_another_broker_advertises_is_known_by_the_own_names_pattern(own: str, seen_from_2: str) -> None:
+    assert advertised_host(own, 1, 2) == seen_from_2
+    assert advertised_host(own, 1, 1) == own
+
+
+@pytest.mark.parametrize(
+    ("names", "unnamed", "refusal"),
+    [
+        (["replica-1.wal.internal", "replica-2.wal.internal"], (), None),
+        (["*.wal.internal"], (), None),
+        (["replica-1.wal.internal"], ("replica-2.wal.internal",), None),
+        (["replica-2.wal.internal"], ("replica-1.wal.internal",), "not valid for 'replica-1.wal.internal'"),
+    ],
+)
+def test_the_local_broker_is_asked_as_the_agent_dials_it(
+    tmp_path: Path, names: list[str], unnamed: tuple[str, ...], refusal: str | None
+) -> None:
+    own = Authority(tmp_path).tls_for("broker-1", also=names)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        port = server.getsockname()[1]
+        key = "remote.wal.agent.broker.ssl"
+        raw = {
+            "node.id": "1", "listeners": f"WAL://127.0.0.1:{port}", "inter.broker.listener.name": "WAL",
+            "advertised.listeners": f"WAL://replica-1.wal.internal:{port}", "listener.security.protocol.map": "WAL:SSL",
+            f"{key}.certificate.file": str(own.certificate_file), f"{key}.key.file": str(own.key_file),
+            f"{key}.ca.file": str(own.ca_file), "remote.wal.agent.peers": "1@127.0.0.1:1,2@127.0.0.1:2",
+        }  # fmt: skip
+
+        def answer() -> None:
+            context = own.server_context()  # wants a certificate
+            with contextlib.suppress(OSError), context.wrap_socket(server.accept()[0], server_side=True) as peer:
+                peer.recv(1000)
+                peer.sendall(b"\0\0\0\x0a\0\0\0\x01\0\0\0\0\0\0")
+
+        answered = pool.submit(answer)
+        broker = parse_broker_properties(raw, tmp_path / "server.properties")
+        found = gathering.broker_tls_facts(broker, agent_settings(broker, broker.path))
+        answered.result(5)
+    assert found is not None
+    assert found.unnamed == unnamed
+    assert found.refusal is None if refusal is None else refusal in str(found.refusal)
 
 
 def test_the_agents_process_and_its_limit_are_read_from_the_kernels_text(tmp_path: Path) -> None:
