@@ -103,7 +103,8 @@ class LeaderProxy:
                 return
             capabilities = self._greet(peer, hello, share) if hello is not None else None
             await self._dial(broker)
-            relay = LeaderRelay(self._context, peer, broker, capabilities, self._watermarks)
+            proven_id = hello.broker_id if hello is not None and self._tls is not None else None
+            relay = LeaderRelay(self._context, peer, broker, capabilities, self._watermarks, proven_id)
             self.relays[relay] = None
             try:
                 await relay.run(None if hello is not None else first)

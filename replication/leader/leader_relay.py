@@ -7,6 +7,7 @@ from plugin.archive_object_id import StoredObjectId
 from replication.leader.catch_up import FollowerCatchUp
 from replication.leader.decided_response import decided
 from replication.leader.leader_context import LeaderContext
+from replication.leader.own_fetches import OwnFetches
 from replication.leader.read_ahead import ReadAhead
 from replication.leader.relay_core import RelayCore, ToFollower
 from replication.leader.watermarks import WatermarkTimes
@@ -31,8 +32,11 @@ class LeaderRelay:
         broker: FramedConnection,
         capabilities: PeerCapabilities | None,
         watermarks: WatermarkTimes,
+        proven_id: int | None = None,
     ) -> None:
-        """`capabilities` are those that both agents have; None for a peer that is no agent."""
+        """`capabilities` are those that both agents have; None for a peer that is no agent. `proven_id` is the broker
+        that the peer's certificate names; None without TLS.
+        """
         self._context = context
         self._broker = broker
         self._channel = None if capabilities is None else PeerChannel(peer)
@@ -44,6 +48,7 @@ class LeaderRelay:
             self._catch_up = FollowerCatchUp(context.catch_up, self.announce_ahead, notify, capabilities)
             self.read_ahead = self._catch_up.plan
         self.peer = peer
+        self._own = OwnFetches(proven_id, context.metrics)
         self.core = RelayCore(context, capabilities, watermarks, self.read_ahead)
 
     async def run(self, first_request: Buffer | None) -> None:
@@ -84,6 +89,8 @@ class LeaderRelay:
             self._peer_bytes.update(self.core.follower_id)
             kind, body = message
             if kind is MessageKind.KAFKA:
+                for _ in self._own.check(body):
+                    await asyncio.sleep(0)
                 self._request(body)
             else:
                 answer = self.core.control(kind, body)

@@ -9,8 +9,11 @@ Source: Kafka's message definitions RequestHeader, FetchRequest and FetchRespons
 Input is hostile until proven otherwise, see `replication.wire.kafka_frame`.
 """
 
+import math
 import struct
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kafka_log.crc32c import Buffer
@@ -36,7 +39,10 @@ _FETCH_WAIT = struct.Struct(">ii")
 """Max wait in milliseconds, min bytes."""
 _INT32 = struct.Struct(">i")
 
+_CLUSTER_ID_TAG = 0
 _REPLICA_STATE_TAG = 1
+_PARTITION_TAG_BYTES = MappingProxyType({0: 16, 1: 8})
+"""The replica's directory (KIP-853), and its high watermark (KIP-1166)."""
 
 
 class RecordsField(NamedTuple):
@@ -170,10 +176,10 @@ def scan_fetch_request(frame: Buffer, api_version: int) -> FetchRequestView:
         cursor.skip_tagged_fields()
     rack_position = cursor.position
     rack = cursor.compact_string()
-    tagged_replica_id = _replica_id_from_tags(cursor, frame)
+    replica_id = _to_the_end(_replica_in_tags(cursor, replica_id))
     cursor.expect_end()
     return FetchRequestView(
-        tagged_replica_id if tagged_replica_id is not None else replica_id,
+        replica_id,
         max_wait_ms,
         min_bytes,
         wait_position,
@@ -197,14 +203,73 @@ def with_fetch_wait(frame: Buffer, view: FetchRequestView, max_wait_ms: int, min
     return changed
 
 
-def _replica_id_from_tags(cursor: FrameCursor, frame: Buffer) -> int | None:
-    replica_id = None
+def replica_of(frame: Buffer, api_version: int) -> Generator[None, None, int]:
+    """Who asks in a Fetch request of any version up to 18, of any size: a step for each item that is looked at.
+
+    What is read is just what Kafka reads: its tagged fields have the sizes that they say, or the frame is malformed, so
+    that no frame says one thing here and another to the broker. Raises MalformedFrameError.
+    """
+    cursor = FrameCursor(frame, math.inf)
+    cursor.skip(8)  # api key, version, correlation id
+    cursor.skip(max(cursor.int16(), 0))  # client id
+    if api_version < MIN_FETCH_VERSION:
+        return cursor.int32()
+    yield from _skip_tags(cursor)
+    replica_id = cursor.int32() if api_version < REPLICA_STATE_VERSION else CONSUMER_REPLICA_ID
+    cursor.skip(_FETCH_WAIT.size + 4 + 1 + 4 + 4)  # max bytes, isolation level, session id and epoch
+    by_id = api_version >= TOPIC_ID_VERSION
+    for _ in range(cursor.array_length(min_item_bytes=2)):
+        yield
+        cursor.skip(TOPIC_ID_BYTES if by_id else max(cursor.unsigned_varint() - 1, 0))
+        count = cursor.array_length(min_item_bytes=_FETCH_PARTITION.size + 1)
+        if not cursor.skip_untagged(count, _FETCH_PARTITION.size):
+            for _ in range(count):
+                yield
+                cursor.skip(_FETCH_PARTITION.size)
+                yield from _skip_tags(cursor, _PARTITION_TAG_BYTES)
+        yield from _skip_tags(cursor)
+    for _ in range(cursor.array_length(min_item_bytes=2)):  # forgotten topics
+        yield
+        cursor.skip(TOPIC_ID_BYTES if by_id else max(cursor.unsigned_varint() - 1, 0))
+        cursor.skip(4 * cursor.array_length(min_item_bytes=4))
+        yield from _skip_tags(cursor)
+    cursor.skip(max(cursor.unsigned_varint() - 1, 0))  # rack
+    return (yield from _replica_in_tags(cursor, replica_id))
+
+
+def _skip_tags(cursor: FrameCursor, known: Mapping[int, int] = MappingProxyType({})) -> Iterator[None]:
+    """`known` are the sizes of those that Kafka reads without looking at what they say of theirs."""
+    if cursor.skip_no_tags():
+        return
     for _ in range(cursor.tagged_field_count()):
-        tag = cursor.unsigned_varint()
-        size = cursor.unsigned_varint()
-        start = cursor.skip(size)
-        if tag == _REPLICA_STATE_TAG:
-            if size < _INT32.size:
-                raise MalformedFrameError(start, f"a replica state of {size} bytes")
-            replica_id = _INT32.unpack_from(frame, start)[0]
+        yield
+        tag, size = cursor.unsigned_varint(), cursor.unsigned_varint()
+        if known.get(tag, size) != size:
+            raise MalformedFrameError(cursor.position, f"tag {tag} of {size} bytes")
+        cursor.skip(size)
+
+
+def _replica_in_tags(cursor: FrameCursor, replica_id: int) -> Generator[None, None, int]:
+    for _ in range(cursor.tagged_field_count()):
+        yield
+        tag, size = cursor.unsigned_varint(), cursor.unsigned_varint()
+        end = cursor.position + size
+        if tag == _CLUSTER_ID_TAG:
+            cursor.skip(max(cursor.unsigned_varint() - 1, 0))
+        elif tag == _REPLICA_STATE_TAG:
+            replica_id = cursor.int32()
+            cursor.skip(8)  # its epoch
+            yield from _skip_tags(cursor)
+        else:
+            cursor.skip(size)
+        if cursor.position != end:
+            raise MalformedFrameError(end, f"tag {tag} is not of {size} bytes")
     return replica_id
+
+
+def _to_the_end(walk: Generator[None, None, int]) -> int:
+    while True:
+        try:
+            next(walk)
+        except StopIteration as end:
+            return int(end.value)

@@ -79,11 +79,12 @@ def encode_unsigned_varint(value: int) -> bytes:
 class FrameCursor(ByteCursor):
     """A position in a frame of a flexible version."""
 
-    __slots__ = ("_items",)
+    __slots__ = ("_items", "_max_items")
 
-    def __init__(self, frame: Buffer) -> None:
+    def __init__(self, frame: Buffer, max_items: float = MAX_SCANNED_ITEMS) -> None:
         super().__init__(frame)
         self._items = 0
+        self._max_items = max_items
 
     def fault(self, _reason: str, detail: str) -> MalformedFrameError:
         return MalformedFrameError(self.position, detail)
@@ -112,12 +113,26 @@ class FrameCursor(ByteCursor):
 
     def skip_tagged_fields(self) -> None:
         """Whatever is in them."""
-        if self.position < self._end and self._raw[self.position] == 0:  # nearly always
+        if not self.skip_no_tags():
+            for _ in range(self.tagged_field_count()):
+                self.unsigned_varint()
+                self.skip(self.unsigned_varint())
+
+    def skip_no_tags(self) -> bool:
+        """Whether there are none, as nearly always. Then they are passed."""
+        if self.position < self._end and self._raw[self.position] == 0:
             self.position += 1
-            return
-        for _ in range(self.tagged_field_count()):
-            self.unsigned_varint()
-            self.skip(self.unsigned_varint())
+            return True
+        return False
+
+    def skip_untagged(self, count: int, item_bytes: int) -> bool:
+        """Whether so many items of one size follow, each with no tags behind. Then all are passed, in one step."""
+        size = item_bytes + 1
+        run = memoryview(self._raw)[self.position : self.position + count * size]
+        if len(run) < count * size or bytes(run[item_bytes::size]) != bytes(count):
+            return False
+        self.position += count * size
+        return True
 
     def tagged_field_count(self) -> int:
         """How many tags follow, each with a size and so many bytes."""
@@ -131,8 +146,8 @@ class FrameCursor(ByteCursor):
     def _will_pass(self, items: int) -> None:
         """Before the first of them is looked at."""
         self._items += items
-        if self._items > MAX_SCANNED_ITEMS:
-            raise CostlyFrameError(self.position, "items", f"more than {MAX_SCANNED_ITEMS} items")
+        if self._items > self._max_items:
+            raise CostlyFrameError(self.position, "items", f"more than {self._max_items} items")
 
     def expect_end(self) -> None:
         """Raises MalformedFrameError when bytes are left over."""

@@ -131,15 +131,15 @@ async def exchange_hellos(connection: FramedConnection, own: Hello, expected_bro
     return agree(own, peer)
 
 
-def check_certificate(connection: FramedConnection, peer: Hello, roles: tuple[str, ...] = BROKER_ROLES) -> bool:
-    """Under TLS, hold the certificate against what the peer claims to be. False: there is no TLS, so nothing is proven.
+def check_certificate(connection: FramedConnection, peer: Hello, roles: tuple[str, ...] = BROKER_ROLES) -> None:
+    """Under TLS, hold the certificate against what the peer claims to be.
 
     It names the broker in one of these roles. Where it names clusters, it is good for no other; `agree` holds the
     peer's cluster against the own one. Raises PeerRefusedError.
     """
     certificate = connection.peer_certificate
     if certificate is None:
-        return False
+        return
     names = _names(certificate)
     wanted = [f"{role}-{peer.broker_id}" for role in roles]
     if names.isdisjoint(wanted):
@@ -147,7 +147,6 @@ def check_certificate(connection: FramedConnection, peer: Hello, roles: tuple[st
     clusters = {name for name in names if name.startswith(_CLUSTER)}
     if clusters and _CLUSTER + peer.cluster_id not in clusters:
         raise PeerRefusedError(f"the certificate is for {', '.join(sorted(clusters))}, not {_CLUSTER}{peer.cluster_id}")
-    return True
 
 
 def _names(certificate: dict[str, object]) -> set[str]:

@@ -4,6 +4,8 @@ StandardAuthorizer is on, and of the anonymous nobody may act as a broker: clien
 what clients need.
 """
 
+import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,10 +19,14 @@ from local_cluster.broker_config import AgentsMode, ClusterSettings, replica_hos
 from local_cluster.cluster import LocalCluster
 from local_cluster.inter_broker import InterBroker
 from local_cluster.polling import wait_until
+from replication.wire.peer_connection import PeerTls
+from replication.wire.peer_protocol import Hello
 from tests.cluster.agent_views import FAULTS, AgentCounters
 from tests.cluster.conftest import IMPATIENT
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script
+from tests.replication.fetch_frames import request as fetch_request
 
+REFUSED = "remote_wal_refused_requests_total"
 SCRAM = "scram-sha-256"
 FOLLOWER, LEADER = 3, 1
 
@@ -67,9 +73,15 @@ def let_clients_in(cluster: LocalCluster, spoken: InterBroker, login: Path) -> N
 def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(topic: str, tmp_path: Path) -> None:
     # each broker leads one -> links flow -> for several times as long as a login lasts, over the same connections
     # -> transactions, whose brokers and coordinators log in at each other, too
-    spoken = InterBroker("SASL_SSL", Authority(tmp_path))
+    # agents speak mutual TLS between them -> with 2's certificate nothing is had that 2's broker does not ask
+    authority, of_agents = Authority(tmp_path), tmp_path / "of-agents"
+    of_agents.mkdir()
+    spoken, agents = InterBroker("SASL_SSL", authority), Authority(of_agents)
     reauth = {f"listener.name.replication.{SCRAM}.connections.max.reauth.ms": "2000"}
-    with started(spoken, settings_for(spoken, reauth), tmp_path) as cluster, Script(cluster, topic) as script:
+    settings = replace(
+        settings_for(spoken, reauth), broker_overrides={one: agent_tls(agents, one) for one in (1, 2, 3)}
+    )
+    with started(spoken, settings, tmp_path) as cluster, Script(cluster, topic) as script:
         script.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
         script.produce(PLAIN, ZSTD)
         script.expect_links_to_be_used()
@@ -83,8 +95,39 @@ def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(
             transactions.produce(TRANSACTIONS)
             transactions.expect_records_to_flow()
             transactions.expect_promises()
-        script.expect_promises()
         assert counters.growth(FAULTS) == 0
+        expect_nothing_in_anothers_name(cluster, topic, agents)
+        script.expect_promises()
+
+
+def agent_tls(authority: Authority, broker_id: int) -> dict[str, str]:
+    files = authority.tls_for(f"broker-{broker_id}")
+    key = "remote.wal.agent.ssl"
+    return {
+        f"{key}.certificate.file": str(files.certificate_file),
+        f"{key}.key.file": str(files.key_file),
+        f"{key}.ca.file": str(files.ca_file),
+    }
+
+
+def expect_nothing_in_anothers_name(cluster: LocalCluster, topic: str, authority: Authority) -> None:
+    counters, address = AgentCounters(cluster, [LEADER]), cluster.layout.peer_address(LEADER)
+    host, _, port = address.rpartition(":")
+    files = authority.directory / "broker-2.pem", authority.directory / "broker-2.key"
+    context = PeerTls(*files, authority.file).client_context()
+    hello = Hello(cluster.layout.cluster_id, 2, 1).encode()
+    delete = struct.pack(">hhih", 20, 6, 7, 1) + b"x\0\2\0" + bytes([len(topic) + 1]) + topic.encode()
+    for request, api in ((delete, "DeleteTopics"), (fetch_request({0: 0}, replica_id=FOLLOWER), "Fetch")):
+        seen = counters.growth(REFUSED, listener="peer", api=api)
+        with context.wrap_socket(socket.create_connection((host, int(port)), PATIENCE_S)) as peer:
+            peer.sendall(framed(hello) + framed(b"\0" + request))
+            while peer.recv(65536):
+                pass
+        wait_until(lambda: counters.growth(REFUSED, listener="peer", api=api) > seen, f"{api} is refused", PATIENCE_S)  # noqa: B023
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
 
 
 def test_an_agents_certificate_is_judged_by_its_broker_and_renewed_without_a_restart(

@@ -1,0 +1,205 @@
+"""Under TLS a peer fetches as the replica of the broker that its certificate names, however its Fetch is made up."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.protocol.consumer import FetchRequest
+from prometheus_client import CollectorRegistry
+
+from local_cluster.authority import Authority
+from replication.leader.own_fetches import ITEMS_IN_A_STEP, OwnFetches
+from replication.wire.broker_requests import RequestRefusedError
+from replication.wire.fetch_frame import replica_of
+from replication.wire.framed_connection import FramedConnection
+from replication.wire.kafka_frame import MalformedFrameError, encode_unsigned_varint, parse_request_header
+from replication.wire.metrics import ReplicationMetrics
+from replication.wire.peer_channel import PeerChannel
+from replication.wire.peer_connection import connect_framed, exchange_hellos
+from replication.wire.peer_protocol import Hello, MessageKind
+from tests.kafka_log.batches import batches
+from tests.metric_values import metric_value
+from tests.replication.fetch_frames import VERSIONS, request, requests
+from tests.replication.test_peer_doors import agents_under_tls
+from tests.replication.test_peer_tls import on_both_event_loops
+from tests.replication.two_agents import Agents, Follower
+
+MIB = 1024 * 1024
+few = settings(max_examples=300)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def steps(frame: bytes, broker_id: int | None = 2) -> int:
+    """How many it takes. Raises RequestRefusedError."""
+    return sum(1 for _ in OwnFetches(broker_id, ReplicationMetrics(CollectorRegistry())).check(frame))
+
+
+def replica(frame: bytes, version: int) -> int | None:
+    """As read here; None: it is malformed."""
+    walk = replica_of(frame, version)
+    while True:
+        try:
+            next(walk)
+        except StopIteration as end:
+            return int(end.value)
+        except MalformedFrameError:
+            return None
+
+
+def replica_for_kafka(frame: bytes, version: int) -> int | None:
+    """As a reader says that, as Kafka's own, looks at no size of a tag that it knows; None: it cannot be read."""
+    try:
+        message: Any = FetchRequest.decode(frame, version=version, header=True)
+    except Exception:
+        return None
+    state = message.replica_state if version >= 15 else None
+    return int(message.replica_id if state is None else state.replica_id)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_fetch_of_the_own_replica_or_of_a_consumer_passes_and_no_other(version: int) -> None:
+    for replica_id in (2, -1):
+        assert steps(request({0: 5}, version=version, replica_id=replica_id)) == 0
+    for replica_id in (0, 1, 3):
+        frame = request({0: 5}, version=version, replica_id=replica_id)
+        with pytest.raises(RequestRefusedError, match=f"a Fetch of replica {replica_id} from broker 2's agent"):
+            steps(frame)
+        assert steps(frame, broker_id=None) == 0  # without TLS nothing is proven
+
+
+@pytest.mark.parametrize("version", range(12))
+def test_versions_before_tags_name_the_replica_behind_the_header(version: int) -> None:
+    frame = struct.pack(">hhih3si", 1, version, 7, 3, b"abc", 3)
+    assert replica(frame, version) == 3
+    with pytest.raises(RequestRefusedError):
+        steps(frame)
+
+
+def test_a_version_of_the_future_is_passed_on_and_counted() -> None:
+    metrics = ReplicationMetrics(CollectorRegistry())
+    list(OwnFetches(2, metrics).check(struct.pack(">hhih", 1, 19, 7, 3) + b"abc and what nobody knows"))
+    assert metric_value(metrics.faults.labels("fetch_version_unknown")) == 1
+
+
+@few
+@given(requests())
+def test_whoever_encodes_a_request_its_replica_is_found(case: tuple[int, tuple[int, Any], bytes]) -> None:
+    version, (replica_id, _), frame = case
+    assert replica(frame, version) == replica_id == replica_for_kafka(frame, version)
+
+
+@few
+@given(requests(), st.data())
+def test_no_mutation_says_one_replica_here_and_another_to_kafka(
+    case: tuple[int, tuple[int, Any], bytes], data: st.DataObject
+) -> None:
+    version, _, frame = case
+    changed = bytearray(frame)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(8, len(changed) - 1))
+        if data.draw(st.booleans()):
+            changed[at] = data.draw(st.integers(0, 255))
+        else:
+            changed[at:at] = data.draw(st.binary(min_size=1, max_size=20))
+    here = replica(bytes(changed), version)
+    there = replica_for_kafka(bytes(changed), version)
+    assert here is None or there is None or here == there
+
+
+def state(replica_id: int, size: int, more: bytes = b"\0") -> bytes:
+    """Tag 1 of a request, which says to be of this size."""
+    return b"\1" + encode_unsigned_varint(size) + struct.pack(">iq", replica_id, -1) + more
+
+
+def with_tags(*tags: bytes) -> bytes:
+    bare = request({}, version=17, replica_id=-1)
+    assert bare.endswith(b"\0")
+    return bare[:-1] + encode_unsigned_varint(len(tags)) + b"".join(tags)
+
+
+def test_tags_that_lie_of_their_size_hide_no_other_replica() -> None:
+    honest = with_tags(state(2, 13))
+    assert replica(honest, 17) == replica_for_kafka(honest, 17) == 2
+    # To who believes the sizes, the second is within the first, and what stands behind is the second.
+    hidden, other = state(3, 13), b"\7\0"
+    longer = with_tags(state(2, 13 + len(hidden)), hidden) + other
+    assert replica_for_kafka(longer, 17) == 3
+    cluster = b"\0" + encode_unsigned_varint(1 + len(hidden)) + b"\1"  # an empty cluster id, said to be longer
+    within = with_tags(cluster, hidden) + other
+    assert replica_for_kafka(within, 17) == 3
+    for frame in (longer, within):
+        with pytest.raises(RequestRefusedError, match="does not say of which replica"):
+            steps(frame)
+
+
+def test_what_stands_behind_a_request_hides_nothing() -> None:
+    with pytest.raises(RequestRefusedError, match="replica 3"):
+        steps(request({0: 5}, replica_id=3) + b"Kafka does not look at this")
+
+
+def many_tagged_partitions(count: int, replica_id: int) -> bytes:
+    """Version 17, with a directory each: none can be passed over with others."""
+    partition = struct.pack(">iiqiqi", 0, 0, 0, 0, 0, 0) + b"\1\0\x10" + bytes(16)
+    topic = bytes(16) + encode_unsigned_varint(count + 1) + partition * count + b"\0"
+    header = struct.pack(">hhih", 1, 17, 7, 1) + b"x\0" + struct.pack(">iiibii", 500, 1, MIB, 0, 0, 0)
+    return header + b"\2" + topic + b"\1\1" + b"\1" + state(replica_id, 13)
+
+
+def test_a_large_fetch_is_read_in_steps_and_partitions_without_tags_in_one() -> None:
+    count = 10 * ITEMS_IN_A_STEP
+    assert steps(many_tagged_partitions(count, 2)) >= 10
+    assert steps(request(dict.fromkeys(range(count), 0), replica_id=2)) == 0
+    with pytest.raises(RequestRefusedError, match="replica 3"):
+        steps(many_tagged_partitions(count, 3))
+
+
+async def peer(agents: Agents, authority: Authority) -> tuple[FramedConnection, PeerChannel]:
+    """Broker 2's agent."""
+    connection = FramedConnection()
+    context = authority.tls_for("broker-2").client_context()
+    await connect_framed(agents.leader_address, connection, context)
+    await exchange_hellos(connection, Hello("cluster", 2, 22), expected_broker_id=1)
+    return connection, PeerChannel(connection)
+
+
+@on_both_event_loops
+async def test_a_fetch_as_another_brokers_replica_ends_its_connection_and_never_reaches_the_broker(
+    authority: Authority,
+) -> None:
+    async with agents_under_tls(authority) as agents:
+        for other in (request({0: 0}, replica_id=3), many_tagged_partitions(50_000, 3)):
+            connection, channel = await peer(agents, authority)
+            channel.send(MessageKind.KAFKA, other)
+            assert await channel.receive() is None
+            connection.close()
+        assert agents.broker.requests == []
+        assert metric_value(agents.leader_metrics.refused_requests.labels("peer", "Fetch")) == 2
+        raw = batches(2, 0)
+        agents.append({0: raw})
+        follower: Follower = await agents.connect()
+        assert await follower.fetch({0: 0}) == follower.expected({0: raw})
+        assert agents.linked_responses == 1
+
+
+@on_both_event_loops
+async def test_a_fetch_of_tens_of_thousands_of_partitions_in_the_own_name_reaches_the_broker_as_it_is(
+    authority: Authority,
+) -> None:
+    async with agents_under_tls(authority) as agents:
+        agents.broker.answer = lambda frame: struct.pack(">i", parse_request_header(frame).correlation_id) + b"answer"
+        connection, channel = await peer(agents, authority)
+        frame = many_tagged_partitions(50_000, 2)
+        channel.send(MessageKind.KAFKA, frame)
+        message = await channel.receive()
+        assert message is not None
+        assert bytes(message[1]) == struct.pack(">i", 7) + b"answer"
+        assert agents.broker.requests == [frame]
+        assert agents.leader_faults("request_not_read_size") == 1
+        connection.close()
