@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
 from agent.http_access import HttpAccess
 from agent.http_server import HttpLimits, HttpMetrics, HttpServer
@@ -58,6 +58,16 @@ class Health:
     degraded: Reasons = field(default=list)
 
 
+def tell_health(registry: CollectorRegistry, health: Health) -> None:
+    """As metrics, for those who are woken by these."""
+    ready = Gauge("remote_wal_ready", "1 while /readyz answers 200", registry=registry)
+    ready.set_function(lambda: not health.not_ready())
+    degraded = Gauge(
+        "remote_wal_degraded", "How much is not well, as /readyz tells, while it is ready", registry=registry
+    )
+    degraded.set_function(lambda: len(health.degraded()))
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
     status: HTTPStatus
@@ -81,6 +91,7 @@ class HttpEndpoint:
         self._registry = registry
         self._pages = {"/metrics": Page(CONTENT_TYPE_LATEST, lambda: generate_latest(registry)), **pages}
         self._health = health or Health()
+        tell_health(registry, self._health)
         self._access = access or HttpAccess()
         self._limits = limits or HttpLimits()
         self._metrics = HttpMetrics(registry)

@@ -15,6 +15,7 @@ from agent.certificates import CertificateWatch
 from agent.configuration_doc import table
 from agent.defects import Supervisor
 from agent.descriptors import DescriptorWatch
+from agent.http_endpoint import Health, tell_health
 from agent.http_server import HttpMetrics
 from agent.loop_times import LoopTimes
 from agent.metrics import StateCollector
@@ -97,6 +98,7 @@ def _collectors() -> list[Collector]:
     Supervisor(registry)
     DescriptorWatch(registry)
     HttpMetrics(registry)
+    tell_health(registry, Health())
     CertificateWatch(registry, {}, wall_ms)
     LoopTimes(registry, time.monotonic)
     StoreTimes(registry, time.monotonic)

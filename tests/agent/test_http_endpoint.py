@@ -94,6 +94,16 @@ def test_not_ready_says_why_and_ready_says_so(rig: Rig) -> None:
     assert rig.ask("/readyz") == (200, "text/plain", b"ready\n")
 
 
+def test_health_is_a_metric_too(rig: Rig) -> None:
+    def told() -> tuple[float | None, ...]:
+        return tuple(rig.registry.get_sample_value(f"remote_wal_{name}") for name in ("ready", "degraded"))
+
+    rig.reasons, rig.degraded = ["leadership not known yet"], ["a", "b"]
+    assert told() == (0, 2)
+    rig.reasons, rig.degraded = [], []
+    assert told() == (1, 0)
+
+
 def test_an_agent_that_is_ready_tells_what_others_lack(rig: Rig) -> None:
     rig.degraded = ["the agent of broker 2 is dead"]
     assert rig.ask("/readyz") == (200, "text/plain", b"ready\ndegraded: the agent of broker 2 is dead\n")

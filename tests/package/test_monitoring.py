@@ -1,0 +1,121 @@
+"""The alerts and the board in deploy/: they can be read, they name what agents tell, and each alert is explained."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from tests.package.bare_environment import ROOT
+
+RULES: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"]
+    for rule in group["rules"]
+]
+BOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / "remote-wal.json").read_text())
+RUNBOOKS = (ROOT / "docs" / "runbooks.md").read_text()
+OF_PROMETHEUS = {"job", "instance", "le"}
+
+
+def told() -> dict[str, set[str]]:
+    """The metrics that agents tell, as samples, with their labels."""
+    metrics: dict[str, set[str]] = {"up": set()}
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*)\|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    for name, kind, labels in rows:
+        names = [f"{name}_{part}" for part in ("bucket", "sum", "count")] if kind == "histogram" else [name]
+        metrics |= dict.fromkeys(names, {label.strip() for label in labels.split(",")} - {""})
+    process = ProcessCollector(registry=CollectorRegistry())
+    metrics |= {sample.name: set() for family in process.collect() for sample in family.samples}
+    of_report = (ROOT / "docs" / "report.md").read_text()
+    assert "remote_wal_report_findings_by_severity" in of_report
+    return metrics | {"remote_wal_report_findings_by_severity": {"severity"}}
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    for rule in RULES:
+        yield rule["alert"], rule["expr"]
+    for panel in BOARD["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], _filled(target["expr"])
+    for annotation in BOARD["annotations"]["list"]:
+        yield annotation["name"], _filled(annotation["expr"])
+
+
+def _filled(expression: str) -> str:
+    """As Grafana does it."""
+    return expression.replace("$__rate_interval", "5m").replace("$__range", "3h").replace("$instance", "kafka-1")
+
+
+def selectors(expression: Any) -> Iterator[Any]:
+    """All that an expression asks for."""
+    if isinstance(expression, promql_parser.VectorSelector):
+        yield expression
+    for part in ("lhs", "rhs", "expr", "vector_selector", "param"):
+        inner = getattr(expression, part, None)
+        if inner is not None:
+            yield from selectors(inner)
+    for argument in getattr(expression, "args", ()):
+        yield from selectors(argument)
+
+
+@pytest.mark.parametrize(("name", "expression"), [*expressions()])
+def test_what_is_asked_for_is_told_by_that_name_with_those_labels(name: str, expression: str) -> None:
+    known = told()
+    found = list(selectors(promql_parser.parse(expression)))
+    assert found, name
+    for one in found:
+        assert one.name in known, name
+        labels = {matcher.name for matcher in one.matchers.matchers}
+        assert labels <= known[one.name] | OF_PROMETHEUS, name
+
+
+def test_each_alert_has_a_severity_and_a_runbook_of_its_own() -> None:
+    headings = re.findall(r"^### (\w+)$", RUNBOOKS, re.MULTILINE)
+    assert sorted(headings) == sorted(rule["alert"] for rule in RULES)
+    for rule in RULES:
+        assert rule["labels"]["severity"] in ("page", "ticket")
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{rule['alert'].lower()}"
+
+
+def test_reasons_that_alerts_look_for_are_counted() -> None:
+    behaviour = (ROOT / "docs" / "failure-behaviour.md").read_text()
+    reasons = [
+        reason
+        for _, expression in expressions()
+        for told_by in re.findall(r'reason=~?"([^"]*)"', expression)
+        for reason in told_by.split("|")
+    ]
+    assert len(reasons) > 5
+    assert [reason for reason in reasons if reason.removesuffix(".*") not in behaviour] == []
+
+
+def test_panels_of_the_board_do_not_lie_upon_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in BOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24, panel["title"]
+        taken |= cells
+
+
+def test_prometheus_and_grafana_of_the_compose_file_find_them() -> None:
+    compose = yaml.safe_load((ROOT / "deploy" / "container" / "compose.yaml").read_text())
+    mounts = {
+        name: [str(volume).split(":")[0] for volume in compose["services"][name]["volumes"]]
+        for name in ("prometheus", "grafana")
+    }
+    directory = ROOT / "deploy" / "container"
+    found = {(directory / Path(mount)).resolve() for mounted in mounts.values() for mount in mounted if "/" in mount}
+    assert {ROOT / "deploy" / "prometheus", ROOT / "deploy" / "grafana"} <= found
