@@ -42,8 +42,13 @@ over keys that it does not know. A key that begins with `remote.wal.` or `remote
 refused, and so is a wrong value: the agent ends and names the key. Of Kafka's own keys the agent reads `node.id` (or
 `broker.id`), `log.dirs`, `listeners`, `advertised.listeners`, `listener.security.protocol.map`,
 `inter.broker.listener.name`, `controller.listener.names`, `process.roles`, `broker.rack`,
-`replica.socket.timeout.ms`, `remote.log.storage.system.enable` and `remote.log.metadata.manager.listener.name`. Values
-that a config provider would resolve (`${...}`) cannot be used in those.
+`replica.socket.timeout.ms`, `remote.log.storage.system.enable` and `remote.log.metadata.manager.listener.name`, where
+the inter-broker listener speaks TLS its `ssl.*`, and some others that `remote-wal doctor` judges by.
+
+In all of these keys, in those of storage managers and in `remote.wal.agent.client.config`, `${file:/path:key}`,
+`${dir:/path:file}` and `${env:NAME}` are resolved as Kafka does, by the providers that `config.providers` names in the
+same file; the environment is the agent's own. What none of them has, or a provider of another class would have, is
+refused in keys that the agent reads. So the agent's unit needs the rights and variables that the broker's has.
 
 "KIP-1176" marks the keys that have their name from there. How to use them stands in [operations](operations.md).
 """

@@ -13,20 +13,25 @@ from agent.memory_shares import MIN_FRAME_BYTES, other_bytes
 from agent.setting_types import MAX_PORT, AgentSettingsError
 from agent.settings import MAX_ARCHIVE_RUNS, OUR_PREFIXES, AgentSettings
 from kafka_log.server_properties import BrokerProperties
-from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX
+from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX, settings_under_prefix
 
 
 def agent_settings(broker: BrokerProperties, file: Path) -> AgentSettings:
-    """The agent's keys out of server.properties. Raises AgentSettingsError naming every wrong key."""
+    """The agent's keys out of server.properties.
+
+    Raises AgentSettingsError naming every wrong key, BrokerPropertiesError naming one that no provider has.
+    """
     storage_managers = (
         broker.raw.get("remote.log.wal.storage.manager.impl.prefix", DEFAULT_IMPL_PREFIX),
         broker.raw.get("remote.wal.archive.storage.manager.impl.prefix", DEFAULT_ARCHIVE_IMPL_PREFIX),
     )
     own = {
-        key: value
-        for key, value in broker.raw.items()
+        key: broker.raw[key]
+        for key in broker.raw
         if key.startswith(OUR_PREFIXES) and not key.startswith(storage_managers)
     }
+    for prefix in storage_managers:  # what is in no provider is told now, and not when the store is opened
+        settings_under_prefix(broker.raw, prefix)
     try:
         settings = AgentSettings.model_validate(own)
     except ValidationError as error:

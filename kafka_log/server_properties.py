@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import javaproperties
 
+from kafka_log.config_providers import ConfigProviderError, ResolvedProperties
 from kafka_log.errors import BrokerPropertiesError
 
 DEFAULT_LOG_DIR = "/tmp/kafka-logs"  # noqa: S108 - it is Kafka's
@@ -46,7 +47,10 @@ class BrokerProperties:
     rack: str | None
     process_roles: frozenset[str]
     raw: Mapping[str, str]
-    """Every key of the file, ours and other plugins' too. Holds secrets: never to be logged."""
+    """Every key of the file, ours and other plugins' too. Holds secrets: never to be logged.
+
+    To ask for a value that a provider has, and none here, raises BrokerPropertiesError.
+    """
 
     @property
     def is_broker(self) -> bool:
@@ -94,7 +98,7 @@ def parse_broker_properties(raw: Mapping[str, str], path: Path) -> BrokerPropert
         controller_listener_names=controller_names,
         rack=reader.text("broker.rack") or None,
         process_roles=roles,
-        raw=MappingProxyType(dict(raw)),
+        raw=reader.raw,
     )
     _check(properties, reader)
     return properties
@@ -110,21 +114,32 @@ def _check(properties: BrokerProperties, reader: "_Reader") -> None:
             raise reader.error("listener.security.protocol.map", f"listener {listener} is missing")
 
 
+class _Resolved(ResolvedProperties):
+    """Errors name the file."""
+
+    def __init__(self, raw: Mapping[str, str], path: Path) -> None:
+        super().__init__(raw)
+        self._path = path
+
+    def __getitem__(self, key: str) -> str:
+        try:
+            return super().__getitem__(key)
+        except ConfigProviderError as error:
+            raise BrokerPropertiesError(self._path, key, error.reason) from error
+
+
 class _Reader:
     """Takes values out of the raw map, and knows how to complain."""
 
     def __init__(self, raw: Mapping[str, str], path: Path) -> None:
-        self._raw = raw
+        self.raw = _Resolved(raw, path)
         self._path = path
 
     def error(self, key: str, reason: str) -> BrokerPropertiesError:
         return BrokerPropertiesError(self._path, key, reason)
 
     def text(self, key: str) -> str:
-        value = self._raw.get(key, "").strip()
-        if "${" in value:
-            raise self.error(key, "values of a config provider are not resolved here; write the value itself")
-        return value
+        return self.raw.get(key, "").strip()
 
     def items(self, key: str) -> list[str]:
         return [item.strip() for item in self.text(key).split(",") if item.strip()]

@@ -23,8 +23,8 @@ DEFAULT_ARCHIVE_IMPL_PREFIX: Final = "rsm.wal.archive.config."
 
 
 def settings_under_prefix(properties: Mapping[str, str], impl_prefix: str = DEFAULT_IMPL_PREFIX) -> dict[str, str]:
-    """The storage manager's own settings out of all properties, prefix removed."""
-    return {key.removeprefix(impl_prefix): value for key, value in properties.items() if key.startswith(impl_prefix)}
+    """The storage manager's own settings out of all properties, prefix removed. No other values are asked for."""
+    return {key.removeprefix(impl_prefix): properties[key] for key in properties if key.startswith(impl_prefix)}
 
 
 def load_storage_manager(

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import javaproperties
 import structlog
 
+from kafka_log.config_providers import PROVIDERS_KEY, ConfigProviderError, ResolvedProperties
 from metadata_topic.records.errors import ClientPropertyError
 
 log = structlog.get_logger(__name__)
@@ -88,9 +89,14 @@ def from_java_properties(bootstrap_servers: str, java: Mapping[str, str]) -> Kaf
     are passed over.
     """
     translated: dict[str, ConfluentValue] = {}
-    for key, value in java.items():
-        if value.startswith("${"):
-            raise _untranslatable(key, "config providers are not resolved", "put the value itself in the file")
+    java = ResolvedProperties(java)
+    for key in java:
+        if key.startswith(PROVIDERS_KEY):
+            continue
+        try:
+            value = java[key]
+        except ConfigProviderError as error:
+            raise _untranslatable(key, error.reason, "put the value itself in the file") from error
         if key in _SAME_NAME:
             translated[key] = value
         elif key in _RENAMED:

@@ -12,8 +12,10 @@ from agent.relaying import catch_up_read_limits
 from agent.setting_types import AgentSettingsError, parse_address, parse_peers
 from agent.settings import AgentSettings
 from agent.settings_file import agent_settings
+from agent.storage_spec import storage_spec
 from agent.write_path import log_manager_limits
-from kafka_log.server_properties import parse_broker_properties
+from kafka_log.errors import BrokerPropertiesError
+from kafka_log.server_properties import BrokerProperties, parse_broker_properties
 from metadata_topic.settings.wal_retention import AS_LOCAL, WalRetention
 from plugin.loading import DEFAULT_IMPL_PREFIX
 from replication.wire.peer_connection import Address
@@ -275,3 +277,28 @@ def test_the_stores_prices_follow_from_the_storage_manager_unless_set(
 ) -> None:
     found = parsed(**keys)
     assert (found.storage.price_section, found.archive.price_section, found.price_network) == sections
+
+
+def parsed_raw(raw: dict[str, str]) -> tuple[BrokerProperties, AgentSettings]:
+    broker = parse_broker_properties(raw, FILE)
+    return broker, agent_settings(broker, FILE)
+
+
+def test_secrets_come_by_kafkas_config_providers_and_unknown_ones_are_refused_in_every_key(tmp_path: Path) -> None:
+    (tmp_path / "bucket").write_text("of-a-secret\n")
+    raw = {
+        "node.id": "1",
+        "listeners": "PLAINTEXT://:9092",
+        "config.providers": "dir",
+        "config.providers.dir.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
+        "remote.wal.agent.memory.bytes": f"${{dir:{tmp_path}:bytes}}",
+        f"{DEFAULT_IMPL_PREFIX}bucket": f"${{dir:{tmp_path}:bucket}}",
+        "listener.name.client.ssl.key.password": "${vault:of:the-broker-alone}",
+    }
+    (tmp_path / "bytes").write_text(str(2**31))
+    broker, found = parsed_raw(raw)
+    assert found.process.memory_bytes == 2**31
+    assert storage_spec(found.storage, broker).settings == {"bucket": "of-a-secret"}
+    for key in ("remote.wal.agent.memory.bytes", f"{DEFAULT_IMPL_PREFIX}bucket", "broker.rack"):
+        with pytest.raises(BrokerPropertiesError, match=rf"{FILE}: {key}: .*no provider 'vault'"):
+            parsed_raw({**raw, key: "${vault:a:b}"})

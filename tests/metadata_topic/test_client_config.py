@@ -62,6 +62,15 @@ def test_what_cannot_be_translated_is_named(key: str, java: dict[str, str]) -> N
     assert error.value.key == key
 
 
+def test_secrets_come_by_kafkas_config_providers(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("hunter2")
+    provider = "org.apache.kafka.common.config.provider.DirectoryConfigProvider"
+    jaas = f'x.PlainLoginModule required username="me" password="${{dir:{tmp_path}:password}}";'
+    java = {"config.providers": "dir", "config.providers.dir.class": provider, "sasl.jaas.config": jaas}
+    config = from_java_properties("b:1", java)
+    assert dict(config.properties) == {"sasl.username": "me", "sasl.password": "hunter2"}
+
+
 def test_no_secret_shows_in_the_repr_or_in_an_error() -> None:
     config = from_java_properties("b:1", {"sasl.jaas.config": SCRAM})
     assert 'p"a;s=s' not in repr(config)

@@ -1,0 +1,113 @@
+"""Values that stand elsewhere: `${file:/path:key}`, `${dir:/path:file}`, `${env:NAME}`.
+
+Resolved as Kafka's FileConfigProvider, DirectoryConfigProvider and EnvVarConfigProvider do (KIP-297, KIP-421), by the
+names that `config.providers` gives them; white space at the ends goes then, as it does with nearly all of Kafka's keys.
+Kafka leaves standing what it cannot resolve. Here that is refused, as a password of that text opens nothing: where it
+is asked for, as what only the broker reads may be resolved by classes that only the broker has.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import javaproperties
+
+_VARIABLE = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+"""As Kafka's ConfigTransformer: provider, perhaps a path, key."""
+_PACKAGE = "org.apache.kafka.common.config.provider."
+PROVIDERS_KEY = "config.providers"
+
+
+class ConfigProviderError(Exception):
+    """A value's provider is not known here, or does not have it. `key` is that of the value."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        self.key = key
+        self.reason = reason
+        super().__init__(f"{key}: {reason}")
+
+
+class ResolvedProperties(Mapping[str, str]):
+    """Properties whose values are resolved each time that they are asked for.
+
+    To ask for one that cannot be resolved raises ConfigProviderError. Its repr has no values.
+    """
+
+    def __init__(self, raw: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> None:
+        self._raw = dict(raw)
+        self._environment = environment
+
+    def __getitem__(self, key: str) -> str:
+        value = self._raw[key]
+        return _VARIABLE.sub(partial(self._resolved, key), value).strip() if "${" in value else value
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._raw
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    def __repr__(self) -> str:
+        return f"ResolvedProperties({len(self._raw)} keys)"
+
+    def _resolved(self, key: str, variable: "re.Match[str]") -> str:
+        name, path, wanted = variable[1], variable[2] or "", variable[3]
+        try:
+            return self._looked_up(name, path, wanted)
+        except (OSError, ValueError, re.error) as error:
+            raise ConfigProviderError(key, f"${{{name}:...}}: {error}") from error
+
+    def _looked_up(self, name: str, path: str, wanted: str) -> str:
+        """Raises ValueError that says why not, OSError."""
+        if name not in (one.strip() for one in self._raw.get(PROVIDERS_KEY, "").split(",")):
+            raise ValueError(f"{PROVIDERS_KEY} names no provider {name!r}")
+        kind = self._raw.get(f"{PROVIDERS_KEY}.{name}.class", "").strip()
+        parameter = partial(self._parameter, name)
+        if kind == f"{_PACKAGE}EnvVarConfigProvider":
+            return _of_environment(self._environment, path, wanted, parameter("allowlist.pattern"))
+        if kind == f"{_PACKAGE}FileConfigProvider":
+            return _of_file(_allowed(path, parameter("allowed.paths")), wanted)
+        if kind == f"{_PACKAGE}DirectoryConfigProvider":
+            return _of_directory(_allowed(path, parameter("allowed.paths")), wanted)
+        raise ValueError(f"{kind or 'no class'} cannot be asked here; Kafka's own for files and environment can be")
+
+    def _parameter(self, name: str, parameter: str) -> str:
+        return self._raw.get(f"{PROVIDERS_KEY}.{name}.param.{parameter}", "").strip()
+
+
+def _of_environment(environment: Mapping[str, str], path: str, wanted: str, pattern: str) -> str:
+    if path:
+        raise ValueError("a path is not for the environment")
+    if wanted not in environment or (pattern and not re.fullmatch(pattern, wanted)):
+        raise ValueError(f"{wanted} is not set for this process, or not in allowlist.pattern")
+    return environment[wanted]
+
+
+def _of_file(path: Path, wanted: str) -> str:
+    found: Mapping[str, str] = javaproperties.loads(path.read_text(encoding="utf-8"))
+    if wanted not in found:
+        raise ValueError(f"{path} has no key {wanted}")
+    return found[wanted]
+
+
+def _of_directory(path: Path, wanted: str) -> str:
+    """A file of its own for each value, as mounted secrets are."""
+    file = path / wanted
+    if not wanted or file.parent != path or not file.is_file():
+        raise ValueError(f"{path} has no file {wanted}")
+    return file.read_text(encoding="utf-8")
+
+
+def _allowed(path: str, allowed: str) -> Path:
+    if not path:
+        raise ValueError("a path is missing")
+    normal = Path(os.path.normpath(path))
+    roots = [Path(os.path.normpath(one.strip())) for one in allowed.split(",") if one.strip()]
+    if roots and not any(normal.is_relative_to(root) for root in roots):
+        raise ValueError(f"{normal} is not in allowed.paths")
+    return normal
