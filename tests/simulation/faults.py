@@ -21,6 +21,7 @@ FAULTS = (
     "archive read gives other bytes", "archive read gives of another place", "archive read gives of another object",
     "archive object given up", "archive orphan", "archive orphan after its deletion",
     "broker crashed", "broker paused", "agent paused", "agent stopped", "connection cut", "half of a frame",
+    "power lost", "replica compacted",
     "zones cut apart", "unclean election", "truncated by epoch", "segment deleted", "fetch session forgotten",
     "acknowledged", "object lost", "read fails before effect", "read fails after effect", "read hangs",
     "read gives too little", "read gives other bytes", "read gives of another place", "read gives of another object",

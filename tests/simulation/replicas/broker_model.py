@@ -27,6 +27,7 @@ from tests.simulation.replicas.kafka_frames import (
     FetchResponse,
     KafkaError,
     decode_question,
+    incarnation_of,
     reply,
 )
 from tests.simulation.replicas.replica import NO_LEADER, UNKNOWN, Leadership, Replica
@@ -342,7 +343,9 @@ class BrokerModel:
             self._complete(waiting)
 
     def _positions(self, waiting: _Waiting) -> None:
-        """The follower has what lies below of what it asks for."""
+        """The follower has what lies below of what it asks for, unless it has started anew since (KIP-903)."""
+        if incarnation_of(waiting.request) != self.world.controller.incarnations[waiting.request.replica_id]:
+            return
         for cached in waiting.session.partitions.values():
             replica, asked = self.replicas[cached.asked.partition], cached.asked
             answer = self._read(asked, 0, False)

@@ -15,6 +15,8 @@ class ControllerModel:
     def __init__(self, loop: VirtualTimeLoop, brokers: Iterable[int], partitions: int) -> None:
         self._loop = loop
         self.living = set(brokers)
+        self.incarnations = dict.fromkeys(self.living, 0)
+        """How often each broker has registered."""
         self._silent_since: dict[int, object] = {}
         in_sync = frozenset(self.living)
         self.partitions = [Leadership(min(self.living), 0, in_sync, 0) for _ in range(partitions)]
@@ -40,8 +42,13 @@ class ControllerModel:
 
         self._loop.call_later(SESSION_S, fence)
 
+    def registered(self, broker: int) -> None:
+        """It has started."""
+        self.incarnations[broker] += 1
+        self.heard(broker)
+
     def heard(self, broker: int) -> None:
-        """It registers, or its heartbeats come again."""
+        """Its heartbeats come, perhaps again."""
         self._silent_since.pop(broker, None)
         if broker in self.living:
             return

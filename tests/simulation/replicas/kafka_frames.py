@@ -4,6 +4,7 @@ Written down a second time, by Kafka's message definitions and apart from the pr
 takes too long for simulations; tests hold both against each other. There is one topic.
 """
 
+import random
 import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -18,6 +19,7 @@ _ANSWERED = struct.Struct(">ihqqq")
 _QUESTION = struct.Struct(">iiq")
 _REPLY = struct.Struct(">hiq")
 _NO_TAGS = b"\0"
+_INCARNATION_SHIFT = 20
 
 
 class KafkaError(IntEnum):
@@ -184,6 +186,16 @@ def _answered(read: "_Reader") -> Answered:
             diverging = EpochEnd(*struct.unpack_from(">iq", read.frame, read.position))
         read.position += size
     return Answered(partition, error, high_watermark, log_start, records, diverging)
+
+
+def first_correlation_id(incarnation: int, rng: random.Random) -> int:
+    """Of a follower's connection. In the place of the replica epoch, which Fetch has from version 15 on (KIP-903)."""
+    return incarnation << _INCARNATION_SHIFT | rng.randrange(1 << _INCARNATION_SHIFT - 1)
+
+
+def incarnation_of(request: FetchRequest) -> int:
+    """Of the broker that asks."""
+    return request.correlation_id >> _INCARNATION_SHIFT
 
 
 def question(api: int, correlation_id: int, partition: int, leader_epoch: int, what: int) -> bytes:

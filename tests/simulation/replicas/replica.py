@@ -142,6 +142,20 @@ class Replica:
         self.files.log.restart_at(offset)
         self.high_watermark = offset
 
+    def compact(self, number: int) -> list[BatchKey]:
+        """The log's cleaner takes some batches out of a closed segment below the high watermark; which ones."""
+        log = self.files.log
+        closed = [
+            at
+            for at, segment in enumerate(log.segments[:-1])
+            if len(segment.batches) > 1 and segment.batches[-1].last_offset < self.high_watermark
+        ]
+        if not closed:
+            return []
+        before = list(log.present)
+        log.compact(closed[number % len(closed)])
+        return [key for key in before if key not in log.present]
+
     def begins_within(self, base_offset: int, last_offset: int) -> bool:
         """Whether the log is empty and begins in the midst of this batch, which its leader can only give whole. A
         follower then begins where the batch does (Partition.appendRecordsToFollowerOrFutureReplica)."""

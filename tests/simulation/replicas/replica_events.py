@@ -49,6 +49,18 @@ def retain(world: ReplicatedWorld, number: int) -> None:
     world.log_changed(broker.broker_id, replica)
 
 
+def compact(world: ReplicatedWorld, number: int) -> None:
+    """A broker cleans a closed segment of its replica, as its own cleaner sees fit: others have it whole for a time."""
+    broker = BROKERS[number % 3]
+    replica = world.replicas[broker][(number >> 4) % PARTITIONS]
+    if broker in world.brokers and f"broker {broker}" not in world.paused:
+        removed = replica.compact(number >> 8)
+        if removed:
+            world.hit("replica compacted")
+            world.invariants.compacted(replica.files.partition.partition, removed)
+            world.rewritten(broker, replica)
+
+
 def move_leader(world: ReplicatedWorld, number: int) -> None:
     world.controller.move(number % PARTITIONS, number >> 4)
 
@@ -68,6 +80,26 @@ def crash_broker(world: ReplicatedWorld, number: int) -> None:
                 world.start_broker(broker)
 
         world.loop.call_later(_AWAY_S[(number >> 4) % 4], start)
+
+
+async def lose_power(world: ReplicatedWorld, number: int) -> None:
+    """A host stands still, and has written to its disk what it had time for: broker and agent come back with less.
+
+    Kafka waits for no disk, so what was acknowledged may be gone there; it takes such a broker out of the ISR before it
+    is led by it. Who is the last one in sync is spared, as Kafka itself would lose records with it (KIP-966).
+    """
+    broker = BROKERS[number % 3]
+    if broker not in world.brokers or len(world.brokers) == 1:
+        return
+    world.hit("power lost")
+    crash_broker(world, number)
+    world.controller.fence(broker)
+    for replica, known in zip(world.replicas[broker], world.controller.partitions, strict=True):
+        if broker not in known.isr:
+            flushed = replica.files.log.segments[-1].base_offset
+            replica.truncate(flushed + (number >> 8) % (replica.end - flushed + 1))
+            world.rewritten(broker, replica)
+    await crash_agent(world, number)
 
 
 def pause_broker(world: ReplicatedWorld, number: int) -> None:
@@ -201,9 +233,11 @@ DO: dict[str, Callable[[ReplicatedWorld, int], Awaitable[None] | None]] = {
     "burst": burst,
     "roll": roll,
     "retain": retain,
+    "compact": compact,
     "move leader": move_leader,
     "elect unclean": elect_unclean,
     "crash broker": crash_broker,
+    "lose power": lose_power,
     "pause broker": pause_broker,
     "crash agent": crash_agent,
     "stop agent": stop_agent,

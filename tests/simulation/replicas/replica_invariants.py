@@ -27,6 +27,8 @@ class ReplicaInvariants:
         """What is in some object, or was."""
         self.acknowledged: list[dict[BatchKey, None]] = [{} for _ in range(partitions)]
         """What a producer may rely on."""
+        self._compacted: list[set[BatchKey]] = [set() for _ in range(partitions)]
+        """What some broker's cleaner has taken: nobody wants it any more, though others have it still."""
         self._unclean_epochs = [0] * partitions
         """That of the last unclean election: who led before may acknowledge yet, and it is lost as well."""
         self._sizes: dict[CombinedSegmentId, int] = {}
@@ -98,7 +100,8 @@ class ReplicaInvariants:
     def followed(self, partition: int, batch: WrittenBatch, before: BatchKey | None, leaders_start: int) -> None:
         """A follower's log repeats it, batch by batch, byte by byte (KIP-101).
 
-        But for what the leader has deleted: a follower that diverged there is not told of it.
+        But for what the leader has deleted: a follower that diverged there is not told of it. And but for what a
+        cleaner has taken, from the leader's log or its own.
         """
         history, key = self._written[partition], batch.key
         assert key in history, f"a follower has {key}, which no leader wrote"
@@ -107,14 +110,45 @@ class ReplicaInvariants:
         if before is None or not known_before or key.base_offset <= leaders_start:
             known_before |= {before} if before is not None else set()
             return
-        assert before in known_before, f"a follower has {key} after {before}, and leaders after {known_before}"
+        assert self._may_precede(partition, before, known_before), (
+            f"a follower has {key} after {before}, and leaders after {known_before}"
+        )
+
+    def _may_precede(self, partition: int, before: BatchKey, known_before: set[BatchKey]) -> bool:
+        """Whether `before` is one of these, or stands before such of them as were compacted away."""
+        history, compacted = self._written[partition], self._compacted[partition]
+        asked, looked_at = list(known_before), set[BatchKey]()
+        if before in compacted:
+            return True
+        while asked:
+            key = asked.pop()
+            if key == before:
+                return True
+            if key in compacted and key not in looked_at:
+                looked_at.add(key)
+                asked += history[key][1]
+        return False
 
     def rewritten(self, replica: Replica) -> None:
         self.rewrites[id(replica)] = self.rewrites.get(id(replica), 0) + 1
 
+    def compacted(self, partition: int, removed: Sequence[BatchKey]) -> None:
+        """A broker's cleaner has taken these, as newer records have their keys."""
+        self._compacted[partition].update(removed)
+        for key in removed:
+            self.acknowledged[partition].pop(key, None)
+
+    def is_compacted(self, partition: int, key: BatchKey) -> bool:
+        """Whether some broker's cleaner has taken it."""
+        return key in self._compacted[partition]
+
     def acknowledge(self, partition: int, keys: Sequence[BatchKey], leader: Replica | None) -> None:
         """A producer is told that its records are safe."""
-        keys = [key for key in keys if key.leader_epoch >= self._unclean_epochs[partition]]
+        keys = [
+            key
+            for key in keys
+            if key.leader_epoch >= self._unclean_epochs[partition] and key not in self._compacted[partition]
+        ]
         for key in keys:
             self.acknowledged[partition][key] = None
         if leader is not None and keys:
@@ -180,7 +214,8 @@ class ReplicaInvariants:
                 if batch.last_offset >= below:
                     break
                 key = batch.key
-                assert key in self.stored[number] or _is_lost(agent, partition, key), (
+                is_wanted = not self.is_compacted(number, key)
+                assert not is_wanted or key in self.stored[number] or _is_lost(agent, partition, key), (
                     f"{agent.name} tells {uploaded} of {number} as uploaded, without {key}"
                 )
                 looked_to = batch.last_offset + 1

@@ -61,9 +61,9 @@ class ReplicatedWorld(SimulatedRun):
     # Brokers.
 
     def start_broker(self, broker: int) -> None:
+        self.controller.registered(broker)
         model = self.brokers[broker] = BrokerModel(self, broker, self.replicas[broker], f"agent-{broker}")
         model.start()
-        self.controller.heard(broker)
 
     def crash_broker(self, broker: int) -> None:
         self.resume(f"broker {broker}")
