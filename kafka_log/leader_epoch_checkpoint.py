@@ -12,7 +12,8 @@ from pathlib import Path
 from kafka_log.errors import MalformedFileError
 
 __all__ = [
-    "FILE_NAME", "UNKNOWN_EPOCH", "LeaderEpochs", "MalformedFileError", "parse_leader_epochs", "read_leader_epochs",
+    "FILE_NAME", "NO_EPOCHS", "UNKNOWN_EPOCH", "LeaderEpochs", "MalformedFileError", "parse_leader_epochs",
+    "read_leader_epochs",
 ]  # fmt: skip
 
 FILE_NAME = "leader-epoch-checkpoint"
@@ -72,6 +73,25 @@ class LeaderEpochs:
         epoch = self.epoch_for(offset)
         return None if epoch == UNKNOWN_EPOCH else epoch
 
+    def agrees_to(self, later: "LeaderEpochs", end: int) -> int:
+        """Up to where, at most `end`, the log that had these epochs is the one that has `later` ones.
+
+        An offset with the same epoch in both was written by the same leader. What lies before either's first entry, as
+        retention took it, is not judged; nor is anything while one of them has none.
+        """
+        if not self.entries or not later.entries:
+            return end
+        known_from = max(self._starts[0], later.entries[0][1])
+        for epoch, start, behind in zip(self._epochs, self._starts, [*self._starts[1:], end], strict=True):
+            first = max(start, known_from)
+            if first < min(behind, end):
+                if later.epoch_for(first) != epoch:
+                    return first
+                later_end = later.end_offset_for(epoch)
+                if later_end is not None and later_end < min(behind, end):
+                    return later_end
+        return end
+
     def newest_first(self) -> list[int]:
         """The epochs, descending."""
         return self._epochs[::-1]
@@ -93,6 +113,10 @@ class LeaderEpochs:
 
     def __repr__(self) -> str:
         return f"LeaderEpochs({self.entries!r})"
+
+
+NO_EPOCHS = LeaderEpochs()
+"""A log that never had a leader."""
 
 
 def parse_leader_epochs(text: str, path: Path) -> LeaderEpochs:
@@ -134,5 +158,5 @@ def read_leader_epochs(partition_dir: Path) -> LeaderEpochs:
     try:
         text = path.read_bytes().decode("ascii", errors="replace")
     except FileNotFoundError:
-        return LeaderEpochs()
+        return NO_EPOCHS
     return parse_leader_epochs(text, path)

@@ -68,7 +68,9 @@ class GapDeclarations:
                 consequence="what the log has of them is uploaded first",
             )
         if resume.is_first and resume.next_offset is not None:
-            gap = DeclaredGap(partition, 0, resume.next_offset, resume.leader_epoch, GapReason.BEFORE_UPLOAD)
+            gap = DeclaredGap(
+                partition, 0, resume.next_offset, resume.leader_epochs.latest_epoch, GapReason.BEFORE_UPLOAD
+            )
             self._declare([gap])
 
     def found(self, assignment: Assignment, gaps: Iterable[Gap]) -> None:

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_log.errors import MalformedFileError
-from kafka_log.leader_epoch_checkpoint import UNKNOWN_EPOCH, LeaderEpochs, read_leader_epochs
+from kafka_log.leader_epoch_checkpoint import NO_EPOCHS, LeaderEpochs, read_leader_epochs
 from kafka_log.segment_files import list_segments
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges, ranges_common, ranges_missing
@@ -48,8 +48,8 @@ class ResumePoint:
     """All from here on; None: from the active segment on, once there is one."""
     missing: tuple[OffsetRange, ...] = ()
     """Before that, ascending: what is in no object, as far as the log has it."""
-    leader_epoch: int = UNKNOWN_EPOCH
-    """The newest of the log when this was found."""
+    leader_epochs: LeaderEpochs = NO_EPOCHS
+    """Those of the log when this was found."""
     is_first: bool = False
     """Nothing was known of the log: its upload begins here."""
     only_missing: bool = False
@@ -110,7 +110,7 @@ def _resume_by(epochs: LeaderEpochs, store: RemoteWalMetadataStore, archive: Arc
     )
     released = store.released_up_to(partition, epochs)
     if not (known or begun or released):
-        return ResumePoint(log.segments[-1] if log.segments else None, (), epochs.latest_epoch, is_first=True)
+        return ResumePoint(log.segments[-1] if log.segments else None, (), epochs, is_first=True)
     first = known[0][0] if known else released
     begin = min(begun) if begun else log.segment_of(first)
     if not log.is_archived:
@@ -118,7 +118,7 @@ def _resume_by(epochs: LeaderEpochs, store: RemoteWalMetadataStore, archive: Arc
     elif log.segments:
         begin = min(max(begin, log.segments[0]), first)
     next_offset = max(begin, *(end for _, end in known), 0 if log.is_archived else released)
-    return ResumePoint(next_offset, tuple(ranges_missing(known, (begin, next_offset))), epochs.latest_epoch)
+    return ResumePoint(next_offset, tuple(ranges_missing(known, (begin, next_offset))), epochs)
 
 
 def _archived_ranges(

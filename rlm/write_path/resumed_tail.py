@@ -8,9 +8,10 @@ is declared of a log with certain ones: one that was cut to its start has none u
 A tail that is far behind may pass over what it has not read, and leave it to another one that reads `only_missing`.
 
 The ranges stand on what the metadata tells of a log with certain leader epochs. Two things void them: the log ends
-before a range does (then all from there on is uploaded, whatever is stored), and a leader epoch newer than those has
-begun before the end of what seemed known (then all from that epoch's begin on is). The latter happens when leadership
-is learned of before the broker has begun to write its new epoch.
+before a range does (then all from there on is uploaded, whatever is stored), and another leader than those has written
+before the end of what seemed known (then all from there on is). The latter happens when leadership is learned of before
+the broker has begun to write its new epoch; and when an unclean election brings back a log without these epochs, before
+the agent hears that its broker does not lead any more.
 
 As `SegmentTail`, it belongs to one caller at a time.
 """
@@ -19,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kafka_log.errors import LogDirectoryError, MalformedFileError
-from kafka_log.leader_epoch_checkpoint import read_leader_epochs
+from kafka_log.leader_epoch_checkpoint import UNKNOWN_EPOCH, LeaderEpochs, read_leader_epochs
 from kafka_log.open_files import OpenFiles
 from kafka_log.segment_tail import Gap, LogDeleted, SegmentTail, TailEvent, TailRead, Truncated
 from kafka_log.topic_partition import TopicId
@@ -41,7 +42,10 @@ class ResumedTail:
         self._open_files = open_files
         self._missing = list(resume.missing)
         self._behind = self._known_to = resume.next_offset
-        self._epoch = resume.leader_epoch
+        self._epochs = resume.leader_epochs
+        """Those of the log that is known up to `_known_to`."""
+        self._read_epoch: int | None = None
+        """Of the last batch that was read."""
         self._only_missing = resume.only_missing
         self._is_settled = resume.only_missing
         """Whether the leader epochs at the log's end were looked at."""
@@ -84,15 +88,21 @@ class ResumedTail:
             epochs = read_leader_epochs(self._directory)
         except (OSError, MalformedFileError):
             return None
-        known_end = epochs.end_offset_for(self._epoch)
-        if known_end is not None and known_end < behind:
+        if not self._is_same(epochs, behind):
             return None
         offset = max(offset, behind)
         passed_over = joined_ranges([*unread, (behind, offset)])
         self._missing, self._behind, self._known_to, self._is_settled = [], offset, offset, False
-        self._epoch = epochs.latest_epoch
+        self._epochs, self._read_epoch = epochs, None
         self._begin_anew()
-        return ResumePoint(offset, tuple(passed_over), self._epoch, only_missing=True)
+        return ResumePoint(offset, tuple(passed_over), epochs, only_missing=True)
+
+    def _is_same(self, epochs: LeaderEpochs, end: int) -> bool:
+        """Whether a log with these leader epochs is up to `end` what was known and read."""
+        last = self._read_epoch
+        if last is None or (self._known_to is not None and end <= self._known_to):
+            return self._epochs.agrees_to(epochs, end) == end
+        return epochs.epoch_for(end - 1) in (last, UNKNOWN_EPOCH)
 
     def read(self, max_bytes: int) -> TailRead:
         """As `SegmentTail.read`. Nothing found and `has_missing` still: the next read may find something."""
@@ -114,7 +124,7 @@ class ResumedTail:
             return None
         found = self._tail.read_cached(max_bytes)
         if found is not None and found[0].spans:
-            self._epoch = found[0].spans[-1].leader_epoch
+            self._read_epoch = found[0].spans[-1].leader_epoch
         return found
 
     def backlog_bytes(self) -> int:
@@ -188,12 +198,12 @@ class ResumedTail:
         """
         newest = read.spans[-1].leader_epoch if read.spans else None
         if self._is_settled and not self._is_cut_into_known(read):
-            self._epoch = self._epoch if newest is None else newest
+            self._read_epoch = self._read_epoch if newest is None else newest
             return read
         if newest is not None:
             self._is_settled = not self._missing
-        if self._known_to is None or (newest is not None and newest <= self._epoch):
-            return read
+        if self._known_to is None or (newest is not None and newest == self._epochs.newest_epoch):
+            return read  # a leader that goes on has written all that lies before
         try:
             epochs = read_leader_epochs(self._directory)
         except (OSError, MalformedFileError) as error:
@@ -201,12 +211,12 @@ class ResumedTail:
                 return read  # looked at again with the next read
             self._read_again_from(read.spans[0].base_offset)
             raise LogDirectoryError(self._directory, str(error)) from error
-        known_end = epochs.end_offset_for(self._epoch)
-        if known_end is None or known_end >= self._known_to:
-            self._epoch = self._epoch if newest is None else newest
+        same_to = self._epochs.agrees_to(epochs, self._known_to)
+        if same_to >= self._known_to:
+            self._read_epoch = self._read_epoch if newest is None else newest
             return read
-        self._epoch = epochs.latest_epoch if newest is None else newest
-        return self._written_anew(known_end)
+        self._epochs, self._read_epoch = epochs, None
+        return self._written_anew(same_to)
 
     def _is_cut_into_known(self, read: TailRead) -> bool:
         """Whether the log was cut below what this tail has read: then nothing vouches for what was known of it."""

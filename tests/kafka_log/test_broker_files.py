@@ -247,3 +247,30 @@ def test_directories_without_an_id_are_left_out(tmp_path: Path) -> None:
         (tmp_path / name / "meta.properties").write_text(text)
 
     assert directory_ids([tmp_path / "a", tmp_path / "b", tmp_path / "absent"]) == {str(tmp_path / "a"): "its-id"}
+
+
+@pytest.mark.parametrize(
+    ("later", "same_to"),
+    [
+        ([(0, 0), (1, 2), (5, 9)], 4),
+        ([(0, 0), (1, 2), (5, 3)], 3),
+        ([(0, 0), (5, 9)], 2),
+        ([(0, 1), (1, 2)], 4),
+        ([(3, 0)], 0),
+        ([(1, 3)], 4),
+        ([(2, 3)], 3),
+        ([], 4),
+    ],
+    ids=[
+        "goes on",
+        "was cut",
+        "an older leader's log is back",
+        "retention took the begin",
+        "another one",
+        "retention took an epoch",
+        "retention took what it was before",
+        "nothing to judge by",
+    ],
+)
+def test_a_log_is_the_same_as_far_as_the_same_leaders_wrote_it(later: list[tuple[int, int]], same_to: int) -> None:
+    assert LeaderEpochs([(0, 0), (1, 2)]).agrees_to(LeaderEpochs(later), 4) == same_to

@@ -18,6 +18,8 @@ __all__ = ["storage"]
 LOST_RECORDS = DeclaredGap(ORDERS, 15, 20, 0, GapReason.RETENTION)
 BEGIN = DeclaredGap(ORDERS, 0, 0, 0, GapReason.BEFORE_UPLOAD)
 
+EPOCHS = LeaderEpochs([(0, 0)])
+
 
 def declare(lost: Lost, *gaps: DeclaredGap) -> None:
     lost.store.apply(RemoteWalGapDeclaration(1, 1, 0, gaps, 0), (0, 70))
@@ -39,7 +41,7 @@ def rebuilt(lost: Lost, topic: TopicInMemory) -> RebuildPlan:
 
 def resumed(topic: TopicInMemory, *segments: int) -> ResumePoint:
     """Of a log with these segments, by an agent that read the rebuilt topic and nothing else."""
-    return resume_of(topic.store, topic.archive, LedLog(ORDERS, LeaderEpochs([(0, 0)]), segments))
+    return resume_of(topic.store, topic.archive, LedLog(ORDERS, EPOCHS, segments))
 
 
 @pytest.mark.parametrize("segments", [(0,), (25,)], ids=["the log still has it", "the log begins behind it"])
@@ -58,7 +60,7 @@ def test_nothing_that_expired_or_was_declared_is_missing_after_a_rebuild(
     lost.upload()
     topic = TopicInMemory()
     plan = rebuilt(lost, topic)
-    assert resumed(topic, *segments) == ResumePoint(30, (), 0)
+    assert resumed(topic, *segments) == ResumePoint(30, (), EPOCHS)
     assert topic.store.declared_gaps(ORDERS) == [BEGIN, LOST_RECORDS]
     assert (plan.declared_gaps, plan.bounds) == (1, 2)
 
@@ -74,7 +76,7 @@ def test_a_hole_that_nobody_declared_is_still_missing_after_a_rebuild(storage: R
     end(lost, gone)
     topic = TopicInMemory()
     rebuilt(lost, topic)
-    assert resumed(topic, 0) == ResumePoint(20, ((10, 15),), 0)
+    assert resumed(topic, 0) == ResumePoint(20, ((10, 15),), EPOCHS)
 
 
 @pytest.mark.parametrize("in_another_snapshot", [(), (DELETING,), (DELETING, DELETED)])
@@ -92,7 +94,7 @@ def test_an_object_with_dead_entries_that_is_gone_tells_nothing_of_release(
     lost.upload()
     topic = TopicInMemory()
     rebuilt(lost, topic)
-    assert resumed(topic, 0) == ResumePoint(15, ((0, 10),), 0)
+    assert resumed(topic, 0) == ResumePoint(15, ((0, 10),), EPOCHS)
 
 
 def test_what_the_topic_tells_of_gaps_is_not_written_again_and_what_it_lost_is(
@@ -134,4 +136,4 @@ def test_snapshots_of_several_agents_that_all_know_of_deletions_are_joined(stora
     lost.save_snapshot(3)
     topic = TopicInMemory()
     rebuilt(lost, topic)
-    assert resumed(topic, 0) == ResumePoint(15, (), 0)
+    assert resumed(topic, 0) == ResumePoint(15, (), EPOCHS)

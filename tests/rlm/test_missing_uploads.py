@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
-from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
@@ -24,7 +24,7 @@ from tests.rlm.manager_rig import LIMITS, Rig, partition, running
 from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE, MemoryPublisher
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-EPOCH_0 = LeaderEpochChain([(0, 0)])
+EPOCH_0 = LeaderEpochs([(0, 0)])
 
 
 def topic_of(rig: Rig) -> RemoteWalMetadataStore:
@@ -74,7 +74,7 @@ async def test_an_upload_that_failed_before_the_agent_died_is_made_by_the_next_o
 
 async def test_until_what_is_missing_is_stored_the_uploaded_offset_is_below_it(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
-        rig.manager.hooks.resume = lambda _assignment: ResumePoint(30, ((10, 20),), 0)
+        rig.manager.hooks.resume = lambda _assignment: ResumePoint(30, ((10, 20),), EPOCH_0)
         for _ in range(4):
             rig.log().append(10)
         rig.storage.copies_fail = True
@@ -204,7 +204,7 @@ async def test_what_retention_removed_before_it_was_stored_is_declared_but_for_w
         # Kafka keeps the epochs of what is on the tier.
         log.epochs = [(0, 0), (1, 10), (2, 30)]
         log.write_checkpoint()
-        rig.manager.hooks.resume = lambda _assignment: ResumePoint(45, ((5, 12), (20, 25)), 2)
+        rig.manager.hooks.resume = lambda _assignment: ResumePoint(45, ((5, 12), (20, 25)), LeaderEpochs(log.epochs))
         rig.assign(0)
         await rig.until(lambda: told(rig) != [] or bool(rig.storage.objects))
         await rig.until(lambda: len(declared(published.published)) == 2)
@@ -250,7 +250,7 @@ def test_a_log_written_anew_before_it_was_first_read_is_uploaded_from_the_new_ep
     log = LogWriter(tmp_path / "t-0")
     log.append(10)
     log.append(20)
-    resume = ResumePoint(30, ((2, 4), (20, 25)), 0)
+    resume = ResumePoint(30, ((2, 4), (20, 25)), EPOCH_0)
     log.truncate_to(10)
     log.append(40, leader_epoch=1)
     task = RLMWalTask(partition(0), log.path, resume, OpenFiles())

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectDeleted
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
@@ -88,7 +89,9 @@ def test_a_log_of_which_nothing_is_known_begins_with_the_active_segment(tmp_path
     log = log_of(tmp_path, (1, 10))
     log.roll()
     log.append(5, leader_epoch=1)
-    assert resumed(RemoteWalMetadataStore(), ArchiveStore(), log) == ResumePoint(10, (), 1, is_first=True)
+    assert resumed(RemoteWalMetadataStore(), ArchiveStore(), log) == ResumePoint(
+        10, (), LeaderEpochs([(1, 0)]), is_first=True
+    )
 
 
 def declared(store: RemoteWalMetadataStore, from_offset: int, to_offset: int, epoch: int, reason: GapReason) -> None:
@@ -120,7 +123,7 @@ def test_what_was_never_stored_is_missing_though_retention_took_it_with_its_epoc
     log.remove_oldest()
     log.remove_oldest()
     found = resumed(store, ArchiveStore(), log, is_archived=is_archived)
-    assert found == ResumePoint(30, ((10, 20),), 3)
+    assert found == ResumePoint(30, ((10, 20),), LeaderEpochs([(3, 20)]))
 
 
 def test_what_was_not_wanted_is_not_missing_and_the_upload_goes_on_behind_it(tmp_path: Path) -> None:
@@ -128,7 +131,7 @@ def test_what_was_not_wanted_is_not_missing_and_the_upload_goes_on_behind_it(tmp
     store = RemoteWalMetadataStore()
     declared(store, 0, 0, 1, GapReason.BEFORE_UPLOAD)
     declared(store, 10, 25, 1, GapReason.NOT_WANTED)
-    assert resumed(store, ArchiveStore(), log) == ResumePoint(25, ((0, 10),), 1)
+    assert resumed(store, ArchiveStore(), log) == ResumePoint(25, ((0, 10),), LeaderEpochs([(1, 0)]))
 
 
 def test_holes_between_what_is_stored_and_before_it_are_missing(tmp_path: Path) -> None:
@@ -138,7 +141,7 @@ def test_holes_between_what_is_stored_and_before_it_are_missing(tmp_path: Path) 
     uploaded(store, 2, epoch=1, first=15, last=19)
     uploaded(store, 3, epoch=1, first=40, last=49)  # of epoch 1, where the log has epoch 3
     uploaded(store, 4, epoch=3, first=50, last=54)
-    assert resumed(store, ArchiveStore(), log) == ResumePoint(55, ((0, 10), (20, 50)), 3)
+    assert resumed(store, ArchiveStore(), log) == ResumePoint(55, ((0, 10), (20, 50)), LeaderEpochs([(1, 0), (3, 30)]))
 
 
 def test_of_a_log_whose_begin_was_never_declared_only_the_segment_of_the_first_known_offset_is_wanted(
@@ -193,7 +196,7 @@ def test_declared_gaps_are_not_missing_but_where_a_newer_epoch_wrote_anew(tmp_pa
     uploaded(store, 0, epoch=1, first=0, last=9)
     declared(store, 10, 30, 1, GapReason.RETENTION)
     uploaded(store, 1, epoch=3, first=30, last=34)
-    assert resumed(store, ArchiveStore(), log) == ResumePoint(35, ((20, 30),), 3)
+    assert resumed(store, ArchiveStore(), log) == ResumePoint(35, ((20, 30),), LeaderEpochs([(1, 0), (3, 20)]))
     declared(store, 20, 30, 3, GapReason.UNREADABLE)
     assert next_offset(store, ArchiveStore(), log) == 35
 
@@ -206,7 +209,11 @@ def test_a_snapshot_keeps_what_was_released_and_declared(tmp_path: Path) -> None
     deletion_started(store, 1)
     declared(store, 30, 35, 1, GapReason.RETENTION)
     again = read_snapshot(write_snapshot(store, "c"), "c")
-    assert resumed(again, ArchiveStore(), log) == resumed(store, ArchiveStore(), log) == ResumePoint(50, ((35, 40),), 1)
+    assert (
+        resumed(again, ArchiveStore(), log)
+        == resumed(store, ArchiveStore(), log)
+        == ResumePoint(50, ((35, 40),), LeaderEpochs([(1, 0)]))
+    )
 
 
 def declared_dead(
@@ -229,7 +236,7 @@ def test_the_upload_goes_on_behind_what_archive_objects_alone_still_hold(tmp_pat
     archive.apply(archived(0, (1, 0, 4)))
     assert next_offset(store, archive, log) == 5
     archive.apply(archived(1, (1, 7, 9), (3, 10, 11)))
-    assert resumed(store, archive, log) == ResumePoint(12, ((5, 7),), 3)
+    assert resumed(store, archive, log) == ResumePoint(12, ((5, 7),), LeaderEpochs([(1, 0), (3, 10)]))
     uploaded(store, 0, epoch=3, first=10, last=14)  # not archived yet
     uploaded(store, 1, epoch=1, first=5, last=6)
     assert next_offset(store, archive, log) == 15

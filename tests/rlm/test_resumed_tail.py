@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kafka_log.errors import LogDirectoryError
+from kafka_log.leader_epoch_checkpoint import LeaderEpochs
 from kafka_log.open_files import OpenFiles
 from kafka_log.tail_events import Gap
 from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_text
@@ -19,6 +20,7 @@ def log(tmp_path: Path) -> LogWriter:
     return LogWriter(tmp_path / "t-0")
 
 
+EPOCH_0 = LeaderEpochs([(0, 0)])
 TOPIC, ANOTHER_TOPIC = TopicId(b"r" * 16), TopicId(b"a" * 16)
 
 
@@ -42,7 +44,7 @@ def read(outcome: TaskOutcome) -> list[tuple[int, int]]:
 
 def test_a_log_that_was_cut_and_written_anew_below_what_is_known_is_read_from_there(log: LogWriter) -> None:
     log.append(4)
-    task = task_of(log, ResumePoint(4, (), 0))
+    task = task_of(log, ResumePoint(4, (), EPOCH_0))
     assert not read(run(task))
     log.truncate_to(0)
     log.append(3, leader_epoch=1)
@@ -53,12 +55,40 @@ def test_a_log_that_was_cut_and_written_anew_below_what_is_known_is_read_from_th
 def test_so_it_is_where_its_upload_has_just_begun_at_an_active_segment_without_records(log: LogWriter) -> None:
     log.append(1)
     log.roll()
-    task = task_of(log, ResumePoint(1, (), 0, is_first=True))
+    task = task_of(log, ResumePoint(1, (), EPOCH_0, is_first=True))
     assert not read(run(task))
     log.truncate_to(0)
     log.append(1, leader_epoch=1)
     assert run(task).truncated_at == 0, "what was not wanted is what older leaders wrote"
     assert read(run(task)) == [(1, 0)]
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+def test_a_log_of_older_leaders_that_an_unclean_election_brings_back_is_read_from_where_it_differs(
+    log: LogWriter, read_before: bool
+) -> None:
+    log.append(2)
+    log.append(2, leader_epoch=1)
+    task = task_of(log, ResumePoint(4, (), LeaderEpochs([(0, 0), (1, 2)])))
+    if read_before:
+        log.append(1, leader_epoch=1)
+        assert read(run(task)) == [(1, 4)]
+    log.truncate_to(2)
+    log.append(10)  # an older leader's, and longer than all that was known
+    outcomes = [run(task) for _ in range(4)]
+    cuts = [outcome.truncated_at for outcome in outcomes if outcome.truncated_at is not None]
+    assert min(cuts) == 2
+    assert [batch for outcome in outcomes for batch in read(outcome)] == [(0, 2)]
+
+
+def test_what_is_passed_over_is_not_taken_for_known_once_an_older_log_is_back(log: LogWriter) -> None:
+    log.append(2)
+    log.append(2, leader_epoch=1)
+    task = task_of(log, ResumePoint(4, (), LeaderEpochs([(0, 0), (1, 2)])))
+    assert not read(run(task))
+    log.truncate_to(2)
+    log.append(10)
+    assert task.pass_over(12) is None
 
 
 @pytest.mark.parametrize("missing", [(), ((0, 2),)])
@@ -68,7 +98,7 @@ def test_a_gap_is_told_once_the_log_has_a_leader_epoch_again(
     log.append(2)
     log.roll()
     log.append(2)
-    task = task_of(log, ResumePoint(2 if missing else 0, missing, 0))
+    task = task_of(log, ResumePoint(2 if missing else 0, missing, EPOCH_0))
     log.remove_oldest()
     log.truncate_to(2)
     assert not log.epochs
@@ -84,7 +114,7 @@ def test_a_gap_is_told_once_the_log_has_a_leader_epoch_again(
 def test_so_it_is_after_more_was_read(log: LogWriter) -> None:
     log.append(2)
     log.append(1)
-    task = task_of(log, ResumePoint(2, (), 0))
+    task = task_of(log, ResumePoint(2, (), EPOCH_0))
     assert read(run(task)) == [(0, 2)]
     log.truncate_to(0)
     log.append(2, leader_epoch=1)
@@ -95,7 +125,7 @@ def test_so_it_is_after_more_was_read(log: LogWriter) -> None:
 def test_what_was_cut_off_behind_a_missing_range_counts_no_more_once_the_range_is_read(log: LogWriter) -> None:
     log.append(1)
     log.append(2)
-    task = task_of(log, ResumePoint(6, ((0, 1),), 0))
+    task = task_of(log, ResumePoint(6, ((0, 1),), EPOCH_0))
     first = run(task)
     assert read(first) == [(0, 0)]
     assert first.next_offset == 3, "the log ends here"
@@ -107,7 +137,7 @@ def test_what_was_written_anew_behind_a_missing_range_is_read_with_the_range(log
     log.append(1)
     log.append(2)
     log.append(3, leader_epoch=1)
-    task = task_of(log, ResumePoint(6, ((0, 1),), 0))
+    task = task_of(log, ResumePoint(6, ((0, 1),), EPOCH_0))
     first = task.run(len(log.batches[0].raw), 0.0, 0.0)
     assert read(first) == [(0, 0)]
     assert first.truncated_at == 3
@@ -121,7 +151,7 @@ def test_what_is_gone_behind_a_missing_range_does_not_count_before_it_is_told(lo
     log.roll()
     log.append(1)
     log.remove_oldest()
-    task = task_of(log, ResumePoint(2, ((0, 1),), 0))
+    task = task_of(log, ResumePoint(2, ((0, 1),), EPOCH_0))
     first = run(task)
     assert first.gaps == (Gap(0, 1),)
     assert first.next_offset <= 2
@@ -135,7 +165,7 @@ def test_what_is_gone_behind_a_missing_range_does_not_count_before_it_is_told(lo
 def test_a_file_that_is_gone_is_looked_behind_at_once(log: LogWriter) -> None:
     log.append(1)
     log.roll()
-    task = task_of(log, ResumePoint(1, (), 0))
+    task = task_of(log, ResumePoint(1, (), EPOCH_0))
     assert not run(task).more
     log.append(1)
     log.truncate_to(1)
@@ -146,7 +176,7 @@ def test_a_file_that_is_gone_is_looked_behind_at_once(log: LogWriter) -> None:
     assert run(task).truncated_at == 1
 
 
-@pytest.mark.parametrize("resume", [ResumePoint(0), ResumePoint(4, ((0, 2),), 0)])
+@pytest.mark.parametrize("resume", [ResumePoint(0), ResumePoint(4, ((0, 2),), EPOCH_0)])
 def test_a_topic_that_was_made_anew_before_the_first_look_is_not_read_as_the_one_before(
     tmp_path: Path, resume: ResumePoint
 ) -> None:

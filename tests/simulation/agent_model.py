@@ -230,7 +230,7 @@ class AgentModel:
         self.begun.pop(log.partition, None)
         if resume.is_first:
             log.begin = resume.next_offset
-            self.begun[log.partition] = BatchKey(resume.leader_epoch, resume.next_offset or 0)
+            self.begun[log.partition] = BatchKey(resume.leader_epochs.latest_epoch, resume.next_offset or 0)
         # Where a new leader has not told its files of its epoch, only a look at the log's end shows what it lacks.
         self.cuts_at_start[log.partition] = len(log.cuts) if log.has_told_epoch else 0
         self.gaps.resumed(assignment, resume)
