@@ -39,11 +39,10 @@ def _names(wheel: Path) -> set[str]:
 
 
 def test_all_rooms_lie_below_one_package_with_all_their_files(wheel: Path) -> None:
-    tracked = subprocess.run(
-        ["git", "ls-files", "--", *ROOMS, "remote_wal"], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.split()
-    below = {name if name.startswith("remote_wal/") else f"remote_wal/{name}" for name in tracked}
-    assert _names(wheel) == below | {"remote_wal/commit.txt"}
+    files = {path for room in (*ROOMS, "remote_wal") for path in (ROOT / room).rglob("*") if path.is_file()}
+    named = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
+    below = {name if name.startswith("remote_wal/") else f"remote_wal/{name}" for name in named}
+    assert _names(wheel) - {"remote_wal/commit.txt"} == below
 
 
 def test_the_rooms_are_all_but_what_is_for_this_checkout() -> None:
@@ -71,10 +70,11 @@ def test_a_brokers_host_gets_no_more_than_it_needs(wheel: Path) -> None:
 
 def test_the_version_tells_the_commit_that_was_built(bare: BareEnvironment) -> None:
     told = bare.run("remote-wal", "--version")
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=False, capture_output=True, text=True)
+    commit = asked.stdout.strip() or "unknown"
     lines = dict(line.split(": ") for line in told.stdout.splitlines()[1:])
     assert told.stdout.startswith("remote-wal 0.")
-    assert lines["commit"].removesuffix("-changed") == commit.strip()
+    assert lines["commit"].removesuffix("-changed") == commit
     assert lines.keys() >= {"between agents", "linked fetches", "combined segments", "metadata records"}
 
 
