@@ -40,6 +40,13 @@ class BrokerTlsPlan:
     checks_names: bool
     advertised_host: str
     """Whom the broker's certificate names."""
+    has_login: bool
+    """Whether brokers log in by SASL on top."""
+
+    @property
+    def vouches(self) -> bool:
+        """Whether it is the agent's certificate alone that makes those for whom it dials a broker."""
+        return self.client_auth is not ssl.CERT_NONE and not self.has_login
 
     def client_context(self) -> ssl.SSLContext:
         """To dial the broker. Raises AgentSettingsError, OSError, that of TLS included."""
@@ -122,6 +129,7 @@ def broker_tls_plan(broker: BrokerProperties, settings: BrokerTlsSettings) -> Br
         keys.client_auth(with_sasl=protocol.startswith("SASL")),
         checks_names=bool(keys.get("ssl.endpoint.identification.algorithm", "https")),
         advertised_host=broker.advertised_listeners[name].host,
+        has_login=protocol.startswith("SASL"),
     )
 
 

@@ -52,7 +52,7 @@ def _told(wrong: ErrorDetails) -> str:
 
 def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
     try:
-        broker_tls_plan(broker, settings.broker_tls)
+        plan = broker_tls_plan(broker, settings.broker_tls)
     except AgentSettingsError as error:
         raise AgentSettingsError(f"{file}: {error}") from None
     tls = (
@@ -67,6 +67,12 @@ def _check_together(settings: AgentSettings, broker: BrokerProperties, file: Pat
         raise AgentSettingsError(
             f"{file}: remote.wal.agent.peer.listener: {listener} is open to other hosts; set remote.wal.agent.ssl.* "
             "or, in a network that you trust, remote.wal.agent.plaintext.enable=true"
+        )
+    if plan is not None and plan.vouches and not all(tls) and not settings.access.plaintext_enable:
+        raise AgentSettingsError(
+            f"{file}: remote.wal.agent.ssl.*: the inter-broker listener knows brokers by their certificates, and the "
+            "agent shows one for whoever reaches remote.wal.agent.peer.listener; set these, too, or, where all who do "
+            "may act as a broker, remote.wal.agent.plaintext.enable=true"
         )
     replica_host = settings.peers.replica_listen_host
     if not settings.access.plaintext_enable and not is_loopback(replica_host):

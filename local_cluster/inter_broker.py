@@ -4,7 +4,6 @@ Broker and agent of one id share a store: PEM where the id is odd, PKCS12 where 
 subject CN=broker-<id>, and names all that brokers advertise to each other, as the agent poses as each of them.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from local_cluster.authority import Authority
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 
 _MODULES = "org.apache.kafka.common.security"
-_MECHANISM = "SCRAM-SHA-256"
 _STORE_PASSWORD = "store-secret"  # noqa: S105
 
 
@@ -25,6 +23,8 @@ class InterBroker:
 
     protocol: str
     authority: Authority
+    mechanism: str = "SCRAM-SHA-256"
+    """By which brokers log in: that, PLAIN, or OAUTHBEARER with tokens that nobody signs."""
 
     @property
     def has_tls(self) -> bool:
@@ -45,13 +45,15 @@ class InterBroker:
         if self.has_tls:
             keys |= self._stores(broker_id)
         if self.has_sasl:
-            keys |= _logins(layout, broker_id)
+            keys |= self._logins(layout, broker_id)
         return keys
 
     def format_options(self, layout: ClusterLayout) -> tuple[str, ...]:
         """Of Kafka's StorageTool: brokers must be known before any of them can be asked."""
-        users = (f"{_MECHANISM}=[name=broker-{one},password={_password(one)}]" for one in layout.broker_ids)
-        return tuple(part for user in users for part in ("--add-scram", user)) if self.has_sasl else ()
+        if not self.has_sasl or not self.mechanism.startswith("SCRAM"):
+            return ()
+        users = (f"{self.mechanism}=[name=broker-{one},password={_password(one)}]" for one in layout.broker_ids)
+        return tuple(part for user in users for part in ("--add-scram", user))
 
     def client_properties(self, broker_id: int) -> dict[str, str]:
         """A tool's, that goes to the controllers as this broker."""
@@ -70,6 +72,24 @@ class InterBroker:
         else:
             own = {"ssl.keystore.type": "PEM"}
         return {**trusted, **own, "ssl.keystore.location": str(store), "ssl.client.auth": "required"}
+
+    def _logins(self, layout: ClusterLayout, broker_id: int) -> dict[str, str]:
+        """Controllers take PLAIN, as SCRAM's passwords are in the metadata that they have yet to agree on."""
+        users = " ".join(f'user_broker-{one}="{_password(one)}"' for one in layout.broker_ids)
+        own = f'username="broker-{broker_id}" password="{_password(broker_id)}"'
+        jaas = {
+            "PLAIN": _plain(broker_id, users),
+            "OAUTHBEARER": f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required "
+            f'unsecuredLoginStringClaim_sub="broker-{broker_id}";',
+        }.get(self.mechanism, f"{_MODULES}.scram.ScramLoginModule required {own};")
+        return {
+            "sasl.mechanism.inter.broker.protocol": self.mechanism,
+            "listener.name.replication.sasl.enabled.mechanisms": self.mechanism,
+            f"listener.name.replication.{self.mechanism.lower()}.sasl.jaas.config": jaas,
+            "sasl.mechanism.controller.protocol": "PLAIN",
+            "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.controller.plain.sasl.jaas.config": _plain(broker_id, users),
+        }
 
     def _store(self, broker_id: int) -> Path:
         return self.authority.directory / (f"store-{broker_id}" + (".pem" if broker_id % 2 else ".p12"))
@@ -91,22 +111,6 @@ class InterBroker:
             BestAvailableEncryption(_STORE_PASSWORD.encode()),
         )
         store.write_bytes(packed)
-
-
-def _logins(layout: ClusterLayout, broker_id: int) -> Mapping[str, str]:
-    """Controllers take PLAIN, as SCRAM's passwords are in the metadata that they have yet to agree on."""
-    users = " ".join(f'user_broker-{one}="{_password(one)}"' for one in layout.broker_ids)
-    scram = (
-        f'{_MODULES}.scram.ScramLoginModule required username="broker-{broker_id}" password="{_password(broker_id)}";'
-    )
-    return {
-        "sasl.mechanism.inter.broker.protocol": _MECHANISM,
-        "listener.name.replication.sasl.enabled.mechanisms": _MECHANISM,
-        f"listener.name.replication.{_MECHANISM.lower()}.sasl.jaas.config": scram,
-        "sasl.mechanism.controller.protocol": "PLAIN",
-        "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.controller.plain.sasl.jaas.config": _plain(broker_id, users),
-    }
 
 
 def _plain(broker_id: int, users: str = "") -> str:

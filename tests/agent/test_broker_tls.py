@@ -30,7 +30,18 @@ SECRET = "planted"
 SHOWN = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/tls/broker.pem"}
 
 
+BETWEEN_AGENTS = {
+    "remote.wal.agent.ssl.certificate.file": "/tls/agent.pem",
+    "remote.wal.agent.ssl.key.file": "/tls/agent.key",
+    "remote.wal.agent.ssl.ca.file": "/tls/ca.pem",
+}
+
+
 def plan(protocol: str = "SSL", **keys: str) -> BrokerTlsPlan | None:
+    return plan_of(protocol, {**BETWEEN_AGENTS, **keys})
+
+
+def plan_of(protocol: str, keys: dict[str, str]) -> BrokerTlsPlan | None:
     raw = {
         "node.id": "1",
         "listeners": "WAL://127.0.0.1:19901,CLIENT://:9092",
@@ -228,6 +239,15 @@ def test_what_is_not_enough_is_refused_by_its_key(keys: dict[str, str], named: s
     with pytest.raises(AgentSettingsError, match=named) as caught:
         planned(**keys)
     assert str(caught.value).startswith(f"{FILE}: ")
+
+
+def test_who_is_known_by_a_certificate_alone_must_have_shown_one_to_the_agent() -> None:
+    asked = {**SHOWN, "ssl.client.auth": "required"}
+    with pytest.raises(AgentSettingsError, match=r"remote\.wal\.agent\.ssl\.\*: .*certificates"):
+        plan_of("SSL", asked)
+    assert plan_of("SSL", {**asked, "remote.wal.agent.plaintext.enable": "true"}) is not None
+    assert plan_of("SSL", SHOWN) is not None
+    assert plan_of("SASL_SSL", {**SHOWN, "listener.name.wal.ssl.client.auth": "required"}) is not None
 
 
 def test_another_name_is_refused_unless_the_broker_checks_none(authority: Authority) -> None:

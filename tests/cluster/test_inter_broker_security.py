@@ -27,7 +27,6 @@ from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script
 from tests.replication.fetch_frames import request as fetch_request
 
 REFUSED = "remote_wal_refused_requests_total"
-SCRAM = "scram-sha-256"
 FOLLOWER, LEADER = 3, 1
 
 
@@ -74,10 +73,9 @@ def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(
     # each broker leads one -> links flow -> for several times as long as a login lasts, over the same connections
     # -> transactions, whose brokers and coordinators log in at each other, too
     # agents speak mutual TLS between them -> with 2's certificate nothing is had that 2's broker does not ask
-    authority, of_agents = Authority(tmp_path), tmp_path / "of-agents"
-    of_agents.mkdir()
-    spoken, agents = InterBroker("SASL_SSL", authority), Authority(of_agents)
-    reauth = {f"listener.name.replication.{SCRAM}.connections.max.reauth.ms": "2000"}
+    authority, agents = two_authorities(tmp_path)
+    spoken = InterBroker("SASL_SSL", authority)
+    reauth = {f"listener.name.replication.{spoken.mechanism.lower()}.connections.max.reauth.ms": "2000"}
     settings = replace(
         settings_for(spoken, reauth), broker_overrides={one: agent_tls(agents, one) for one in (1, 2, 3)}
     )
@@ -98,6 +96,12 @@ def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(
         assert counters.growth(FAULTS) == 0
         expect_nothing_in_anothers_name(cluster, topic, agents)
         script.expect_promises()
+
+
+def two_authorities(directory: Path) -> tuple[Authority, Authority]:
+    """Of the brokers, and of the agents."""
+    (directory / "of-agents").mkdir()
+    return Authority(directory), Authority(directory / "of-agents")
 
 
 def agent_tls(authority: Authority, broker_id: int) -> dict[str, str]:
@@ -135,13 +139,14 @@ def test_an_agents_certificate_is_judged_by_its_broker_and_renewed_without_a_res
 ) -> None:
     # links flow -> 3's agent shows another name, then an expired certificate, on connections that 3 makes anew as 1's
     # agent was away -> 3 and its agent say why, ISR 1,2 -> a good certificate -> ISR 1,2,3, links
-    authority = Authority(tmp_path)
+    authority, agents = two_authorities(tmp_path)
     spoken, names = InterBroker("SSL", authority), list(map(replica_host, (1, 2, 3)))
     own = authority.tls_for("agent-3", also=names)
     key = "remote.wal.agent.broker.ssl"
     given = {f"{key}.certificate.file": str(own.certificate_file), f"{key}.key.file": str(own.key_file)}
     principals = {"super.users": ";".join([*map(spoken.principal, (1, 2, 3)), "User:CN=agent-3"])}
-    settings = replace(settings_for(spoken, principals), broker_overrides={FOLLOWER: given})
+    overrides = {one: agent_tls(agents, one) | (given if one == FOLLOWER else {}) for one in (1, 2, 3)}
+    settings = replace(settings_for(spoken, principals), broker_overrides=overrides)
     with started(spoken, settings, tmp_path) as cluster, Script(cluster, topic) as script:
         script.create_topic(assignment=[[LEADER, 2, FOLLOWER]])
         script.produce(PLAIN, ZSTD)
