@@ -11,8 +11,11 @@ from string import Template
 
 from agent.status import Peer, Status
 from agent.topic_metrics import TopicState
+from plugin.errors import ObjectExistsError, RemoteResourceNotFoundError
 
 MOST_TOPICS, MOST_PARTITIONS = 20, 20
+_ANSWERS = frozenset({RemoteResourceNotFoundError.label, ObjectExistsError.label})
+"""What counts as a failed attempt, and is an answer of a store that does well."""
 _LATE_MS = 60_000
 """A byte that is not stored for longer is worth a look."""
 
@@ -73,7 +76,7 @@ def _by_links(status: Status) -> str:
     if total.linked_bytes:
         return f"{'By links so far' if status.reasons else 'Replicating by links'}: <b>{share(total)}</b>."
     if status.links_never_pay:
-        return "All goes inline: <b>links never pay</b> at these prices."
+        return "All goes inline: <b>links do not pay</b> here."
     if status.break_even_bytes and not status.reasons:
         return f"All goes inline: objects pay from <b>{size(status.break_even_bytes)}</b> on."
     return "<b>All goes inline.</b>"
@@ -85,8 +88,8 @@ def _stored(status: Status) -> str:
         return ""
     if status.gaps:
         return f"<b>{status.gaps:,} offsets are lost to storage.</b>"
-    if not total.lag_bytes:
-        return "<b>Everything stored.</b>"
+    if not total.lag_bytes:  # what went inline may be in no object, where nothing wants it stored
+        return f"<b>{'Nothing waits to be stored' if total.inline_bytes else 'Everything stored'}.</b>"
     return f"Stored but for the last <b>{duration(total.oldest_ms / 1000)}</b>."
 
 
@@ -105,20 +108,21 @@ def _notes(status: Status) -> str:
 
 def _tiles(status: Status) -> str:
     total, spent, requests = status.all_topics, status.dollars, status.requests
-    failures = sum(requests.failures.values())
+    failures = sum(count for label, count in requests.failures.items() if label not in _ANSWERS)
+    waits = f"the oldest byte for {duration(total.oldest_ms / 1000)}" if total.lag_bytes else "nothing waits"
     moved = f"{size(total.linked_bytes)} linked, {size(total.inline_bytes)} inline"
     store = "answers" if status.is_store_there else "does not answer"
     return "".join(
         (
             _tile("By links", share(total), moved, _bar(total)),
-            _tile("Not stored yet", size(total.lag_bytes), f"the oldest byte for {duration(total.oldest_ms / 1000)}"),
+            _tile("Not stored yet", size(total.lag_bytes), waits),
             _tile(
                 "Saved",
                 dollars(spent.saved),
                 f"{dollars(spent.stock)} at the border without links; {dollars(spent.crossings)} there now, "
                 f"{dollars(spent.requests)} for requests",
             ),
-            _tile("Store", store, f"{requests.put:,} PUT, {requests.get:,} GET, {failures:,} attempts failed"),
+            _tile("Store", store, f"{requests.put:,} PUT, {requests.get:,} GET, failed attempts: {failures:,}"),
         )
     )
 
@@ -222,5 +226,7 @@ def duration(seconds: float) -> str:
 
 def dollars(amount: float) -> str:
     """Fractions of a cent where there is no more."""
+    if 0 < abs(amount) < 0.0001:
+        return "under $0.0001"
     digits = 2 if abs(amount) >= 0.1 or amount == 0 else 4
     return f"{'-' if amount < 0 else ''}${abs(amount):,.{digits}f}"

@@ -1,12 +1,18 @@
 """What a whole agent tells of itself."""
 
 import asyncio
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from agent.http_asking import ask_agent_page
+from agent.process_settings import HttpSettings
 from agent.release import this_release
+from agent.settings_file import agent_settings
+from kafka_log.server_properties import load_broker_properties
+from local_cluster.authority import Authority
 from tests.agent.agent_rig import AgentRig, running_agent
 from tests.kafka_log.log_writer import LogWriter
 
@@ -53,3 +59,30 @@ async def page_of(rig: AgentRig) -> str:
             return str(answer.read().decode())
 
     return await asyncio.to_thread(ask)
+
+
+async def test_by_its_settings_an_agent_is_asked_by_tls_and_with_a_token_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, token = Authority(tmp_path).tls_for("host", ["127.0.0.1"]), tmp_path / "token"
+    token.write_text("s3cret")
+    async with running_agent(
+        tmp_path,
+        monkeypatch,
+        remote_wal_agent_http_ssl_certificate_file=str(files.certificate_file),
+        remote_wal_agent_http_ssl_key_file=str(files.key_file),
+        remote_wal_agent_http_ssl_ca_file=str(files.ca_file),
+        remote_wal_agent_http_token_file=str(token),
+    ) as rig:
+        await rig.until(lambda: rig.agent.http.address is not None)
+        asking = agent_settings(load_broker_properties(tmp_path / "server.properties"), tmp_path).http
+
+        def ask(settings: HttpSettings) -> bytes:
+            with ask_agent_page(f"https://{rig.agent.http.address}", "/config", 10, settings) as answer:
+                return answer.read()
+
+        shown = await asyncio.to_thread(ask, asking)
+        assert str(token).encode() in shown
+        assert b"s3cret" not in shown
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            await asyncio.to_thread(ask, asking.model_copy(update={"token_file": None}))

@@ -10,6 +10,7 @@ from agent.status import Peer, Status
 from agent.status_page import MOST_TOPICS, dollars, duration, size, status_page
 from agent.topic_metrics import TopicState
 from plugin.prices import NEVER_PAYS
+from plugin.remote_wal_storage_manager import RequestCounts
 from rlm.write_path.led_partition import PartitionStatus
 
 _VOID = {"meta", "br"}
@@ -68,7 +69,7 @@ def status(**changes: object) -> Status:
 
 def test_the_answer_comes_first() -> None:
     page = Page(status())
-    assert page.answer == "Replicating by links: 98.7 %. Everything stored. $17.50 saved."
+    assert page.answer == "Replicating by links: 98.7 %. Nothing waits to be stored. $17.50 saved."
     assert "all well" in page.text
     for told in ("zone az1", "up 2 h 1 min", "release 1.2.3", "broker 2", "agent dead, bypassed", "answers"):
         assert told in page.text
@@ -78,12 +79,13 @@ def test_the_answer_comes_first() -> None:
     ("changes", "answer"),
     [
         ({"topics": {}}, "No topic led here replicates"),
+        ({"topics": {"t": TopicState(1, 0, 0, 9, 0)}}, "Replicating by links: 100.0 %. Everything stored."),
         ({"topics": {"t": TopicState(1)}}, "No follower has been sent records yet. Everything stored."),
         (
             {"topics": {"t": TopicState(1, 7, 90_000, 0, 9)}},
             "pay from 33.7 kB on. Stored but for the last 90 s.",
         ),
-        ({"topics": {"t": TopicState(1, 0, 0, 0, 9)}, "break_even_bytes": NEVER_PAYS}, "links never pay"),
+        ({"topics": {"t": TopicState(1, 0, 0, 0, 9)}, "break_even_bytes": NEVER_PAYS}, "links do not pay"),
         ({"reasons": ["no"]}, "By links so far: 98.7 %"),
         ({"gaps": 1234}, "1,234 offsets are lost to storage."),
         ({"dollars": Dollars(1.0, 0.9, 0.3)}, "$0.20 more than inline."),
@@ -109,6 +111,13 @@ def test_one_word_says_how_it_is_and_the_reasons_stand_below(changes: dict[str, 
     for reasons in (changes.get("degraded", []), changes.get("reasons", [])):
         assert isinstance(reasons, list)
         assert all(reason in page.texts for reason in reasons)
+
+
+def test_a_store_that_answers_no_has_not_failed() -> None:
+    counts = RequestCounts(put=7, failures={"exists": 1, "not_found": 2, "throttled": 4})
+    page = Page(status(requests=counts))
+    assert "7 PUT, 0 GET, failed attempts: 4" in page.text
+    assert "nothing waits" in page.text
 
 
 def test_before_it_relays_it_says_so() -> None:
@@ -152,4 +161,10 @@ def test_figures_have_units_that_people_read() -> None:
     assert [duration(seconds) for seconds in (0.0314, 9.96, 119, 120, 7300, 300_000)] == [
         "31 ms", "10.0 s", "119 s", "2 min", "2 h 1 min", "3 d 11 h",
     ]  # fmt: skip
-    assert [dollars(amount) for amount in (0, 0.0123, -0.5, 12_345.678)] == ["$0.00", "$0.0123", "-$0.50", "$12,345.68"]
+    assert [dollars(amount) for amount in (0, 1e-5, 0.0123, -0.5, 12_345.678)] == [
+        "$0.00",
+        "under $0.0001",
+        "$0.0123",
+        "-$0.50",
+        "$12,345.68",
+    ]
