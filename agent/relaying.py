@@ -133,6 +133,8 @@ def build_relaying(
     leader = LeaderProxy(context)
     past = bypass(broker, settings, configuration.client, clock)
     follower = FollowerProxy(follower_context, peer_addresses(broker, settings.peers), past)
+    metrics.connections.labels("peer").set_function(lambda: leader.connections)
+    metrics.connections.labels("replica").set_function(lambda: follower.connections)
     return Relaying(
         leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics, zones, gateway
     )

@@ -11,7 +11,7 @@ import structlog
 from gateway.byte_relay import ByteRelay, RelayEnd
 from gateway.client_door import ClientLimits
 from gateway.metrics import GATEWAY_SIDE, GatewayMetrics
-from replication.leader.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
+from replication.wire.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.peer_connection import Address, Listener
 from replication.wire.peer_listener import PeerListener

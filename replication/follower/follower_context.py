@@ -10,6 +10,7 @@ from replication.wire.broker_requests import BrokerRequests
 from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES, RESPONSE_FACTOR
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
+from replication.wire.peer_connection import HELLO_TIMEOUT_S
 from replication.wire.peer_protocol import Hello
 from rlm.write_path.metrics import StageTimes
 
@@ -21,6 +22,10 @@ class FollowerLimits:
     hydration_timeout_s: float
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     frame_timeout_s: float = 30.0
+    first_frame_timeout_s: float = HELLO_TIMEOUT_S
+    """For the TLS handshake, and again for the first frame."""
+    max_connections_to_one: int = 128
+    """Of the local broker to each other one. It needs one for each fetcher, and a few more."""
     restart_s: float = 3.0
     """For so long a leader's agent that refuses connections may be about to start anew."""
 

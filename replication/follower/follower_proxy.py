@@ -19,6 +19,7 @@ from replication.follower.follower_context import FollowerContext
 from replication.follower.hydrated_responses import HydratedResponses
 from replication.follower.leader_bypass import AgentWay, Bypass, LeaderBypass
 from replication.wire.broker_requests import RequestRefusedError
+from replication.wire.connection_shares import ConnectionShares, TooManyConnectionsError
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.link_defects import LinkDefects
@@ -33,7 +34,6 @@ log = structlog.get_logger(__name__)
 
 _RESPONSES_AHEAD = 8
 _RETRY_S = 0.05
-_HANDSHAKE_TIMEOUT_S = 5.0
 _HINT = (
     "the local broker's log says why; what the agent shows must name what that broker advertises, and each must trust "
     "the other's authority (remote.wal.agent.broker.ssl.*, by default the broker's own stores)"
@@ -55,6 +55,8 @@ class FollowerProxy:
         self._listeners: dict[int, PeerListener] = {}
         self._relays: dict[asyncio.Task[None], None] = {}
         self._watches: list[asyncio.Task[None]] = []
+        to_one = context.limits.max_connections_to_one
+        self._shares = ConnectionShares(to_one * len(peers), to_one)
         self._bypasses = {one: self._bypass_of(one, bypass) for one in peers if bypass and one in bypass.brokers}
 
     def _bypass_of(self, broker_id: int, bypass: Bypass) -> LeaderBypass:
@@ -84,17 +86,31 @@ class FollowerProxy:
     def _fault(self, reason: str) -> None:
         self._context.metrics.fault(reason)
 
+    @property
+    def connections(self) -> int:
+        """How many are held, whatever they have said yet."""
+        return len(self._relays)
+
     def _accepted(self, broker_id: int, accepted: socket.socket, _address: str) -> None:
+        """All come from this host. So what one leader's connections take is kept from the others'."""
+        try:
+            share = self._shares.enter(f"replica-{broker_id}")
+        except TooManyConnectionsError as error:
+            self._fault("too_many_connections")
+            log.warning("too_many_connections", peer=error.holder, held=error.held)
+            accepted.close()
+            return
         task = asyncio.get_running_loop().create_task(self._take(broker_id, accepted))
         self._relays[task] = None
         task.add_done_callback(self._relays.pop)
+        task.add_done_callback(lambda _: self._shares.leave(share))
 
     async def _take(self, broker_id: int, accepted: socket.socket) -> None:
         """Under TLS the local broker judges the certificate that is shown for the broker it meant to dial."""
         limits = self._context.limits
         broker = FramedConnection(limits.max_frame_bytes, limits.frame_timeout_s, budget=self._context.budget)
         try:
-            async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
+            async with asyncio.timeout(limits.first_frame_timeout_s):
                 tls = self._context.broker_tls()
                 await shake_hands(accepted, broker, tls)
             if tls is not None and not broker.is_writable:
@@ -104,7 +120,21 @@ class FollowerProxy:
             log.error("broker_tls_failed", posing_as=broker_id, error=str(error) or type(error).__name__, hint=_HINT)
             broker.close()
             return
-        await self._serve(broker_id, broker)
+        if await self._has_asked(broker):
+            await self._serve(broker_id, broker)
+        else:
+            broker.close()
+
+    async def _has_asked(self, broker: FramedConnection) -> bool:
+        """A broker asks at once. Until it has, nobody else is bothered: not the leader's agent, nor its broker."""
+        try:
+            async with asyncio.timeout(self._context.limits.first_frame_timeout_s):
+                if await broker.frame_is_there():
+                    return True
+        except TimeoutError:
+            self._fault("peer_silent")
+        self._context.metrics.connection_ended("broker", broker.error)
+        return False
 
     async def _serve(self, broker_id: int, broker: FramedConnection) -> None:
         bypass = self._bypasses.get(broker_id)

@@ -18,12 +18,12 @@ import structlog
 from kafka_log.topic_partition import TopicIdPartition
 from plugin.errors import defect_site
 from plugin.segment_metadata import CombinedSegmentId
-from replication.leader.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
 from replication.leader.leader_context import LeaderContext
 from replication.leader.leader_relay import LeaderRelay
 from replication.leader.link_index import stored_batches
 from replication.leader.watermarks import WatermarkTimes
 from replication.wire.broker_requests import RequestRefusedError
+from replication.wire.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
 from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_connection import GATEWAY_ROLES, Address, Listener, check_certificate, connect_framed

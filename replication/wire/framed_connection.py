@@ -124,18 +124,21 @@ class FramedConnection(asyncio.BufferedProtocol):
 
         The frame before it is done with.
         """
-        inbox = self._inbox
-        if inbox.last_bytes:
-            inbox.done_with_last()
-        while not inbox.frames:
+        if self._inbox.last_bytes:
+            self._inbox.done_with_last()
+        return self._inbox.take() if await self.frame_is_there() else None
+
+    async def frame_is_there(self) -> bool:
+        """Wait until a frame can be read at once. False: the connection ended."""
+        while not self._inbox.frames:
             if self._closed:
-                return None
+                return False
             self._reader = asyncio.get_running_loop().create_future()
             try:
                 await self._reader
             finally:
                 self._reader = None
-        return inbox.take()
+        return True
 
     def write_frame(self, *buffers: Buffer) -> None:
         """Send one frame made of these buffers, which must not change until they are sent."""

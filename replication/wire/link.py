@@ -89,6 +89,11 @@ class Cut:
     """Where the field, its length varint included, goes into the skeleton."""
     parts: tuple[Part, ...]
 
+    @property
+    def length(self) -> int:
+        """Bytes of records."""
+        return sum([part.length for part in self.parts])
+
 
 @dataclass(frozen=True, slots=True)
 class LinkedResponse:
@@ -160,7 +165,8 @@ def decode_linked_response(payload: Buffer, max_frame_bytes: int) -> LinkedRespo
     """The inverse of `encode_linked_response`.
 
     Raises MalformedFrameError when a count or length leads out of the payload, when there are more than `MAX_ITEMS`,
-    when a cut lies outside the skeleton, or when the frame that it describes would be larger than `max_frame_bytes`.
+    when a cut lies outside the skeleton, when the frame that it describes would be larger than it says the original is,
+    or that than `max_frame_bytes`, and when two links name the same bytes.
     """
     reader = _Reader(payload)
     original_frame_bytes = reader.uint32()
@@ -169,18 +175,34 @@ def decode_linked_response(payload: Buffer, max_frame_bytes: int) -> LinkedRespo
     segments = [_decode_segment(reader) for _ in range(reader.count(min_item_bytes=13))]
     told: dict[int, bytes] = {}
     cuts: list[Cut] = []
-    position = described_bytes = 0
+    position = 0
     for _ in range(reader.count(min_item_bytes=2)):
         position += reader.unsigned_varint(_VARINT_BITS)
         parts = tuple([_decode_part(reader, segments, told) for _ in range(reader.count(min_item_bytes=2))])
-        described_bytes += sum([part.length for part in parts])
         cuts.append(Cut(position, parts))
     skeleton = reader.take(reader.left)
     if position > len(skeleton):
         raise MalformedFrameError(reader.position, f"a cut at {position} lies outside of {len(skeleton)} bytes")
-    if described_bytes > max_frame_bytes:
-        raise MalformedFrameError(reader.position, f"{described_bytes} linked bytes exceed {max_frame_bytes}")
-    return LinkedResponse(original_frame_bytes, tuple(cuts), (skeleton,))
+    described_bytes = len(skeleton) + sum(_field_bytes(cut.length) for cut in cuts)
+    if described_bytes > original_frame_bytes:  # things are left out at most
+        raise MalformedFrameError(0, f"{described_bytes} bytes in the place of {original_frame_bytes}")
+    response = LinkedResponse(original_frame_bytes, tuple(cuts), (skeleton,))
+    _expect_each_range_once(response.links)
+    return response
+
+
+def _field_bytes(length: int) -> int:
+    """Of so many bytes of records, with their length before them."""
+    return len(encode_unsigned_varint(length + 1)) + length
+
+
+def _expect_each_range_once(links: Sequence[SegmentLink]) -> None:
+    """An object's bytes are of one partition's log, where they stand once. Raises MalformedFrameError."""
+    ends: dict[StoredObjectId, int] = {}
+    for link in sorted(links, key=lambda one: one.start_position):
+        if link.start_position < ends.get(link.object_id, 0):
+            raise MalformedFrameError(0, f"{link.object_id} is linked twice at {link.start_position}")
+        ends[link.object_id] = link.end_position
 
 
 def _decode_segment(reader: "_Reader") -> CombinedSegmentId:

@@ -118,6 +118,13 @@ class ReplicationMetrics:
         self.frame_bytes = Gauge(
             "remote_wal_frame_bytes", "Memory that frames hold, for all connections", ["way"], registry=registry
         )
+        self.connections = Gauge(
+            "remote_wal_connections",
+            "Connections that are held now, from their accept on, handshakes and silent ones included",
+            ["listener"],
+            registry=registry,
+        )
+        """As `refused_requests`."""
         self.faults = Counter("remote_wal_faults", "Faults that replication survived", ["reason"], registry=registry)
         """All that was answered by falling back or closing a connection."""
         self.refused_requests = Counter(

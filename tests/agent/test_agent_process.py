@@ -16,7 +16,8 @@ import pytest
 
 from tests.agent.agent_process import CHECKOUT, PATIENCE_S, agent_process
 from tests.agent.agent_rig import format_log_directory, is_relayed, write_properties
-from tests.replication.two_agents import ScriptedBroker
+from tests.replication.fetch_frames import request
+from tests.replication.two_agents import ScriptedBroker, framed
 
 OFF = {"remote_log_wal_storage_system_enable": "false", "remote_wal_archive_enable": "false"}
 """Relaying alone: these tests are not about the rest."""
@@ -89,6 +90,7 @@ async def test_every_listener_can_be_handed_over_and_is_found_by_name_or_by_addr
         assert str(foreign.getsockname()[1]) in agent.log
         assert await asyncio.to_thread(ask, page.getsockname()[1], "/readyz") == (200, "ready\n")
         _, writer = await asyncio.open_connection(*replica.getsockname())
+        writer.write(framed(request({0: 0})))
         await agent.until_logged("peer_refused")  # at the other end is this very agent, and not broker 2's
         writer.close()
     for listening in (peer, page, replica, foreign):

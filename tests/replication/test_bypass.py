@@ -212,7 +212,9 @@ async def test_where_neither_agent_nor_broker_is_reached_the_connection_ends_and
 async def test_a_defect_in_watching_an_agent_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     async with two_agents(bypass_limits=QUICK) as agents:
         await agents.leader.stop()
-        with contextlib.closing((await agents.connect()).writer):
+        follower = await agents.connect()
+        with contextlib.closing(follower.writer):
+            follower.send({0: 0})
             await agents.until(lambda: agents.follower.bypassed == [1])
         whole = LeaderRoute.probe_answered
 

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from replication.wire.link import (
     Cut,
     InlineBytes,
     LinkedResponse,
+    Part,
     SegmentLink,
     decode_linked_response,
     encode_linked_response,
@@ -41,8 +43,23 @@ inline = st.builds(InlineBytes, st.binary(max_size=300))
 def linked_responses(draw: st.DrawFn) -> LinkedResponse:
     skeleton = draw(st.binary(max_size=200))
     positions = sorted(draw(st.lists(st.integers(0, len(skeleton)), max_size=6)))
-    cuts = tuple(Cut(position, tuple(draw(st.lists(links | inline, max_size=5)))) for position in positions)
-    return LinkedResponse(draw(st.integers(0, MAX)), cuts, (skeleton,))
+    ends: dict[object, int] = {}
+
+    def apart(part: Part) -> Part:
+        """Behind the last link to the same object."""
+        if isinstance(part, InlineBytes):
+            return part
+        start = max(part.start_position, ends.get(part.object_id, 0))
+        ends[part.object_id] = start + part.length
+        return replace(part, start_position=start)
+
+    cuts = tuple(Cut(position, tuple(map(apart, draw(st.lists(links | inline, max_size=5))))) for position in positions)
+    return LinkedResponse(draw(st.integers(described_bytes(cuts, skeleton), MAX)), cuts, (skeleton,))
+
+
+def described_bytes(cuts: tuple[Cut, ...], skeleton: bytes) -> int:
+    records = [sum(part.length for part in cut.parts) for cut in cuts]
+    return len(skeleton) + sum(size + len(encode_unsigned_varint(size + 1)) for size in records)
 
 
 def plain(linked: LinkedResponse) -> tuple[object, ...]:
@@ -76,9 +93,11 @@ def test_hostile_payloads_are_refused_or_read_within_bounds(linked: LinkedRespon
         decoded = decode_linked_response(payload, MAX)
     except MalformedFrameError:
         return
-    assert decoded.original_frame_bytes <= MAX
-    assert sum(part.length for cut in decoded.cuts for part in cut.parts) <= MAX
-    skeleton_bytes = len(b"".join(map(bytes, decoded.skeleton)))
+    skeleton = b"".join(map(bytes, decoded.skeleton))
+    assert described_bytes(decoded.cuts, skeleton) <= decoded.original_frame_bytes <= MAX
+    skeleton_bytes = len(skeleton)
+    by_object = sorted((str(link.object_id), link.start_position, link.end_position) for link in decoded.links)
+    assert all(end <= start for (one, _, end), (other, start, _) in pairwise(by_object) if one == other)
     assert all(0 <= cut.skeleton_position <= skeleton_bytes for cut in decoded.cuts)
 
 
@@ -129,7 +148,7 @@ def test_absurd_payloads_are_refused_before_anything_is_allocated(payload: bytes
 
 def test_more_linked_bytes_than_a_frame_may_have_are_refused() -> None:
     link = SegmentLink(SEGMENT, 0, MAX // 2 + 1, 0)
-    with pytest.raises(MalformedFrameError, match="linked bytes exceed"):
+    with pytest.raises(MalformedFrameError, match="in the place of 10"):
         decode_linked_response(encoded(LinkedResponse(10, (Cut(0, (link, link)),), (b"",))), MAX)
 
 
@@ -169,7 +188,7 @@ class LinkedFrame:
             rest = b"" if drop_tail else frame[end : field.records_end]
             self.hydrated.append(run)
             self.expected_records.append(run + rest)
-            link = SegmentLink(SEGMENT, 100, len(run), crc32c(run))
+            link = SegmentLink(SEGMENT, field.records_start, len(run), crc32c(run))
             skeleton.append(frame[position : field.length_start])
             skeleton_bytes += field.length_start - position
             cuts.append(Cut(skeleton_bytes, (link, InlineBytes(rest)) if rest else (link,)))
@@ -296,7 +315,28 @@ def test_batches_that_ascend_over_several_links_are_put_together() -> None:
     assert decode(b"".join(map(bytes, splice(linked, data))), 17).responses[0].partitions[0].records == b"".join(data)
 
 
-def test_a_frame_larger_than_the_leaders_is_never_put_together() -> None:
-    linked, data = linked_twice(batches(2, 0), batches(2, 7))
-    with pytest.raises(SpliceError, match="in the place of"):
-        splice(replace(linked, original_frame_bytes=linked.original_frame_bytes - 1), data)
+def apart(linked: LinkedResponse) -> LinkedResponse:
+    """The same, its second link behind the first."""
+    first, second = linked.links
+    cut = replace(linked.cuts[0], parts=(first, replace(second, start_position=first.end_position)))
+    return replace(linked, cuts=(cut,))
+
+
+def test_a_frame_larger_than_the_leaders_is_refused_before_anything_is_read_for_it() -> None:
+    linked = apart(linked_twice(batches(2, 0), batches(2, 7))[0])
+    decode_linked_response(encoded(linked), MAX)
+    with pytest.raises(MalformedFrameError, match="in the place of"):
+        decode_linked_response(encoded(replace(linked, original_frame_bytes=linked.original_frame_bytes - 1)), MAX)
+
+
+@pytest.mark.parametrize("fields", [1, 2], ids=["in one partition", "in two"])
+@pytest.mark.parametrize("moved", [0, 1, -1], ids=["the same", "later", "earlier"])
+def test_bytes_that_two_links_of_a_response_name_are_refused(fields: int, moved: int) -> None:
+    linked, _ = linked_twice(batches(2, 0), batches(2, 7))
+    first, second = linked.links
+    second = replace(second, start_position=first.start_position + moved)
+    parts = [(first, second)] if fields == 1 else [(first,), (second,)]
+    position = linked.cuts[0].skeleton_position
+    overlapping = replace(linked, original_frame_bytes=MAX, cuts=tuple(Cut(position, part) for part in parts))
+    with pytest.raises(MalformedFrameError, match="linked twice"):
+        decode_linked_response(encoded(overlapping), MAX)

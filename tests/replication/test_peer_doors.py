@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from local_cluster.authority import Authority
-from replication.leader.connection_shares import ConnectionShares, TooManyConnectionsError
+from replication.wire.connection_shares import ConnectionShares, TooManyConnectionsError
 from replication.wire.framed_connection import FramedConnection
-from replication.wire.peer_connection import connect_framed, exchange_hellos
+from replication.wire.peer_connection import Address, connect_framed, exchange_hellos
 from replication.wire.peer_listener import PeerListener
 from replication.wire.peer_protocol import Hello
 from tests.descriptors import none_left
@@ -44,14 +44,15 @@ async def expect_links_to_flow(agents: Agents) -> None:
     follower.writer.close()
 
 
-async def dial(agents: Agents, count: int) -> list[socket.socket]:
-    """Connections that say nothing."""
+async def dial(agents: Agents, count: int, address: Address | None = None) -> list[socket.socket]:
+    """Connections that say nothing, to the peer listener if not elsewhere."""
+    where = address or agents.leader_address
     loop = asyncio.get_running_loop()
     dialled = []
     for _ in range(count):
         one = socket.socket()
         one.setblocking(False)
-        await loop.sock_connect(one, (agents.leader_address.host, agents.leader_address.port))
+        await loop.sock_connect(one, (where.host, where.port))
         dialled.append(one)
     return dialled
 
@@ -181,3 +182,39 @@ async def test_without_file_descriptors_a_connection_waits_until_there_are_some_
                 await asyncio.sleep(0.01)
     accepted[0].close()
     await listener.close()
+
+
+async def dial_as_broker(agents: Agents, count: int) -> list[socket.socket]:
+    """Where the follower's agent poses as the leader."""
+    return await dial(agents, count, agents.follower_address)
+
+
+@on_both_event_loops
+async def test_who_asks_nothing_where_an_agent_poses_as_a_broker_is_let_go_and_bothers_no_other_agent() -> None:
+    async with two_agents(first_frame_timeout_s=0.3) as agents:
+        await expect_links_to_flow(agents)
+        await agents.until(lambda: not agents.leader.connections)
+        before = descriptors()
+        dialled = await dial_as_broker(agents, 20)
+        for one in dialled[10:]:  # half of a request
+            one.send(b"\0\0\1\0\0\1")
+        await agents.until(lambda: agents.follower.connections == 20)
+        assert agents.leader.connections == 0
+        await expect_to_be_closed(dialled)
+        await agents.until(lambda: agents.follower_faults("peer_silent") == 20)
+        await agents.until(lambda: not agents.follower.connections)
+        await agents.until(lambda: descriptors() <= before)
+        assert agents.leader.connections == 0
+        await expect_links_to_flow(agents)
+
+
+@on_both_event_loops
+async def test_where_an_agent_poses_as_a_broker_connections_are_counted_from_their_accept_on() -> None:
+    async with two_agents(max_connections_to_one=3) as agents:
+        held = await dial_as_broker(agents, 5)
+        await agents.until(lambda: agents.follower_faults("too_many_connections") == 2)
+        assert agents.follower.connections == 3
+        for one in held:
+            one.close()
+        await agents.until(lambda: not agents.follower.connections)
+        await expect_links_to_flow(agents)
