@@ -157,6 +157,8 @@ class Facts:
     """Of the living brokers, where the zone gateway is on."""
     names: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)
     """What other zones' gateways are advertised as, and the addresses that each name stands for here."""
+    replica_hosts: Mapping[str, tuple[str, ...] | Unknown] = field(default_factory=dict)
+    """What brokers advertise to each other, as far as it is known here, and the addresses that each stands for."""
     broker_tls: BrokerTlsFacts | Unknown | None = None
     """None: the inter-broker listener speaks no TLS."""
     certificates: Mapping[str, float | Unknown] = field(default_factory=dict)

@@ -65,6 +65,7 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
     store, other_buckets = _stores(broker, settings, wall_ms)
     facts = Facts(
         broker, settings, cluster, topics, store, peers, agents, _host(broker, settings), past_agents, other_buckets,
+        replica_hosts={host: _known(partial(addresses_of, host)) for host in _advertised_hosts(broker, settings)},
         broker_tls=_known(lambda: broker_tls_facts(broker, settings)),
         certificates={
             key: _known(partial(days_left, store, wall_ms()))
@@ -78,11 +79,16 @@ def broker_tls_facts(broker: BrokerProperties, settings: AgentSettings) -> Broke
     plan = broker_tls_plan(broker, settings.broker_tls)
     if plan is None:
         return None
-    others = peer_addresses(broker, settings.peers)
-    hosts = sorted({advertised_host(plan.advertised_host, broker.node_id, one) for one in (broker.node_id, *others)})
-    unnamed = tuple(host for host in hosts if not plan.covers(host))
+    unnamed = tuple(host for host in _advertised_hosts(broker, settings) if not plan.covers(host))
     refusal = ask_broker(broker_listener(broker), plan.client_context, _PEER_TIMEOUT_S, plan.advertised_host)
     return BrokerTlsFacts(unnamed, refusal)
+
+
+def _advertised_hosts(broker: BrokerProperties, settings: AgentSettings) -> list[str]:
+    """What brokers advertise to each other, this one among them."""
+    own = broker.advertised_listeners[broker.inter_broker_listener_name].host
+    brokers = (broker.node_id, *peer_addresses(broker, settings.peers))
+    return sorted({advertised_host(own, broker.node_id, one) for one in brokers})
 
 
 def advertised_host(own_host: str, own_id: int, broker_id: int) -> str:

@@ -28,10 +28,11 @@ def listeners(facts: Facts) -> Verdict:
         return Verdict(Level.ERROR, found + reason, change)
     if listening is None or listening.port != port:
         return Verdict(Level.ERROR, f"{found}, and the broker does not listen at port {port}", change)
-    if not _is_address(advertised.host):
-        found += f", a name: it must lead to {host} on every other host, and to this broker here"
-        return Verdict(Level.WARNING, found, change)
-    if listening.host not in (advertised.host, "localhost"):
+    astray = [name for name, addresses in facts.replica_hosts.items() if addresses != (host,)]
+    if astray and not _is_address(advertised.host):
+        found += f"; here {_some(tuple(astray))} must lead to {host}, and on every host to its own agent"
+        return Verdict(Level.WARNING, found, f"/etc/hosts: {host} {' '.join(facts.replica_hosts)}")
+    if listening.host not in (advertised.host, host, "localhost"):
         found += f", and listens at {listening.host or 'all interfaces'}: others may reach it past the agents"
         return Verdict(Level.WARNING, found, change)
     return Verdict(Level.OK, found)

@@ -220,7 +220,6 @@ def test_a_fault_is_found_by_its_check_alone(check: str, level: Level, changes: 
         ("listeners", Level.ERROR, {"advertised_listeners": "CLIENT://kafka-1:9092,WAL://127.0.0.1:19902"}),
         ("listeners", Level.ERROR, {"advertised_listeners": "CLIENT://kafka-1:9092,WAL://10.0.0.1:19901"}),
         ("listeners", Level.ERROR, {"listeners": "CLIENT://:9092,WAL://127.0.0.1:19900"}),
-        ("listeners", Level.WARNING, {"advertised_listeners": "CLIENT://kafka-1:9092,WAL://broker-1:19901"}),
         ("listeners", Level.WARNING, {"listeners": "CLIENT://:9092,WAL://:19901"}),
         ("bypass-listener", Level.INFORMATION, {"remote_wal_agent_bypass": ""}),
         ("bypass-listener", Level.WARNING, {"remote_wal_agent_bypass": "2@10.0.0.2:19096"}),
@@ -235,6 +234,22 @@ def test_a_fault_is_found_by_its_check_alone(check: str, level: Level, changes: 
 )
 def test_a_setting_is_judged(check: str, level: Level, properties: dict[str, str]) -> None:
     assert judged(facts_of(**properties))[check].level is level
+
+
+@pytest.mark.parametrize(
+    ("seen", "level"),
+    [
+        ({"replica-1": ("127.0.0.1",), "replica-2": ("127.0.0.1",)}, Level.OK),
+        ({"replica-1": ("127.0.0.1",), "replica-2": ("10.0.0.2",)}, Level.WARNING),
+        ({"replica-1": ("127.0.0.1",), "replica-2": DEAD}, Level.WARNING),
+    ],
+)
+def test_names_that_brokers_advertise_must_lead_to_the_agent(seen: dict[str, Any], level: Level) -> None:
+    advertised = "CLIENT://kafka-1:9092,WAL://replica-1:19901"
+    facts = replace(facts_of(advertised_listeners=advertised), replica_hosts=seen)
+    verdict = judged(facts)["listeners"]
+    assert verdict.level is level
+    assert level is Level.OK or "here replica-2 must lead to 127.0.0.1" in verdict.found
 
 
 def test_a_clock_so_far_off_that_uploads_are_deleted_is_an_error() -> None:
