@@ -31,8 +31,8 @@ def certificate_stores(broker: BrokerProperties, settings: AgentSettings) -> dic
     named = {
         str(type(section).model_fields[name].alias): getattr(section, name)
         for section in of
-        for name in ("certificate_file", "ca_file", "ssl_certificate_file", "ssl_ca_file")
-        if getattr(section, name, None) is not None
+        for name in type(section).model_fields
+        if name.endswith(("certificate_file", "ca_file")) and getattr(section, name) is not None
     }
     plan = broker_tls_plan(broker, settings.broker_tls)
     with_broker = plan.certificates if plan is not None else ()

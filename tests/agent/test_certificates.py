@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from agent.certificates import CertificateWatch, certificate_stores, days_left
 from agent.key_stores import Store
+from agent.settings import AgentSettings
 from agent.settings_file import agent_settings
 from kafka_log.server_properties import parse_broker_properties
 from local_cluster.authority import Authority
@@ -29,6 +30,17 @@ def test_days_are_counted_until_the_first_certificate_ends_and_of_authorities_un
     assert days_left(Store("remote.wal.agent.ssl.ca.file", both), BEGIN_MS) == 90
     assert days_left(Store("ssl.truststore.location", both), BEGIN_MS) == 90
     assert days_left(Store(KEY, short), BEGIN_MS + 31 * DAY_MS) == -1
+
+
+def test_each_certificate_that_a_key_can_name_is_looked_at() -> None:
+    keys = [key for key in AgentSettings.documented() if key.endswith((".certificate.file", ".ca.file"))]
+    of_broker = [key for key in keys if key.startswith("remote.wal.agent.broker.")]  # where the broker speaks TLS
+    broker = parse_broker_properties(
+        {"node.id": "1", "listeners": "PLAINTEXT://127.0.0.1:1"}, Path("server.properties")
+    )
+    stores = certificate_stores(broker, AgentSettings.model_validate(dict.fromkeys(keys, "/file")))
+    assert sorted([*stores, *of_broker]) == sorted(keys)
+    assert len(stores) > 5
 
 
 def test_the_brokers_own_stores_are_looked_at_where_the_agent_shows_and_trusts_them(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """/config shows what counts, and no secret."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from agent.settings import AgentSettings
 from agent.settings_file import agent_settings
 from agent.shown_configuration import HIDDEN, shown_configuration
 from kafka_log.server_properties import load_broker_properties
@@ -55,6 +57,12 @@ def test_no_secret_is_shown_wherever_it_stands(tmp_path: Path, prefix: str) -> N
     assert settings[f"{prefix}secret.access.key"] == HIDDEN
     assert settings[f"{prefix}endpoint.url"] == f"https://{HIDDEN}@minio:9000/"
     assert settings[f"{prefix}zone.az1.region"] == "eu"
+
+
+def test_no_key_of_the_agents_own_holds_a_secret() -> None:
+    """Where one comes to, it is to be hidden: secrets stand in files, which are named."""
+    named = [key for key in AgentSettings.documented() if re.search("pass(word|phrase)|secret|jaas|credential", key)]
+    assert [key for key in named if not key.endswith(".file")] == []
 
 
 def test_each_key_of_our_own_storage_managers_is_shown(tmp_path: Path) -> None:
