@@ -1,6 +1,7 @@
 """The zone gateway, put together from the settings: where clients of this zone connect, and the door to this broker."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry
@@ -87,9 +88,16 @@ class ClientGateway:
 
 
 def build_gateway(
-    configuration: Configuration, leader: LeaderContext, follower: FollowerContext, store: BlobStorage, clocks: Clocks
+    configuration: Configuration,
+    leader: LeaderContext,
+    follower: FollowerContext,
+    store: BlobStorage,
+    clocks: Clocks,
+    peers: Mapping[int, Address],
 ) -> ClientGateway:
-    """`leader` and `follower` are those of replication; `store` may be away."""
+    """`peers` are the known agents, of all brokers that are reached here at least.
+
+    `leader` and `follower` are those of replication; `store` may be away."""
     broker, settings = configuration.broker, configuration.settings.gateway
     hello, registry = follower.hello, follower.metrics.registry
     produce, consumers, capabilities = None, None, PeerCapabilities.CLIENTS
@@ -112,7 +120,7 @@ def build_gateway(
     context = GatewayContext(
         broker.rack or "",
         replace(hello, capabilities=capabilities),
-        {one: configuration.settings.peers.peers[one] for one in settings.brokers},
+        peers,
         tls.client_context if tls else lambda: None,
         client_tls(settings),
         limits,

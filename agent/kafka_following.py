@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from agent.found_peers import own_address
 from agent.identity import AgentIdentity
 from agent.leadership import LeadershipReader, LeadershipWatch
 from agent.lifecycle_settings import LifecycleSettings
@@ -101,6 +102,8 @@ class KafkaFollowing:
         self.tiered_storage = TieredStorageTier(
             tiered, self._tier_follower, LogEpochs(self.leadership.directory_of, time.monotonic)
         )
+        self.on_agents: Callable[[Mapping[int, AgentRegistration]], object] = lambda _agents: None
+        """Called in the event loop with all agents' registrations, once they are known and at each change."""
         self._missing = {"metadata topics", "topic settings", "metadata"}
 
     @property
@@ -144,6 +147,7 @@ class KafkaFollowing:
         self.topic_settings.start()
         self._tier_follower.start()
         await self._until_read("topic settings", self.topic_settings.wait_until_ready)
+        self._follow_agents()
         # What is in no object is known only then: taken on before, a log would be uploaded anew, or left out in part.
         await self._until_read("metadata", self.metadata.was_read)
         if self.incarnation.look():
@@ -153,6 +157,15 @@ class KafkaFollowing:
             tasks.create_task(self.incarnation.run())
             tasks.create_task(self.topics.watch())
             tasks.create_task(self.metadata.save_snapshots(self._settings.metadata.snapshot_interval_s))
+
+    def _follow_agents(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            self.on_agents(self.topic_settings.agents)
+
+        self.topic_settings.on_agents = lambda: loop.call_soon_threadsafe(tell)
+        tell()
 
     async def _until_read(self, what: str, wait: Callable[[float], bool]) -> None:
         """Wait until what was in the topic at the start is read, however long that takes."""
@@ -193,6 +206,7 @@ def _register(
         directory_ids({directory.path for directory in log_directories}),
         retention.default_ms,
         retention.lagging_max_ms,
+        own_address(identity.broker_id, settings.peers),
     )
     writer = SettingsWriter(client)
     try:

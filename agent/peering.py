@@ -35,8 +35,12 @@ def peer_addresses(broker: BrokerProperties, settings: PeerSettings) -> dict[int
 
 def replica_listeners(broker: BrokerProperties, settings: PeerSettings) -> dict[int, Address]:
     """Where this agent poses as each other broker, by broker id."""
-    host, base = settings.replica_listen_host, settings.replica_port_base
-    return {broker_id: Address(host, base + broker_id) for broker_id in peer_addresses(broker, settings)}
+    return {broker_id: posing_address(settings, broker_id) for broker_id in peer_addresses(broker, settings)}
+
+
+def posing_address(settings: PeerSettings, broker_id: int) -> Address:
+    """Where this agent poses as that broker."""
+    return Address(settings.replica_listen_host, settings.replica_port_base + broker_id)
 
 
 def broker_listener(broker: BrokerProperties) -> Address:

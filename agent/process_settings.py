@@ -18,7 +18,9 @@ class PeerSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         Address("127.0.0.1", 19090), description="Where other agents connect: host:port. Not loopback only with TLS."
     )
     peers: PeersSetting = Field(
-        default_factory=dict, description="The agents' peer listeners: <broker id>@<host>:<port>, by commas."
+        default_factory=dict,
+        description="The agents' peer listeners: <broker id>@<host>:<port>, by commas. Others are found where they "
+        "register; what stands here for the own broker is what this agent registers, else its peer listener.",
     )
     replica_listen_host: str = Field(
         "127.0.0.1", description="Where the broker's replica fetchers dial, as its peers advertise it."

@@ -5,6 +5,7 @@ It stands on nothing that may fail beside it: the write path and object storage 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -12,9 +13,18 @@ from prometheus_client import CollectorRegistry
 from agent.broker_tls import BrokerTls, broker_tls_plan
 from agent.bypass import bypass
 from agent.configuration import Configuration
+from agent.found_peers import FILE_NAME, FoundPeers
 from agent.identity import AgentIdentity
 from agent.memory_shares import FrameBytes, frame_bytes
-from agent.peering import broker_listener, broker_requests, own_hello, peer_addresses, peer_tls, replica_listeners
+from agent.peering import (
+    broker_listener,
+    broker_requests,
+    own_hello,
+    peer_addresses,
+    peer_tls,
+    posing_address,
+    replica_listeners,
+)
 from agent.replication_settings import CatchUpSettings, HydrationSettings
 from agent.service_manager import ListeningSockets
 from agent.setting_types import milliseconds
@@ -36,6 +46,7 @@ from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.read_ahead import CatchUpLimits
 from replication.leader.remote_readers import RemoteReaders
 from replication.leader.zones import Zones
+from replication.wire.known_peers import KnownPeers
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import Hello
@@ -59,6 +70,7 @@ class Relaying:
     stage_times: StageTimes
     metrics: ReplicationMetrics
     zones: Zones
+    found_peers: FoundPeers
     gateway: "ClientGateway | None" = None
     """None where it is off: nothing of it is loaded then."""
 
@@ -106,8 +118,11 @@ def build_relaying(
         hydration, catch_up_read_limits(settings.catch_up, settings.hydration), metrics, clock
     )
     zones = Zones(identity.rack, RemoteReaders(clock))
+    peers = KnownPeers(peer_addresses(broker, settings.peers))
     context = replace(
-        _leader_context(configuration, hello, frames, write_path, stage_times, metrics, clock), zones=zones
+        _leader_context(configuration, hello, frames, write_path, stage_times, metrics, clock),
+        zones=zones,
+        followers=peers,
     )
     tls, own = peer_tls(settings.tls), broker_tls_plan(broker, settings.broker_tls)
     broker_tls = BrokerTls(own) if own is not None else None
@@ -126,28 +141,34 @@ def build_relaying(
         requests=context.requests,
         broker_tls=broker_tls.server_context if broker_tls else lambda: None,
     )
-    gateway = _gateway(configuration, context, follower_context, storage)
+    gateway = _gateway(configuration, context, follower_context, storage, peers)
     if gateway is not None:
         granting = replace(hello, capabilities=hello.capabilities | gateway.capabilities)
         context = replace(context, hello=granting, clients=gateway.door)
     leader = LeaderProxy(context)
     past = bypass(broker, settings, configuration.client, clock)
-    follower = FollowerProxy(follower_context, peer_addresses(broker, settings.peers), past)
+    follower = FollowerProxy(follower_context, peers, past)
     metrics.connections.labels("peer").set_function(lambda: leader.connections)
     metrics.connections.labels("replica").set_function(lambda: follower.connections)
+    remembered = settings.process.state_directory / FILE_NAME
+    found = FoundPeers(broker.node_id, peers, follower, partial(posing_address, settings.peers), remembered)
     return Relaying(
-        leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics, zones, gateway
+        leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics, zones, found, gateway
     )
 
 
 def _gateway(
-    configuration: Configuration, leader: LeaderContext, follower: FollowerContext, storage: GuardedStorageManager
+    configuration: Configuration,
+    leader: LeaderContext,
+    follower: FollowerContext,
+    storage: GuardedStorageManager,
+    peers: KnownPeers,
 ) -> "ClientGateway | None":
     if not configuration.settings.gateway.enable:
         return None
     from agent.gateway import build_gateway
 
-    return build_gateway(configuration, leader, follower, storage, Clocks(leader.clock, wall_ms))
+    return build_gateway(configuration, leader, follower, storage, Clocks(leader.clock, wall_ms), peers)
 
 
 def _ceilings(settings: AlarmSettings, clock: Callable[[], float]) -> tuple[RequestCeiling, RequestCeiling]:
@@ -203,7 +224,6 @@ def _leader_context(
         context,
         budget=_frame_budget("to_followers", frames.to_followers, metrics),
         request_budget=_frame_budget("requests", frames.requests, metrics),
-        followers=frozenset(peer_addresses(broker, settings.peers)),
         requests=broker_requests(broker, settings.access),
         catch_up=CatchUp(context.index, write_path, ahead, metrics, clock),
     )

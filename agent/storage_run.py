@@ -60,6 +60,7 @@ class StorageRun:
         )
         self.kafka.topics.hold_publication = kept.publisher.hold
         self.kafka.leadership.on_known = lambda: kept.loops.succeeded(Loop.LEADERSHIP)
+        self.kafka.on_agents = around.relaying.found_peers.registered
         metadata, topic_settings = self.kafka.metadata, self.kafka.topic_settings
         if around.relaying.gateway is not None:
             around.relaying.gateway.metadata_is_followed(metadata)

@@ -14,14 +14,16 @@ def decommission(
     heir: Annotated[int, typer.Option(help="The broker whose agent is to care for its objects.", min=0)],
     connection: Connection,
 ) -> None:
-    """Give the objects of a broker that is gone to another broker's agent, which deletes them when their time comes.
+    """Give the objects of a broker that is gone to another broker's agent, which deletes them when their time
+    comes, and have the other agents forget where its own was.
 
     Without it, the living broker with the lowest id takes over after remote.wal.node.takeover.ms. The broker must not
     be in the cluster any more; should it come back, its agent takes its care back.
     """
     import time
+    from dataclasses import replace
 
-    from metadata_topic.settings.settings_topic import read_settings
+    from metadata_topic.settings.settings_topic import SettingsWriter, read_settings
     from metadata_topic.topic.cluster_descriptions import ClusterDescriptions
     from metadata_topic.topic.topic_session import TopicSession
     from plugin.wall_clock import wall_ms
@@ -35,4 +37,10 @@ def decommission(
         registration = inheritance(broker, heir, living, StoreRegistrations(topic.store, agents.keys))
         publish_registration(topic.publisher, registration, wall_ms())
         topic.published()
+    if (gone := agents.get(broker)) is not None and gone.peer_address is not None:
+        writer = SettingsWriter(client)
+        try:
+            writer.register_agent(replace(gone, peer_address=None))
+        finally:
+            writer.close()
     typer.echo(f"the agent of broker {heir} cares for the objects of broker {broker}")

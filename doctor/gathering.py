@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -11,6 +11,7 @@ from typing import TypeVar
 from agent.broker_tls import broker_tls_plan
 from agent.bypass import tls_context
 from agent.certificates import certificate_stores, days_left
+from agent.found_peers import registered_addresses
 from agent.kafka_client import client_config
 from agent.peering import broker_listener, peer_addresses
 from agent.process_settings import HttpSettings
@@ -38,7 +39,7 @@ from plugin.bucket_loading import bucket_plan
 from plugin.buckets import check_own_zone
 from plugin.errors import RemoteStorageConfigError
 from plugin.remote_wal_storage_manager import StorageContext
-from replication.wire.peer_connection import PeerTls
+from replication.wire.peer_connection import Address, PeerTls
 
 T = TypeVar("T")
 
@@ -51,11 +52,12 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
     """Blocks; some tens of seconds when nothing answers."""
     client = _known(lambda: client_config(broker, settings.client))
     cluster: Cluster | Unknown = _if_known(client, lambda known: ask_cluster(known, _KAFKA_TIMEOUT_S))
-    topics, agents = _settings_topic(client, cluster, wall_ms, settings.http)
+    topics, agents, registered = _settings_topic(client, cluster, wall_ms, settings.http)
     with ThreadPoolExecutor(_PEERS_AT_ONCE) as pool:
-        others = {key: where for key, where in settings.peers.peers.items() if key != broker.node_id}
-        tls = _tls(settings)
-        dialled = pool.map(lambda where: dial(where, tls, _PEER_TIMEOUT_S), others.values())
+        found, tls = registered_addresses(registered, broker.node_id), _tls(settings)
+        listed = peer_addresses(broker, settings.peers)
+        others = {key: [known[key] for known in (listed, found) if key in known] for key in {**listed, **found}}
+        dialled = pool.map(lambda addresses: _dial_any(addresses, tls), others.values())
         peers = dict(zip(others, dialled, strict=True))
         past = {key: where for key, where in settings.bypass.brokers.items() if key != broker.node_id}
         answers = pool.map(
@@ -73,6 +75,16 @@ def gather(broker: BrokerProperties, settings: AgentSettings, wall_ms: Callable[
         },
     )  # fmt: skip
     return _with_gateway(facts, client) if settings.gateway.enable else facts
+
+
+def _dial_any(addresses: Sequence[Address], tls: PeerTls | None) -> str | None:
+    """As an agent does, one after the other; None when one answers."""
+    refusals = []
+    for address in dict.fromkeys(addresses):
+        if (refusal := dial(address, tls, _PEER_TIMEOUT_S)) is None:
+            return None
+        refusals.append(refusal)
+    return "; ".join(refusals)
 
 
 def broker_tls_facts(broker: BrokerProperties, settings: AgentSettings) -> BrokerTlsFacts | None:
@@ -111,17 +123,21 @@ def _with_gateway(facts: Facts, client: KafkaClientConfig | Unknown) -> Facts:
 
 def _settings_topic(
     client: KafkaClientConfig | Unknown, cluster: Cluster | Unknown, wall_ms: Callable[[], int], settings: HttpSettings
-) -> tuple[Mapping[str, EnabledTopic] | Unknown, Mapping[int, AgentAnswer | Unknown] | Unknown]:
+) -> tuple[
+    Mapping[str, EnabledTopic] | Unknown,
+    Mapping[int, AgentAnswer | Unknown] | Unknown,
+    Mapping[int, AgentRegistration],
+]:
     if isinstance(cluster, Unknown) or isinstance(client, Unknown):
         reason = cluster if isinstance(cluster, Unknown) else Unknown("no client")
-        return reason, reason
+        return reason, reason, {}
     read = _known(lambda: read_settings(client, _KAFKA_TIMEOUT_S))
     if isinstance(read, Unknown):
-        return read, read
+        return read, read, {}
     topics, agents = read
     retention = AgentsRetention.registered(agents.values())
     described = _known(lambda: ask_topics(client, topics, retention, _KAFKA_TIMEOUT_S))
-    return described, _ask_agents(agents, wall_ms, settings)
+    return described, _ask_agents(agents, wall_ms, settings), agents
 
 
 def _ask_agents(

@@ -55,7 +55,7 @@ def broker_tls(facts: Facts) -> Verdict:
 
 
 def agent_peers(facts: Facts) -> Verdict:
-    """Whether every other broker's agent is in the list, and answers."""
+    """Whether every other broker's agent is in the list, or registered, and answers."""
     key = "remote.wal.agent.peers"
     silent = {broker_id: reason for broker_id, reason in facts.peers.items() if reason is not None}
     if isinstance(facts.cluster, Unknown):
@@ -64,12 +64,13 @@ def agent_peers(facts: Facts) -> Verdict:
         missing = sorted(facts.cluster.broker_ids - facts.peers.keys() - {facts.broker.node_id})
     problems = [f"broker {broker_id}: {reason}" for broker_id, reason in sorted(silent.items())]
     if missing:
-        problems.append(f"not in {key}: brokers {', '.join(map(str, missing))}, from which this one cannot replicate")
+        brokers = ", ".join(map(str, missing))
+        problems.append(f"neither in {key} nor registered: brokers {brokers}, from which this one cannot replicate")
     if problems:
-        change = f"add them to {key}" if missing else f"start these agents, or correct {key}"
+        change = f"start their agents, or add them to {key}" if missing else f"start these agents, or correct {key}"
         return Verdict(Level.ERROR, "; ".join(problems), change)
     if isinstance(facts.cluster, Unknown):
-        return Verdict(Level.UNKNOWN, f"those in {key} answer; whether all are there: {facts.cluster.reason}")
+        return Verdict(Level.UNKNOWN, f"those known answer; whether all are there: {facts.cluster.reason}")
     return Verdict(Level.OK, f"{len(facts.peers)} agents answer")
 
 

@@ -39,7 +39,7 @@ class GatewayContext:
     hello: Hello
     """With CLIENTS alone."""
     peers: Mapping[int, Address]
-    """The agents of the brokers that are reached here, by broker id."""
+    """The agents of the brokers that are reached here, and perhaps others, by broker id; asked at each connection."""
     peer_tls: Callable[[], ssl.SSLContext | None]
     client_tls: Callable[[], ssl.SSLContext | None]
     """Called once, at the start."""

@@ -107,6 +107,8 @@ class SettingsReader(TopicReader):
         self._on_change = on_change
         self.on_tail_requests: Callable[[TailRequests], object] = lambda _requests: None
         """As `on_change`, with all requests for tails. Set it before `start`."""
+        self.on_agents: Callable[[], object] = lambda: None
+        """As `on_change`, when `agents` changed."""
         super().__init__(TopicFollower(client_config, SETTINGS_TOPIC, self._take, settings, rack, consumer_factory))
 
     @property
@@ -130,11 +132,13 @@ class SettingsReader(TopicReader):
         return self._view.malformed
 
     def _take(self, records: Sequence[TopicRecord]) -> None:
-        requests = self._view.tail_requests
+        requests, agents = self._view.tail_requests, self._view.agents
         if self._view.apply_all(records):
             self._on_change(self._view.topics)
         if self._view.tail_requests is not requests:
             self.on_tail_requests(self._view.tail_requests)
+        if self._view.agents != agents:
+            self.on_agents()
 
 
 def read_settings(

@@ -11,7 +11,7 @@ key                  value
                      ``remote.wal.retention.ms``
 ``agent:<broker>``   ``broker_id``, ``incarnation``, ``http_endpoint``, ``peer_endpoint``,
                      ``version``, ``started_ms``, ``archive``, ``directory_ids``,
-                     ``wal_retention_ms``, ``wal_retention_lagging_max_ms``
+                     ``wal_retention_ms``, ``wal_retention_lagging_max_ms``, ``peer_address``
 ===================  ==============================================================================
 
 Fields that a reader does not know are passed over, so that newer agents may add some.
@@ -99,6 +99,8 @@ class AgentRegistration:
     """`remote.wal.retention.ms` of the agent; None of one that keeps objects for the local retention."""
     wal_retention_lagging_max_ms: int | None = None
     """`remote.wal.retention.lagging.max.ms` of the agent, likewise."""
+    peer_address: str | None = None
+    """Where other agents reach it, host:port; None: by their own lists alone, or not any more."""
 
 
 class MalformedSettingError(ValueError):
@@ -201,6 +203,7 @@ def _agent(broker_id: int, fields: Mapping[str, object]) -> AgentRegistration:
         directory_ids=_texts(fields.get("directory_ids", {})),
         wal_retention_ms=_milliseconds(fields, "wal_retention_ms", LOWEST_RETENTION_MS),
         wal_retention_lagging_max_ms=_milliseconds(fields, "wal_retention_lagging_max_ms", 0),
+        peer_address=None if fields.get("peer_address") is None else typed(fields, "peer_address", str),
     )
     if agent.broker_id != broker_id:
         raise ValueError(f"key and value name brokers {broker_id} and {agent.broker_id}")

@@ -22,6 +22,7 @@ from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.connection_shares import ConnectionShares, TooManyConnectionsError
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.known_peers import KnownPeers
 from replication.wire.link_defects import LinkDefects
 from replication.wire.metrics import PeerByteCount
 from replication.wire.peer_channel import MESSAGE_KIND_BYTES
@@ -45,18 +46,16 @@ _ANNOUNCING_KINDS = (MessageKind.ANNOUNCE, MessageKind.READ_AHEAD, MessageKind.R
 class FollowerProxy:
     """Listens where the local broker looks for its peers: one listener for each other broker."""
 
-    def __init__(self, context: FollowerContext, peers: dict[int, Address], bypass: Bypass | None = None) -> None:
-        """`peers` are the other agents by broker id."""
+    def __init__(self, context: FollowerContext, peers: KnownPeers, bypass: Bypass | None = None) -> None:
+        """`peers` are the other agents, of which some may come later. Only those of now may be bypassed."""
         self._context = context
         self._peers = peers
-        self._defects = {
-            broker_id: LinkDefects(context.metrics, context.clock, leader=broker_id) for broker_id in peers
-        }
+        self._defects: dict[int, LinkDefects] = {}
         self._listeners: dict[int, PeerListener] = {}
-        self._relays: dict[asyncio.Task[None], None] = {}
+        self._relays: dict[asyncio.Task[None], int] = {}
+        """With the brokers on whose behalf."""
         self._watches: list[asyncio.Task[None]] = []
-        to_one = context.limits.max_connections_to_one
-        self._shares = ConnectionShares(to_one * len(peers), to_one)
+        self._shares: dict[int, ConnectionShares] = {}
         self._bypasses = {one: self._bypass_of(one, bypass) for one in peers if bypass and one in bypass.brokers}
 
     def _bypass_of(self, broker_id: int, bypass: Bypass) -> LeaderBypass:
@@ -74,9 +73,24 @@ class FollowerProxy:
         for bypass in self._bypasses.values():
             self._watches.append(loop.create_task(bypass.watch()))
         for broker_id, listener in listeners.items():
-            taking = PeerListener(partial(self._accepted, broker_id), partial(self._fault, "accept_failed"))
-            self._listeners[broker_id] = taking
-            await taking.start(listener)
+            await self.listen(broker_id, listener)
+
+    async def listen(self, broker_id: int, listener: Listener) -> None:
+        """On behalf of one more broker. Raises OSError naming the address."""
+        to_one = self._context.limits.max_connections_to_one
+        self._shares.setdefault(broker_id, ConnectionShares(to_one, to_one))
+        self._defects.setdefault(broker_id, LinkDefects(self._context.metrics, self._context.clock, leader=broker_id))
+        taking = PeerListener(partial(self._accepted, broker_id), partial(self._fault, "accept_failed"))
+        await taking.start(listener)
+        self._listeners[broker_id] = taking
+
+    async def leave(self, broker_id: int) -> None:
+        """Listen no more on behalf of a broker that is gone, and close what is left of its connections."""
+        await self._listeners.pop(broker_id).close()
+        tasks = [task for task, leader_id in self._relays.items() if leader_id == broker_id]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def addresses(self) -> dict[int, Address]:
@@ -94,16 +108,16 @@ class FollowerProxy:
     def _accepted(self, broker_id: int, accepted: socket.socket, _address: str) -> None:
         """All come from this host. So what one leader's connections take is kept from the others'."""
         try:
-            share = self._shares.enter(f"replica-{broker_id}")
+            share = self._shares[broker_id].enter(f"replica-{broker_id}")
         except TooManyConnectionsError as error:
             self._fault("too_many_connections")
             log.warning("too_many_connections", peer=error.holder, held=error.held)
             accepted.close()
             return
         task = asyncio.get_running_loop().create_task(self._take(broker_id, accepted))
-        self._relays[task] = None
+        self._relays[task] = broker_id
         task.add_done_callback(self._relays.pop)
-        task.add_done_callback(lambda _: self._shares.leave(share))
+        task.add_done_callback(lambda _: self._shares[broker_id].leave(share))
 
     async def _take(self, broker_id: int, accepted: socket.socket) -> None:
         """Under TLS the local broker judges the certificate that is shown for the broker it meant to dial."""
@@ -175,13 +189,17 @@ class FollowerProxy:
             await asyncio.sleep(_RETRY_S)
 
     async def _reach_agent(self, broker_id: int) -> FramedConnection:
-        leader = self._unconnected()
+        leader, address = self._unconnected(), self._peers.get(broker_id)
+        if address is None:
+            raise PeerRefusedError(f"broker {broker_id}'s agent is not known any more")
         try:
-            await connect_framed(self._peers[broker_id], leader, self._context.tls())
+            await connect_framed(address, leader, self._context.tls())
             capabilities = await exchange_hellos(leader, self._context.hello, broker_id)
         except BaseException:
             leader.abort()
+            self._peers.failed(broker_id, address)
             raise
+        self._peers.answered(broker_id, address)
         log.info("peer_connected", leader=broker_id, capabilities=capabilities.name)
         return leader
 

@@ -1,7 +1,7 @@
 """What all connections of a leader's agent share."""
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -64,7 +64,7 @@ class LeaderContext:
     """Monotonic seconds."""
     index: LinkIndex = field(default_factory=LinkIndex)
     uploads: UploadSignal = field(default_factory=UploadSignal)
-    followers: frozenset[int] = frozenset()
+    followers: Container[int] = frozenset()
     """The brokers that are told apart. A peer names its replica as it likes, and what is counted for each is kept."""
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     """For the local broker's responses, those that are kept included."""

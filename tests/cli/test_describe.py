@@ -20,7 +20,8 @@ TOPICS = {
 
 
 def agent(broker_id: int, *retention: int) -> AgentRegistration:
-    return AgentRegistration(broker_id, 1, NOWHERE, NOWHERE, "1", 0, False, {}, *retention)
+    default_ms, lagging_ms = retention or (None, None)
+    return AgentRegistration(broker_id, 1, NOWHERE, NOWHERE, "1", 0, False, {}, default_ms, lagging_ms)
 
 
 def described(monkeypatch: pytest.MonkeyPatch, agents: Mapping[int, AgentRegistration], *options: str) -> Result:

@@ -42,6 +42,7 @@ from replication.wire.circuit_breaker import BreakerLimits
 from replication.wire.fetch_frame import FETCH_API_KEY, scan_fetch_request
 from replication.wire.framed_connection import FramedConnection
 from replication.wire.kafka_frame import parse_request_header
+from replication.wire.known_peers import KnownPeers
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address
@@ -221,7 +222,9 @@ class Agents:
         (self.leader_address,) = self.leader.addresses
         await self.start_follower(self.leader_address)
 
-    async def start_follower(self, leader: Address) -> None:
+    async def start_follower(self, leader: Address | None) -> None:
+        """None: it knows of no leader yet."""
+        self.peers = KnownPeers({1: leader} if leader is not None else {})
         limits, bypass = self.bypass_limits, None
         if limits is not None:
             bypass = Bypass({1: self.broker_address}, limits, lambda: None, self.bypass_clock, self.bypass_login)
@@ -239,11 +242,12 @@ class Agents:
                 requests=self.requests,
                 broker_tls=self.poses_by,
             ),
-            {1: leader},
+            self.peers,
             bypass,
         )
-        await self.follower.start({1: LOOPBACK})
-        self.follower_address = self.follower.addresses[1]
+        await self.follower.start(dict.fromkeys(self.peers, LOOPBACK))
+        if leader is not None:
+            self.follower_address = self.follower.addresses[1]
 
     def bypass_clock(self) -> float:
         return time.monotonic() + self.bypass_ahead_s

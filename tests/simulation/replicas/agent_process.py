@@ -23,6 +23,7 @@ from replication.leader.leader_proxy import LeaderProxy
 from replication.leader.link_index import LinkIndex
 from replication.leader.read_ahead import CatchUpLimits
 from replication.wire.circuit_breaker import BreakerLimits
+from replication.wire.known_peers import KnownPeers
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_connection import Address
@@ -111,7 +112,7 @@ class AgentProcess:
             MemoryBudget(BUDGET_BYTES),
         )
         bypass = Bypass({one: broker_address(one) for one in others}, ROUTE_LIMITS, lambda: None, clock=clock)
-        peers = {one: Address(f"agent-{one}", PEER_PORT) for one in others}
+        peers = KnownPeers({one: Address(f"agent-{one}", PEER_PORT) for one in others})
         self.follower = FollowerProxy(context, peers, bypass if world.is_bypassing else None)
 
     def _pool(self, delays: Callable[[], Delays]) -> Callable[[int, str], Executor]:

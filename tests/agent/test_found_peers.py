@@ -1,0 +1,138 @@
+"""Agents come, move and leave while another one runs."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from agent.found_peers import FILE_NAME, FoundPeers, own_address
+from agent.process_settings import PeerSettings
+from metadata_topic.settings.topic_settings import AgentRegistration, agent_key, decode_setting, encode_agent
+from replication.wire.peer_connection import Address
+from tests.kafka_log.batches import batches
+from tests.replication.two_agents import Agents, two_agents
+
+LOOPBACK = Address("127.0.0.1", 0)
+
+
+def registered(**addresses: str | None) -> dict[int, AgentRegistration]:
+    """Agents by their brokers' ids, as `_1`."""
+    found = {int(name[1:]): address for name, address in addresses.items()}
+    return {one: AgentRegistration(one, 1, "", "", "1", 0, peer_address=address) for one, address in found.items()}
+
+
+@dataclass(slots=True)
+class Rig:
+    agents: Agents
+    found: FoundPeers
+    appended: int = 0
+
+    async def until_listening_for(self, *broker_ids: int) -> None:
+        await self.agents.until(lambda: set(self.agents.follower.addresses) == set(broker_ids))
+
+    async def expect_records_of_broker_1(self) -> None:
+        raw = batches(1, self.appended)
+        self.agents.append({0: raw})
+        follower = await self.agents.connect(self.agents.follower.addresses[1])
+        assert await follower.fetch({0: self.appended}) == follower.expected({0: raw})
+        self.appended += 1
+
+
+@asynccontextmanager
+async def rig(tmp_path: Path, listen_at: Address = LOOPBACK, listed: Address | None = None) -> AsyncIterator[Rig]:
+    """Broker 1 and its agent run; the agent of broker 2 knows what is `listed`."""
+    async with two_agents() as agents:
+        await agents.follower.stop()
+        await agents.start_follower(listed)
+        found = FoundPeers(2, agents.peers, agents.follower, lambda _broker_id: listen_at, tmp_path / FILE_NAME)
+        running = asyncio.create_task(found.run())
+        try:
+            yield Rig(agents, found)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_broker_joins_is_replicated_from_and_leaves(tmp_path: Path) -> None:
+    async with rig(tmp_path) as one:
+        one.found.registered(registered(_1=str(one.agents.leader_address), _2="10.0.0.2:1", _3=None))
+        await one.until_listening_for(1)
+        await one.expect_records_of_broker_1()
+        where = one.agents.follower.addresses[1]
+        idle = await one.agents.connect(where)
+        assert await idle.fetch({0: 0}) is not None
+        one.found.registered(registered(_1=None))
+        await one.until_listening_for()
+        with pytest.raises(ConnectionRefusedError):
+            await one.agents.connect(where)
+        assert await idle.fetch({0: 0}) is None
+
+
+async def test_an_agent_that_moved_is_found_where_it_registered(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as left:
+        old = Address(*left.getsockname()[:2])
+    async with rig(tmp_path, listed=old) as one:
+        one.found.registered(registered(_1=str(one.agents.leader_address)))
+        turned_away = await one.agents.connect(one.agents.follower.addresses[1])
+        assert await turned_away.fetch({0: 0}) is None
+        await one.expect_records_of_broker_1()
+
+
+async def test_what_was_registered_counts_after_a_restart_before_kafka_is_read(tmp_path: Path) -> None:
+    async with rig(tmp_path) as one:
+        one.found.registered(registered(_1=str(one.agents.leader_address), _4="no address"))
+        await one.until_listening_for(1)
+        await one.agents.until((tmp_path / FILE_NAME).exists)
+        again = FoundPeers(2, one.agents.peers, one.agents.follower, lambda _one: LOOPBACK, tmp_path / FILE_NAME)
+        assert dict(one.agents.peers) == {1: one.agents.leader_address}
+        again.registered({})
+        assert not one.agents.peers
+
+
+async def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text("[")
+    async with rig(tmp_path) as one:
+        assert not one.agents.peers
+
+
+async def test_where_it_cannot_pose_as_a_broker_it_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.found_peers._RETRY_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = Address(*other.getsockname()[:2])
+        async with rig(tmp_path, listen_at=taken) as one:
+            one.found.registered(registered(_1=str(one.agents.leader_address)))
+            await one.agents.until((tmp_path / FILE_NAME).exists)
+            assert not one.agents.follower.addresses
+            other.close()
+            await one.until_listening_for(1)
+
+
+@pytest.mark.parametrize(
+    ("listener", "listed", "told"),
+    [
+        ("10.0.0.1:19090", {}, "10.0.0.1:19090"),
+        ("0.0.0.0:19090", {1: Address("kafka-1", 19090)}, "kafka-1:19090"),
+        ("10.0.0.1:19090", {1: Address("kafka-1", 19090)}, "kafka-1:19090"),
+        ("0.0.0.0:19090", {2: Address("kafka-2", 19090)}, None),
+        ("[::]:19090", {}, None),
+        ("127.0.0.1:19090", {}, None),
+        ("kafka-1:19090", {}, "kafka-1:19090"),
+    ],
+)
+def test_an_agent_registers_what_others_can_dial(listener: str, listed: dict[int, Address], told: str | None) -> None:
+    settings = PeerSettings.model_validate(
+        {"remote.wal.agent.peer.listener": listener, "remote.wal.agent.peers": listed}
+    )
+    assert own_address(1, settings) == told
+
+
+def test_a_registration_of_an_older_release_tells_of_no_address() -> None:
+    (agent,) = registered(_1="10.0.0.1:1").values()
+    value = encode_agent(agent)
+    assert decode_setting(agent_key(1), value) == (1, agent)
+    older = value.replace(b'"peer_address"', b'"other"')
+    assert decode_setting(agent_key(1), older) == (1, registered(_1=None)[1])

@@ -1,0 +1,97 @@
+"""A fourth broker joins three that run, with its agent, and leaves for good. No other agent is started anew."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from local_cluster.broker_config import AgentsMode, ClusterSettings, server_properties
+from local_cluster.cluster import LocalCluster
+from local_cluster.layout import ClusterLayout
+from local_cluster.polling import wait_until
+from tests.cluster.agent_views import RECORD_BYTES, AgentCounters, read_metrics
+from tests.cluster.conftest import IMPATIENT
+from tests.cluster.recovery_commands import CHECKOUT
+from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
+
+OLD, NEW = (1, 2, 3), 4
+
+
+def settings_of(layout: ClusterLayout) -> ClusterSettings:
+    """The three are the controllers, and list each other's agents alone; the fourth is a broker that lists all."""
+    three = {"remote.wal.agent.peers": ",".join(f"{one}@{layout.peer_address(one)}" for one in OLD)}
+    voters = ",".join(f"{one}@{layout.controller_address(one)}" for one in OLD)
+    listeners = server_properties(layout, NEW, ClusterSettings())["listeners"].split(",")
+    alone = {
+        "process.roles": "broker",
+        "listeners": ",".join(one for one in listeners if not one.startswith("CONTROLLER")),
+    }
+    overrides = {**IMPATIENT, "controller.quorum.voters": voters}
+    return ClusterSettings(AgentsMode(), overrides, {**dict.fromkeys(OLD, three), NEW: alone})
+
+
+def start(cluster: LocalCluster, *broker_ids: int) -> None:
+    for one in broker_ids:
+        cluster.start_agent(one, wait=False)
+        cluster.start_broker(one, wait=False)
+    cluster.wait_for_brokers(broker_ids)
+    for one in broker_ids:
+        cluster.wait_for_agent(one)
+
+
+def expect_links_of(cluster: LocalCluster, leader: int) -> None:
+    """Its record bytes reach followers as links."""
+    counters = AgentCounters(cluster, [leader])
+    wait_until(
+        lambda: counters.growth(RECORD_BYTES, path="linked") > 50_000, f"broker {leader} gives links", PATIENCE_S
+    )
+
+
+def expect_links_to(cluster: LocalCluster, follower: int) -> None:
+    """It makes responses of links."""
+    count = ("remote_wal_stage_seconds_count", (("stage", "spliced"),))
+    before = read_metrics(cluster, follower)[count]
+    wait_until(
+        lambda: read_metrics(cluster, follower)[count] > before + 20, f"broker {follower} gets links", PATIENCE_S
+    )
+
+
+def decommission(cluster: LocalCluster, broker_id: int, heir: int) -> None:
+    where = ("--heir", str(heir), "--bootstrap-server", cluster.layout.client_address(heir))
+    command = (sys.executable, "-m", "cli.main", "decommission", str(broker_id), *where)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=CHECKOUT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_broker_joins_and_leaves_and_no_other_agent_is_restarted(tmp_path: Path, topic: str) -> None:
+    with LocalCluster.create(tmp_path / "cluster", brokers=4) as cluster:
+        cluster.settings = settings_of(cluster.layout)
+        cluster.configure(cluster.settings.agents)
+        cluster.format()
+        start(cluster, *OLD)
+        agents = {one: cluster.agent(one).pid for one in OLD}
+
+        # partitions of three brokers, and records that flow from here to the end
+        with Script(cluster, topic) as script:
+            script.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+            script.produce(PLAIN, ZSTD)
+            script.expect_links_to_be_used()
+
+            # the fourth comes: it follows, and then leads
+            start(cluster, NEW)
+            cluster.admin.reassign(topic, {0: [1, 2, NEW], 1: [NEW, 2, 3]})
+            expect_links_to(cluster, NEW)
+            cluster.admin.move_leader(topic, 1, NEW)
+            expect_links_of(cluster, NEW)
+
+            # and goes
+            cluster.admin.reassign(topic, {0: [1, 2, 3], 1: [2, 3, 1]})
+            cluster.broker(NEW).terminate()
+            script.stop_agent(NEW)
+            wait_until(lambda: NEW not in cluster.admin.registered_brokers(), "the fourth is gone", PATIENCE_S)
+            decommission(cluster, NEW, heir=1)
+            logs = [cluster.agent(one).spec.log_path for one in OLD]
+            wait_until(lambda: all("peer_left" in log.read_text() for log in logs), "all agents forget it", PATIENCE_S)
+            script.expect_records_to_flow()
+            script.expect_promises()
+
+        assert {one: cluster.agent(one).pid for one in OLD} == agents
