@@ -1,11 +1,14 @@
-"""What botocore raises, turned into `plugin.errors`: the kind, the label for counters, and a hint for the operator.
+"""What botocore, sockets and http.client raise, as `plugin.errors`: the kind, the label for counters, and a hint.
 
 What the store's own answers mean, `plugin.answer_errors` says. No answer leaves the outcome of a write unknown, as an
 answer of 500 does.
 """
 
 import errno
+import socket
+import ssl
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException, IncompleteRead
 from typing import Any, Final
 
 from botocore import exceptions as boto
@@ -23,8 +26,8 @@ from plugin.errors import (
     defect_site,
 )
 
-_CONNECTION_ERRORS: Final = (boto.BotoCoreError, HTTPError, OSError)
-"""What a botocore client raises where it has no answer, streaming of bodies included."""
+_CONNECTION_ERRORS: Final = (boto.BotoCoreError, HTTPError, HTTPException, OSError)
+"""What is raised where there is no answer, streaming of bodies included."""
 
 _NO_CREDENTIALS: Final = (
     boto.NoCredentialsError,
@@ -34,7 +37,7 @@ _NO_CREDENTIALS: Final = (
     boto.UnauthorizedSSOTokenError,
 )
 _TIMEOUTS: Final = (boto.ReadTimeoutError, boto.ConnectTimeoutError, TimeoutError)
-_CUT_BODY: Final = (boto.ResponseStreamingError, boto.IncompleteReadError)
+_CUT_BODY: Final = (boto.ResponseStreamingError, boto.IncompleteReadError, IncompleteRead)
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 _CHAIN_MAX: Final = 16
 
@@ -53,7 +56,7 @@ def as_storage_error(operation: str, key: str, error: Exception, permissions: Pe
         return RemoteStorageTimeoutError(operation, key, f"no answer in time: {type(error).__name__}")
     if isinstance(error, _CUT_BODY):
         return RemoteSegmentCorruptError(operation, key, "the body ended before its announced length")
-    if isinstance(error, boto.SSLError):
+    if isinstance(error, boto.SSLError | ssl.SSLError):
         return RemoteStorageUnreachableError(operation, key, f"TLS: {_cause(error)}", label="tls")
     if isinstance(error, boto.ParamValidationError):
         return RemoteStorageRefusedError(operation, key, str(error))
@@ -70,7 +73,7 @@ def as_storage_error(operation: str, key: str, error: Exception, permissions: Pe
 
 def _without_connection(operation: str, key: str, error: Exception) -> RemoteStorageError:
     cause = _cause(error)
-    if isinstance(cause, NameResolutionError):
+    if isinstance(cause, NameResolutionError | socket.gaierror):
         return RemoteStorageUnreachableError(
             operation, key, "the store's host name does not resolve", "see endpoint.url and region", "dns"
         )

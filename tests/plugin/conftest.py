@@ -25,7 +25,8 @@ from tests.plugin.storage_backends import Backend
 _numbers = itertools.count(1)
 _WITHOUT_AZURITE = pytest.mark.skipif(not azurite.is_installed(), reason=azurite.WHY_SKIPPED)
 OF_OBSTORE = ["gcs", "azure", pytest.param("azurite", marks=_WITHOUT_AZURITE)]
-SPEAK_HTTP = ["s3", "s3_express", *OF_OBSTORE]
+OF_S3 = ["s3", "s3_express", "s3_by_boto3", "s3_express_by_boto3"]
+SPEAK_HTTP = [*OF_S3, *OF_OBSTORE]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -120,27 +121,28 @@ def by_obstore(request: pytest.FixtureRequest) -> Iterator[Backend]:
     yield from _closing(_http_backend(request))
 
 
-@pytest.fixture(params=["s3", "s3_express"])
+@pytest.fixture(params=OF_S3)
 def cloud(request: pytest.FixtureRequest, cloud_settings: dict[str, str]) -> Iterator[Backend]:
-    """S3's two."""
+    """S3's two, by both clients."""
     yield from _closing(_cloud_backend(request.param, cloud_settings))
 
 
-@pytest.fixture
-def express(cloud_settings: dict[str, str]) -> Iterator[Backend]:
-    yield from _closing(_cloud_backend("s3_express", cloud_settings))
+@pytest.fixture(params=["s3_express", "s3_express_by_boto3"])
+def express(request: pytest.FixtureRequest, cloud_settings: dict[str, str]) -> Iterator[Backend]:
+    yield from _closing(_cloud_backend(request.param, cloud_settings))
 
 
 def _cloud_backend(kind: str, settings: dict[str, str]) -> Backend:
     cluster_id = f"cluster-{next(_numbers)}"
-    if kind == "s3":
+    settings = {**settings, "client": "boto3" if kind.endswith("_by_boto3") else "direct"}
+    if kind.removesuffix("_by_boto3") == "s3":
         return Backend(S3WalStorageManager, {**settings, "bucket": DEFAULT_BUCKET}, cluster_id, [])
     return Backend(S3ExpressWalStorageManager, {**settings, "bucket": DEFAULT_DIRECTORY_BUCKET}, cluster_id, [])
 
 
 def _http_backend(request: pytest.FixtureRequest) -> Backend:
     kind: str = request.param
-    if kind in ("s3", "s3_express"):
+    if kind in OF_S3:
         return _cloud_backend(kind, request.getfixturevalue("cloud_settings"))
     server: ObjectStoreServer = request.getfixturevalue("server")
     cluster_id = f"cluster-{next(_numbers)}"

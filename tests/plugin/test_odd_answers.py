@@ -65,6 +65,7 @@ ANSWERS = {
 
 MANAGERS: dict[str, type[ObjectWalStorageManager]] = {
     "s3": S3WalStorageManager,
+    "s3_by_boto3": S3WalStorageManager,
     "gcs": GcsWalStorageManager,
     "azure": AzureBlobWalStorageManager,
 }
@@ -110,7 +111,7 @@ def store() -> Iterator[OddStore]:
     store.close()
 
 
-@pytest.fixture(scope="module", params=["s3", "gcs", "azure"])
+@pytest.fixture(scope="module", params=list(MANAGERS))
 def opened(
     request: pytest.FixtureRequest, store: OddStore, service_account: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Opened]:
@@ -118,9 +119,10 @@ def opened(
     secret = tmp_path_factory.mktemp("odd") / "secret"
     kind: str = request.param
     own: dict[str, str] = {"credentials.file": str(secret)}
-    if kind == "s3":
+    if MANAGERS[kind] is S3WalStorageManager:
         secret.write_text("[default]\naws_access_key_id = planted-key\naws_secret_access_key = planted-secret\n")
         own |= {"bucket": "bucket", "region": "us-east-1", "addressing.style": "path"}
+        own["client"] = "boto3" if kind == "s3_by_boto3" else "direct"
     elif kind == "gcs":
         own = {"bucket": "bucket", "credentials.file": str(service_account)}
     else:
@@ -201,4 +203,4 @@ def test_a_redirect_says_what_may_be_wrong(store: OddStore, opened: Opened) -> N
     store.answer = lambda _: ANSWERS["a redirect to a region"]
     error = failure(opened, "delete")
     assert error.label == "redirect"
-    assert ("region" if opened.kind == "s3" else "endpoint.url") in error.hint
+    assert ("region" if opened.kind.startswith("s3") else "endpoint.url") in error.hint

@@ -1,0 +1,141 @@
+"""Kept connections to one host, and one HTTP/1.1 exchange at a time over each, at what the sockets cost.
+
+Theory. Whoever takes a connection has it alone until its answer was read to the end; then it is kept for the next. A
+connection that was kept is looked at before it is used again: a host that has closed it, or said something that nobody
+asked for, gets a new one. One whose answer was not read to its end, or that failed, is closed. Nothing is sent twice
+here, and no redirect is followed.
+
+Answers are read by `http.client`, which knows of chunks, lengths and hosts that say nothing sensible; what it raises,
+OSError and ssl.SSLError are all that comes out. Safe for many threads.
+"""
+
+import contextlib
+import socket
+import ssl
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPResponse
+from typing import Final
+from urllib.parse import urlsplit
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Seconds, and how many connections are kept while nobody uses them."""
+
+    connect_timeout: float
+    """To be connected, and again for the TLS handshake."""
+    read_timeout: float
+    """To wait for bytes, or for all that is sent to be taken."""
+    kept: int
+    attempt_timeout: float
+    """From the request to the end of its answer, looked at whenever bytes came."""
+
+
+class HttpConnections:
+    """See the module's theory."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext | None, limits: RequestLimits) -> None:
+        """`url`: any of the host's; `tls`, where it is https."""
+        parts = urlsplit(url)
+        self._tls = tls
+        self._host = parts.hostname or ""
+        self._port = parts.port or _DEFAULT_PORTS[parts.scheme]
+        self._limits = limits
+        self._kept: deque[socket.socket] = deque()
+        self._lock = threading.Lock()
+        self._closed = False
+        weakref.finalize(self, _close, self._kept)  # one that nobody has closed leaves no sockets either
+
+    def open_some(self, count: int) -> None:
+        """Connect ahead of the first request. Raises OSError."""
+        for _ in range(count):
+            self._keep(self._connect())
+
+    @contextmanager
+    def exchange(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> Iterator[HTTPResponse]:
+        """Send one request; the answer's head was read, its body is the caller's to read.
+
+        Raises OSError (ssl.SSLError and TimeoutError among them) and http.client.HTTPException.
+        """
+        head = f"{method} {target} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        connection = self._take() or self._connect()
+        try:
+            # A host may answer, and close, before it has all of a body that it does not want.
+            with contextlib.suppress(BrokenPipeError):
+                connection.sendall(head.encode("latin-1") + b"\r\n")
+                if body:
+                    connection.sendall(body)
+            answer = HTTPResponse(connection, method=method)
+            with contextlib.closing(answer):
+                answer.begin()
+                yield answer
+                reusable = answer.isclosed() and not answer.will_close
+        except BaseException:
+            connection.close()
+            raise
+        if reusable:
+            self._keep(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Those that are in use are closed after their answers."""
+        with self._lock:
+            self._closed = True
+            _close(self._kept)
+
+    def _take(self) -> socket.socket | None:
+        while True:
+            with self._lock:
+                if not self._kept:
+                    return None
+                connection = self._kept.pop()  # the last used, so that what is too many grows old and is closed
+            if self._is_quiet(connection):
+                return connection
+            connection.close()
+
+    def _keep(self, connection: socket.socket) -> None:
+        with self._lock:
+            keep = not self._closed and len(self._kept) < self._limits.kept
+            if keep:
+                self._kept.append(connection)
+        if not keep:
+            connection.close()
+
+    def _is_quiet(self, connection: socket.socket) -> bool:
+        """Neither closed nor saying anything; TLS's own messages, such as tickets, are read on the way."""
+        connection.settimeout(0.0)
+        try:
+            connection.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            connection.settimeout(self._limits.read_timeout)
+            return True
+        except OSError:
+            return False
+        return False
+
+    def _connect(self) -> socket.socket:
+        plain = socket.create_connection((self._host, self._port), self._limits.connect_timeout)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection = self._tls.wrap_socket(plain, server_hostname=self._host) if self._tls else plain
+        except BaseException:
+            plain.close()
+            raise
+        connection.settimeout(self._limits.read_timeout)
+        return connection
+
+
+def _close(connections: deque[socket.socket]) -> None:
+    while connections:
+        connections.pop().close()

@@ -1,0 +1,128 @@
+"""What our own client of the hot path does as boto3 does it, and when it leaves a request to boto3."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from plugin.backend_settings import parse_settings
+from plugin.errors import RemoteStorageError
+from plugin.object_store import ObjectStore
+from plugin.s3 import S3Settings, S3WalStorageManager
+from tests.plugin.odd_store import Answer, OddStore
+
+STORED = b'HTTP/1.1 200 OK\r\nETag: "a"\r\nContent-Length: 0\r\nConnection: close\r\n%s\r\n'
+FOUND = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nConnection: close\r\n\r\n01234"
+
+
+class Asked(OddStore):
+    """Keeps the heads of the requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads: list[str] = []
+        self.respond: Answer = lambda head: STORED % b"" if head.startswith(b"PUT") else FOUND
+        self.answer = self._answer
+
+    def _answer(self, head: bytes) -> bytes:
+        if head:  # else a connection that was opened ahead, and is closed
+            self.heads.append(head.decode("latin-1").partition("\r\n\r\n")[0])
+        return self.respond(head)
+
+
+@pytest.fixture
+def store() -> Iterator[Asked]:
+    store = Asked()
+    yield store
+    store.close()
+
+
+def opened(endpoint: str, credentials_file: Path, **more: str) -> ObjectStore:
+    settings = {
+        "bucket": "bucket",
+        "region": "us-east-1",
+        "endpoint.url": endpoint,
+        "allow.http": "true",
+        "addressing.style": "path",
+        "credentials.file": str(credentials_file),
+        **more,
+    }
+    return S3WalStorageManager().open_store(parse_settings(S3Settings, settings))
+
+
+def headers(head: str) -> Mapping[str, str]:
+    lines = (line.partition(": ") for line in head.split("\r\n")[1:])
+    return {name.lower(): value for name, _, value in lines}
+
+
+def test_both_clients_ask_for_the_same(store: Asked, credentials_file: Path) -> None:
+    for client in ("direct", "boto3"):
+        one = opened(store.endpoint, credentials_file, client=client)
+        one.put_if_absent("a b/c~d", [b"ab", memoryview(b"c")])
+        assert one.get_range("a b/c~d", 3, 8) == b"01234"
+        one.close()
+    put, get, put_by_boto3, get_by_boto3 = store.heads
+    for ours, theirs in ((put, put_by_boto3), (get, get_by_boto3)):
+        assert ours.split("\r\n")[0] == theirs.split("\r\n")[0]
+        common = {"host", "x-amz-content-sha256"}
+        common |= {"content-length", "content-type", "if-none-match", "x-amz-checksum-crc32c", "x-amz-meta-crc32c"}
+        common |= {"range", "accept-encoding"}
+        told = [{name: value for name, value in headers(head).items() if name in common} for head in (ours, theirs)]
+        assert told[0] == told[1]
+        scopes = [headers(head)["authorization"].split("/")[2:5] for head in (ours, theirs)]
+        assert scopes[0] == scopes[1]
+        signed = headers(ours)["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+        assert set(headers(ours)) - set(signed) <= {"authorization", "accept-encoding", "content-length"}
+
+
+def test_a_bucket_of_another_region_is_followed_once(store: Asked, credentials_file: Path) -> None:
+    def answer(head: bytes) -> bytes:
+        if b"/eu-west-1/" in head:
+            return STORED % b""
+        return b"HTTP/1.1 301 M\r\nx-amz-bucket-region: eu-west-1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+    store.respond = answer
+    one = opened(store.endpoint, credentials_file)
+    one.put_if_absent("first", [b"a"])
+    assert len(store.heads) > 1
+    store.heads.clear()
+    one.put_if_absent("second", [b"b"])
+    assert len(store.heads) == 1
+    assert "user-agent" not in headers(store.heads[0]), "boto3 sent it"
+    one.close()
+
+
+def test_behind_a_proxy_boto3_sends_everything(
+    store: Asked, credentials_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", store.endpoint)
+    one = opened("http://store.example:9", credentials_file)
+    one.put_if_absent("key", [b"a"])
+    assert one.get_range("key", 0, 5) == b"01234"
+    assert [head.split(" ")[1] for head in store.heads] == ["http://store.example:9/bucket/key"] * 2
+    one.close()
+
+
+def test_a_store_that_has_another_checksum_than_was_sent_has_not_stored_it(
+    store: Asked, credentials_file: Path
+) -> None:
+    store.respond = lambda _: STORED % b"x-amz-checksum-crc32c: AAAAAA==\r\n"
+    one = opened(store.endpoint, credentials_file)
+    with pytest.raises(RemoteStorageError) as caught:
+        one.put_if_absent("key", [b"a"])
+    assert caught.value.label == "bad_digest"
+    one.close()
+
+
+def test_without_credentials_nothing_is_sent(store: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    settings = {"bucket": "bucket", "region": "us-east-1", "endpoint.url": store.endpoint, "allow.http": "true"}
+    one = S3WalStorageManager().open_store(parse_settings(S3Settings, settings))
+    with pytest.raises(RemoteStorageError) as caught:
+        one.put_if_absent("key", [b"a"])
+    assert (caught.value.label, store.heads) == ("access", [])
+    one.close()
