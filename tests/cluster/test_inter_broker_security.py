@@ -4,6 +4,7 @@ StandardAuthorizer is on, and of the anonymous nobody may act as a broker: clien
 what clients need.
 """
 
+import shlex
 import socket
 import struct
 from collections.abc import Iterator
@@ -28,6 +29,12 @@ from tests.replication.fetch_frames import request as fetch_request
 
 REFUSED = "remote_wal_refused_requests_total"
 FOLLOWER, LEADER = 3, 1
+AGENTS_ACLS = [
+    shlex.split(command.partition("--allow-principal User:wal-agent")[2])
+    for command in Path("docs/operations.md").read_text().replace("\\\n", " ").splitlines()
+    if "kafka-acls.sh" in command and "--allow-principal User:wal-agent" in command
+]
+"""Of the commands that an operator is told."""
 
 
 def settings_for(spoken: InterBroker, overrides: dict[str, str]) -> ClusterSettings:
@@ -44,7 +51,7 @@ def settings_for(spoken: InterBroker, overrides: dict[str, str]) -> ClusterSetti
 
 
 @contextmanager
-def started(spoken: InterBroker, settings: ClusterSettings, directory: Path) -> Iterator[LocalCluster]:
+def started(spoken: InterBroker, settings: ClusterSettings, directory: Path, topic: str) -> Iterator[LocalCluster]:
     """Agents are clients, too, so nothing is ready until somebody who may has let clients in."""
     with LocalCluster.create(directory / "cluster", settings=settings) as cluster:
         cluster.format()
@@ -52,21 +59,20 @@ def started(spoken: InterBroker, settings: ClusterSettings, directory: Path) -> 
             cluster.start_agent(broker_id, wait=False)
             cluster.start_broker(broker_id, wait=False)
         cluster.wait_for_brokers(cluster.broker_ids)
-        let_clients_in(cluster, spoken, directory / "broker-1.properties")
+        let_clients_in(cluster, spoken, directory / "broker-1.properties", topic)
         cluster.wait_until_ready()
         yield cluster
 
 
-def let_clients_in(cluster: LocalCluster, spoken: InterBroker, login: Path) -> None:
+def let_clients_in(cluster: LocalCluster, spoken: InterBroker, login: Path, topic: str) -> None:
+    """Agents, with what docs/operations.md gives them, and who writes and reads records. Both have no login here."""
     login.write_text(javaproperties.dumps(spoken.client_properties(1), timestamp=False))
     controllers = ",".join(map(cluster.layout.controller_address, cluster.broker_ids))
     tool = ["--bootstrap-controller", controllers, "--command-config", str(login), "--add", "--allow-principal"]
-    acls = "org.apache.kafka.tools.AclCommand"
-    everything = ["--operation", "All", "--topic", "*", "--group", "*", "--transactional-id", "*"]
-    cluster.tools.run(acls, [*tool, "User:ANONYMOUS", *everything])
-    of_cluster = ("Create", "Describe", "DescribeConfigs", "Alter", "AlterConfigs", "IdempotentWrite")
-    named = [part for operation in of_cluster for part in ("--operation", operation)]
-    cluster.tools.run(acls, [*tool, "User:ANONYMOUS", "--cluster", *named])
+    prefixed = ["--topic", topic, "--resource-pattern-type", "prefixed", "--operation", "All"]
+    everything = ["--operation", "All", "--group", "*", "--transactional-id", "*"]
+    for allowed in (*AGENTS_ACLS, prefixed, everything):
+        cluster.tools.run("org.apache.kafka.tools.AclCommand", [*tool, "User:ANONYMOUS", *allowed])
 
 
 def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(topic: str, tmp_path: Path) -> None:
@@ -79,7 +85,7 @@ def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(
     settings = replace(
         settings_for(spoken, reauth), broker_overrides={one: agent_tls(agents, one) for one in (1, 2, 3)}
     )
-    with started(spoken, settings, tmp_path) as cluster, Script(cluster, topic) as script:
+    with started(spoken, settings, tmp_path, topic) as cluster, Script(cluster, topic) as script:
         script.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
         script.produce(PLAIN, ZSTD)
         script.expect_links_to_be_used()
@@ -147,7 +153,7 @@ def test_an_agents_certificate_is_judged_by_its_broker_and_renewed_without_a_res
     principals = {"super.users": ";".join([*map(spoken.principal, (1, 2, 3)), "User:CN=agent-3"])}
     overrides = {one: agent_tls(agents, one) | (given if one == FOLLOWER else {}) for one in (1, 2, 3)}
     settings = replace(settings_for(spoken, principals), broker_overrides=overrides)
-    with started(spoken, settings, tmp_path) as cluster, Script(cluster, topic) as script:
+    with started(spoken, settings, tmp_path, topic) as cluster, Script(cluster, topic) as script:
         script.create_topic(assignment=[[LEADER, 2, FOLLOWER]])
         script.produce(PLAIN, ZSTD)
         script.expect_links_to_be_used()
