@@ -1,7 +1,10 @@
 """`remote-wal describe` tells how long objects are kept, whether or not the agents answer."""
 
 import json
+import urllib.request
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -46,3 +49,22 @@ def test_agents_that_go_by_the_same_are_told_together(monkeypatch: pytest.Monkey
         "Agents 3 keep objects for the local retention.",
         "Of orders, for the local retention.",
     ]
+
+
+def test_with_the_brokers_file_agents_are_asked_as_it_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def answer(request: urllib.request.Request, timeout: float, context: object) -> None:
+        asked.append((request.full_url, request.get_header("Authorization")))
+        raise OSError("refused")
+
+    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    (tmp_path / "token").write_text("s3cret")
+    file = tmp_path / "server.properties"
+    file.write_text(
+        f"node.id=1\nlisteners=PLAINTEXT://127.0.0.1:1\nremote.wal.agent.http.token.file={tmp_path / 'token'}\n"
+    )
+    agents = {1: replace(agent(1), http_endpoint="https://kafka-1:19095")}
+    assert described(monkeypatch, agents, "--broker-config", str(file)).exit_code == 1
+    assert described(monkeypatch, agents).exit_code == 1
+    assert asked == [("https://kafka-1:19095/describe", "Bearer s3cret"), ("https://kafka-1:19095/describe", None)]

@@ -53,7 +53,7 @@ def expect_no_record_in_what_agents_tell(cluster: LocalCluster, records: int) ->
     bodies = {PayloadPattern(0, PLAIN.payload_bytes).value(0, sequence)[16:48].decode() for sequence in range(records)}
     for broker_id in cluster.broker_ids:
         told = (cluster.layout.agent_directory(broker_id) / "agent.log").read_text(errors="replace")
-        for path in ("/metrics", "/describe", "/objects"):
+        for path in ("/", "/metrics", "/describe", "/objects", "/config", "/readyz"):
             told += answer_of(cluster, broker_id, path).decode()
         assert "what nobody thought of" not in told
         assert "WALK" not in told
