@@ -212,15 +212,14 @@ def replica_of(frame: Buffer, api_version: int) -> Generator[None, None, int]:
     cursor = FrameCursor(frame, math.inf)
     cursor.skip(8)  # api key, version, correlation id
     cursor.skip(max(cursor.int16(), 0))  # client id
-    if api_version < MIN_FETCH_VERSION:
+    if api_version >= MIN_FETCH_VERSION:
+        yield from _skip_tags(cursor)
+    if api_version < REPLICA_STATE_VERSION:
         return cursor.int32()
-    yield from _skip_tags(cursor)
-    replica_id = cursor.int32() if api_version < REPLICA_STATE_VERSION else CONSUMER_REPLICA_ID
     cursor.skip(_FETCH_WAIT.size + 4 + 1 + 4 + 4)  # max bytes, isolation level, session id and epoch
-    by_id = api_version >= TOPIC_ID_VERSION
-    for _ in range(cursor.array_length(min_item_bytes=2)):
+    for _ in range(cursor.array_length(min_item_bytes=TOPIC_ID_BYTES + 2)):
         yield
-        cursor.skip(TOPIC_ID_BYTES if by_id else max(cursor.unsigned_varint() - 1, 0))
+        cursor.skip(TOPIC_ID_BYTES)
         count = cursor.array_length(min_item_bytes=_FETCH_PARTITION.size + 1)
         if not cursor.skip_untagged(count, _FETCH_PARTITION.size):
             for _ in range(count):
@@ -228,13 +227,13 @@ def replica_of(frame: Buffer, api_version: int) -> Generator[None, None, int]:
                 cursor.skip(_FETCH_PARTITION.size)
                 yield from _skip_tags(cursor, _PARTITION_TAG_BYTES)
         yield from _skip_tags(cursor)
-    for _ in range(cursor.array_length(min_item_bytes=2)):  # forgotten topics
+    for _ in range(cursor.array_length(min_item_bytes=TOPIC_ID_BYTES + 2)):  # forgotten topics
         yield
-        cursor.skip(TOPIC_ID_BYTES if by_id else max(cursor.unsigned_varint() - 1, 0))
+        cursor.skip(TOPIC_ID_BYTES)
         cursor.skip(4 * cursor.array_length(min_item_bytes=4))
         yield from _skip_tags(cursor)
     cursor.skip(max(cursor.unsigned_varint() - 1, 0))  # rack
-    return (yield from _replica_in_tags(cursor, replica_id))
+    return (yield from _replica_in_tags(cursor, CONSUMER_REPLICA_ID))
 
 
 def _skip_tags(cursor: FrameCursor, known: Mapping[int, int] = MappingProxyType({})) -> Iterator[None]:

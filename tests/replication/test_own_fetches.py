@@ -1,21 +1,20 @@
 """Under TLS a peer fetches as the replica of the broker that its certificate names, however its Fetch is made up."""
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka.protocol.consumer import FetchRequest
 from prometheus_client import CollectorRegistry
 
 from local_cluster.authority import Authority
 from replication.leader.own_fetches import ITEMS_IN_A_STEP, OwnFetches
 from replication.wire.broker_requests import RequestRefusedError
-from replication.wire.fetch_frame import replica_of
 from replication.wire.framed_connection import FramedConnection
-from replication.wire.kafka_frame import MalformedFrameError, encode_unsigned_varint, parse_request_header
+from replication.wire.kafka_frame import encode_unsigned_varint, parse_request_header
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_channel import PeerChannel
 from replication.wire.peer_connection import connect_framed, exchange_hellos
@@ -23,6 +22,9 @@ from replication.wire.peer_protocol import Hello, MessageKind
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
 from tests.replication.fetch_frames import VERSIONS, request, requests
+from tests.replication.frame_fuzz import fuzz
+from tests.replication.replicas_of_frames import replica, replica_for_kafka
+from tests.replication.test_costly_requests import Looked
 from tests.replication.test_peer_doors import agents_under_tls
 from tests.replication.test_peer_tls import on_both_event_loops
 from tests.replication.two_agents import Agents, Follower
@@ -39,28 +41,6 @@ def authority(tmp_path: Path) -> Authority:
 def steps(frame: bytes, broker_id: int | None = 2) -> int:
     """How many it takes. Raises RequestRefusedError."""
     return sum(1 for _ in OwnFetches(broker_id, ReplicationMetrics(CollectorRegistry())).check(frame))
-
-
-def replica(frame: bytes, version: int) -> int | None:
-    """As read here; None: it is malformed."""
-    walk = replica_of(frame, version)
-    while True:
-        try:
-            next(walk)
-        except StopIteration as end:
-            return int(end.value)
-        except MalformedFrameError:
-            return None
-
-
-def replica_for_kafka(frame: bytes, version: int) -> int | None:
-    """As a reader says that, as Kafka's own, looks at no size of a tag that it knows; None: it cannot be read."""
-    try:
-        message: Any = FetchRequest.decode(frame, version=version, header=True)
-    except Exception:
-        return None
-    state = message.replica_state if version >= 15 else None
-    return int(message.replica_id if state is None else state.replica_id)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -144,12 +124,47 @@ def test_what_stands_behind_a_request_hides_nothing() -> None:
         steps(request({0: 5}, replica_id=3) + b"Kafka does not look at this")
 
 
-def many_tagged_partitions(count: int, replica_id: int) -> bytes:
-    """Version 17, with a directory each: none can be passed over with others."""
-    partition = struct.pack(">iiqiqi", 0, 0, 0, 0, 0, 0) + b"\1\0\x10" + bytes(16)
-    topic = bytes(16) + encode_unsigned_varint(count + 1) + partition * count + b"\0"
+def fetch(topics: bytes, forgotten: bytes = b"\1", tags: tuple[bytes, ...] = (), replica_id: int = 2) -> bytes:
+    """Version 17."""
     header = struct.pack(">hhih", 1, 17, 7, 1) + b"x\0" + struct.pack(">iiibii", 500, 1, MIB, 0, 0, 0)
-    return header + b"\2" + topic + b"\1\1" + b"\1" + state(replica_id, 13)
+    told = encode_unsigned_varint(len(tags) + 1) + state(replica_id, 13) + b"".join(tags)
+    return header + topics + forgotten + b"\1" + told
+
+
+def many(count: int, item: bytes) -> bytes:
+    return encode_unsigned_varint(count + 1) + item * count
+
+
+def many_tagged_partitions(count: int, replica_id: int) -> bytes:
+    """With a directory each: none can be passed over with others."""
+    partition = struct.pack(">iiqiqi", 0, 0, 0, 0, 0, 0) + b"\1\0\x10" + bytes(16)
+    return fetch(b"\2" + bytes(16) + many(count, partition) + b"\0", replica_id=replica_id)
+
+
+SHAPES: dict[str, Callable[[int], bytes]] = {
+    "topics": lambda count: fetch(many(count, bytes(16) + b"\1\0")),
+    "topics of a partition": lambda count: fetch(many(count, bytes(16) + b"\2" + bytes(32) + b"\0" + b"\0")),
+    "partitions with tags": lambda count: many_tagged_partitions(count, 2),
+    "tags of a partition": lambda count: fetch(
+        b"\2" + bytes(16) + b"\2" + bytes(32) + encode_unsigned_varint(count) + b"\7\0" * count + b"\0"
+    ),
+    "forgotten topics": lambda count: fetch(b"\1", many(count, bytes(16) + b"\1\0")),
+    "tags": lambda count: fetch(b"\1", tags=(b"\7\0",) * count),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_between_two_turns_of_others_no_more_is_looked_at_however_large_a_request_is(shape: str) -> None:
+    looked = Looked(SHAPES[shape](60_000))
+    most = before = turns = 0
+    for _ in OwnFetches(2, ReplicationMetrics(CollectorRegistry())).check(looked):
+        most, before, turns = max(most, looked.steps - before), looked.steps, turns + 1
+    assert turns >= 60_000 // ITEMS_IN_A_STEP - 1
+    assert max(most, looked.steps - before) < 8 * ITEMS_IN_A_STEP
+
+
+def test_mutated_frames_are_read_or_refused_within_bounds() -> None:
+    assert 0 < fuzz(3000, seed=1) < 3000
 
 
 def test_a_large_fetch_is_read_in_steps_and_partitions_without_tags_in_one() -> None:
