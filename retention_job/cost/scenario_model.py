@@ -59,9 +59,11 @@ class Workload:
     None: as by default, which is with one or two replicas.
     """
     readers: float | None = None
-    """Brokers of other zones that read an object: as many as follow one of its partitions. None: as a partition has
-    followers there.
+    """Brokers of other zones that read an object: as many as follow one of its partitions. None: as many as `brokers`
+    and `partitions` come to.
     """
+    partitions: float = 1000
+    """An object holds something of so many, at most of all that a broker leads. Their replicas are spread evenly."""
     producers_wait: bool = True
     """As with acks=all. Where nobody waits, objects are uploaded later, and are larger."""
     archive_interval_ms: float = 1000
@@ -92,7 +94,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         for name in ("brokers", "rate_mb_s", "interval_ms", "hours_per_month", "archive_interval_ms", "upload_bytes",
-                     "replication_factor", "client_request_bytes", "client_interval_ms"):  # fmt: skip
+                     "replication_factor", "partitions", "client_request_bytes", "client_interval_ms"):  # fmt: skip
             if not 0 < getattr(self, name) < math.inf:
                 raise ScenarioError(f"{name}: must be above 0, not {getattr(self, name)!r}")
         for name in ("wal_hours", "stored_copies", "local_hours", "local_hours_with_wal", "remote_followers",
@@ -118,8 +120,12 @@ class Workload:
 
     @property
     def object_readers(self) -> float:
-        """Brokers of other zones that read an object."""
-        return self.remote_followers if self.readers is None else self.readers
+        """Brokers of other zones that read an object: they follow one of its partitions at least."""
+        if self.readers is not None:
+            return self.readers
+        others = max(self.brokers * (1 - 1 / self.zones), self.remote_followers, 1)
+        missing: float = (1 - self.remote_followers / others) ** self.partitions
+        return others * (1 - missing)
 
     @property
     def far_writes(self) -> float:

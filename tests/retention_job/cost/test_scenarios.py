@@ -126,6 +126,33 @@ def test_an_object_is_read_by_all_who_follow_one_of_its_partitions() -> None:
     assert many["retrieval"] == few["retrieval"]
 
 
+@pytest.mark.parametrize(
+    ("brokers", "partitions", "readers"),
+    [(3, 1, 2), (3, 1000, 2), (9, 1, 2), (9, 1000, 6), (90, 20, 29.5), (90, 1000, 60)],
+)
+def test_it_is_read_by_more_brokers_the_more_there_are_and_the_more_partitions_it_holds(
+    brokers: int, partitions: int, readers: float
+) -> None:
+    found = load_scenario("today", [f"brokers={brokers}", f"partitions={partitions}"]).workload
+    assert found.object_readers == pytest.approx(readers, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("interval_ms", "usd", "of_two_readers", "mb_s"),
+    [(10, 1115, 664, 8.28), (25, 658, 478, 3.31), (50, 506, 416, 1.66), (100, 430, 385, 0.83), (250, 408, 376, 0.33)],
+)
+def test_what_ninety_brokers_pay_is_as_the_documents_tell(
+    interval_ms: int, usd: int, of_two_readers: int, mb_s: float
+) -> None:
+    interval = f"interval_ms={interval_ms}"
+    found, shared = (load_scenario("ninety-brokers", [interval, *more]) for more in ([], ["readers=2"]))
+    assert round(replication_usd(found.workload, found.prices)[0]) == usd
+    assert round(replication_usd(shared.workload, shared.prices)[0]) == of_two_readers
+    assert found.cost.break_even_mb_s == pytest.approx(mb_s, abs=0.005)
+    told = (Path(__file__).parents[3] / "docs" / "report.md").read_text()
+    assert f"| {interval_ms} | {usd:,} | {of_two_readers} | {mb_s} |" in told
+
+
 def test_an_object_that_is_full_goes_before_its_interval() -> None:
     cost = load_scenario("today-250ms").cost
     assert cost.object_bytes == pytest.approx(4 * 1024 * 1024)
