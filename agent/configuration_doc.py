@@ -42,8 +42,9 @@ over keys that it does not know. A key that begins with `remote.wal.` or `remote
 refused, and so is a wrong value: the agent ends and names the key. Of Kafka's own keys the agent reads `node.id` (or
 `broker.id`), `log.dirs`, `listeners`, `advertised.listeners`, `listener.security.protocol.map`,
 `inter.broker.listener.name`, `controller.listener.names`, `process.roles`, `broker.rack`,
-`replica.socket.timeout.ms`, `remote.log.storage.system.enable` and `remote.log.metadata.manager.listener.name`, where
-the inter-broker listener speaks TLS its `ssl.*`, and some others that `remote-wal doctor` judges by.
+`replica.socket.timeout.ms`, `socket.request.max.bytes`, `remote.log.storage.system.enable` and
+`remote.log.metadata.manager.listener.name`, where the inter-broker listener speaks TLS its `ssl.*`, and some others
+that `remote-wal doctor` judges by.
 
 In all of these keys, in those of storage managers and in `remote.wal.agent.client.config`, `${file:/path:key}`,
 `${dir:/path:file}` and `${env:NAME}` are resolved as Kafka does, by the providers that `config.providers` names in the

@@ -7,6 +7,7 @@ from agent.identity import AgentIdentity
 from agent.process_settings import AccessSettings, PeerSettings, TlsSettings
 from kafka_log.server_properties import BrokerProperties
 from replication.wire.broker_requests import METADATA_MANAGER_REQUESTS, BrokerRequests
+from replication.wire.framed_connection import DEFAULT_MAX_FRAME_BYTES
 from replication.wire.peer_connection import Address, PeerTls
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
 
@@ -56,6 +57,11 @@ def broker_requests(broker: BrokerProperties, settings: AccessSettings) -> Broke
     listener = raw.get("remote.log.metadata.manager.listener.name", inter_broker)
     tiering = METADATA_MANAGER_REQUESTS if is_tiered and listener == inter_broker else ()
     return BrokerRequests({*settings.requests, *tiering})
+
+
+def max_request_bytes(broker: BrokerProperties) -> int:
+    """What the brokers take, as far as the own one tells. One that takes less refuses what is larger itself."""
+    return max(int(broker.raw.get("socket.request.max.bytes", "0")), DEFAULT_MAX_FRAME_BYTES)
 
 
 def own_hello(identity: AgentIdentity, archives: bool) -> Hello:

@@ -19,6 +19,7 @@ from agent.memory_shares import FrameBytes, frame_bytes
 from agent.peering import (
     broker_listener,
     broker_requests,
+    max_request_bytes,
     own_hello,
     peer_addresses,
     peer_tls,
@@ -130,7 +131,7 @@ def build_relaying(
         context = replace(context, broker_tls=broker_tls.client_context, broker_name=own.advertised_host)
     follower_context = FollowerContext(
         hello,
-        FollowerLimits(settings.hydration.timeout_s),
+        FollowerLimits(settings.hydration.timeout_s, max_request_bytes(broker)),
         hydration,
         stage_times,
         metrics,
@@ -204,6 +205,7 @@ def _leader_limits(configuration: Configuration) -> LeaderLimits:
         range_gap_bytes=round(store.get_per_1000 / 1000 / max(store.retrieval_gb, 1e-9) * 1e9),
         stale_after_s=int(configuration.broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
         allow_plain_connections=settings.access.plain_connections_enable,
+        max_frame_bytes=max_request_bytes(configuration.broker),
     )
 
 

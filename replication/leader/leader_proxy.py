@@ -26,6 +26,7 @@ from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.connection_shares import ConnectionShare, ConnectionShares, TooManyConnectionsError
 from replication.wire.framed_connection import RESPONSE_FACTOR, FramedConnection
 from replication.wire.kafka_frame import MalformedFrameError
+from replication.wire.peer_channel import MESSAGE_KIND_BYTES
 from replication.wire.peer_connection import GATEWAY_ROLES, Address, Listener, check_certificate, connect_framed
 from replication.wire.peer_listener import PeerListener, shake_hands
 from replication.wire.peer_protocol import Hello, PeerCapabilities, PeerRefusedError, agree, is_hello
@@ -85,7 +86,8 @@ class LeaderProxy:
 
     async def _serve(self, accepted: socket.socket, share: ConnectionShare) -> None:
         limits = self._context.limits
-        peer = FramedConnection(limits.max_frame_bytes, limits.frame_timeout_s, budget=self._context.request_budget)
+        max_request_bytes = limits.max_frame_bytes + MESSAGE_KIND_BYTES
+        peer = FramedConnection(max_request_bytes, limits.frame_timeout_s, budget=self._context.request_budget)
         max_response_bytes = RESPONSE_FACTOR * limits.max_frame_bytes
         broker = FramedConnection(max_response_bytes, limits.frame_timeout_s, budget=self._context.budget)
         try:

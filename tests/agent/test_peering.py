@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.identity import AgentIdentity
-from agent.peering import broker_requests, gateway_tls, own_hello
+from agent.peering import broker_requests, gateway_tls, max_request_bytes, own_hello
 from agent.setting_types import AgentSettingsError
 from agent.settings import AgentSettings
 from agent.settings_file import agent_settings
@@ -16,6 +16,7 @@ from replication.wire.peer_connection import PeerTls
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities, agree
 
 IDENTITY = AgentIdentity("cluster", 2, 22, None, 0)
+MIB = 1024 * 1024
 FILE = Path("/etc/kafka/server.properties")
 
 
@@ -89,3 +90,8 @@ def test_a_gateway_shows_its_own_certificate_where_it_has_one() -> None:
     assert shown(**tls) == PeerTls(Path("/tls/agent.certificate"), Path("/tls/agent.key"), authority)
     assert shown(**tls, **own) == PeerTls(Path("/tls/gateway.certificate"), Path("/tls/gateway.key"), authority)
     assert shown(**own) is None
+
+
+def test_requests_are_as_large_as_the_broker_takes_them_and_never_less_than_by_its_default() -> None:
+    assert max_request_bytes(broker(socket_request_max_bytes=str(200 * MIB))) == 200 * MIB
+    assert max_request_bytes(broker(socket_request_max_bytes=str(MIB))) == max_request_bytes(broker()) == 100 * MIB

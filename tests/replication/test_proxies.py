@@ -1,10 +1,13 @@
 """Leader and follower proxy together: the follower's broker gets the leader's bytes, or nothing."""
 
 import asyncio
+import os
 import struct
 
 import pytest
 
+from replication.follower.follower_context import FollowerLimits
+from replication.leader.leader_context import LeaderLimits
 from replication.wire.broker_requests import BrokerRequests
 from replication.wire.fetch_frame import scan_fetch_request
 from replication.wire.peer_connection import Address
@@ -340,3 +343,18 @@ async def test_what_was_stored_above_a_truncation_is_not_linked_any_more() -> No
         follower = await agents.connect()
         assert await follower.fetch({0: 1}) == follower.expected({0: batches(1, 1, leader_epoch=1)})
         assert agents.linked_responses == 0
+
+
+@pytest.mark.parametrize(("beyond", "passes"), [(0, True), (1, False)])
+async def test_a_request_as_large_as_the_broker_takes_passes_both_agents_and_no_larger_one(
+    beyond: int, passes: bool
+) -> None:
+    header = struct.pack(">hhih", 23, 4, 77, 3) + b"abc"
+    limits = LeaderLimits(0.5, 1, 25, 1000, max_frame_bytes=10_000)
+    follower_limits = FollowerLimits(hydration_timeout_s=5.0, restart_s=0.0, max_frame_bytes=10_000)
+    async with two_agents(limits=limits, follower_limits=follower_limits) as agents:
+        follower = await agents.connect()
+        frame = header + os.urandom(10_000 + beyond - len(header))  # it cannot be packed
+        follower.writer.write(framed(frame))
+        assert await follower.receive() == (struct.pack(">i", 77) + b"some other answer" if passes else None)
+        assert agents.broker.requests == ([frame] if passes else [])
