@@ -114,7 +114,8 @@ class LinkCosts:
         count = max(len(together), 1)
         return ObjectUse(
             sum(map(self._crossings, together)) / count,
-            self.remote_followers or len(set().union(*(one.remote_followers or () for one in together))),
+            # Who follows one of them reads the object, however many of them a partition has.
+            max(self.remote_followers or 0, len(set().union(*(one.remote_followers or () for one in together)))),
             # An object lives as long as the longest-lived of its entries.
             max((one.object_life_s for one in for_links), default=0.0),
             len(for_links) / count,
