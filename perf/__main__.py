@@ -14,6 +14,7 @@ from perf.price import price
 from perf.reassign import reassign
 from perf.rebuild import rebuild
 from perf.restart import restart
+from perf.s3 import s3
 from perf.versions import versions
 from tests.retention_job.recorded.measurement import report
 from tests.soak.command import soak
@@ -33,6 +34,7 @@ for command in (
     rebuild,
     expiration,
     restart,
+    s3,
     soak,
 ):
     app.command()(command)
