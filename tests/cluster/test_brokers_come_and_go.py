@@ -1,5 +1,6 @@
-"""A fourth broker joins three that run, with its agent, and leaves for good. No other agent is started anew."""
+"""A fourth broker joins three that run, with its agent, and leaves; an agent moves. No other is started anew."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,14 @@ from tests.cluster.conftest import IMPATIENT
 from tests.cluster.recovery_commands import CHECKOUT
 from tests.cluster.script import PATIENCE_S, PLAIN, ZSTD, Script
 
-OLD, NEW = (1, 2, 3), 4
+OLD, MOVES, NEW = (1, 2, 3), 3, 4
 
 
-def settings_of(layout: ClusterLayout) -> ClusterSettings:
-    """The three are the controllers, and list each other's agents alone; the fourth is a broker that lists all."""
+def settings_of(layout: ClusterLayout, moved: dict[str, str]) -> ClusterSettings:
+    """The three are the controllers, and list each other's agents alone; the fourth is a broker that lists all.
+
+    `moved` are keys of the agent that moves.
+    """
     three = {"remote.wal.agent.peers": ",".join(f"{one}@{layout.peer_address(one)}" for one in OLD)}
     voters = ",".join(f"{one}@{layout.controller_address(one)}" for one in OLD)
     listeners = server_properties(layout, NEW, ClusterSettings())["listeners"].split(",")
@@ -26,7 +30,7 @@ def settings_of(layout: ClusterLayout) -> ClusterSettings:
         "listeners": ",".join(one for one in listeners if not one.startswith("CONTROLLER")),
     }
     overrides = {**IMPATIENT, "controller.quorum.voters": voters}
-    return ClusterSettings(AgentsMode(), overrides, {**dict.fromkeys(OLD, three), NEW: alone})
+    return ClusterSettings(AgentsMode(), overrides, {1: three, 2: three, MOVES: {**three, **moved}, NEW: alone})
 
 
 def start(cluster: LocalCluster, *broker_ids: int) -> None:
@@ -62,9 +66,25 @@ def decommission(cluster: LocalCluster, broker_id: int, heir: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def move_agent(cluster: LocalCluster) -> None:
+    """Its broker is started anew with it. Others list the address that it leaves."""
+    cluster.broker(MOVES).terminate()
+    cluster.agent(MOVES).terminate()
+    address = f"127.0.4.{MOVES}:{cluster.layout.ports(MOVES).peer}"
+    own = {"remote.wal.agent.peer.listener": address, "remote.wal.agent.peers": f"{MOVES}@{address}"}
+    cluster.settings = settings_of(cluster.layout, own)
+    cluster.configure(cluster.settings.agents)
+    start(cluster, MOVES)
+
+
 def test_a_broker_joins_and_leaves_and_no_other_agent_is_restarted(tmp_path: Path, topic: str) -> None:
+    play(tmp_path, topic)
+    gc.collect()  # what is left of refused connections, while that is allowed
+
+
+def play(tmp_path: Path, topic: str) -> None:
     with LocalCluster.create(tmp_path / "cluster", brokers=4) as cluster:
-        cluster.settings = settings_of(cluster.layout)
+        cluster.settings = settings_of(cluster.layout, {})
         cluster.configure(cluster.settings.agents)
         cluster.format()
         start(cluster, *OLD)
@@ -92,6 +112,14 @@ def test_a_broker_joins_and_leaves_and_no_other_agent_is_restarted(tmp_path: Pat
             logs = [cluster.agent(one).spec.log_path for one in OLD]
             wait_until(lambda: all("peer_left" in log.read_text() for log in logs), "all agents forget it", PATIENCE_S)
             script.expect_records_to_flow()
+            assert {one: cluster.agent(one).pid for one in OLD} == agents
+
+            # an agent moves; it found the others, of which its list has none, where they registered
+            del agents[MOVES]
+            move_agent(cluster)
+            cluster.admin.wait_for_full_isr(topic)
+            cluster.admin.move_leader(topic, 2, MOVES)
+            expect_links_of(cluster, MOVES)
             script.expect_promises()
 
-        assert {one: cluster.agent(one).pid for one in OLD} == agents
+        assert {one: cluster.agent(one).pid for one in agents} == agents
