@@ -1,8 +1,11 @@
 """Leaders die and others are elected while uploads are under way."""
 
+import pytest
+
 from tests.cluster.script import PLAIN, TRANSACTIONS, ZSTD, Script
 
 
+@pytest.mark.kafka_core
 def test_leaders_killed_while_uploads_are_slow(script: Script) -> None:
     # a slow store: each upload is still under way when its leader dies; what it held is dead or doubled, never wrong
     script.create_topic(partitions=3)

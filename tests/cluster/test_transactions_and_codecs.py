@@ -1,5 +1,7 @@
 """What producers may send: every codec, with and without transactions, read by a committed reader."""
 
+import pytest
+
 from local_cluster.ledger import LedgerReport, ProducerPlan, ProducerReport, TransactionPlan
 from local_cluster.polling import wait_until
 from tests.cluster.script import PATIENCE_S, Script
@@ -11,6 +13,7 @@ def transactional(report: LedgerReport) -> list[ProducerReport]:
     return [producer for producer in report.producers if producer.name.endswith("-transactions")]
 
 
+@pytest.mark.kafka_core
 def test_every_codec_and_transactions_with_aborts(script: Script) -> None:
     script.create_topic(partitions=3)
     script.produce(
