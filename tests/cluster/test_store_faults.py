@@ -128,8 +128,9 @@ def test_a_store_that_is_away_for_longer_than_the_log_is_kept(s3_script: Script,
     with stored_log(script) as log:
         with script.without_a_shrinking_isr():
             store.faults.add(Fault("error", ("PUT",)))
-            script.expect_growth(UPLOAD_FAILURES, reason="throttled")
+            # Before it is gone, with the log that had it.
             stored_to = wait_until(lambda: log.ranges(1), "something is told as stored", PATIENCE_S)[-1][1]
+            script.expect_growth(UPLOAD_FAILURES, reason="throttled")
             wait_until(lambda: log.start_offset(1) > stored_to + 100, "more is gone than was stored", PATIENCE_S)
             script.expect_records_to_flow()
             store.faults.clear()
