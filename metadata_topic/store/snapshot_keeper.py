@@ -55,7 +55,8 @@ class SnapshotKeeper:
     def save(self, image: StoreImage, now_ms: int) -> int:
         """Write a snapshot, remove old ones; returns its bytes. `now_ms` must grow from call to call.
 
-        Raises RemoteStorageError; what was written before it counts for nothing and the next save removes it.
+        Raises RemoteStorageError; what was written before it counts for nothing and the next save removes it. Old ones
+        that cannot be removed are told, and left to the next save as well.
         """
         content = b"".join(snapshot_chunks(image, self._cluster_id))
         name = f"{now_ms:015}-{self._incarnation:012x}"
@@ -66,7 +67,10 @@ class SnapshotKeeper:
                 f"{self._directory}/{name}/{part:05}-of-{parts:05}", content[start : start + self._part_bytes]
             )
         self._counters["saved"] += 1
-        self._remove_old()
+        try:
+            self._remove_old()
+        except RemoteStorageError as error:
+            log.warning("metadata_snapshots_not_removed", error=str(error), consequence="the next save removes them")
         return len(content)
 
     def load(self) -> StoreImage | None:

@@ -50,6 +50,27 @@ def test_a_save_that_dies_half_way_counts_for_nothing_and_is_removed_later() -> 
     assert {int(name.split("/")[2][:15]) for name in blobs.blobs} == {1, 3}
 
 
+def test_a_snapshot_is_saved_though_an_old_one_cannot_be_removed() -> None:
+    class OneStays(FakeBlobs):
+        stays = True
+
+        def delete_blob(self, blob: StoredBlob) -> None:
+            if self.stays:
+                raise RemoteStorageError("delete", blob.name, "refused")
+            super().delete_blob(blob)
+
+    blobs = OneStays()
+    for n in (1, 2, 3):
+        keeper(blobs).save(image_up_to(n), now_ms=n)
+    saving = keeper(blobs)
+    assert saving.save(image_up_to(4), now_ms=4)
+    assert saving.counters == {"saved": 1}
+    assert progress_of(saving.load()) == 4
+    blobs.stays = False
+    keeper(blobs).save(image_up_to(5), now_ms=5)
+    assert {int(name.split("/")[2][:15]) for name in blobs.blobs} == {4, 5}
+
+
 @pytest.mark.parametrize("damage", ["flip", "lose", "cut"])
 def test_a_damaged_one_is_passed_over_for_the_one_before(damage: str) -> None:
     blobs = FakeBlobs()
