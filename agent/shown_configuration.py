@@ -19,10 +19,10 @@ from plugin.loading import settings_under_prefix
 HIDDEN: Final = "(hidden)"
 _STORE_KEYS: Final = frozenset(
     {
-        "account", "addressing.style", "allow.http", "attempt.timeout.ms", "bucket", "connect.timeout.ms", "container",
-        "credentials.file", "credentials.profile", "account.key.file", "sas.token.file", "directory", "endpoint.url",
-        "fsync", "get.latency.ms", "max.pool.connections", "prefix", "put.latency.ms", "read.timeout.ms", "region",
-        "startup.self.test", "tls.ca.file", "total.timeout.ms",
+        "account", "addressing.style", "allow.http", "attempt.timeout.ms", "bucket", "client", "connect.timeout.ms",
+        "container", "credentials.file", "credentials.profile", "account.key.file", "sas.token.file", "directory",
+        "endpoint.url", "fsync", "get.latency.ms", "max.pool.connections", "prefix", "put.latency.ms",
+        "read.timeout.ms", "region", "startup.self.test", "tls.ca.file", "total.timeout.ms",
     }
 )  # fmt: skip
 """Of our own storage managers; with `zone.<zone>.` in front, too."""
