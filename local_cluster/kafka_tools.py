@@ -136,7 +136,12 @@ class KafkaTools:
         file.
         """
         arguments = ["--files", ",".join(map(str, segments))] + (["--deep-iteration"] if deep else [])
-        return parse_dumped_log(self.run("org.apache.kafka.tools.DumpLogSegments", arguments))
+        try:
+            return parse_dumped_log(self.run("org.apache.kafka.tools.DumpLogSegments", arguments))
+        except KafkaToolError as error:
+            if "ClassNotFoundException" not in str(error):
+                raise
+        return parse_dumped_log(self.run("kafka.tools.DumpLogSegments", arguments))  # so it is called in older Kafka
 
     def run(self, tool: str, arguments: Sequence[str], timeout_s: float = TOOL_TIMEOUT_S) -> str:
         """What the tool printed on standard output. Raises KafkaToolError."""

@@ -1,7 +1,13 @@
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
+from jvm.java import Java
+from local_cluster.kafka_distribution import KafkaDistribution
 from local_cluster.kafka_tools import (
     KafkaToolError,
+    KafkaTools,
     parse_consumer_performance,
     parse_dumped_log,
     parse_end_to_end_latency,
@@ -65,3 +71,24 @@ def test_a_fault_that_dump_log_reports_is_an_error() -> None:
 def test_output_that_is_not_understood_is_shown(parse: type) -> None:
     with pytest.raises(KafkaToolError, match=r"not understood.*something new"):
         parse("something new\n")
+
+
+@pytest.mark.parametrize("known", ["org.apache.kafka.tools.DumpLogSegments", "kafka.tools.DumpLogSegments"])
+def test_a_log_is_dumped_by_the_name_that_kafka_has_for_it(known: str, tmp_path: Path) -> None:
+    class Tools(KafkaTools):
+        def run(self, tool: str, arguments: Sequence[str], timeout_s: float = 1.0) -> str:
+            if tool != known:
+                raise KafkaToolError(f"Caused by: java.lang.ClassNotFoundException: {tool}")
+            return DUMP
+
+    tools = Tools(Java(tmp_path, 17), KafkaDistribution(tmp_path), "")
+    assert tools.dump_log(tmp_path) == parse_dumped_log(DUMP)
+
+
+def test_a_fault_that_the_dump_finds_is_no_older_kafka(tmp_path: Path) -> None:
+    class Tools(KafkaTools):
+        def run(self, tool: str, arguments: Sequence[str], timeout_s: float = 1.0) -> str:
+            raise KafkaToolError(f"{tool} does not like it")
+
+    with pytest.raises(KafkaToolError, match=r"org\.apache\.kafka\.tools\.DumpLogSegments does not like it"):
+        Tools(Java(tmp_path, 17), KafkaDistribution(tmp_path), "").dump_log(tmp_path)
