@@ -6,7 +6,6 @@ registered last is kept in the state directory, and counts until the topic was r
 
 import asyncio
 import json
-import os
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,6 +17,7 @@ from agent.http_listener import is_loopback
 from agent.process_settings import PeerSettings
 from agent.setting_types import MAX_PORT, parse_address
 from metadata_topic.settings.topic_settings import AgentRegistration
+from plugin.durable_files import write_durably
 from replication.follower.follower_proxy import FollowerProxy
 from replication.wire.known_peers import KnownPeers
 from replication.wire.peer_connection import Address
@@ -79,7 +79,8 @@ class FoundPeers:
             is_done = await self._listen()
             if self._remembered != self._registered:
                 self._remembered = dict(self._registered)
-                await asyncio.to_thread(_save, self._file, self._remembered)
+                told = {str(broker_id): str(address) for broker_id, address in sorted(self._remembered.items())}
+                await asyncio.to_thread(write_durably, self._file, json.dumps(told))
             try:
                 async with asyncio.timeout(None if is_done else _RETRY_S):
                     await self._changed.wait()
@@ -125,13 +126,3 @@ def _load(file: Path) -> dict[int, Address]:
     except (OSError, ValueError, AttributeError) as error:
         log.warning("peers_file_unreadable", file=str(file), error=str(error), hint="written anew when Kafka is read")
         return {}
-
-
-def _save(file: Path, peers: Mapping[int, Address]) -> None:
-    """In one piece: after a crash the file is the old one or the new one."""
-    made = file.with_suffix(".new")
-    with made.open("w") as written:
-        json.dump({str(broker_id): str(address) for broker_id, address in sorted(peers.items())}, written)
-        written.flush()
-        os.fsync(written.fileno())
-    made.replace(file)

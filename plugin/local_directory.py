@@ -19,6 +19,7 @@ from pydantic import Field
 
 from kafka_log.crc32c import crc32c
 from plugin.backend_settings import ObjectBackendSettings
+from plugin.durable_files import sync_directory
 from plugin.errors import (
     ObjectExistsError,
     RemoteResourceNotFoundError,
@@ -119,7 +120,7 @@ class DirectoryStore:
             finally:
                 os.unlink(temporary)  # noqa: PTH108
             if self._fsync:
-                _fsync_directory(directory)
+                sync_directory(directory)
         self._wait_out(self._put_latency, began_s)
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
@@ -205,14 +206,6 @@ def _write_all(file: int, chunks: Sequence[bytes | memoryview]) -> None:
         while left:  # a write may stop anywhere; that is rare, so the rest may cost a copy
             rest = b"".join(pending)[-left:]
             left -= os.write(file, rest)
-
-
-def _fsync_directory(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from kafka_log.errors import MalformedFileError
 from kafka_log.log_directory import is_topic_name
 from kafka_log.meta_properties import FILE_NAME as META_PROPERTIES
 from kafka_log.meta_properties import MetaProperties, read_meta_properties
-from recovery.durable_files import sync_directory, write_durably
+from plugin.durable_files import sync_directory, write_durably
 from recovery.errors import TargetRefusedError
 
 STAGING: Final = ".remote-wal-recovery"

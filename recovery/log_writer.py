@@ -27,7 +27,7 @@ from kafka_log.partition_metadata import FILE_NAME as PARTITION_METADATA
 from kafka_log.record_batch import BatchSpan
 from kafka_log.segment_files import log_file_name
 from kafka_log.topic_partition import TopicId, topic_id_to_text
-from recovery.durable_files import sync_directory, write_durably
+from plugin.durable_files import sync_directory, write_durably
 from recovery.errors import RecoveryError
 from recovery.log_plan import EpochStart, Extent, LogPlan
 from recovery.log_settings import LogSettings

@@ -5,7 +5,6 @@ be lost with it. What cannot be read is told, and counts as nothing remembered.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +12,7 @@ import structlog
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.store.topic_continuity import RememberedTopic
+from plugin.durable_files import write_durably
 
 log = structlog.get_logger(__name__)
 
@@ -49,9 +49,4 @@ class TopicMemory:
             "ends": {str(partition): end for partition, end in sorted(topic.ends.items())},
             "rebuilt_ms": topic.rebuilt_ms,
         }
-        made = self._path.with_suffix(".new")
-        with made.open("w") as file:
-            json.dump(fields, file)
-            file.flush()
-            os.fsync(file.fileno())
-        made.replace(self._path)
+        write_durably(self._path, json.dumps(fields))

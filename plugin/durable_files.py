@@ -17,7 +17,7 @@ def write_durably(path: Path, content: str) -> None:
     sync_directory(path.parent)
 
 
-def sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path | str) -> None:
     """Make names that were created, renamed or removed in `directory` durable. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
