@@ -16,7 +16,7 @@ import structlog
 
 from agent.key_stores import Store, authorities_pem, first_certificate, identity_pem, names_host
 from agent.process_settings import BrokerTlsSettings
-from agent.setting_types import AgentSettingsError
+from agent.setting_types import AgentSettingsError, has_pair
 from kafka_log.server_properties import BrokerProperties
 
 log = structlog.get_logger(__name__)
@@ -109,13 +109,8 @@ def broker_tls_plan(broker: BrokerProperties, settings: BrokerTlsSettings) -> Br
         return None
     keys = _ListenerKeys(broker.raw, f"listener.name.{name.lower()}.")
     certificate, key = settings.certificate_file, settings.key_file
-    if certificate is not None and key is not None:
-        identity: tuple[Store, ...] = (
-            Store(f"{_KEY}.certificate.file", certificate),
-            Store(f"{_KEY}.key.file", key),
-        )
-    elif certificate is not None or key is not None:
-        raise AgentSettingsError(f"{_KEY}.*: certificate and key file belong together")
+    if has_pair(certificate, key, f"{_KEY}.*"):
+        identity: tuple[Store, ...] = (Store(f"{_KEY}.certificate.file", certificate), Store(f"{_KEY}.key.file", key))
     else:
         identity = keys.identity()
     if not identity:

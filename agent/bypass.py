@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.setting_types import AgentSettingsError
+from agent.setting_types import AgentSettingsError, has_pair
 from agent.settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.topic.client_config import KafkaClientConfig
@@ -64,9 +64,7 @@ def _check_files(settings: AgentSettings, protocol: str, file: Path) -> None:
     certificate, key, authority = _files(settings)
     if authority is None:
         raise AgentSettingsError(f"{file}: {_KEY}.ssl.ca.file: {protocol} needs it, or remote.wal.agent.ssl.ca.file")
-    if (certificate is None) != (key is None):
-        raise AgentSettingsError(f"{file}: {_KEY}.ssl.*: certificate and key file belong together")
-    if protocol == "SSL" and certificate is None:
+    if not has_pair(certificate, key, f"{file}: {_KEY}.ssl.*") and protocol == "SSL":
         raise AgentSettingsError(
             f"{file}: {_KEY}.ssl.certificate.file: SSL needs a client certificate, whose name is the principal that "
             "needs ClusterAction; set it, or remote.wal.agent.ssl.*"

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from agent.http_listener import is_loopback
 from agent.process_settings import PeerSettings
-from agent.setting_types import MAX_PORT, AgentSettingsError, Seconds, Section, keyed
+from agent.setting_types import MAX_PORT, AgentSettingsError, Seconds, Section, has_pair, keyed
 from kafka_log.server_properties import BrokerProperties
 
 _KEY = "remote.wal.gateway"
@@ -192,12 +192,11 @@ def check_gateway(settings: GatewaySettings, peers: PeerSettings, broker: Broker
     if highest_port > MAX_PORT:
         raise AgentSettingsError(f"{file}: {_KEY}.port.base: the port of the highest broker id would be {highest_port}")
     _check_listeners(settings, broker, file)
-    tls = settings.ssl_certificate_file, settings.ssl_key_file
-    if any(tls) != all(tls) or (settings.ssl_ca_file and not all(tls)):
+    is_encrypted = has_pair(settings.ssl_certificate_file, settings.ssl_key_file, f"{file}: {_KEY}.ssl.*")
+    if settings.ssl_ca_file and not is_encrypted:
         raise AgentSettingsError(f"{file}: {_KEY}.ssl.*: certificate and key file belong together")
-    if (settings.peer_ssl_certificate_file is None) != (settings.peer_ssl_key_file is None):
-        raise AgentSettingsError(f"{file}: {_KEY}.peer.ssl.*: certificate and key file belong together")
-    if not any(tls) and not settings.plaintext_accepted and not is_loopback(settings.listen_host):
+    has_pair(settings.peer_ssl_certificate_file, settings.peer_ssl_key_file, f"{file}: {_KEY}.peer.ssl.*")
+    if not is_encrypted and not settings.plaintext_accepted and not is_loopback(settings.listen_host):
         raise AgentSettingsError(
             f"{file}: {_KEY}.listen.host: {settings.listen_host} is open to other hosts unencrypted; set {_KEY}.ssl.*, "
             f"or accept that by {_KEY}.plaintext.accepted=true"

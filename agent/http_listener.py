@@ -3,7 +3,7 @@
 import ipaddress
 
 from agent.process_settings import HttpSettings
-from agent.setting_types import AgentSettingsError
+from agent.setting_types import AgentSettingsError, has_pair
 from replication.wire.peer_connection import Address, Listener
 
 _KEY = "remote.wal.agent.http"
@@ -19,9 +19,7 @@ def is_loopback(host: str) -> bool:
 
 def check_http_listener(listener: Listener, settings: HttpSettings, source: object) -> None:
     """Raises AgentSettingsError, naming the key, and `source`, which says to listen there."""
-    is_encrypted = settings.ssl_certificate_file is not None
-    if is_encrypted != (settings.ssl_key_file is not None):
-        raise AgentSettingsError(f"{source}: {_KEY}.ssl.*: certificate and key file belong together")
+    is_encrypted = has_pair(settings.ssl_certificate_file, settings.ssl_key_file, f"{source}: {_KEY}.ssl.*")
     if settings.ssl_ca_file is not None and not is_encrypted:
         raise AgentSettingsError(f"{source}: {_KEY}.ssl.ca.file: needs {_KEY}.ssl.certificate.file and .key.file")
     address = listener if isinstance(listener, Address) else Address(*listener.getsockname()[:2])

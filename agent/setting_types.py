@@ -5,6 +5,7 @@ _s here ends in .ms there. Everybody is given the section that is for them, and 
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
@@ -18,6 +19,13 @@ MAX_PORT = 65535
 
 class AgentSettingsError(Exception):
     """A key of server.properties is missing or wrong; the message names file and key."""
+
+
+def has_pair(certificate: Path | None, key: Path | None, where: str) -> bool:
+    """Whether a certificate and its key are named. `where` says which ones. Raises AgentSettingsError for one alone."""
+    if (certificate is None) != (key is None):
+        raise AgentSettingsError(f"{where}: certificate and key file belong together")
+    return certificate is not None
 
 
 def parse_address(value: object) -> object:
