@@ -9,7 +9,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
@@ -22,11 +22,11 @@ from pydantic import Field, model_validator
 
 from kafka_log.crc32c import crc32c
 from plugin.backend_settings import ObjectBackendSettings, check_endpoint
-from plugin.errors import RemoteStorageConfigError, RemoteStorageTimeoutError
+from plugin.errors import RemoteStorageConfigError
 from plugin.http_connections import RequestLimits
 from plugin.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
-from plugin.s3_direct import S3Direct
+from plugin.s3_direct import S3Direct, read_in_time
 from plugin.s3_errors import as_storage_error
 
 if TYPE_CHECKING:
@@ -206,18 +206,15 @@ class S3ObjectStore:
             if self._direct is not None and (data := self._direct.get(key, start, end)) is not None:
                 return data
             answer = self._client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end - 1}")
-            body = answer["Body"]
-            blocks: list[bytes] = []
-            left = end - start + 1  # one more than asked for tells that the answer is another one
-            try:
-                while block := body.read(min(_BODY_BLOCK_BYTES, left)):
-                    blocks.append(block)
-                    left -= len(block)
-                    if self._clock() > deadline:
-                        raise RemoteStorageTimeoutError("get", key, "the body came too slowly")
-            finally:
-                body.close()
-            return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+            # One more than asked for tells that the answer is another one.
+            with closing(answer["Body"]) as body:
+                return read_in_time(
+                    lambda left: body.read(min(_BODY_BLOCK_BYTES, left)),
+                    end - start + 1,
+                    lambda: self._clock() > deadline,
+                    "get",
+                    key,
+                )
 
     def head(self, key: str) -> ObjectHead:
         with self._as_storage_errors("head", key):

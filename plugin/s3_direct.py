@@ -215,17 +215,11 @@ class S3Direct:
         return None
 
     def _content(self, operation: _Operation, key: str, response: HTTPResponse, most: int, deadline: float) -> bytes:
-        blocks = []
-        left = most
-        while left and (block := response.read1(left)):
-            blocks.append(block)
-            left -= len(block)
-            if self._clock() > deadline:
-                raise RemoteStorageTimeoutError(operation.name.lower(), key, "the body came too slowly")
-        if left and response.length:
+        content = read_in_time(response.read1, most, lambda: self._clock() > deadline, operation.name.lower(), key)
+        if len(content) < most and response.length:
             raise IncompleteRead(b"", response.length)
         response.read(0)  # which notices that this was all, so that the connection can be kept
-        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+        return content
 
     def _way(self) -> _Way:
         with self._lock:
@@ -240,6 +234,23 @@ class S3Direct:
             if self._known is way:
                 self._known = None
         way.connections.close()
+
+
+def read_in_time(
+    read: Callable[[int], bytes], most: int, is_late: Callable[[], bool], operation: str, key: str
+) -> bytes:
+    """At most so many bytes of a body. `read` takes how many are left, and gives none at the end.
+
+    A store that gives byte by byte would hold a thread for as long as it likes. So this raises
+    RemoteStorageTimeoutError; and what `read` does.
+    """
+    blocks, left = list[bytes](), most
+    while left and (block := read(left)):
+        blocks.append(block)
+        left -= len(block)
+        if is_late():
+            raise RemoteStorageTimeoutError(operation, key, "the body came too slowly")
+    return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
 def _host(parts: SplitResult) -> str:
