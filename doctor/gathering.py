@@ -88,6 +88,7 @@ def _dial_any(addresses: Sequence[Address], tls: PeerTls | None) -> str | None:
 
 
 def broker_tls_facts(broker: BrokerProperties, settings: AgentSettings) -> BrokerTlsFacts | None:
+    """None where the inter-broker listener speaks no TLS. Asks the own broker. Raises AgentSettingsError, OSError."""
     plan = broker_tls_plan(broker, settings.broker_tls)
     if plan is None:
         return None

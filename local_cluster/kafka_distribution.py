@@ -10,10 +10,10 @@ from pathlib import Path
 from jvm.ivy import IvyError, JarSet, Progress, fetch_jars
 from jvm.java import Java, JavaNotFoundError
 
-SUPPORTED_VERSIONS = ("3.9.1", "4.0.2", "4.1.2", "4.2.1", "4.3.0")
-"""Of Kafka: the newest of each line, ascending."""
+KAFKA_VERSIONS = ("3.9.1", "4.0.2", "4.1.2", "4.2.1", "4.3.0")
+"""One of each line, ascending: what `./run test --kafka all` goes through. The last is the default."""
 VERSION_VARIABLE = "REMOTE_WAL_KAFKA_VERSION"
-KAFKA_VERSION = os.environ.get(VERSION_VARIABLE) or SUPPORTED_VERSIONS[-1]
+KAFKA_VERSION = os.environ.get(VERSION_VARIABLE) or KAFKA_VERSIONS[-1]
 LOG4J_VERSION = "2.25.4"
 """The version that Kafka's own artifacts ask for, so that binding and core agree."""
 

@@ -93,6 +93,7 @@ class KafkaTools:
         self._jvm_options = _SHIPPED_OPTIONS if jvm_as_shipped else QUICK_JVM_OPTIONS
         self._kafka = kafka
         self._bootstrap_servers = bootstrap_servers
+        self._dump_tool = _DUMP_TOOL
         self._running: set[subprocess.Popen[str]] = set()
 
     def produce(
@@ -137,11 +138,12 @@ class KafkaTools:
         """
         arguments = ["--files", ",".join(map(str, segments))] + (["--deep-iteration"] if deep else [])
         try:
-            return parse_dumped_log(self.run("org.apache.kafka.tools.DumpLogSegments", arguments))
+            return parse_dumped_log(self.run(self._dump_tool, arguments))
         except KafkaToolError as error:
-            if "ClassNotFoundException" not in str(error):
+            if "ClassNotFoundException" not in str(error) or self._dump_tool == _OLDER_DUMP_TOOL:
                 raise
-        return parse_dumped_log(self.run("kafka.tools.DumpLogSegments", arguments))  # so it is called in older Kafka
+        self._dump_tool = _OLDER_DUMP_TOOL  # asked for at once from now on, as a JVM starts each time
+        return parse_dumped_log(self.run(self._dump_tool, arguments))
 
     def run(self, tool: str, arguments: Sequence[str], timeout_s: float = TOOL_TIMEOUT_S) -> str:
         """What the tool printed on standard output. Raises KafkaToolError."""
@@ -252,6 +254,7 @@ def parse_dumped_log(output: str) -> list[DumpedBatch]:
 
 _NUMBER = r"([\d.]+(?:[Ee][+-]?\d+)?)"
 
+_DUMP_TOOL, _OLDER_DUMP_TOOL = "org.apache.kafka.tools.DumpLogSegments", "kafka.tools.DumpLogSegments"
 _DUMP_FAULTS = (
     "invalid bytes at the end of",
     "Non-consecutive offsets in",

@@ -75,14 +75,20 @@ def test_output_that_is_not_understood_is_shown(parse: type) -> None:
 
 @pytest.mark.parametrize("known", ["org.apache.kafka.tools.DumpLogSegments", "kafka.tools.DumpLogSegments"])
 def test_a_log_is_dumped_by_the_name_that_kafka_has_for_it(known: str, tmp_path: Path) -> None:
+    asked = []
+
     class Tools(KafkaTools):
         def run(self, tool: str, arguments: Sequence[str], timeout_s: float = 1.0) -> str:
+            asked.append(tool)
             if tool != known:
                 raise KafkaToolError(f"Caused by: java.lang.ClassNotFoundException: {tool}")
             return DUMP
 
     tools = Tools(Java(tmp_path, 17), KafkaDistribution(tmp_path), "")
     assert tools.dump_log(tmp_path) == parse_dumped_log(DUMP)
+    asked.clear()
+    assert tools.dump_log(tmp_path) == parse_dumped_log(DUMP)
+    assert asked == [known], "what it is not called is not tried each time"
 
 
 def test_a_fault_that_the_dump_finds_is_no_older_kafka(tmp_path: Path) -> None:
