@@ -3,18 +3,18 @@
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent.certificates import CertificateWatch
 from agent.defects import Supervisor
 from agent.descriptors import DescriptorWatch
 from agent.identity import AgentIdentity
-from agent.relaying import Relaying
-from agent.savings import Savings
+from agent.metrics.savings import Savings
+from agent.tls.certificates import CertificateWatch
+from agent.wiring.relaying import Relaying
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import WHOLE_STORE
 
 if TYPE_CHECKING:
-    from agent.storage_run import StorageRun
-    from agent.storage_system import StorageSystem
+    from agent.wiring.storage_run import StorageRun
+    from agent.wiring.storage_system import StorageSystem
 
 NOT_FORMATTED = "log directories are not formatted yet"
 

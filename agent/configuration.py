@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Self
 
-from agent.kafka_client import client_config
-from agent.settings import AgentSettings
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.kafka_client import client_config
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.topic.client_config import KafkaClientConfig
 from plugin.prices import DEFAULT_PRICES_FILE, Prices, StorePrices

@@ -13,9 +13,9 @@ from typing import cast
 
 import structlog
 
-from agent.http_listener import is_loopback
-from agent.process_settings import PeerSettings
-from agent.setting_types import MAX_PORT, parse_address
+from agent.settings.http_listener import is_loopback
+from agent.settings.process_settings import PeerSettings
+from agent.settings.setting_types import MAX_PORT, parse_address
 from metadata_topic.settings.topic_settings import AgentRegistration
 from plugin.durable_files import write_durably
 from replication.follower.follower_proxy import FollowerProxy

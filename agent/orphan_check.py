@@ -4,11 +4,11 @@ import time
 from types import TracebackType
 from typing import Self
 
-from agent.kafka_client import client_config
-from agent.lifecycle import healing_limits
-from agent.setting_types import milliseconds
-from agent.settings import AgentSettings
-from agent.storage_spec import storage_spec
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.kafka_client import client_config
+from agent.settings.setting_types import milliseconds
+from agent.settings.storage_spec import storage_spec
+from agent.wiring.lifecycle import healing_limits
 from kafka_log.meta_properties import read_meta_properties
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.records.errors import MetadataTopicError
@@ -16,9 +16,9 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_memory import TopicMemory
 from metadata_topic.topic.topic import METADATA_TOPIC
 from metadata_topic.topic.topic_session import TopicSession
-from plugin.bucket_loading import load_storage
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.wall_clock import wall_ms
+from plugin.zones.bucket_loading import load_storage
 from rlm.lifecycle.orphan_task import OrphanTask
 from rlm.lifecycle.orphans import Comparison, MetadataBehindError
 

@@ -16,24 +16,24 @@ import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from agent.agent_state import NOT_FORMATTED, AgentState
-from agent.certificates import CertificateWatch, certificate_stores
 from agent.configuration import Configuration
 from agent.defects import BackOff, Supervisor
 from agent.descriptors import DescriptorWatch, raise_limit
 from agent.first_start import formatted_directory, wait_for_format
-from agent.http_access import http_access
-from agent.http_endpoint import Health, HttpEndpoint, Page, json_page
-from agent.http_listener import check_http_listener
+from agent.http.http_access import http_access
+from agent.http.http_endpoint import Health, HttpEndpoint, Page, json_page
+from agent.http.status import status_of
+from agent.http.status_page import status_page
 from agent.identity import AgentIdentity, AgentLock
-from agent.relaying import Relaying, build_relaying
+from agent.metrics.savings import Savings, SavingsCollector
 from agent.release import DISTRIBUTION, tell_release
-from agent.savings import Savings, SavingsCollector
 from agent.service_manager import ListeningSockets, ServiceManager
-from agent.settings import AgentSettings
-from agent.shown_configuration import shown_configuration
-from agent.status import status_of
-from agent.status_page import status_page
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.http_listener import check_http_listener
+from agent.settings.shown_configuration import shown_configuration
+from agent.tls.certificates import CertificateWatch, certificate_stores
 from agent.watchdog import Watchdog
+from agent.wiring.relaying import Relaying, build_relaying
 from kafka_log.meta_properties import MetaProperties
 from kafka_log.server_properties import BrokerProperties
 from plugin.wall_clock import wall_ms
@@ -41,8 +41,8 @@ from replication.follower.tier_reader import ArchiveReads
 from rlm.write_path.clocks import Clocks
 
 if TYPE_CHECKING:
-    from agent.storage_system import StorageSystem
-    from agent.surroundings import Surroundings
+    from agent.wiring.storage_system import StorageSystem
+    from agent.wiring.surroundings import Surroundings
 
 log = structlog.get_logger(__name__)
 
@@ -206,8 +206,8 @@ class Agent:
 
 
 def _import_storage_system() -> "tuple[type[StorageSystem], type[Surroundings]]":
-    from agent.storage_system import StorageSystem
-    from agent.surroundings import Surroundings
+    from agent.wiring.storage_system import StorageSystem
+    from agent.wiring.surroundings import Surroundings
 
     return StorageSystem, Surroundings
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from agent.broker_tls import broker_tls_plan
-from agent.bypass import check_bypass
-from agent.gateway_settings import check_gateway
-from agent.http_listener import check_http_listener, is_loopback
-from agent.memory_shares import MIN_FRAME_BYTES, other_bytes
-from agent.setting_types import MAX_PORT, AgentSettingsError
-from agent.settings import MAX_ARCHIVE_RUNS, OUR_PREFIXES, AgentSettings
+from agent.settings.agent_settings import MAX_ARCHIVE_RUNS, OUR_PREFIXES, AgentSettings
+from agent.settings.bypass import check_bypass
+from agent.settings.gateway_settings import check_gateway
+from agent.settings.http_listener import check_http_listener, is_loopback
+from agent.settings.memory_shares import MIN_FRAME_BYTES, other_bytes
+from agent.settings.setting_types import MAX_PORT, AgentSettingsError
+from agent.tls.broker_tls import broker_tls_plan
 from kafka_log.server_properties import BrokerProperties
 from plugin.loading import DEFAULT_ARCHIVE_IMPL_PREFIX, DEFAULT_IMPL_PREFIX, settings_under_prefix
 

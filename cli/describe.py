@@ -14,7 +14,7 @@ from cli.tables import show, table, tell_json
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from agent.process_settings import HttpSettings
+    from agent.settings.process_settings import HttpSettings
     from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 
 _TIMEOUT_S = 5.0
@@ -125,7 +125,7 @@ def _asking(broker_config: Path | None) -> "HttpSettings | None":
 
 
 def _ask(endpoint: str, asking: "HttpSettings | None", path: str = "/describe") -> dict[str, Any]:
-    from agent.http_asking import ask_agent_page
+    from agent.http.http_asking import ask_agent_page
 
     with ask_agent_page(endpoint, path, _TIMEOUT_S, asking) as response:
         answer: dict[str, Any] = json_format.load(response)

@@ -39,7 +39,7 @@ def doctor(
 
 
 def _findings(broker_config: Path) -> "list[Finding]":
-    from agent.setting_types import AgentSettingsError
+    from agent.settings.setting_types import AgentSettingsError
     from agent.settings_file import agent_settings
     from doctor.diagnosis import diagnose
     from doctor.findings import Finding, Level

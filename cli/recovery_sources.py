@@ -14,7 +14,7 @@ from cli.connection import BrokerConfig, CommandConfig
 from cli.log_lines import logs_from
 
 if TYPE_CHECKING:
-    from agent.settings import AgentSettings
+    from agent.settings.agent_settings import AgentSettings
     from kafka_log.server_properties import BrokerProperties
     from metadata_topic.topic.client_config import KafkaClientConfig
     from plugin.archive_storage import ObjectArchiveStorage
@@ -229,7 +229,7 @@ def _surviving_kraft_log(broker: "BrokerProperties", cluster_id: str) -> "Cluste
 
 def client_of(broker: "BrokerProperties", settings: "AgentSettings", where: BrokersCluster) -> "KafkaClientConfig":
     """How to reach the cluster: by the options, else as the broker's agent does."""
-    from agent.kafka_client import client_config
+    from agent.settings.kafka_client import client_config
     from metadata_topic.topic.client_config import read_command_config
 
     if where.bootstrap_server is None:
@@ -267,11 +267,11 @@ def open_stores(
     broker: "BrokerProperties", settings: "AgentSettings", cluster_id: str
 ) -> "tuple[RemoteWalStorageManager, ObjectArchiveStorage | None]":
     """Of combined segments, and of the archive where the broker has one."""
-    from agent.storage_spec import storage_spec
+    from agent.settings.storage_spec import storage_spec
     from plugin.archive_storage import load_archive_storage
-    from plugin.bucket_loading import load_storage
     from plugin.loading import WITHOUT_SELF_TEST, settings_under_prefix
     from plugin.remote_wal_storage_manager import StorageContext
+    from plugin.zones.bucket_loading import load_storage
 
     context = StorageContext(cluster_id, broker.node_id)
     storage = load_storage(storage_spec(settings.storage, broker), context)

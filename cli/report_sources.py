@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from agent.settings import AgentSettings
+    from agent.settings.agent_settings import AgentSettings
     from kafka_log.server_properties import BrokerProperties
     from metadata_topic.topic.client_config import KafkaClientConfig
     from retention_job.cost.cost_tables import StoreSections
@@ -34,7 +34,7 @@ def report_sources(
     one, the defaults of the agents count, and only an inventory tells of the store. Raises AgentSettingsError,
     BrokerPropertiesError.
     """
-    from agent.setting_types import milliseconds
+    from agent.settings.setting_types import milliseconds
     from agent.settings_file import agent_settings
     from kafka_log.server_properties import load_broker_properties
     from plugin.loading import settings_under_prefix

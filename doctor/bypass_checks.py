@@ -1,6 +1,6 @@
 """Checks of the way past dead agents: this broker's own listener for it, and those of the others."""
 
-from agent.http_listener import is_loopback
+from agent.settings.http_listener import is_loopback
 from doctor.facts import Facts
 from doctor.findings import Level, Verdict
 

@@ -1,6 +1,6 @@
 """Checks of the metadata topic, the topics' tiers, times that must fit each other, and the brokers' clocks."""
 
-from agent.setting_types import milliseconds
+from agent.settings.setting_types import milliseconds
 from doctor.facts import ClockReading, Facts, Unknown, known
 from doctor.findings import Level, Verdict
 from metadata_topic.topic.topic import METADATA_TOPIC

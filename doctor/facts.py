@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from agent.settings import AgentSettings
+from agent.settings.agent_settings import AgentSettings
 from kafka_log.server_properties import BrokerProperties
 from metadata_topic.settings.wal_retention import KeptFor
 

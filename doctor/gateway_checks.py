@@ -1,7 +1,7 @@
 """Checks of the zone gateway: the listeners that keep clients in their zone, their names, and what clients lose."""
 
-from agent.gateway_settings import GatewaySettings
-from agent.http_listener import is_loopback
+from agent.settings.gateway_settings import GatewaySettings
+from agent.settings.http_listener import is_loopback
 from doctor.facts import Facts, Unknown
 from doctor.findings import Level, Verdict
 

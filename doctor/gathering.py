@@ -8,15 +8,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from agent.broker_tls import broker_tls_plan
-from agent.bypass import tls_context
-from agent.certificates import certificate_stores, days_left
 from agent.found_peers import registered_addresses
-from agent.kafka_client import client_config
-from agent.peering import broker_listener, peer_addresses
-from agent.process_settings import HttpSettings
-from agent.settings import AgentSettings
-from agent.storage_spec import storage_spec
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.bypass import tls_context
+from agent.settings.kafka_client import client_config
+from agent.settings.process_settings import HttpSettings
+from agent.settings.storage_spec import storage_spec
+from agent.tls.broker_tls import broker_tls_plan
+from agent.tls.certificates import certificate_stores, days_left
+from agent.wiring.peering import broker_listener, peer_addresses
 from doctor.cluster_questions import ask_cluster, ask_topics, ask_zones
 from doctor.facts import AgentAnswer, BrokerTlsFacts, Cluster, EnabledTopic, Facts, Host, Store, Unknown
 from doctor.host_questions import (
@@ -35,10 +35,10 @@ from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import AgentRegistration
 from metadata_topic.settings.wal_retention import AgentsRetention
 from metadata_topic.topic.client_config import KafkaClientConfig
-from plugin.bucket_loading import bucket_plan
-from plugin.buckets import check_own_zone
 from plugin.errors import RemoteStorageConfigError
 from plugin.remote_wal_storage_manager import StorageContext
+from plugin.zones.bucket_loading import bucket_plan
+from plugin.zones.buckets import check_own_zone
 from replication.wire.peer_connection import Address, PeerTls
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 import ipaddress
 
-from agent.certificates import SOON_DAYS
+from agent.tls.certificates import SOON_DAYS
 from doctor.facts import Facts, Unknown, known
 from doctor.findings import Level, Verdict
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from agent.http_asking import ask_agent_page
+from agent.http.http_asking import ask_agent_page
 from agent.identity import LOCK_FILE
-from agent.process_settings import HttpSettings
-from agent.setting_types import AgentSettingsError
+from agent.settings.process_settings import HttpSettings
+from agent.settings.setting_types import AgentSettingsError
 from doctor.facts import AgentAnswer, ClockReading, Unknown
 from kafka_log.log_directory import LogDirectory
 from replication.wire.peer_connection import Address, PeerTls

@@ -1,12 +1,12 @@
 """Checks of the object store, by what a probe object told."""
 
-from agent.setting_types import milliseconds
-from agent.storage_spec import storage_spec
+from agent.settings.setting_types import milliseconds
+from agent.settings.storage_spec import storage_spec
 from doctor.cluster_checks import judge_clocks
 from doctor.facts import Facts, Store, UnknownFactError, known
 from doctor.findings import Level, Verdict
-from plugin.buckets import BUCKETS_KEY, check_own_zone, copy_buckets
 from plugin.errors import RemoteStorageConfigError
+from plugin.zones.buckets import BUCKETS_KEY, check_own_zone, copy_buckets
 
 _STEPS = ("put", "list", "get", "delete")
 

@@ -5,11 +5,11 @@ from functools import partial
 from itertools import islice
 
 from doctor.facts import ClockReading, StepFailure, Store, Unknown
-from plugin.buckets import StorageSpec
 from plugin.errors import RemoteSegmentConflictError, RemoteStorageConfigError, RemoteStorageError
 from plugin.loading import WITHOUT_SELF_TEST, load_storage_manager
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
+from plugin.zones.buckets import StorageSpec
 
 _KEYS_LOOKED_AT = 2000
 _RESOLUTION_MS = 1000

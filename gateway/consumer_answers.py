@@ -9,7 +9,7 @@ from gateway.consume.consumer_links import ConsumerLinks
 from gateway.consume.read_worth import ReadCosts
 from gateway.consume_metrics import ConsumeMetrics
 from kafka_log.crc32c import Buffer
-from plugin.archive_object_id import StoredObjectId
+from plugin.format.archive_object_id import StoredObjectId
 from replication.leader.catch_up import FollowerCatchUp
 from replication.leader.decided_response import decided
 from replication.leader.leader_context import LeaderContext

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from agent.settings import AgentSettings
-from agent.write_path import log_manager_limits
+from agent.settings.agent_settings import AgentSettings
+from agent.wiring.write_path import log_manager_limits
 from perf.cost_counts import FOLLOWERS, Counts
 from perf.cost_load import Assigned, Load
 from perf.cost_world import CostWorld

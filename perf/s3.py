@@ -27,8 +27,8 @@ from local_cluster.polling import wait_until
 from local_cluster.port_block import free_port_block, port_is_free
 from local_cluster.processes import ManagedProcess, ProcessSpec
 from perf.options import Rounds
-from plugin.backend_settings import parse_settings
-from plugin.object_store import ObjectStore
+from plugin.clients.backend_settings import parse_settings
+from plugin.clients.object_store import ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.s3 import S3WalStorageManager
 from plugin.s3_express import S3ExpressWalStorageManager

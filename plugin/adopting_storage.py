@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from plugin.adopted_records import RECORDS_START, AdoptionTable, BatchSource, RecordsList, TableLine, stamped
-from plugin.adoption_note import AdoptionNote, join_note, split_note
 from plugin.blob_storage import BlobStorage, StoredBlob, blobs_of
 from plugin.errors import RemoteSegmentCorruptError
+from plugin.format.adoption_note import AdoptionNote, join_note, split_note
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.archive_object import check_runs
-from plugin.archive_object_id import ArchiveObjectId
-from plugin.combined_segment import SealedCombinedSegment
 from plugin.errors import RemoteSegmentCorruptError, RemoteStorageConfigError, defects_as_storage_errors
+from plugin.format.archive_object import check_runs
+from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.format.combined_segment import SealedCombinedSegment
 from plugin.loading import (
     ARCHIVE_CLASS_NAME_KEY,
     DEFAULT_ARCHIVE_CLASS_NAME,

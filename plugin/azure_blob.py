@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Final
 from obstore.store import AzureStore
 from pydantic import Field
 
-from plugin.backend_settings import ObjectBackendSettings
-from plugin.errors import RemoteStorageConfigError
-from plugin.object_store import ObjectStore
-from plugin.object_wal_storage_manager import ObjectWalStorageManager
-from plugin.obstore_store import (
+from plugin.clients.backend_settings import ObjectBackendSettings
+from plugin.clients.object_store import ObjectStore
+from plugin.clients.obstore_store import (
     ObstoreObjectStore,
     ObstoreSettings,
     client_options,
@@ -21,6 +19,8 @@ from plugin.obstore_store import (
     opened,
     read_setting,
 )
+from plugin.errors import RemoteStorageConfigError
+from plugin.object_wal_storage_manager import ObjectWalStorageManager
 
 if TYPE_CHECKING:
     from obstore.store import AzureConfig

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 from obstore.store import GCSStore
 from pydantic import Field
 
-from plugin.backend_settings import ObjectBackendSettings
+from plugin.clients.backend_settings import ObjectBackendSettings
+from plugin.clients.object_store import ObjectStore
+from plugin.clients.obstore_store import ObstoreObjectStore, ObstoreSettings, client_options, one_attempt, opened
 from plugin.errors import RemoteStorageConfigError
-from plugin.object_store import ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
-from plugin.obstore_store import ObstoreObjectStore, ObstoreSettings, client_options, one_attempt, opened
 
 if TYPE_CHECKING:
     from obstore.store import GCSConfig

@@ -18,7 +18,8 @@ from typing import Final
 from pydantic import Field
 
 from kafka_log.crc32c import crc32c
-from plugin.backend_settings import ObjectBackendSettings
+from plugin.clients.backend_settings import ObjectBackendSettings
+from plugin.clients.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
 from plugin.durable_files import sync_directory
 from plugin.errors import (
     ObjectExistsError,
@@ -27,7 +28,6 @@ from plugin.errors import (
     RemoteStorageConfigError,
     RemoteStorageError,
 )
-from plugin.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 
 _CHUNKS_PER_WRITE: Final = 1000

@@ -1,7 +1,7 @@
 """The RemoteWalStorageManager on any object store: format, keys, retries and unknown outcomes.
 
-An object is written under a key that its id alone decides (`plugin.object_keys`), by requests that are tried again
-(`plugin.object_requests`).
+An object is written under a key that its id alone decides (`plugin.format.object_keys`), by requests that are tried
+again (`plugin.clients.object_requests`).
 """
 
 import random
@@ -15,22 +15,23 @@ from typing import ClassVar, Final
 import structlog
 
 from plugin.adopted_records import RecordsList
-from plugin.backend_settings import ObjectBackendSettings, parse_settings
 from plugin.blob_storage import StoredBlob
-from plugin.bucket_copies import NamedCopies
-from plugin.bucket_id import bucket_id, unknown_bucket
-from plugin.combined_segment import (
-    OpenCombinedSegment,
-    SegmentHeader,
-)
+from plugin.clients.backend_settings import ObjectBackendSettings, parse_settings
+from plugin.clients.object_requests import ObjectRequests
+from plugin.clients.object_store import ObjectStore
+from plugin.clients.retrying import RetryPolicy
 from plugin.errors import (
     RemoteSegmentCorruptError,
     RemoteStorageConfigError,
     RemoteStorageError,
 )
-from plugin.object_keys import ObjectKeyFactory
-from plugin.object_requests import ObjectRequests
-from plugin.object_store import ObjectStore
+from plugin.format.bucket_copies import NamedCopies
+from plugin.format.bucket_id import bucket_id, unknown_bucket
+from plugin.format.combined_segment import (
+    OpenCombinedSegment,
+    SegmentHeader,
+)
+from plugin.format.object_keys import ObjectKeyFactory
 from plugin.remote_wal_storage_manager import (
     WHOLE_STORE,
     RemoteWalStorageManager,
@@ -39,7 +40,6 @@ from plugin.remote_wal_storage_manager import (
     StoredCopy,
     StoredSegment,
 )
-from plugin.retrying import RetryPolicy
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentState,
@@ -147,7 +147,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
                 self._requests.passed_over()
 
     def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
-        """Its own bucket, also of what names it as one of a list that there is no more (`plugin.buckets`)."""
+        """Its own bucket, also of what names it as one of a list that there is no more (`plugin.zones.buckets`)."""
         if not custom_metadata:
             return super().copies_of(custom_metadata)
         named = NamedCopies.decode(custom_metadata)

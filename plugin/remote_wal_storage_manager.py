@@ -79,7 +79,7 @@ class RemoteWalStorageManager(ABC):
     """
 
     bucket_key: ClassVar[str | None] = None
-    """The setting that names where the objects are; None: there can be no bucket for each zone (`plugin.buckets`)."""
+    """The setting that names where objects are; None: there can be no bucket for each zone (`plugin.zones.buckets`)."""
 
     @property
     def adopts(self) -> bool:
@@ -99,7 +99,7 @@ class RemoteWalStorageManager(ABC):
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         """Write one combined segment; `records_list[i]` are the batches of `metadata.entries[i]`, `AdoptedRecords` only
-        where `adopts`. The custom metadata ends with their note then (`plugin.adoption_note`).
+        where `adopts`. The custom metadata ends with their note then (`plugin.format.adoption_note`).
 
         When it returns, the object is durable and readable. Idempotent: calling again with the same
         metadata and bytes succeeds, whether or not an earlier call took effect. Where the KIP would

@@ -21,13 +21,13 @@ from botocore.exceptions import BotoCoreError
 from pydantic import Field, model_validator
 
 from kafka_log.crc32c import crc32c
-from plugin.backend_settings import ObjectBackendSettings, check_endpoint
+from plugin.clients.backend_settings import ObjectBackendSettings, check_endpoint
+from plugin.clients.http_connections import RequestLimits
+from plugin.clients.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
+from plugin.clients.s3_direct import S3Direct, read_in_time
+from plugin.clients.s3_errors import as_storage_error
 from plugin.errors import RemoteStorageConfigError
-from plugin.http_connections import RequestLimits
-from plugin.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
-from plugin.s3_direct import S3Direct, read_in_time
-from plugin.s3_errors import as_storage_error
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from botocore.credentials import ReadOnlyCredentials, RefreshableCredentials
 from botocore.utils import S3ExpressIdentityResolver
 
-from plugin.backend_settings import ObjectBackendSettings
+from plugin.clients.backend_settings import ObjectBackendSettings
+from plugin.clients.object_store import ObjectStore
 from plugin.errors import (
     RemoteStorageAccessError,
     RemoteStorageConfigError,
     RemoteStorageSessionExpiredError,
 )
-from plugin.object_store import ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.s3 import DIRECTORY_BUCKET_SUFFIX, S3ObjectStore, S3Settings, open_client
 

@@ -39,7 +39,7 @@ from typing import NamedTuple
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
-from plugin.entry_columns import decode_columns
+from plugin.format.entry_columns import decode_columns
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from recovery.log_plan import EpochStart, StoredRun
 
@@ -120,7 +120,7 @@ class EpochEnds:
             )
 
     def uploaded(self, entry_block: bytes, written_ms: int) -> None:
-        """Take in what a finished segment holds, in any order; the entries as `plugin.entry_columns` encodes them.
+        """Take in what a finished segment holds, in any order; entries as `plugin.format.entry_columns` encodes them.
 
         The topic tells of many more segments than there are, so whole entries are not made of them.
         """

@@ -23,10 +23,10 @@ from metadata_topic.store.archive_recovery import records_from_objects
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.released_offsets import ReleasedUpTo
 from metadata_topic.store.store_image import StoreImage
-from plugin.archive_object_id import StoredObjectId
 from plugin.archive_storage import ArchiveStorage
-from plugin.bucket_copies import joined
 from plugin.errors import IncompleteListingError
+from plugin.format.archive_object_id import StoredObjectId
+from plugin.format.bucket_copies import joined
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.epoch_ends import EpochEnds

@@ -38,7 +38,7 @@ from metadata_topic.records.declared_gaps import DeclaredGap
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.offset_ranges import OffsetRange, joined_ranges
 from metadata_topic.store.released_offsets import ReleasedUpTo
-from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
+from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import BatchSpan, CorruptBatchError, scan_batches
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.remote_wal_storage_manager import WHOLE_STORE, RemoteWalStorageManager
 from recovery.errors import GoneRunError, UnusableRunError
 from recovery.log_plan import Extent, StoredObject, StoredRun

@@ -40,8 +40,8 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.cluster_descriptions import NO_TOPIC_ID
 from metadata_topic.topic.topic import METADATA_TOPIC
 from plugin.archive_storage import ArchiveStorage, StoredArchiveObject
-from plugin.bucket_copies import joined
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
+from plugin.format.bucket_copies import joined
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StoredSegment
 from plugin.segment_metadata import RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata
 from recovery.footers import Progress, UnreadableObject, read_footers

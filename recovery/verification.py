@@ -24,7 +24,7 @@ from kafka_log.segment_files import locate, walk_batches
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.declared_gaps import GapReason
 from metadata_topic.records.offset_ranges import ranges_missing
-from plugin.archive_object_id import StoredObjectId
+from plugin.format.archive_object_id import StoredObjectId
 from plugin.remote_wal_storage_manager import WHOLE_STORE
 from recovery.broker_recovery import PlannedLog
 from recovery.errors import GoneRunError

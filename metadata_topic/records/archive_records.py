@@ -14,7 +14,7 @@ size  field                     in which record type
 8     object's size, bytes      17
 4     number of sources, n      17
 20    a source                  17, n times: broker (4), incarnation (6), first sequence (6), count (4)
-rest  run columns               17 (`plugin.entry_columns`)
+rest  run columns               17 (`plugin.format.entry_columns`)
 1     state                     18; 2 = DELETE_SEGMENT_STARTED, 3 = DELETE_SEGMENT_FINISHED
 ====  ========================  ==========================================================
 
@@ -39,9 +39,9 @@ from metadata_topic.records.record_fields import (
     value_of_known_version,
 )
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
-from plugin import entry_columns
-from plugin.archive_object import check_runs
-from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId
+from plugin.format import entry_columns
+from plugin.format.archive_object import check_runs
+from plugin.format.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
 
 PREPARED: Final = 16

@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 
 from kafka_log.topic_partition import TopicId
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
-from plugin import entry_columns
+from plugin.format import entry_columns
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,
@@ -26,7 +26,7 @@ class PublishedSegment(NamedTuple):
     size_bytes: int
     custom_metadata: bytes
     entry_block: bytes
-    """The entries as `plugin.entry_columns` encodes them, checked. Empty for no entries."""
+    """The entries as `plugin.format.entry_columns` encodes them, checked. Empty for no entries."""
     is_rebuilt: bool = False
     """Whether a rebuild told of it: then no registration before it in the topic refuses it."""
 

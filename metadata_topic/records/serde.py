@@ -18,7 +18,7 @@ size  field                     in which record type
 2     custom metadata's length  1, 4, followed by that many bytes
 4     broker id                 2
 4     leader epoch              2
-rest  entry columns             1, 2, 4 (`plugin.entry_columns`), absent when there are no entries
+rest  entry columns             1, 2, 4 (`plugin.format.entry_columns`), absent when there are no entries
 4     broker id                 3, equal to the key's
 4     caretaker's broker id     3
 8     incarnation               3, 0 to 2**48 - 1
@@ -65,7 +65,7 @@ from metadata_topic.records.records import (
     decode_entries,
     encode_entries,
 )
-from plugin import entry_columns
+from plugin.format import entry_columns
 from plugin.segment_metadata import (
     CUSTOM_METADATA_MAX_BYTES,
     UNKNOWN_POSITION,

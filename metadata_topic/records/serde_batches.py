@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from metadata_topic.records.record_fields import FORMAT_VERSION
 from metadata_topic.records.serde import COMBINED_SEGMENT, REBUILT_SEGMENT
-from plugin.bucket_copies import MARK
-from plugin.entry_column_batches import PADDING_BYTES, Bools, EntryBatch, Ints, decode_blocks, gather
+from plugin.format.bucket_copies import MARK
+from plugin.format.entry_column_batches import PADDING_BYTES, Bools, EntryBatch, Ints, decode_blocks, gather
 from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES, UNKNOWN_POSITION, RemoteLogSegmentState
 
 _KEY_FIELDS: Final = [
@@ -71,7 +71,7 @@ class SegmentBatch:
     size_bytes: Ints
     """UNKNOWN_POSITION where it is not known."""
     copies: Ints
-    """Buckets that took the object, as its custom metadata names them (`plugin.bucket_copies`)."""
+    """Buckets that took the object, as its custom metadata names them (`plugin.format.bucket_copies`)."""
     is_rebuilt: Bools
     """Whether a rebuild of the topic told it: then no registration before it refuses it."""
     entries: EntryBatch

@@ -1,6 +1,6 @@
 """Which segments name which objects of gateways (`plugin.adopted_records`), as long as they are not deleted."""
 
-from plugin.adoption_note import split_note
+from plugin.format.adoption_note import split_note
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
 

@@ -14,7 +14,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.store.archive_spans import EpochSpans
-from plugin.archive_object_id import ArchiveObjectId
+from plugin.format.archive_object_id import ArchiveObjectId
 
 
 def spans_of(committed: ArchiveObjectCommitted) -> list[tuple[int, int, int]]:

@@ -6,7 +6,7 @@ An archive object is large, so a partition has few, and a sorted list is enough.
 from bisect import bisect_left, bisect_right, insort
 from itertools import accumulate
 
-from plugin.archive_object_id import ArchiveObjectId
+from plugin.format.archive_object_id import ArchiveObjectId
 
 Span = tuple[int, int, ArchiveObjectId]
 """First and last offset, and the object that holds them."""

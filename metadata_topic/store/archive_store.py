@@ -35,8 +35,8 @@ from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, 
 from metadata_topic.store.archive_index import ArchiveIndex, spans_of
 from metadata_topic.store.sequence_set import SequenceSet
 from metadata_topic.store.store import StateTotals
-from plugin.archive_object import run_holding
-from plugin.archive_object_id import ArchiveObjectId
+from plugin.format.archive_object import run_holding
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
 
 MAX_KEPT_RECORDS = 10_000

@@ -19,7 +19,7 @@ from metadata_topic.records.offset_ranges import NO_END, joined_ranges
 from metadata_topic.store.dead_tails import PartitionAndEpoch
 from metadata_topic.store.run_index import Run
 from metadata_topic.store.store_state import StoreState
-from plugin import entry_columns
+from plugin.format import entry_columns
 from plugin.segment_metadata import RemoteWalLogSegmentMetadata
 
 UNKNOWN_OFFSET = -1

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin import entry_columns
-from plugin.entry_column_batches import decode_runs
+from plugin.format import entry_columns
+from plugin.format.entry_column_batches import decode_runs
 
 _WAITING_ROWS: Final = 1 << 16
 _KEPT_MAX: Final = 500_000

@@ -20,8 +20,8 @@ import numpy as np
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.store.run_chunk import Chunk, Int64s, Keys, Rows
 from metadata_topic.store.segment_table import NOT_INDEXED, Segment
-from plugin import entry_columns
-from plugin.entry_column_batches import decode_runs
+from plugin.format import entry_columns
+from plugin.format.entry_column_batches import decode_runs
 
 WAITING_ROWS: Final = 1 << 16
 _MERGED_CHUNKS: Final = 8

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from metadata_topic.store.segment_table import Segment
-from plugin.bucket_copies import copies_taken
+from plugin.format.bucket_copies import copies_taken
 from plugin.segment_metadata import RemoteLogSegmentState
 
 

@@ -28,7 +28,7 @@ from metadata_topic.store.retained_records import RetainedRecord, RetainedRecord
 from metadata_topic.store.run_index import RunIndex
 from metadata_topic.store.segment_table import Segment, SegmentTable, Writer
 from metadata_topic.store.store_image import DeadTail, StoreImage, WriterImage
-from plugin import entry_columns
+from plugin.format import entry_columns
 from plugin.segment_metadata import RemoteLogSegmentState
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from itertools import chain
 
-from plugin.archive_object_id import StoredObjectId
+from plugin.format.archive_object_id import StoredObjectId
 from replication.follower.hydration import HydrationCache, HydrationError
 from replication.follower.range_cache import CachedRange
 from replication.follower.read_quota import CatchUpReadLimits, ReadQuota

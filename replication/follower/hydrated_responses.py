@@ -18,7 +18,7 @@ from typing import Protocol
 import structlog
 
 from kafka_log.crc32c import Buffer
-from plugin.archive_object_id import ArchiveObjectId
+from plugin.format.archive_object_id import ArchiveObjectId
 from replication.follower.answers_in_order import Answer, AnswersInOrder
 from replication.follower.follower_context import FollowerContext
 from replication.follower.hydration import HydrationError

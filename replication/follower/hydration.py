@@ -19,8 +19,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 
-from plugin.archive_object_id import StoredObjectId
 from plugin.errors import RemoteStorageError, UnknownBucketError, defect_site, failure_label
+from plugin.format.archive_object_id import StoredObjectId
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from replication.follower.range_cache import CachedRange, RangeCache, RangeWait
 from replication.follower.tier_reader import ArchiveReads, TierReader, archive_fetch, archive_told

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final
 
-from plugin.archive_object_id import StoredObjectId
+from plugin.format.archive_object_id import StoredObjectId
 from replication.follower.hydration import HydrationCache
 from replication.wire.link import SegmentLink
 from replication.wire.peer_protocol import coalesce_ranges

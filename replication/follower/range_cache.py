@@ -12,7 +12,7 @@ whatever becomes of it here.
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from plugin.archive_object_id import StoredObjectId
+from plugin.format.archive_object_id import StoredObjectId
 
 
 @dataclass(slots=True, eq=False)

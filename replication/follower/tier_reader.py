@@ -12,8 +12,8 @@ from typing import Protocol
 
 import structlog
 
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from replication.follower.range_cache import CachedRange
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
-from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
+from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from replication.follower.tier_reader import TierReader, segment_fetch
 from replication.wire.circuit_breaker import BreakerLimits

@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 import structlog
 
 from kafka_log.errors import LogDirectoryError, MalformedFileError
-from plugin.archive_object_id import StoredObjectId
+from plugin.format.archive_object_id import StoredObjectId
 from replication.leader.found_batches import FoundBatches, StoredLogs
 from replication.leader.link_index import LinkIndex
 from replication.leader.read_ahead import CatchUpLimits, ReadAhead, WantedRead

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
+from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_index import LinkIndex, StoredBatch, stored_batches
 from rlm.write_path.led_views import FoundRuns, ProvedRun, StoredLog

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.archive_object_id import StoredObjectId
+from plugin.format.archive_object_id import StoredObjectId
 from replication.leader.found_batches import StoredLogs
 from rlm.write_path.led_views import FoundRuns, LedPartitions, StoredLog
 from rlm.write_path.link_policy import LinkMode

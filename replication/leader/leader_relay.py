@@ -3,7 +3,7 @@
 import asyncio
 
 from kafka_log.crc32c import Buffer
-from plugin.archive_object_id import StoredObjectId
+from plugin.format.archive_object_id import StoredObjectId
 from replication.leader.catch_up import FollowerCatchUp
 from replication.leader.decided_response import decided
 from replication.leader.leader_context import LeaderContext

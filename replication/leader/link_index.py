@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kafka_log.crc32c import Buffer
 from kafka_log.record_batch import HEADER_PREFIX_BYTES, BatchSpan
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.archive_object_id import StoredObjectId
+from plugin.format.archive_object_id import StoredObjectId
 
 DEFAULT_MAX_BATCHES = 250_000
 """Some 60 MiB: ten minutes of 16 KiB batches at 6 MB/s."""

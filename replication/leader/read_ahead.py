@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
+from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from replication.leader.found_batches import FoundBatches
 from replication.leader.link_index import StoredBatch
 from replication.leader.links_of_stored_batches import SendLinked

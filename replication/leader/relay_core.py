@@ -19,7 +19,7 @@ import structlog
 
 from kafka_log.crc32c import Buffer
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
+from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from replication.leader.fetch_patience import FetchPatience
 from replication.leader.leader_context import LeaderContext
 from replication.leader.link_planner import WaitForUploads

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 from kafka_log.byte_cursor import ByteCursor
 from kafka_log.crc32c import Buffer
-from plugin.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
+from plugin.format.archive_object_id import ARCHIVE_OBJECT_ID_BYTES, ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CUSTOM_METADATA_MAX_BYTES, CombinedSegmentId
 from replication.wire.kafka_frame import MalformedFrameError, encode_unsigned_varint
 

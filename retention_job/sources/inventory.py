@@ -10,12 +10,12 @@ from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from plugin.archive_storage import StoredArchiveObject, load_archive_storage
-from plugin.bucket_loading import load_storage
-from plugin.buckets import StorageSpec
 from plugin.errors import RemoteStorageError
+from plugin.format.object_keys import ObjectKeyFactory
 from plugin.loading import WITHOUT_SELF_TEST
-from plugin.object_keys import ObjectKeyFactory
 from plugin.remote_wal_storage_manager import StorageContext, StoredSegment
+from plugin.zones.bucket_loading import load_storage
+from plugin.zones.buckets import StorageSpec
 from retention_job.errors import SourceError
 from retention_job.schemas import INVENTORY
 from retention_job.settings import InventoryFile, StoreListing

@@ -27,9 +27,9 @@ from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from metadata_topic.store.archive_store import ArchiveStore, LogBounds
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import ArchiveStorage
 from plugin.errors import RemoteStorageError
+from plugin.format.archive_object_id import ArchiveObjectId
 from rlm.lifecycle.orphans import HealingLimits, MetadataBehindError
 from rlm.write_path.metrics import ArchiveMetrics
 

@@ -24,7 +24,7 @@ from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.records.states import FINISHED, STARTED
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.archive_object_id import ArchiveObjectId
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
 
 HIGHEST_OFFSET: Final = 2**62

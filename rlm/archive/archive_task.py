@@ -41,16 +41,16 @@ from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.states import STARTED
 from metadata_topic.store.archive_store import ArchiveStore
-from plugin.archive_object import DEFAULT_RUN_BYTES, OpenArchiveObject
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import ArchiveStorage
-from plugin.combined_segment import SealedCombinedSegment
 from plugin.errors import (
     RemoteResourceNotFoundError,
     RemoteSegmentCorruptError,
     RemoteStorageError,
     failure_label,
 )
+from plugin.format.archive_object import DEFAULT_RUN_BYTES, OpenArchiveObject
+from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.format.combined_segment import SealedCombinedSegment
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalLogSegmentMetadata
 from rlm.archive.archive_plan import ArchiveLimits, ArchivePlan, LogView, PartitionPlanner, SourcePart, WalEntries

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Final
 
-from plugin.adoption_note import split_note
 from plugin.blob_storage import StoredBlob, blobs_of
+from plugin.format.adoption_note import split_note
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.router_object_id import EPOCH_MS, RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId

@@ -21,8 +21,8 @@ from metadata_topic.records.errors import PublicationBacklogFullError
 from metadata_topic.records.metadata_publisher import MetadataPublisher
 from metadata_topic.records.records import PublishableRecord, PublishedSegment
 from metadata_topic.records.states import DELETED, DELETING, STARTED
-from plugin.combined_segment import HEADER_BYTES, decode_header
 from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError, failure_label
+from plugin.format.combined_segment import HEADER_BYTES, decode_header
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState, RemoteWalCombinedLogSegmentMetadata

@@ -37,8 +37,8 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
-from plugin.bucket_copies import joined_with
 from plugin.errors import RemoteStorageError
+from plugin.format.bucket_copies import joined_with
 from plugin.remote_wal_storage_manager import WHOLE_STORE, StoredCopy, StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin import entry_columns
+from plugin.format import entry_columns
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.lifecycle.release import NEVER, ClusterView, LongTermTier, Release, release_of
 

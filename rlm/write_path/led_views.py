@@ -8,7 +8,7 @@ from typing import Protocol
 from kafka_log.record_batch import BatchSpan
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
-from plugin.archive_object_id import StoredObjectId
+from plugin.format.archive_object_id import StoredObjectId
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.write_path.link_policy import LinkMode
 

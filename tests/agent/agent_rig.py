@@ -15,7 +15,7 @@ from agent.defects import BackOff
 from agent.identity import AgentLock
 from agent.process import Agent
 from agent.settings_file import agent_settings
-from agent.storage_run import StorageRun
+from agent.wiring.storage_run import StorageRun
 from kafka_log.server_properties import load_broker_properties
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.errors import MetadataTopicError

@@ -113,7 +113,7 @@ async def test_a_service_manager_is_told_when_it_relays_that_it_lives_and_when_i
 
 BLOCKED = """
 import asyncio, ctypes, time
-from agent.storage_system import StorageSystem
+from agent.wiring.storage_system import StorageSystem
 begin = StorageSystem.start
 def block(self):
     begin(self)
@@ -213,7 +213,7 @@ async def test_sigterm_ends_an_agent_whose_parts_hang_and_it_relays_until_then(
     )
     hangs = """
 import agent.process
-from agent.storage_system import StorageSystem
+from agent.wiring.storage_system import StorageSystem
 async def hang(self):
     agent.process.log.info("hangs")
     await agent.process.asyncio.Event().wait()
@@ -243,9 +243,9 @@ def test_what_an_agent_begins_to_relay_with_has_none_of_the_heavy_libraries() ->
         "tenacity",
     ]
     rooms = [
-        "agent.gateway",
+        "agent.wiring.gateway",
         "gateway",
-        "agent.storage_system",
+        "agent.wiring.storage_system",
         "rlm.write_path.remote_wal_log_manager",
         "metadata_topic.store.store",
     ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.alarms import Alarms, upload_lag
+from agent.metrics.alarms import Alarms, upload_lag
 from rlm.write_path.led_partition import PartitionStatus
 
 

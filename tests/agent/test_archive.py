@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.archive import archive_links, archiving_limits
-from agent.settings import AgentSettings
+from agent.settings.agent_settings import AgentSettings
+from agent.wiring.archive import archive_links, archiving_limits
 from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -20,9 +20,9 @@ from metadata_topic.records.states import DELETING, FINISHED, STARTED
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.archive_object import OpenArchiveObject
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
+from plugin.format.archive_object import OpenArchiveObject
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.local_directory import LocalWalStorageManager
 from plugin.prices import Prices
 from plugin.remote_wal_storage_manager import StorageContext

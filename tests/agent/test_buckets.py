@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-import agent.storage_loading as storage_loading
-from agent.setting_types import AgentSettingsError
+import agent.wiring.storage_loading as storage_loading
+from agent.settings.setting_types import AgentSettingsError
+from agent.settings.storage_spec import storage_spec
 from agent.settings_file import agent_settings
-from agent.storage_loading import StorageLoading
-from agent.storage_spec import storage_spec
+from agent.wiring.storage_loading import StorageLoading
 from kafka_log.server_properties import parse_broker_properties
 from local_cluster.object_store_faults import Fault
 from local_cluster.object_store_front import ObjectStoreFront
 from local_cluster.object_store_server import ObjectStoreServer
-from plugin.bucket_id import bucket_id
-from plugin.bucket_loading import load_storage
-from plugin.buckets import StorageSpec
 from plugin.errors import RemoteStorageError
+from plugin.format.bucket_id import bucket_id
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
+from plugin.zones.bucket_loading import load_storage
+from plugin.zones.buckets import StorageSpec
 from tests.agent.agent_rig import running_agent
 from tests.plugin.storage_backends import segment
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.bypass import bypass, tls_context
-from agent.setting_types import AgentSettingsError
-from agent.settings import AgentSettings
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.bypass import bypass, tls_context
+from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
 from kafka_log.server_properties import BrokerProperties, parse_broker_properties
 from local_cluster.authority import Authority

@@ -7,10 +7,10 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from agent.certificates import CertificateWatch, certificate_stores, days_left
-from agent.key_stores import Store
-from agent.settings import AgentSettings
+from agent.settings.agent_settings import AgentSettings
 from agent.settings_file import agent_settings
+from agent.tls.certificates import CertificateWatch, certificate_stores, days_left
+from agent.tls.key_stores import Store
 from kafka_log.server_properties import parse_broker_properties
 from local_cluster.authority import Authority
 from tests.agent.test_broker_tls import in_pkcs12

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.configuration_doc import configuration_document, table
-from agent.metrics_doc import metrics_document
-from agent.settings import AgentSettings
+from agent.metrics.metrics_doc import metrics_document
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.configuration_doc import configuration_document, table
 
 DOCS = Path(__file__).parents[2] / "docs"
 

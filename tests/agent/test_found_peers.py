@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.found_peers import FILE_NAME, FoundPeers, own_address
-from agent.process_settings import PeerSettings
+from agent.settings.process_settings import PeerSettings
 from metadata_topic.settings.topic_settings import AgentRegistration, agent_key, decode_setting, encode_agent
 from replication.wire.peer_connection import Address
 from tests.kafka_log.batches import batches

@@ -8,14 +8,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.configuration import Configuration
-from agent.gateway import ClientGateway
-from agent.gateway_settings import GatewaySettings
 from agent.identity import AgentIdentity
-from agent.relaying import build_relaying
 from agent.service_manager import ListeningSockets
-from agent.setting_types import AgentSettingsError
-from agent.settings import AgentSettings
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.gateway_settings import GatewaySettings
+from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
+from agent.wiring.gateway import ClientGateway
+from agent.wiring.relaying import build_relaying
 from gateway.plan import BrokerSite, plan
 from kafka_log.server_properties import BrokerProperties, parse_broker_properties
 from replication.wire.peer_protocol import PeerCapabilities

@@ -14,11 +14,11 @@ from socketserver import TCPServer
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from agent.http_access import HttpAccess, http_access
-from agent.http_asking import ask_agent_page
-from agent.http_endpoint import Health, HttpEndpoint, json_page
-from agent.http_server import HttpLimits
-from agent.process_settings import HttpSettings
+from agent.http.http_access import HttpAccess, http_access
+from agent.http.http_asking import ask_agent_page
+from agent.http.http_endpoint import Health, HttpEndpoint, json_page
+from agent.http.http_server import HttpLimits
+from agent.settings.process_settings import HttpSettings
 from local_cluster.authority import Authority
 from local_cluster.polling import wait_until
 from replication.wire.peer_connection import Address

@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.loop_times import LoopTimes
+from agent.metrics.loop_times import LoopTimes
 
 
 def test_each_loop_is_idle_since_it_last_succeeded_or_since_the_start() -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory_shares import MIN_FRAME_BYTES, frame_bytes, other_bytes
-from agent.setting_types import AgentSettingsError
-from agent.settings import AgentSettings
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.memory_shares import MIN_FRAME_BYTES, frame_bytes, other_bytes
+from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
 from kafka_log.server_properties import load_broker_properties
 

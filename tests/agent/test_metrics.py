@@ -6,15 +6,15 @@ from collections import Counter
 
 import pytest
 
-from agent.metrics import StateCollector
-from agent.metrics_doc import NoLedPartitions
+from agent.metrics.agent_metrics import StateCollector
+from agent.metrics.metrics_doc import NoLedPartitions
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
-from plugin.archive_object_id import ArchiveObjectId
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.prices import NEVER_PAYS
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry

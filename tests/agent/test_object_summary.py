@@ -2,13 +2,13 @@
 
 import pytest
 
-from agent.object_summary import object_summary
+from agent.http.object_summary import object_summary
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records import records
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.bucket_copies import NamedCopies
-from plugin.bucket_id import bucket_id
+from plugin.format.bucket_copies import NamedCopies
+from plugin.format.bucket_id import bucket_id
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,

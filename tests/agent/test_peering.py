@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from agent.identity import AgentIdentity
-from agent.peering import broker_requests, gateway_tls, max_request_bytes, own_hello
-from agent.setting_types import AgentSettingsError
-from agent.settings import AgentSettings
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
+from agent.wiring.peering import broker_requests, gateway_tls, max_request_bytes, own_hello
 from kafka_log.server_properties import BrokerProperties, parse_broker_properties
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.peer_connection import PeerTls

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from agent.savings import Savings
+from agent.metrics.savings import Savings
 from plugin.prices import EXPRESS, STANDARD, Prices, StorePrices
 from plugin.remote_wal_storage_manager import RequestCounts
 from replication.wire.metrics import FollowerTraffic

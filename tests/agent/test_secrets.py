@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import agent.storage_loading as storage_loading
+import agent.wiring.storage_loading as storage_loading
 import metadata_topic.topic.metadata_topics as metadata_topics
 from agent.identity import AgentLock
 from agent.process import Agent
-from agent.setting_types import AgentSettingsError
+from agent.settings.setting_types import AgentSettingsError
 from agent.settings_file import agent_settings
 from kafka_log.server_properties import load_broker_properties
 from metadata_topic.records.errors import MetadataTopicError

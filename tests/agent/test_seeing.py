@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.http_asking import ask_agent_page
-from agent.process_settings import HttpSettings
+from agent.http.http_asking import ask_agent_page
 from agent.release import this_release
+from agent.settings.process_settings import HttpSettings
 from agent.settings_file import agent_settings
 from kafka_log.server_properties import load_broker_properties
 from local_cluster.authority import Authority

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.configuration_doc import configuration_document
-from agent.kafka_following import wal_retention
-from agent.relaying import catch_up_read_limits
-from agent.setting_types import AgentSettingsError, parse_address, parse_peers
-from agent.settings import AgentSettings
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.configuration_doc import configuration_document
+from agent.settings.setting_types import AgentSettingsError, parse_address, parse_peers
+from agent.settings.storage_spec import storage_spec
 from agent.settings_file import agent_settings
-from agent.storage_spec import storage_spec
-from agent.write_path import log_manager_limits
+from agent.wiring.kafka_following import wal_retention
+from agent.wiring.relaying import catch_up_read_limits
+from agent.wiring.write_path import log_manager_limits
 from kafka_log.errors import BrokerPropertiesError
 from kafka_log.server_properties import BrokerProperties, parse_broker_properties
 from metadata_topic.settings.wal_retention import AS_LOCAL, WalRetention

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.settings import AgentSettings
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.shown_configuration import HIDDEN, shown_configuration
 from agent.settings_file import agent_settings
-from agent.shown_configuration import HIDDEN, shown_configuration
 from kafka_log.server_properties import load_broker_properties
 from plugin.azure_blob import AzureBlobSettings
 from plugin.gcs import GcsSettings

@@ -5,10 +5,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from agent.savings import Dollars
-from agent.status import Peer, Status
-from agent.status_page import MOST_TOPICS, dollars, duration, size, status_page
-from agent.topic_metrics import TopicState
+from agent.http.status import Peer, Status
+from agent.http.status_page import MOST_TOPICS, dollars, duration, size, status_page
+from agent.metrics.savings import Dollars
+from agent.metrics.topic_metrics import TopicState
 from plugin.prices import NEVER_PAYS
 from plugin.remote_wal_storage_manager import RequestCounts
 from rlm.write_path.led_partition import PartitionStatus

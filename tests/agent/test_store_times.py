@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agent.store_times import StoreTimes
+from agent.metrics.store_times import StoreTimes
 from plugin.errors import RemoteStorageError
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.segment_metadata import CombinedSegmentId

@@ -1,6 +1,6 @@
 """What metrics tell by topic."""
 
-from agent.topic_metrics import TopicCollector
+from agent.metrics.topic_metrics import TopicCollector
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from replication.wire.metrics import PartitionTraffic
 from rlm.write_path.led_partition import PartitionStatus

@@ -10,8 +10,8 @@ from types import MappingProxyType
 import pytest
 from confluent_kafka import KafkaException
 
-import agent.kafka_following as kafka_following
 import agent.leadership as leadership
+import agent.wiring.kafka_following as kafka_following
 from metadata_topic.kip405.tier_follower import TierFollower
 from metadata_topic.settings.settings_topic import SettingsReader
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings

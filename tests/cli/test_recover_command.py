@@ -28,7 +28,7 @@ from metadata_topic.settings.topic_settings import (
     encode_topic_settings,
     topic_key,
 )
-from plugin.combined_segment import OpenCombinedSegment, SegmentHeader
+from plugin.format.combined_segment import OpenCombinedSegment, SegmentHeader
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery import emptied
 from recovery.inventory import Inventory, from_objects

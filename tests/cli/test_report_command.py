@@ -106,7 +106,7 @@ def test_the_script_for_spark_submit_runs_from_a_zip_and_hides_no_room(tmp_path:
         f"    runpy.run_path({str(script)!r}, run_name='__main__')\n"
         "except SystemExit as end:\n"
         "    assert not end.code, end.code\n"
-        "import agent.settings\n"
+        "import agent.settings.agent_settings\n"
         f"assert agent.__file__.startswith({str(packages)!r}), agent.__file__\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(packages)}

@@ -20,8 +20,8 @@ from local_cluster.polling import wait_until
 from local_cluster.store_spec import S3Store
 from metadata_topic.records.states import FINISHED
 from metadata_topic.topic.client_config import KafkaClientConfig
-from plugin.bucket_copies import NamedCopies
-from plugin.bucket_id import bucket_id
+from plugin.format.bucket_copies import NamedCopies
+from plugin.format.bucket_id import bucket_id
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.metadata_notes import read_metadata
 from tests.cluster.agent_views import RECORD_BYTES, AgentCounters

@@ -19,7 +19,7 @@ from local_cluster.polling import wait_until
 from metadata_topic.records.states import DELETING, FINISHED
 from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC, MetadataTopicSettings, ensure_topics
-from plugin.object_keys import ObjectKeyFactory
+from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.metadata_notes import read_metadata
 from tests.cluster.agent_views import FAULTS, AgentCounters, describe, read_metrics

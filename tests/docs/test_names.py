@@ -160,7 +160,7 @@ def test_what_docstrings_and_comments_name_exists() -> None:
     [
         "AgentSetting",
         "Agent.running",
-        "agent.settings.AgentSetting",
+        "agent.settings.agent_settings.AgentSetting",
         "store.cost_model",
         "replication.open_framed",
         "open_framed",

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from agent.http_endpoint import HttpEndpoint, json_page
+from agent.http.http_endpoint import HttpEndpoint, json_page
 from agent.settings_file import agent_settings
 from cli.main import build_app
 from doctor import gathering

@@ -12,7 +12,7 @@ from metadata_topic.records.archive_records import (
     as_sources,
 )
 from metadata_topic.records.states import DELETED, DELETING
-from plugin.archive_object_id import ArchiveObjectId
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from tests.metadata_topic.metadata_strategies import ORDERS
 from tests.plugin.id_strategies import combined_segment_ids

@@ -14,7 +14,7 @@ from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED
 from metadata_topic.store.archive_store import ArchiveStore, LogBounds
 from metadata_topic.store.partition_lookups import UNKNOWN_OFFSET
 from metadata_topic.store.store import StateTotals
-from plugin.archive_object_id import ArchiveObjectId
+from plugin.format.archive_object_id import ArchiveObjectId
 from tests.metadata_topic.archive_strategies import T0, committed, deleted, deleting, object_id, prepared
 from tests.metadata_topic.metadata_strategies import ORDERS, PAYMENTS
 from tests.metadata_topic.store_oracles import archived_up_to

@@ -87,7 +87,7 @@ def test_health_is_asked_where_it_is_told() -> None:
     asked += [AGENT[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe")]
     assert len(asked) == 6
     assert {*asked} == {"/livez"}, "an agent is not to be ended for its store's sake"
-    assert '"/livez"' in (ROOT / "agent" / "http_endpoint.py").read_text()
+    assert '"/livez"' in (ROOT / "agent" / "http" / "http_endpoint.py").read_text()
 
 
 def test_a_pod_is_ready_when_its_broker_is() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.process import CLOSING_S
-from agent.process_settings import ProcessSettings
+from agent.settings.process_settings import ProcessSettings
 from tests.command_lines import is_command
 from tests.package.bare_environment import ROOT
 

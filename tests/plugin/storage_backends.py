@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from local_cluster.object_store_faults import Fault
-from plugin.backend_settings import parse_settings
-from plugin.object_store import ObjectStore
+from plugin.clients.backend_settings import parse_settings
+from plugin.clients.object_store import ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import (

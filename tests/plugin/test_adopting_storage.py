@@ -20,11 +20,11 @@ from plugin.adopted_records import (
     RecordsList,
 )
 from plugin.adopting_storage import GAP_BYTES, AdoptingStorage
-from plugin.adoption_note import AdoptionNote, join_note, split_note
 from plugin.blob_storage import StoredBlob
-from plugin.bucket_copies import NamedCopies
-from plugin.bucket_id import bucket_id
 from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
+from plugin.format.adoption_note import AdoptionNote, join_note, split_note
+from plugin.format.bucket_copies import NamedCopies
+from plugin.format.bucket_id import bucket_id
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.router_object_id import RouterObjectId

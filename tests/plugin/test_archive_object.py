@@ -7,10 +7,16 @@ from hypothesis import strategies as st
 from kafka_log.crc32c import crc32c
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.archive_object import OpenArchiveObject, check_runs, run_holding
-from plugin.archive_object_id import ArchiveObjectId
-from plugin.combined_segment import HEADER_BYTES, TRAILER_BYTES, SealedCombinedSegment, decode_footer, locate_footer
-from plugin.object_keys import ObjectKeyFactory
+from plugin.format.archive_object import OpenArchiveObject, check_runs, run_holding
+from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.format.combined_segment import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    SealedCombinedSegment,
+    decode_footer,
+    locate_footer,
+)
+from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from tests.kafka_log.batches import batch
 from tests.plugin.id_strategies import archive_object_ids

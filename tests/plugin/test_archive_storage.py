@@ -7,10 +7,7 @@ import pytest
 
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.archive_object import OpenArchiveObject
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import ObjectArchiveStorage, StoredArchiveObject, load_archive_storage
-from plugin.combined_segment import SealedCombinedSegment
 from plugin.errors import (
     RemoteResourceNotFoundError,
     RemoteSegmentConflictError,
@@ -18,6 +15,9 @@ from plugin.errors import (
     RemoteStorageConfigError,
     RemoteStorageError,
 )
+from plugin.format.archive_object import OpenArchiveObject
+from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.format.combined_segment import SealedCombinedSegment
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
 from tests.kafka_log.batches import batches

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.bucket_copies import NamedCopies, copies_taken, joined
-from plugin.bucket_id import bucket_id
-from plugin.bucket_loading import zoned_storage
-from plugin.buckets import BucketPlan, StorageSpec, check_copies, plan_buckets
-from plugin.copy_writer import REST_S
 from plugin.errors import (
     RemoteResourceNotFoundError,
     RemoteSegmentConflictError,
     RemoteStorageTimeoutError,
     UnknownBucketError,
 )
+from plugin.format.bucket_copies import NamedCopies, copies_taken, joined
+from plugin.format.bucket_id import bucket_id
 from plugin.remote_wal_storage_manager import StoredSegment
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadataUpdate
-from plugin.zoned_storage import ZonedWalStorageManager
+from plugin.zones.bucket_loading import zoned_storage
+from plugin.zones.buckets import BucketPlan, StorageSpec, check_copies, plan_buckets
+from plugin.zones.copy_writer import REST_S
+from plugin.zones.zoned_storage import ZonedWalStorageManager
 from tests.plugin.storage_backends import VirtualTime, segment
 from tests.rlm.memory_storage import FAIL_AFTER, FAIL_BEFORE, MemoryStorage
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from kafka_log.crc32c import crc32c
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.combined_segment import (
+from plugin.format.combined_segment import (
     HEADER_BYTES,
     TRAILER_BYTES,
     OpenCombinedSegment,

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugin import entry_columns
-from plugin.entry_column_batches import decode_runs
+from plugin.format import entry_columns
+from plugin.format.entry_column_batches import decode_runs
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from tests.plugin.test_entry_columns import entry_lists
 

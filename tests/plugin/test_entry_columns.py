@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin import entry_columns
+from plugin.format import entry_columns
 from plugin.segment_metadata import UNKNOWN_POSITION, RemoteLogSegmentMetadataEntry
 
 TOPICS = [TopicId(bytes([n]) * 16) for n in (0, 7, 255)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from local_cluster.authority import Authority
-from plugin.http_connections import HttpConnections, RequestLimits
+from plugin.clients.http_connections import HttpConnections, RequestLimits
 
 LIMITS = RequestLimits(connect_timeout=10, read_timeout=10, kept=2, attempt_timeout=20)
 

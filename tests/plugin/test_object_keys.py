@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.object_keys import ObjectKeyFactory
+from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from tests.plugin.id_strategies import combined_segment_ids
 

@@ -16,6 +16,8 @@ from local_cluster.authority import Authority
 from local_cluster.object_store_faults import Fault
 from local_cluster.object_store_server import DEFAULT_BUCKET, ObjectStoreServer
 from plugin.azure_blob import AzureBlobWalStorageManager
+from plugin.clients.object_store import ListPage
+from plugin.clients.obstore_store import ObstoreObjectStore
 from plugin.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageAccessError,
@@ -25,8 +27,6 @@ from plugin.errors import (
     RemoteStorageUnreachableError,
 )
 from plugin.gcs import GcsWalStorageManager
-from plugin.object_store import ListPage
-from plugin.obstore_store import ObstoreObjectStore
 from tests.plugin.dialect_front import LOOK_ALIKE_ACCOUNT
 from tests.plugin.odd_store import OddStore
 from tests.plugin.storage_backends import Backend, VirtualTime, segment

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import pytest
 
 from plugin.azure_blob import AzureBlobWalStorageManager
-from plugin.backend_settings import parse_settings
+from plugin.clients.backend_settings import parse_settings
+from plugin.clients.object_store import ObjectStore
 from plugin.errors import RemoteSegmentCorruptError, RemoteStorageError
 from plugin.gcs import GcsWalStorageManager
-from plugin.object_store import ObjectStore
 from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.s3 import S3WalStorageManager

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plugin.clients.retrying import Retrier, RetryPolicy
 from plugin.errors import (
     RemoteResourceNotFoundError,
     RemoteSegmentCorruptError,
@@ -14,7 +15,6 @@ from plugin.errors import (
     RemoteStorageThrottledError,
     RemoteStorageTimeoutError,
 )
-from plugin.retrying import Retrier, RetryPolicy
 from tests.plugin.storage_backends import VirtualTime
 
 POLICY = RetryPolicy(attempt_timeout=2.0, total_timeout=10.0)

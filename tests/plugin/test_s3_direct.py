@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from plugin.backend_settings import parse_settings
+from plugin.clients.backend_settings import parse_settings
+from plugin.clients.object_store import ObjectStore
 from plugin.errors import RemoteStorageError
-from plugin.object_store import ObjectStore
 from plugin.s3 import S3Settings, S3WalStorageManager
 from tests.plugin.odd_store import Answer, OddStore
 

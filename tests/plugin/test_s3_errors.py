@@ -5,6 +5,7 @@ from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import EmptyPoolError, NameResolutionError, NewConnectionError
 
+from plugin.clients.s3_errors import as_storage_error
 from plugin.errors import (
     ObjectExistsError,
     RemoteResourceNotFoundError,
@@ -19,7 +20,6 @@ from plugin.errors import (
     RemoteStorageUnreachableError,
 )
 from plugin.s3 import PERMISSIONS
-from plugin.s3_errors import as_storage_error
 
 
 def answer(status: int, code: str) -> boto.ClientError:

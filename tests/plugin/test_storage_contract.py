@@ -12,7 +12,7 @@ from plugin.errors import (
     RemoteSegmentCorruptError,
     RemoteStorageConfigError,
 )
-from plugin.object_keys import ObjectKeyFactory
+from plugin.format.object_keys import ObjectKeyFactory
 from plugin.remote_wal_storage_manager import StorageContext, StoredSegment
 from plugin.router_object_id import ROUTER_KIND, RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState

@@ -9,10 +9,6 @@ import pytest
 from local_cluster.object_store_server import ObjectStoreServer
 from plugin.adopted_records import RecordsList
 from plugin.blob_storage import BlobStorage, StoredBlob
-from plugin.bucket_copies import joined
-from plugin.bucket_id import bucket_id
-from plugin.bucket_loading import load_storage, zoned_storage
-from plugin.buckets import StorageSpec, check_own_zone, parse_buckets, plan_buckets
 from plugin.errors import (
     IncompleteListingError,
     RemoteResourceNotFoundError,
@@ -21,6 +17,8 @@ from plugin.errors import (
     RemoteStorageError,
     UnknownBucketError,
 )
+from plugin.format.bucket_copies import joined
+from plugin.format.bucket_id import bucket_id
 from plugin.loading import storage_manager_class
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, StoredSegment
 from plugin.segment_metadata import (
@@ -28,6 +26,8 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadata,
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
+from plugin.zones.bucket_loading import load_storage, zoned_storage
+from plugin.zones.buckets import StorageSpec, check_own_zone, parse_buckets, plan_buckets
 from tests.plugin.dialect_front import LOOK_ALIKE_ACCOUNT
 from tests.plugin.storage_backends import VirtualTime, segment
 from tests.rlm.memory_storage import MemoryStorage
@@ -417,7 +417,7 @@ def test_two_zones_may_share_a_bucket() -> None:
 
 
 def test_two_names_with_one_id_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plugin.buckets.bucket_id", lambda _name: bytes(8))
+    monkeypatch.setattr("plugin.zones.buckets.bucket_id", lambda _name: bytes(8))
     with pytest.raises(RemoteStorageConfigError, match="two, of zone az2, cannot be told from one"):
         plan_buckets(StorageSpec(S3, None, {}, "rsm.", {"az1": "one", "az2": "two"}, "az1"), "bucket")
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kafka_log.crc32c import crc32c
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.combined_segment import HEADER_BYTES
+from plugin.format.combined_segment import HEADER_BYTES
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.log_plan import EpochStart, StoredObject, StoredRun
 

@@ -12,9 +12,9 @@ from kafka_log.topic_partition import TopicId, TopicIdPartition, topic_id_to_tex
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
 from metadata_topic.settings.topic_settings import AgentRegistration, TopicSettings
 from metadata_topic.topic.client_config import KafkaClientConfig
-from plugin.archive_object import OpenArchiveObject
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
+from plugin.format.archive_object import OpenArchiveObject
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.broker_recovery import (

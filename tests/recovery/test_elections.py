@@ -13,8 +13,8 @@ from metadata_topic.records.archive_records import ArchiveObjectCommitted, Archi
 from metadata_topic.records.records import PublishedSegment
 from metadata_topic.records.states import DELETED, FINISHED
 from metadata_topic.store.archive_store import ArchiveStore, LogBounds
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import StoredArchiveObject
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.remote_wal_storage_manager import StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,

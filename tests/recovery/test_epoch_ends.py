@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
-from plugin.entry_columns import encode
+from plugin.format.entry_columns import encode
 from plugin.segment_metadata import UNKNOWN_POSITION, CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from recovery.epoch_ends import EpochEnds
 from recovery.log_plan import EpochStart

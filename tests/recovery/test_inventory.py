@@ -14,8 +14,8 @@ from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import FINISHED
 from metadata_topic.store.archive_store import ArchiveStore
-from plugin.archive_object import OpenArchiveObject
-from plugin.archive_object_id import ArchiveObjectId
+from plugin.format.archive_object import OpenArchiveObject
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.segment_metadata import (

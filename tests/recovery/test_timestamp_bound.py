@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.combined_segment import HEADER_BYTES
+from plugin.format.combined_segment import HEADER_BYTES
 from recovery.log_plan import LogRuns, PlanRules
 from recovery.log_settings import LogSettings
 from recovery.restore import RestoredLog, RestoreJob, restore_logs

@@ -19,9 +19,9 @@ from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinuity
-from plugin.archive_object import OpenArchiveObject
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.blob_storage import BlobStorage
+from plugin.format.archive_object import OpenArchiveObject
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.loading import load_storage_manager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata

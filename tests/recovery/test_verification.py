@@ -10,7 +10,7 @@ from kafka_log.record_batch import scan_batches
 from kafka_log.segment_files import log_file_name
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.declared_gaps import DeclaredGap, GapReason
-from plugin.combined_segment import HEADER_BYTES
+from plugin.format.combined_segment import HEADER_BYTES
 from plugin.segment_metadata import CombinedSegmentId
 from recovery.broker_recovery import PlannedLog
 from recovery.cluster_view import ReplicaSet

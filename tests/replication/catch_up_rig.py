@@ -6,7 +6,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
+from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.catch_up import CatchUp, FollowerCatchUp
 from replication.leader.found_batches import StoredLogs

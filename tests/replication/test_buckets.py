@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from plugin.bucket_copies import NamedCopies
-from plugin.bucket_id import bucket_id
+from plugin.format.bucket_copies import NamedCopies
+from plugin.format.bucket_id import bucket_id
 from plugin.segment_metadata import CombinedSegmentId
-from plugin.zoned_storage import Bucket, ZonedWalStorageManager
+from plugin.zones.zoned_storage import Bucket, ZonedWalStorageManager
 from replication.leader.link_planner import PassThrough, PlannerLimits, WaitForUploads
 from replication.leader.links_of_stored_batches import SendLinked
 from replication.wire.link import SegmentLink

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin.archive_object_id import StoredObjectId
+from plugin.format.archive_object_id import StoredObjectId
 from replication.leader.link_planner import PassThrough
 from replication.leader.links_of_stored_batches import SendLinked
 from replication.wire.peer_protocol import PeerCapabilities

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.errors import RemoteStorageTimeoutError
+from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from replication.follower.catch_up_reads import CatchUpReads
 from replication.leader.catch_up import CatchUp
 from replication.leader.read_ahead import CatchUpLimits, ReadAhead

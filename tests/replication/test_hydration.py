@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.errors import RemoteStorageTimeoutError
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.follower.hydration import HydrationCache, HydrationError, HydrationLimits
 from replication.wire.circuit_breaker import BreakerLimits, CircuitBreaker

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kafka_log.crc32c import crc32c
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.archive_object_id import StoredObjectId
+from plugin.format.archive_object_id import StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.leader.link_index import LinkIndex
 from replication.leader.link_planner import LinkPlanner, PassThrough, PlannerLimits, Verdict, WaitForUploads

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.archive_object_id import ArchiveObjectId
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from replication.wire.kafka_frame import MalformedFrameError
 from replication.wire.peer_protocol import (

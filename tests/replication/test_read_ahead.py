@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.settings.topic_settings import LinkPolicy
-from plugin.archive_object_id import StoredObjectId
+from plugin.format.archive_object_id import StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from replication.leader.found_batches import FoundBatches
 from replication.leader.link_index import LinkIndex

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from kafka_log.record_batch import scan_batches
-from plugin.archive_object_id import ArchiveObjectId
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from replication.leader.leader_context import LeaderContext, LeaderLimits
 from replication.leader.link_planner import WaitForUploads

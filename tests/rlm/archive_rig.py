@@ -14,16 +14,16 @@ from metadata_topic.records.archive_records import ArchiveRecord
 from metadata_topic.records.leader_epochs import LeaderEpochChain
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import StoredArchiveObject
-from plugin.combined_segment import (
+from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
+from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.format.combined_segment import (
     HEADER_BYTES,
     TRAILER_BYTES,
     SealedCombinedSegment,
     decode_footer,
     locate_footer,
 )
-from plugin.errors import RemoteResourceNotFoundError, RemoteSegmentCorruptError
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,

@@ -4,12 +4,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 
 from plugin.adopted_records import RecordsList
-from plugin.combined_segment import OpenCombinedSegment, SegmentHeader, decode_header
 from plugin.errors import (
     RemoteResourceNotFoundError,
     RemoteSegmentConflictError,
     RemoteStorageTimeoutError,
 )
+from plugin.format.combined_segment import OpenCombinedSegment, SegmentHeader, decode_header
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCounts, StorageContext, StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,

@@ -11,7 +11,7 @@ from kafka_log.record_batch import scan_batches
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from plugin.adopted_records import MAX_SOURCES, AdoptedRecords, BatchSource
 from plugin.adopting_storage import AdoptingStorage
-from plugin.adoption_note import split_note
+from plugin.format.adoption_note import split_note
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.router_object_id import RouterObjectId

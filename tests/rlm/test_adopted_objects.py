@@ -7,8 +7,8 @@ import pytest
 
 from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.adopted_records import AdoptionTable, BatchSource, TableLine
-from plugin.adoption_note import AdoptionNote
 from plugin.errors import RemoteStorageError
+from plugin.format.adoption_note import AdoptionNote
 from plugin.local_directory import LocalWalStorageManager
 from plugin.remote_wal_storage_manager import StorageContext
 from plugin.router_object_id import EPOCH_MS, RouterObjectId

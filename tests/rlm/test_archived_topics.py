@@ -12,7 +12,7 @@ from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.settings.topic_settings import AgentRegistration, LinkPolicy, TopicSettings
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.archive_object_id import ArchiveObjectId
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from rlm.archive.archive_tier import ArchiveTier
 from rlm.archive.archived_topics import ArchivedTopics

@@ -13,7 +13,7 @@ from metadata_topic.records.records import RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.settings.topic_settings import LinkPolicy
 from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.store import RemoteWalMetadataStore
-from plugin.archive_object_id import ArchiveObjectId
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,

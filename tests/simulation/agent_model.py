@@ -1,4 +1,4 @@
-"""One incarnation of an agent: the product's write path, put together as `agent.write_path` does it."""
+"""One incarnation of an agent: the product's write path, put together as `agent.wiring.write_path` does it."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -212,7 +212,7 @@ class AgentModel:
         return tuple(assignment.topic_id_partition for assignment in self.assignments)
 
     def declare_dead(self, partition: TopicIdPartition) -> None:
-        """As `agent.lifecycle` does it from time to time."""
+        """As `agent.wiring.lifecycle` does it from time to time."""
         from kafka_log.leader_epoch_checkpoint import read_leader_epochs
         from metadata_topic.records.errors import PublicationBacklogFullError
 

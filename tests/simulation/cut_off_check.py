@@ -12,7 +12,7 @@ from typing import Protocol
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
-from plugin.archive_object_id import ArchiveObjectId, StoredObjectId
+from plugin.format.archive_object_id import ArchiveObjectId, StoredObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from tests.kafka_log.log_writer import BatchKey
 from tests.simulation.invariants import Invariants

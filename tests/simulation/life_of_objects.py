@@ -1,4 +1,4 @@
-"""What one agent does for objects after their upload, put together as `agent.lifecycle` does it.
+"""What one agent does for objects after their upload, put together as `agent.wiring.lifecycle` does it.
 
 The product's own are node care, failover, expiration and the search for orphans. Models are the cluster's answers, and
 the pools that make the store's calls.
@@ -28,7 +28,7 @@ from tests.simulation.virtual_time import SeededExecutor, VirtualTimeLoop
 
 GRACE_MS, TTL_MS, TAKEOVER_MS, TOPIC_GONE_MS = 3_000, 9_000, 6_000, 5_000
 _UNPUBLISHED_MAX_S = 2.0
-"""As `agent.lifecycle` has it: below a quarter of the time-to-live, and below the grace time."""
+"""As `agent.wiring.lifecycle` has it: below a quarter of the time-to-live, and below the grace time."""
 _EXPIRE_S, _OBSERVE_S, _FAILOVER_S, _ORPHANS_S = 5.0, 3.0, 5.0, 10.0
 RETENTIONS_MS = (6_000, 20_000, NEVER)
 LAGGING_MS = 12_000
@@ -180,7 +180,7 @@ class LifeOfObjects:
             self._agent.declare_dead(partition)
 
     def brokers_to_care_for(self) -> frozenset[int]:
-        """As `agent.lifecycle` has it."""
+        """As `agent.wiring.lifecycle` has it."""
         late = self._agent.publication.oldest_pending_age_s() > _UNPUBLISHED_MAX_S
         return frozenset() if not self.views or self.care.is_fenced() or late else self.care.brokers_in_care()
 

@@ -7,8 +7,8 @@ from itertools import islice
 
 from metadata_topic.records.states import FINISHED
 from plugin.adopted_records import RecordsList
-from plugin.combined_segment import HEADER_BYTES, TRAILER_BYTES, decode_footer, locate_footer
 from plugin.errors import RemoteStorageTimeoutError
+from plugin.format.combined_segment import HEADER_BYTES, TRAILER_BYTES, decode_footer, locate_footer
 from plugin.remote_wal_storage_manager import StoredSegment
 from plugin.segment_metadata import (
     CombinedSegmentId,

@@ -20,7 +20,7 @@ from unittest.mock import patch
 from cli.log_lines import logs_from
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.states import FINISHED
-from plugin import entry_column_batches, entry_columns
+from plugin.format import entry_column_batches, entry_columns
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path import group_commit
 from tests.kafka_log.log_writer import BatchKey

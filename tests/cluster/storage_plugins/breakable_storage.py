@@ -37,10 +37,10 @@ from kafka_log.crc32c import Buffer
 from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.states import DELETED, DELETING
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
-from plugin.backend_settings import ObjectBackendSettings
+from plugin.clients.backend_settings import ObjectBackendSettings
+from plugin.clients.object_store import ListPage, ObjectHead, ObjectStore
 from plugin.errors import RemoteStorageAccessError
 from plugin.local_directory import LocalDirectorySettings, LocalWalStorageManager
-from plugin.object_store import ListPage, ObjectHead, ObjectStore
 from plugin.segment_metadata import RemoteWalCombinedLogSegmentMetadata
 from replication.leader import response_links
 from replication.wire.link import LinkedResponse, encode_linked_response

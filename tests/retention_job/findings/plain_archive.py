@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.archive_records import ArchiveObjectCommitted, ArchiveObjectPrepared, ArchiveRecord
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import StoredArchiveObject
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from tests.retention_job.recorded.defects import archive_name
 

@@ -27,8 +27,8 @@ from metadata_topic.records.records import (
     RemoteWalNodeRegistration,
     UnknownRecord,
 )
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import StoredArchiveObject
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentMetadataEntry
 from tests.retention_job.findings.plain_archive import ArchiveObject, ArchiveTimes, archive_findings, archived_offsets
 from tests.retention_job.recorded.history import StoredObject

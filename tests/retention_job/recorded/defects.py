@@ -18,9 +18,9 @@ from metadata_topic.records.records import (
     RemoteWalNodeRegistration,
 )
 from metadata_topic.topic.topic import METADATA_TOPIC
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import StoredArchiveObject
-from plugin.object_keys import ObjectKeyFactory
+from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteLogSegmentMetadataEntry,

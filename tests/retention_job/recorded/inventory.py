@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plugin.archive_storage import StoredArchiveObject
-from plugin.object_keys import ObjectKeyFactory
+from plugin.format.object_keys import ObjectKeyFactory
 from tests.retention_job.recorded.history import CLUSTER_ID, StoredObject
 
 

@@ -21,7 +21,7 @@ from metadata_topic.topic.client_config import KafkaClientConfig
 from metadata_topic.topic.topic import METADATA_TOPIC
 from perf.options import Results
 from plugin.archive_storage import StoredArchiveObject
-from plugin.object_keys import ObjectKeyFactory
+from plugin.format.object_keys import ObjectKeyFactory
 from retention_job.run import RunResult, RunSettings, run
 from retention_job.settings import InventoryFile, KafkaSource, LifeTimes, Sources
 from retention_job.sources.kafka_cluster import Cluster, Offsets

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
-from plugin.archive_object_id import ArchiveObjectId
-from plugin.object_keys import ObjectKeyFactory
+from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.format.object_keys import ObjectKeyFactory
 from plugin.segment_metadata import CombinedSegmentId
 from retention_job.errors import SourceError
 from retention_job.settings import InventoryFile, StoreListing

@@ -16,9 +16,9 @@ from metadata_topic.records.publishable import Publishable
 from metadata_topic.records.records import RemoteWalNodeRegistration
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from metadata_topic.store.archive_store import ArchiveStore
-from plugin.archive_object import check_runs
-from plugin.archive_object_id import ArchiveObjectId
-from plugin.combined_segment import HEADER_BYTES, TRAILER_BYTES, decode_footer, locate_footer
+from plugin.format.archive_object import check_runs
+from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.format.combined_segment import HEADER_BYTES, TRAILER_BYTES, decode_footer, locate_footer
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry, RemoteLogSegmentState
 from tests.kafka_log.log_writer import BatchKey
 from tests.simulation.agent_model import wall_ms_at

@@ -6,13 +6,19 @@ from contextlib import suppress
 from itertools import islice
 
 from kafka_log.topic_partition import TopicIdPartition
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.archive_storage import StoredArchiveObject
-from plugin.combined_segment import HEADER_BYTES, TRAILER_BYTES, SealedCombinedSegment, decode_footer, locate_footer
 from plugin.errors import (
     RemoteResourceNotFoundError,
     RemoteSegmentConflictError,
     RemoteStorageTimeoutError,
+)
+from plugin.format.archive_object_id import ArchiveObjectId
+from plugin.format.combined_segment import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    SealedCombinedSegment,
+    decode_footer,
+    locate_footer,
 )
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from tests.simulation.seeded_storage import AWAY, FLAKY, HANGING, HEALTHY, LONGEST_CALL_S, SLOW, TIMEOUT_S

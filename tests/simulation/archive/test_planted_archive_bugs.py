@@ -8,8 +8,8 @@ import pytest
 
 from metadata_topic.records.states import STARTED
 from metadata_topic.store.archive_store import ArchiveStore
-from plugin.archive_object_id import ArchiveObjectId
 from plugin.errors import RemoteStorageError
+from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from rlm.archive import archive_task
 from rlm.archive.archive_care import ArchiveCare

@@ -1,4 +1,4 @@
-"""The agent beside a broker as one process: the product's write path and both proxies, as `agent.relaying` has them."""
+"""An agent beside its broker as one process: the product's write path and both proxies (`agent.wiring.relaying`)."""
 
 import asyncio
 import random

@@ -1,0 +1,112 @@
+"""What a person wants to know of an agent at one look: gathered from its state for `agent.http.status_page`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agent.agent_state import AgentState
+from agent.metrics.savings import Dollars
+from agent.metrics.topic_metrics import TopicState, by_topic
+from plugin.prices import NEVER_PAYS
+from plugin.remote_wal_storage_manager import RequestCounts
+from rlm.write_path.led_partition import PartitionStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another broker and its agent."""
+
+    broker_id: int
+    zone: str | None
+    """None: not known, or it has none."""
+    is_own_zone: bool
+    is_bypassed: bool
+    sent_bytes: int
+    """Between the two agents, for what that broker follows here."""
+    stock_bytes: int
+    """What the same would have been without links."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """As of now."""
+
+    broker_id: int
+    cluster_id: str = ""
+    zone: str | None = None
+    uptime_s: float = 0.0
+    reasons: Sequence[str] = ()
+    """Why it is not ready."""
+    degraded: Sequence[str] = ()
+    gaps: int = 0
+    """Offsets that no object holds or will hold."""
+    is_store_there: bool = False
+    requests: RequestCounts = field(default_factory=RequestCounts)
+    break_even_bytes: int | None = None
+    """From which size on objects pay; None: not known; NEVER_PAYS: none does."""
+    dollars: Dollars = field(default_factory=lambda: Dollars(0, 0, 0))
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    """The largest first."""
+    partitions: Sequence[PartitionStatus] = ()
+    """The one that lags most first."""
+    peers: Sequence[Peer] = ()
+
+    @property
+    def all_topics(self) -> TopicState:
+        """Their sum."""
+        topics = self.topics.values()
+        return TopicState(
+            sum(one.partitions for one in topics),
+            sum(one.lag_bytes for one in topics),
+            max((one.oldest_ms for one in topics), default=0),
+            sum(one.linked_bytes for one in topics),
+            sum(one.inline_bytes for one in topics),
+        )
+
+    @property
+    def links_never_pay(self) -> bool:
+        """At the prices that are set."""
+        return self.break_even_bytes == NEVER_PAYS
+
+
+def status_of(state: AgentState, now_ms: int) -> Status:
+    """On any thread, as the agent's parts are asked for snapshots alone."""
+    identity, relaying, run, savings = state.identity, state.relaying, state.storage_run, state.savings
+    if identity is None or relaying is None or savings is None:
+        return Status(state.broker_id, reasons=state.not_ready(), degraded=state.degraded())
+    led = run.write_path.status() if run is not None else {}
+    return Status(
+        identity.broker_id,
+        identity.cluster_id,
+        relaying.zones.own,
+        (now_ms - identity.started_ms) / 1000,
+        state.not_ready(),
+        state.degraded(),
+        run.led_gaps.offsets if run is not None else 0,
+        relaying.storage.is_there,
+        relaying.storage.request_counts,
+        run.write_path.break_even_bytes if run is not None else None,
+        savings.dollars(),
+        by_topic(led, dict(relaying.metrics.traffic.by_partition)),
+        sorted(led.values(), key=lambda one: (-one.lag_bytes, one.topic, one.partition)),
+        _peers(state),
+    )
+
+
+def _peers(state: AgentState) -> list[Peer]:
+    relaying = state.relaying
+    if relaying is None:
+        return []
+    zones, bypassed = relaying.zones, set(relaying.follower.bypassed)
+    moved = dict(relaying.metrics.traffic.by_follower)
+    known = set(relaying.follower.addresses) | {one for one in moved if one >= 0}
+    return [
+        Peer(
+            one,
+            zones.of(one),
+            zones.is_own(one),
+            one in bypassed,
+            moved[one].peer_bytes if one in moved else 0,
+            moved[one].stock_bytes if one in moved else 0,
+        )
+        for one in sorted(known)
+    ]

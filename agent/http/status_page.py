@@ -1,0 +1,232 @@
+"""The page that a person opens in a browser: the answer first, then what it rests on.
+
+It loads nothing and runs nothing: one document with its style in it, made anew every ten seconds by the browser's own
+means. All that comes from elsewhere (topics, zones, reasons) is escaped.
+"""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import resources
+from string import Template
+
+from agent.http.status import Peer, Status
+from agent.metrics.topic_metrics import TopicState
+from plugin.errors import ObjectExistsError, RemoteResourceNotFoundError
+
+MOST_TOPICS, MOST_PARTITIONS = 20, 20
+_ANSWERS = frozenset({RemoteResourceNotFoundError.label, ObjectExistsError.label})
+"""What counts as a failed attempt, and is an answer of a store that does well."""
+_LATE_MS = 60_000
+"""A byte that is not stored for longer is worth a look."""
+
+
+def status_page(status: Status, release: str) -> bytes:
+    """The whole document."""
+    tone = _tone(status)
+    template = Template((resources.files(__package__) / "status_page.html").read_text(encoding="utf-8"))
+    filled = template.substitute(
+        title=escape(f"broker {status.broker_id}: {_word(tone)}"),
+        tone=tone,
+        word=_word(tone),
+        broker=status.broker_id,
+        facts=_facts(status, release),
+        answer=_answer(status),
+        notes=_notes(status),
+        tiles=_tiles(status),
+        topics=_topics(status),
+        peers=_peers(status.peers),
+        partitions=_partitions(status),
+    )
+    return filled.encode()
+
+
+def _tone(status: Status) -> str:
+    if status.reasons or status.gaps:
+        return "bad"
+    return "look" if status.degraded or status.all_topics.oldest_ms > _LATE_MS else "good"
+
+
+def _word(tone: str) -> str:
+    return {"good": "all well", "look": "to be looked at", "bad": "not well"}[tone]
+
+
+def _facts(status: Status, release: str) -> str:
+    facts = [
+        f"zone {status.zone}" if status.zone else "no zone known",
+        f"cluster {status.cluster_id}" if status.cluster_id else "not relaying yet",
+        f"up {duration(status.uptime_s)}",
+        f"release {release}",
+    ]
+    return "".join(f"<li>{escape(fact)}</li>" for fact in facts)
+
+
+def _answer(status: Status) -> str:
+    """One sentence for each of the three questions: by links? all stored? worth it?"""
+    return " ".join(f"<span>{part}</span>" for part in (_by_links(status), _stored(status), _saved(status)) if part)
+
+
+def _by_links(status: Status) -> str:
+    total = status.all_topics
+    if not status.cluster_id:
+        return "Not relaying yet."
+    if not total.partitions:
+        return "No topic led here replicates through object storage."
+    if not total.moved_bytes:
+        return "No follower has been sent records yet."
+    if total.linked_bytes:
+        return f"{'By links so far' if status.reasons else 'Replicating by links'}: <b>{share(total)}</b>."
+    if status.links_never_pay:
+        return "All goes inline: <b>links do not pay</b> here."
+    if status.break_even_bytes and not status.reasons:
+        return f"All goes inline: objects pay from <b>{size(status.break_even_bytes)}</b> on."
+    return "<b>All goes inline.</b>"
+
+
+def _stored(status: Status) -> str:
+    total = status.all_topics
+    if not total.partitions:
+        return ""
+    if status.gaps:
+        return f"<b>{status.gaps:,} offsets are lost to storage.</b>"
+    if not total.lag_bytes:  # what went inline may be in no object, where nothing wants it stored
+        return f"<b>{'Nothing waits to be stored' if total.inline_bytes else 'Everything stored'}.</b>"
+    return f"Stored but for the last <b>{duration(total.oldest_ms / 1000)}</b>."
+
+
+def _saved(status: Status) -> str:
+    if not status.dollars.stock:
+        return ""
+    saved = status.dollars.saved
+    return f"<b>{dollars(saved)}</b> saved." if saved >= 0 else f"<b>{dollars(-saved)}</b> more than inline."
+
+
+def _notes(status: Status) -> str:
+    notes = [("bad", reason) for reason in status.reasons] + [("look", reason) for reason in status.degraded]
+    items = "".join(f'<li class="{tone}">{escape(text)}</li>' for tone, text in notes)
+    return f'<ul class="notes">{items}</ul>' if items else ""
+
+
+def _tiles(status: Status) -> str:
+    total, spent, requests = status.all_topics, status.dollars, status.requests
+    failures = sum(count for label, count in requests.failures.items() if label not in _ANSWERS)
+    waits = f"the oldest byte for {duration(total.oldest_ms / 1000)}" if total.lag_bytes else "nothing waits"
+    moved = f"{size(total.linked_bytes)} linked, {size(total.inline_bytes)} inline"
+    store = "answers" if status.is_store_there else "does not answer"
+    return "".join(
+        (
+            _tile("By links", share(total), moved, _bar(total)),
+            _tile("Not stored yet", size(total.lag_bytes), waits),
+            _tile(
+                "Saved",
+                dollars(spent.saved),
+                f"{dollars(spent.stock)} at the border without links; {dollars(spent.crossings)} there now, "
+                f"{dollars(spent.requests)} for requests",
+            ),
+            _tile("Store", store, f"{requests.put:,} PUT, {requests.get:,} GET, failed attempts: {failures:,}"),
+        )
+    )
+
+
+def _tile(name: str, value: str, more: str, drawn: str = "") -> str:
+    """`drawn` is markup."""
+    return f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd>{drawn}<p>{escape(more)}</p></div>"
+
+
+def _bar(moved: TopicState) -> str:
+    if not moved.moved_bytes:
+        return '<i class="bar"></i>'
+    percent = 100 * moved.linked_bytes / moved.moved_bytes
+    return f'<i class="bar"><i style="width:{percent:.1f}%"></i></i>'
+
+
+def _topics(status: Status) -> str:
+    rows = [
+        (
+            escape(topic),
+            f"{_bar(one)}<span>{share(one)}</span>",
+            size(one.lag_bytes),
+            duration(one.oldest_ms / 1000),
+            size(one.linked_bytes),
+            size(one.inline_bytes),
+            f"{one.partitions:,}",
+        )
+        for topic, one in list(status.topics.items())[:MOST_TOPICS]
+    ]
+    heads = ("topic", "by links", "not stored", "oldest", "linked", "inline", "partitions")
+    return _table(heads, rows, len(status.topics), "No topic with links is led here.")
+
+
+def _partitions(status: Status) -> str:
+    rows = [
+        (
+            escape(f"{one.topic}-{one.partition}"),
+            f"{one.log_end_offset - one.uploaded_offset:,}",
+            size(one.lag_bytes),
+            duration(one.lag_age_ms / 1000),
+        )
+        for one in status.partitions[:MOST_PARTITIONS]
+    ]
+    heads = ("partition", "offsets behind", "not stored", "oldest")
+    return _table(heads, rows, len(status.partitions), "None is led here.")
+
+
+def _peers(peers: Sequence[Peer]) -> str:
+    rows = [
+        (
+            f"broker {one.broker_id}",
+            escape(one.zone or "unknown") + (" (own)" if one.is_own_zone else ""),
+            '<b class="bad">agent dead, bypassed</b>' if one.is_bypassed else "by its agent",
+            size(one.sent_bytes),
+            size(one.stock_bytes),
+        )
+        for one in peers
+    ]
+    return _table(("peer", "zone", "reached", "sent", "without links"), rows, len(rows), "There are no peers.")
+
+
+def _table(heads: Iterable[str], rows: Sequence[Iterable[str]], there_are: int, none: str) -> str:
+    """Cells are escaped already."""
+    if not rows:
+        return f'<p class="none">{escape(none)}</p>'
+    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    more = f'<p class="none">and {there_are - len(rows):,} more</p>' if there_are > len(rows) else ""
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
+
+
+def share(moved: TopicState) -> str:
+    """The linked share: 100 % only where nothing went inline."""
+    if not moved.moved_bytes:
+        return "none"
+    permille = 1000 * moved.linked_bytes // moved.moved_bytes
+    return f"{permille / 10:.1f} %"
+
+
+def size(count: float) -> str:
+    """In decimal units, as clouds bill."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:,.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError("the last unit takes all")
+
+
+def duration(seconds: float) -> str:
+    """To two figures, about."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def dollars(amount: float) -> str:
+    """Fractions of a cent where there is no more."""
+    if 0 < abs(amount) < 0.0001:
+        return "under $0.0001"
+    digits = 2 if abs(amount) >= 0.1 or amount == 0 else 4
+    return f"{'-' if amount < 0 else ''}${abs(amount):,.{digits}f}"

@@ -1,0 +1,135 @@
+"""Makes docs/metrics.md: `python -m agent.metrics.metrics_doc > docs/metrics.md`."""
+
+import inspect
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from agent.defects import Supervisor
+from agent.descriptors import DescriptorWatch
+from agent.http.http_endpoint import Health, tell_health
+from agent.http.http_server import HttpMetrics
+from agent.metrics.agent_metrics import StateCollector
+from agent.metrics.loop_times import LoopTimes
+from agent.metrics.savings import Dollars, SavingsCollector
+from agent.metrics.store_times import StoreTimes
+from agent.metrics.topic_metrics import TopicCollector
+from agent.release import build_info
+from agent.settings.configuration_doc import table
+from agent.tls.certificates import CertificateWatch
+from gateway.consume_metrics import ConsumeMetrics
+from gateway.metrics import GatewayMetrics
+from gateway.produce_metrics import ProduceMetrics
+from kafka_log.topic_partition import TopicIdPartition
+from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.store import RemoteWalMetadataStore
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
+from plugin.guarded_storage import GuardedStorageManager
+from plugin.wall_clock import wall_ms
+from replication.wire.metrics import ReplicationMetrics
+from rlm.write_path.led_partition import PartitionStatus
+from rlm.write_path.metrics import ArchiveMetrics, LifecycleMetrics, StageTimes, WriteMetrics
+
+_INTRODUCTION = """\
+# Metrics
+
+Generated from the code: `python -m agent.metrics.metrics_doc > docs/metrics.md`.
+
+The agent serves these as Prometheus text at `/metrics` of `remote.wal.agent.http.listener`, next to the usual
+`process_*` and `python_*` metrics. What to watch, and when to be woken, stands in
+[operations](operations.md#what-to-watch); the values of `reason` stand in [failure behaviour](failure-behaviour.md).
+"""
+
+
+class NoLedPartitions:
+    """In the place of the write path, whose parts would open files."""
+
+    break_even_bytes: int | None = None
+
+    def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
+        return {}
+
+
+def metrics_document() -> str:
+    """The whole file."""
+    what_they_are, _, stages = (inspect.getdoc(StageTimes) or "").partition("\n\n")
+    stage_rows = re.findall(r"`(\w+)` ([^;]+)[;.]", stages.replace("\n", " "))
+    return "\n".join(
+        [
+            _INTRODUCTION,
+            table(("metric", "type", "labels", "meaning"), sorted(_rows())),
+            "## Stages\n",
+            f"{what_they_are}\n",
+            table(("stage", "from, to"), ((f"`{name}`", meaning) for name, meaning in stage_rows)),
+        ]
+    )
+
+
+def _rows() -> Iterator[tuple[str, str, str, str]]:
+    for collector in _collectors():
+        for metric in collector.collect():
+            suffix = "_total" if metric.type == "counter" else ""
+            labels = ", ".join(_labels(metric) or _labels(collector))
+            yield f"`{metric.name}{suffix}`", metric.type, labels, metric.documentation
+
+
+def _labels(owner: Metric | Collector) -> tuple[str, ...]:
+    return tuple(getattr(owner, "_labelnames", ()))
+
+
+def _collectors() -> list[Collector]:
+    """All of the agent's own, with nothing behind them."""
+    registry = _Registry()
+    StageTimes(registry)
+    WriteMetrics(registry)
+    ArchiveMetrics(registry)
+    LifecycleMetrics(registry)
+    ReplicationMetrics(registry)
+    GatewayMetrics(registry)
+    ProduceMetrics(registry)
+    ConsumeMetrics(registry)
+    Supervisor(registry)
+    DescriptorWatch(registry)
+    HttpMetrics(registry)
+    tell_health(registry, Health())
+    CertificateWatch(registry, {}, wall_ms)
+    LoopTimes(registry, time.monotonic)
+    StoreTimes(registry, time.monotonic)
+    build_info(registry)
+    publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic)
+    return [
+        *registry.collectors,
+        SavingsCollector(lambda: Dollars(0, 0, 0)),
+        TopicCollector(dict, dict, 0),
+        StateCollector(
+            GuardedStorageManager(),
+            NoLedPartitions(),
+            publisher,
+            (RemoteWalMetadataStore(), ArchiveStore()),
+            Counter,
+            int,
+        ),
+    ]
+
+
+class _Registry(CollectorRegistry):
+    """Remembers what was registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collectors: list[Collector] = []
+
+    def register(self, collector: Collector) -> None:
+        super().register(collector)
+        self.collectors.append(collector)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(metrics_document())

@@ -1,0 +1,112 @@
+"""Publishes what this agent has moved and asked for, as usage records of the metadata topic.
+
+A record is due whenever the wall clock passes a multiple of the interval, so that the last one of a day is as of
+midnight, and once more when the agent stops. What a killed agent did since its last record is not told by anybody, nor
+what one that stops relays while its last record is published; reports are then too low by at most one interval of that
+agent. Nothing here is on the path of replication: a record that the publisher does not take is passed over, as the next
+one holds all of it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+import structlog
+
+from agent.identity import AgentIdentity
+from agent.settings.agent_settings import AgentSettings
+from metadata_topic.records.errors import MetadataRecordTooLargeError, PublicationBacklogFullError
+from metadata_topic.records.metadata_publisher import MetadataPublisher
+from metadata_topic.records.usage_record import FollowerUsage, StoreUsage, TopicUsage, UsageRecord
+from plugin.archive_storage import ObjectArchiveStorage
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, RequestCounts
+from replication.wire.metrics import ReplicationMetrics
+
+log = structlog.get_logger(__name__)
+
+_FEW_MS = 20
+"""Timers may fire a little early, by the wall clock."""
+
+
+def store_counts(
+    settings: AgentSettings, storage: RemoteWalStorageManager, archive: ObjectArchiveStorage | None
+) -> Iterator[tuple[str, RequestCounts]]:
+    """Of each of the agent's stores, the section of price tables that its requests are paid by, and its counters."""
+    yield settings.storage.price_section, storage.request_counts
+    if archive is not None:
+        yield settings.archive.price_section, archive.request_counts
+
+
+class UsageReport:
+    """Counts nothing itself: it reads off counters that others keep. Use it in the event loop."""
+
+    def __init__(
+        self,
+        identity: AgentIdentity,
+        stores: Callable[[], Iterable[tuple[str, RequestCounts]]],
+        metrics: ReplicationMetrics,
+        publisher: MetadataPublisher[UsageRecord],
+        wall_ms: Callable[[], int],
+        interval_ms: int,
+    ) -> None:
+        """`stores`: see `store_counts`."""
+        self._identity = identity
+        self._stores = stores
+        self._metrics = metrics
+        self._publisher = publisher
+        self._wall_ms = wall_ms
+        self._interval_ms = interval_ms
+        self._sequence = 0
+
+    async def run(self) -> None:
+        """Publish until cancelled, and then once more: the publisher must still take it."""
+        try:
+            await self.publish_when_due(asyncio.sleep)
+        except asyncio.CancelledError:
+            self.publish()
+            raise
+
+    async def publish_when_due(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        """Publish for ever. The first record follows at once: a baseline of zero, from which on nothing is missing."""
+        self.publish()
+        while True:
+            due_ms = (self._wall_ms() // self._interval_ms + 1) * self._interval_ms
+            while (left_ms := due_ms - self._wall_ms()) > _FEW_MS:
+                # The wall clock may be set anew meanwhile, so no more than an interval is waited for.
+                await sleep(min(left_ms, self._interval_ms) / 1000)
+            self.publish()
+
+    def publish(self) -> None:
+        """One record as of now."""
+        try:
+            self._publisher.publish(self.record())
+        except (PublicationBacklogFullError, MetadataRecordTooLargeError) as error:
+            log.warning("usage_not_published", error=str(error), consequence="the next record tells of it")
+        else:
+            self._sequence += 1
+
+    def record(self) -> UsageRecord:
+        """All counters as of now."""
+        metrics = self._metrics
+        return UsageRecord(
+            self._identity.broker_id,
+            self._identity.incarnation,
+            self._sequence,
+            self._wall_ms(),
+            self._identity.started_ms,
+            self._identity.rack,
+            tuple(
+                StoreUsage(
+                    prices, counts.put, counts.get, counts.head, counts.delete, counts.list, counts.put_bytes,
+                    counts.get_bytes,
+                )
+                for prices, counts in self._stores()
+            ),
+            tuple(
+                FollowerUsage(follower, moved.peer_bytes, moved.stock_bytes)
+                for follower, moved in metrics.traffic.by_follower.items()
+            ),
+            tuple(
+                TopicUsage(topic_id, follower, moved.linked_bytes, moved.inline_bytes)
+                for (topic_id, follower), moved in metrics.traffic.by_topic.items()
+            ),
+        )  # fmt: skip

@@ -1,0 +1,92 @@
+"""The agent's settings, from the broker's own server.properties.
+
+An unmodified broker passes over keys that it does not know, so one file configures both. The keys of KIP-1176 keep
+their names, and ours follow its style. `docs/configuration.md` is generated from the sections here.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic.fields import FieldInfo
+
+from agent.settings.gateway_settings import GatewayProduceSettings, GatewaySettings
+from agent.settings.lifecycle_settings import LifecycleSettings, MetadataSettings
+from agent.settings.process_settings import (
+    AccessSettings,
+    BrokerTlsSettings,
+    BypassSettings,
+    ClientSettings,
+    HttpSettings,
+    PeerSettings,
+    ProcessSettings,
+    TlsSettings,
+)
+from agent.settings.replication_settings import CatchUpSettings, HydrationSettings, LinkSettings
+from agent.settings.setting_types import Section
+from agent.settings.upload_settings import (
+    AlarmSettings,
+    ArchiveSettings,
+    LogManagerSettings,
+    QuotaSettings,
+    StorageSettings,
+)
+from plugin.prices import network_of
+
+OUR_PREFIXES = ("remote.wal.", "remote.log.wal.")
+MAX_ARCHIVE_RUNS = 4096
+
+
+class AgentSettings(BaseModel):
+    """All that the file says, in sections."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    storage: StorageSettings = StorageSettings()
+    log_manager: LogManagerSettings = LogManagerSettings()
+    alarms: AlarmSettings = AlarmSettings()
+    quotas: QuotaSettings = QuotaSettings()
+    archive: ArchiveSettings = ArchiveSettings()
+    link: LinkSettings = LinkSettings()
+    hydration: HydrationSettings = HydrationSettings()
+    catch_up: CatchUpSettings = CatchUpSettings()
+    metadata: MetadataSettings = MetadataSettings()
+    lifecycle: LifecycleSettings = LifecycleSettings()
+    peers: PeerSettings = PeerSettings()
+    http: HttpSettings = HttpSettings()
+    client: ClientSettings = ClientSettings()
+    process: ProcessSettings = ProcessSettings()
+    access: AccessSettings = AccessSettings()
+    bypass: BypassSettings = BypassSettings()
+    tls: TlsSettings = TlsSettings()
+    broker_tls: BrokerTlsSettings = BrokerTlsSettings()
+    gateway: GatewaySettings = GatewaySettings()
+    gateway_produce: GatewayProduceSettings = GatewayProduceSettings()
+
+    @property
+    def price_network(self) -> str:
+        """The section of the price table that the zone borders are paid by."""
+        return self.link.prices_network or network_of(self.storage.price_section)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_sections(cls, keys: dict[str, Any]) -> dict[str, Any]:
+        """What no section knows stays on top, and is refused."""
+        rest = dict(keys)
+        sections: dict[str, Any] = {
+            name: {key: rest.pop(key) for key in known if key in rest} for name, known in cls._keys().items()
+        }
+        return sections | rest
+
+    @classmethod
+    def _keys(cls) -> dict[str, dict[str, FieldInfo]]:
+        """By the name of the section."""
+        return {
+            name: {field.alias or "": field for field in section.annotation.model_fields.values()}
+            for name, section in cls.model_fields.items()
+            if isinstance(section.annotation, type) and issubclass(section.annotation, Section)
+        }
+
+    @classmethod
+    def documented(cls) -> dict[str, FieldInfo]:
+        """Every key, in the order of the documentation."""
+        return {key: field for known in cls._keys().values() for key, field in known.items()}

@@ -1,0 +1,128 @@
+"""The way past dead agents, out of the settings: which listeners of the brokers, and how they are spoken to.
+
+What the local broker says on its inter-broker connections is passed on as it is. Where that is PLAINTEXT, it is this
+agent that proves itself to the other broker: by its certificate, or by the SASL login of its Kafka client. Where it is
+SASL, the local broker itself logs in there, so the listener must want SASL too, and the agent adds no login. Where it
+is SSL, the agent proves itself as with PLAINTEXT.
+"""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.setting_types import AgentSettingsError, has_pair
+from kafka_log.server_properties import BrokerProperties
+from metadata_topic.topic.client_config import KafkaClientConfig
+from replication.follower.leader_bypass import Bypass
+from replication.follower.leader_route import RouteLimits
+
+if TYPE_CHECKING:
+    from replication.wire.sasl_login import SaslLogin
+
+_KEY = "remote.wal.agent.bypass"
+
+
+def check_bypass(settings: AgentSettings, broker: BrokerProperties, file: Path) -> None:
+    """Raises AgentSettingsError, naming the key."""
+    if not settings.bypass.brokers:
+        return
+    _check_addresses(settings, file)
+    protocol = settings.bypass.security_protocol
+    if protocol.endswith("PLAINTEXT") and not settings.bypass.plaintext_accepted:
+        raise AgentSettingsError(
+            f"{file}: {_KEY}.plaintext.accepted: {_KEY}.security.protocol is {protocol}, so records cross the network "
+            "unencrypted, and without SASL everybody who reaches the listener may act as a broker; make it SSL, or "
+            "accept that by true"
+        )
+    if _broker_logs_in(broker) and not protocol.startswith("SASL"):
+        raise AgentSettingsError(
+            f"{file}: {_KEY}.security.protocol: {protocol} does not go with the broker's own inter-broker listener "
+            f"{broker.inter_broker_listener_name}, which speaks SASL: the broker logs in past an agent, too; "
+            "make it SASL_SSL"
+        )
+    if protocol.endswith("SSL"):
+        _check_files(settings, protocol, file)
+
+
+def _check_addresses(settings: AgentSettings, file: Path) -> None:
+    unknown = sorted(settings.bypass.brokers.keys() - settings.peers.peers.keys())
+    if unknown:
+        raise AgentSettingsError(
+            f"{file}: {_KEY}: broker {unknown[0]} is not in remote.wal.agent.peers; name the same brokers in both"
+        )
+    for broker_id, where in settings.bypass.brokers.items():
+        if where == settings.peers.peers[broker_id]:
+            raise AgentSettingsError(
+                f"{file}: {_KEY}: {broker_id}@{where} is that broker's agent, which is to be bypassed; name a listener "
+                "of the broker itself"
+            )
+
+
+def _check_files(settings: AgentSettings, protocol: str, file: Path) -> None:
+    certificate, key, authority = _files(settings)
+    if authority is None:
+        raise AgentSettingsError(f"{file}: {_KEY}.ssl.ca.file: {protocol} needs it, or remote.wal.agent.ssl.ca.file")
+    if not has_pair(certificate, key, f"{file}: {_KEY}.ssl.*") and protocol == "SSL":
+        raise AgentSettingsError(
+            f"{file}: {_KEY}.ssl.certificate.file: SSL needs a client certificate, whose name is the principal that "
+            "needs ClusterAction; set it, or remote.wal.agent.ssl.*"
+        )
+
+
+def bypass(
+    broker: BrokerProperties, settings: AgentSettings, client: KafkaClientConfig, clock: Callable[[], float]
+) -> Bypass | None:
+    """None where dead agents are not bypassed. Raises AgentSettingsError when there is no login for a listener.
+
+    `clock` gives monotonic seconds.
+    """
+    brokers = {one: where for one, where in settings.bypass.brokers.items() if one != broker.node_id}
+    if not brokers:
+        return None
+    limits = RouteLimits(settings.bypass.after_s, settings.bypass.return_after_s)
+    wants_login = settings.bypass.security_protocol.startswith("SASL") and not _broker_logs_in(broker)
+    return Bypass(brokers, limits, lambda: tls_context(settings), clock, _login(client).on if wants_login else None)
+
+
+def _broker_logs_in(broker: BrokerProperties) -> bool:
+    return broker.security_protocols[broker.inter_broker_listener_name].startswith("SASL")
+
+
+def _login(client: KafkaClientConfig) -> "SaslLogin":
+    from replication.wire.sasl_login import MECHANISMS, SaslLogin
+
+    mechanism, username, password = (
+        str(client.properties.get(f"sasl.{name}", "")) for name in ("mechanism", "username", "password")
+    )
+    if mechanism not in MECHANISMS or not username:
+        raise AgentSettingsError(
+            f"{_KEY}.security.protocol: for SASL the agent logs in as its Kafka client does, so "
+            f"remote.wal.agent.client.config must have sasl.mechanism {', '.join(MECHANISMS)} with username and "
+            f"password; it has {mechanism or 'none'}"
+        )
+    return SaslLogin(mechanism, username, password)
+
+
+def tls_context(settings: AgentSettings) -> ssl.SSLContext | None:
+    """For a connection to another broker's listener, by files read now; its certificate must name the host dialled.
+
+    None where these listeners speak no TLS. Raises OSError, ssl.SSLError.
+    """
+    if not settings.bypass.security_protocol.endswith("SSL"):
+        return None
+    certificate, key, authority = _files(settings)
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(authority))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if certificate is not None:
+        context.load_cert_chain(certificate, key)
+    return context
+
+
+def _files(settings: AgentSettings) -> tuple[Path | None, Path | None, Path | None]:
+    """Certificate, key and authority: certificate and key are both those for the bypass, or both the agent's own."""
+    own = settings.bypass.ssl_certificate_file, settings.bypass.ssl_key_file
+    if not any(own):
+        own = settings.tls.certificate_file, settings.tls.key_file
+    return *own, settings.bypass.ssl_ca_file or settings.tls.ca_file

@@ -1,0 +1,36 @@
+"""Where metrics, health and state are served: on loopback, encrypted and to whom it may concern, or as was accepted."""
+
+import ipaddress
+
+from agent.settings.process_settings import HttpSettings
+from agent.settings.setting_types import AgentSettingsError, has_pair
+from replication.wire.peer_connection import Address, Listener
+
+_KEY = "remote.wal.agent.http"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this host reaches it, as far as the name itself tells."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_http_listener(listener: Listener, settings: HttpSettings, source: object) -> None:
+    """Raises AgentSettingsError, naming the key, and `source`, which says to listen there."""
+    is_encrypted = has_pair(settings.ssl_certificate_file, settings.ssl_key_file, f"{source}: {_KEY}.ssl.*")
+    if settings.ssl_ca_file is not None and not is_encrypted:
+        raise AgentSettingsError(f"{source}: {_KEY}.ssl.ca.file: needs {_KEY}.ssl.certificate.file and .key.file")
+    address = listener if isinstance(listener, Address) else Address(*listener.getsockname()[:2])
+    if settings.plaintext_accepted or is_loopback(address.host):
+        return
+    missing = [] if is_encrypted else [f"unencrypted; set {_KEY}.ssl.certificate.file and {_KEY}.ssl.key.file"]
+    if settings.ssl_ca_file is None and settings.token_file is None:
+        missing.append(f"to whoever asks; set {_KEY}.ssl.ca.file or {_KEY}.token.file")
+    if missing:
+        raise AgentSettingsError(
+            f"{source}: {_KEY}.listener: {address} is open to other hosts, and what it tells (topics, brokers, store) "
+            f"goes there {', and '.join(missing)}. Or take a loopback address or, in a network that you trust, set "
+            f"{_KEY}.plaintext.accepted=true"
+        )

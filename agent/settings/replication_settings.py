@@ -1,0 +1,80 @@
+"""The settings of links and of reading them. See `agent.settings.setting_types`."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from agent.settings.setting_types import Seconds, Section, keyed
+
+
+class LinkSettings(Section, alias_generator=keyed("remote.wal.link.")):
+    """When followers get links, and how long is waited for them."""
+
+    latency_bound_s: Seconds = Field(
+        20,
+        ge=1,
+        description="For topics with the policy latency and no bound of their own: links are used while upload and "
+        "read together take no longer.",
+    )
+    wait_max_s: Seconds = Field(
+        500,
+        ge=1,
+        description="How long a follower's fetch waits for its links before the bytes go inline. Keep it far below "
+        "replica.lag.time.max.ms.",
+    )
+    gather_max_s: Seconds = Field(
+        25,
+        ge=0,
+        description="For how long the broker is asked to gather what a follower's fetch gets, while much is uploaded: "
+        "the request's max wait and min bytes are set accordingly. 0: requests stay as they are.",
+    )
+    remote_followers: int | None = Field(
+        None,
+        ge=1,
+        description="How many followers a partition has in other zones, for the break-even size of an object: an "
+        "override. By default those count that the cluster's metadata and broker.rack tell, as they are now.",
+    )
+    prices_file: Path | None = Field(
+        alias="remote.wal.prices.file",
+        default=None,
+        description="A price table in TOML, in the place of the one that comes with the project.",
+    )
+    prices_network: str | None = Field(
+        alias="remote.wal.prices.network",
+        default=None,
+        description="The section of the price table that says what zone borders cost. Default: that of the store's "
+        "provider: network_gcp, network_azure, and network for all others.",
+    )
+
+
+class HydrationSettings(Section, alias_generator=keyed("remote.wal.hydration.")):
+    """Reading what links stand for."""
+
+    thread_pool_size: int = Field(
+        8, ge=1, le=256, description="Threads that read ranges of objects for the local broker."
+    )
+    cache_bytes: int = Field(
+        128 * 1024 * 1024, ge=1024 * 1024, description="Bytes of objects that are cached or being read."
+    )
+    timeout_s: Seconds = Field(
+        1000, ge=1, description="How long a response waits for object storage before its bytes are asked for inline."
+    )
+
+
+class CatchUpSettings(Section, alias_generator=keyed("remote.wal.catch.up.")):
+    """Links for followers that are far behind, and reading them."""
+
+    read_ahead_bytes: int = Field(
+        16 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="How far the agents read ahead of a follower that is far behind, for each of its connections.",
+    )
+    fetch_max_bytes_per_second: int = Field(
+        64 * 1024 * 1024,
+        ge=1024,
+        description="What is read from objects at most while the local broker is far behind (as KIP-956's key for "
+        "fetches). What is beyond waits for half of remote.wal.hydration.timeout.ms, and is then asked for inline.",
+    )
+    thread_pool_size: int = Field(
+        4, ge=1, le=256, description="Threads that read ranges of objects while the local broker is far behind."
+    )

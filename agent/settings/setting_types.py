@@ -1,0 +1,96 @@
+"""What the agent's settings are made of: sections, each of them for one room, in SI units.
+
+Keys, defaults and bounds are stated as in server.properties, where times are whole milliseconds: what ends in
+_s here ends in .ms there. Everybody is given the section that is for them, and nobody the whole file.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
+
+from plugin.zones.buckets import parse_buckets
+from replication.wire.broker_requests import parse_request_names
+from replication.wire.peer_connection import Address
+
+MAX_PORT = 65535
+
+
+class AgentSettingsError(Exception):
+    """A key of server.properties is missing or wrong; the message names file and key."""
+
+
+def has_pair(certificate: Path | None, key: Path | None, where: str) -> bool:
+    """Whether a certificate and its key are named. `where` says which ones. Raises AgentSettingsError for one alone."""
+    if (certificate is None) != (key is None):
+        raise AgentSettingsError(f"{where}: certificate and key file belong together")
+    return certificate is not None
+
+
+def parse_address(value: object) -> object:
+    """`host:port`, with IPv6 addresses in brackets."""
+    if not isinstance(value, str):
+        return value
+    host, colon, port = value.strip().rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= MAX_PORT:
+        raise ValueError(f"{value!r} is not host:port")
+    return Address(host.strip("[]"), int(port))
+
+
+def parse_peers(value: object) -> object:
+    """`1@host:port,2@host:port`: the agents by broker id."""
+    if not isinstance(value, str):
+        return value
+    peers: dict[int, object] = {}
+    for item in filter(None, (part.strip() for part in value.split(","))):
+        broker_id, at, address = item.partition("@")
+        if not at or not broker_id.isdecimal():
+            raise ValueError(f"{item!r} is not <broker id>@<host>:<port>")
+        if int(broker_id) in peers:
+            raise ValueError(f"broker {int(broker_id)} is named twice")
+        peers[int(broker_id)] = parse_address(address)
+    return peers
+
+
+def _parse_buckets(value: object) -> object:
+    return parse_buckets(value) if isinstance(value, str) else value
+
+
+AddressSetting = Annotated[Address, BeforeValidator(parse_address)]
+PeersSetting = Annotated[dict[int, Address], BeforeValidator(parse_peers)]
+BucketsSetting = Annotated[dict[str, str], BeforeValidator(_parse_buckets)]
+RequestNamesSetting = Annotated[frozenset[str], BeforeValidator(parse_request_names)]
+if TYPE_CHECKING:
+    Seconds = float
+    """Of a field whose name ends in _s."""
+else:
+    Seconds = int  # what stands in the file, and is judged there: whole milliseconds. `Section` makes seconds of it
+
+
+def milliseconds(seconds: float) -> int:
+    """As Kafka counts time."""
+    return round(seconds * 1000)
+
+
+def keyed(prefix: str) -> Callable[[str], str]:
+    """The keys of a section's fields, by their names."""
+
+    def key_of(field_name: str) -> str:
+        name = f"{field_name.removesuffix('_s')}_ms" if field_name.endswith("_s") else field_name
+        return prefix + name.replace("_", ".")
+
+    return key_of
+
+
+class Section(BaseModel):
+    """What one room is told. Its keys are those that `keyed` makes, unless a field has an alias of its own."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, validate_default=True, hide_input_in_errors=True
+    )
+
+    @field_validator("*")
+    @classmethod
+    def _in_seconds(cls, value: Any, info: ValidationInfo) -> Any:
+        return value / 1000 if info.field_name is not None and info.field_name.endswith("_s") else value

@@ -1,0 +1,73 @@
+"""The configuration as /config shows it: what counts, defaults among it, and no secret.
+
+Shown are values of keys that are known to hold none: the agent's own, which name files and never what is in them, and
+those of the storage managers that come with it. Of any other key, as a storage manager of somebody else's takes, the
+name alone is shown. Kafka's own keys are not: the broker's file has passwords.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.storage_spec import storage_spec
+from kafka_log.server_properties import BrokerProperties
+from plugin.loading import settings_under_prefix
+
+HIDDEN: Final = "(hidden)"
+_STORE_KEYS: Final = frozenset(
+    {
+        "account", "addressing.style", "allow.http", "attempt.timeout.ms", "bucket", "client", "connect.timeout.ms",
+        "container", "credentials.file", "credentials.profile", "account.key.file", "sas.token.file", "directory",
+        "endpoint.url", "fsync", "get.latency.ms", "max.pool.connections", "prefix", "put.latency.ms",
+        "read.timeout.ms", "region", "startup.self.test", "tls.ca.file", "total.timeout.ms",
+    }
+)  # fmt: skip
+"""Of our own storage managers; with `zone.<zone>.` in front, too."""
+_ZONE = re.compile(r"^zone\.[^.]+\.")
+_LOGIN = re.compile(r"//[^/@]*@")
+"""In a URL."""
+
+
+def shown_configuration(broker: BrokerProperties, settings: AgentSettings) -> dict[str, Any]:
+    """As JSON: each key with its value, and which of them were set."""
+    spec = storage_spec(settings.storage, broker)
+    archive = settings.archive.storage_manager_impl_prefix
+    stores = {
+        **_of_store(spec.impl_prefix, spec.settings),
+        **_of_store(archive, settings_under_prefix(broker.raw, archive)),
+    }
+    own = {
+        str(field.alias): _plain(getattr(section, name))
+        for section in vars(settings).values()
+        if isinstance(section, BaseModel)
+        for name, field in type(section).model_fields.items()
+    }
+    return {
+        "broker_id": broker.node_id,
+        "log_dirs": [str(path) for path in broker.log_dirs],
+        "rack": broker.rack,
+        "settings": {key: _in_file(key, value) for key, value in own.items()} | stores,
+        "set": sorted(key for key in broker.raw if key in own or key in stores),
+    }
+
+
+def _of_store(prefix: str, given: Mapping[str, str]) -> dict[str, str]:
+    return {
+        f"{prefix}{key}": _LOGIN.sub(f"//{HIDDEN}@", value) if _ZONE.sub("", key) in _STORE_KEYS else HIDDEN
+        for key, value in given.items()
+    }
+
+
+def _in_file(key: str, value: Any) -> Any:
+    """Times are whole milliseconds there, seconds here."""
+    return round(value * 1000) if key.endswith(".ms") and isinstance(value, float) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        between = "@" if all(isinstance(key, int) for key in value) else "="
+        return ",".join(f"{key}{between}{one}" for key, one in value.items())
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

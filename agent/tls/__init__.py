@@ -1,0 +1,1 @@
+"""Keys and certificates: those of the broker, and how long they hold."""

@@ -1,0 +1,112 @@
+"""Puts the archive together: `rlm.archive`, from the settings."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import structlog
+
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.setting_types import milliseconds
+from agent.settings.upload_settings import ArchiveSettings
+from agent.wiring.kafka_following import KafkaFollowing
+from agent.wiring.lifecycle import healing_limits
+from agent.wiring.surroundings import Kept, Surroundings
+from metadata_topic.store.archive_store import ArchiveStore
+from plugin.archive_storage import ObjectArchiveStorage, load_archive_storage
+from plugin.loading import settings_under_prefix
+from plugin.prices import NEVER_PAYS, Prices
+from rlm.archive.archive_care import CareLimits
+from rlm.archive.archive_plan import ArchiveLimits
+from rlm.archive.archive_task import ArchiveTaskLimits
+from rlm.archive.archived_topics import CareDuties
+from rlm.archive.archiving import ArchiveSources, Archiving, ArchivingLimits
+from rlm.archive.stored_runs import ArchiveLinks
+from rlm.write_path.machine import Machine
+from rlm.write_path.partition_schedule import ScheduleIntervals
+
+log = structlog.get_logger(__name__)
+
+_FEW = 10
+"""Archive objects are large and few: so many may go whatever their share is."""
+
+
+def archive_links(settings: ArchiveSettings, archive: ArchiveStore, prices: Prices) -> ArchiveLinks | None:
+    """What links to archive objects are found by; None when the agent's own archive is off.
+
+    Then it still knows of objects, but its peers may not be able to read them either. Where reading from the archive
+    never pays, topics with the policy `always` alone are given such links.
+    """
+    if not settings.enable:
+        return None
+    min_run_bytes = prices.get_break_even_bytes(prices.of_section(settings.price_section))
+    if min_run_bytes == NEVER_PAYS:
+        log.warning("archive_links_never_pay", reason="no read is ever cheaper than crossing the zone border")
+    return ArchiveLinks(archive, min_run_bytes)
+
+
+def archiving_limits(settings: AgentSettings) -> ArchivingLimits:
+    """Of the task, of care, and of healing, which is less free than that of combined segments."""
+    archive, lifecycle, healing = settings.archive, settings.lifecycle, healing_limits(settings.lifecycle)
+    prepared_ttl_ms = milliseconds(archive.prepared_ttl_s)
+    return ArchivingLimits(
+        ArchiveTaskLimits(
+            ArchiveLimits(archive.object_min_bytes, archive.object_max_bytes, milliseconds(archive.object_max_age_s)),
+            ScheduleIntervals(
+                archive.task_interval_s, archive.task_retry_interval_s, archive.task_retry_interval_max_s
+            ),
+            archive.bytes_per_second,
+            archive.thread_pool_size,
+            prepared_ttl_ms,
+            archive.object_run_bytes,
+        ),
+        CareLimits(
+            milliseconds(archive.delete_grace_s),
+            milliseconds(settings.metadata.topic_retention_s) // 3,
+            prepared_ttl_ms,
+        ),
+        archive.care_interval_s,
+        lifecycle.orphans_interval_s,
+        replace(healing, min_objects=min(_FEW, healing.min_objects)),
+        lifecycle.orphans_heal_enable,
+    )
+
+
+def build_archiving(
+    around: Surroundings, kept: Kept, kafka: KafkaFollowing, duties: Callable[[], CareDuties]
+) -> Archiving:
+    """`duties` is called on a thread."""
+    metadata = kafka.metadata
+    sources = ArchiveSources(
+        around.identity.cluster_id,
+        around.relaying.storage,
+        metadata.store,
+        metadata.archive,
+        kept.publisher,
+        metadata.read_to_end,
+        metadata.doubt,
+    )
+    limits = archiving_limits(around.settings)
+    return Archiving(
+        partial(_load, around),
+        kept.next_archive_writer_id,
+        sources,
+        limits,
+        duties,
+        kept.metrics.archive,
+        Machine(around.clocks),
+    )
+
+
+def _load(around: Surroundings) -> ObjectArchiveStorage:
+    settings = around.settings.archive
+    prefix = settings.storage_manager_impl_prefix
+    storage = load_archive_storage(
+        settings.storage_manager_class_name,
+        settings.storage_manager_class_path,
+        settings_under_prefix(around.configuration.broker.raw, prefix),
+        around.storage_context,
+        prefix,
+    )
+    log.info("archive_storage_ready", manager=settings.storage_manager_class_name)
+    return storage

@@ -1,0 +1,149 @@
+"""The zone gateway, put together from the settings: where clients of this zone connect, and the door to this broker."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from prometheus_client import CollectorRegistry
+
+from agent.configuration import Configuration
+from agent.service_manager import ListeningSockets
+from agent.settings.gateway_settings import GatewaySettings
+from agent.wiring.gateway_ports import BrokerPorts, build_broker_ports, client_tls, local_address
+from agent.wiring.gateway_produce import ProduceRouting, build_produce_routing
+from agent.wiring.peering import gateway_tls
+from gateway.adoption_offers import tell_outcomes
+from gateway.client_door import ClientDoor, ClientLimits
+from gateway.consume.read_worth import ReadCosts
+from gateway.consume_metrics import ConsumeMetrics
+from gateway.consumer_answers import ConsumerContext
+from gateway.metrics import GatewayMetrics
+from gateway.routed_relay import LinkReading
+from gateway.wanted_objects import KnownNames
+from gateway.zone_gateway import GatewayContext, ZoneGateway
+from metadata_topic.topic.followed_metadata import FollowedMetadata
+from plugin.blob_storage import BlobStorage
+from replication.follower.follower_context import FollowerContext
+from replication.leader.leader_context import LeaderContext
+from replication.wire.link_defects import LinkDefects
+from replication.wire.peer_connection import Address
+from replication.wire.peer_protocol import MESSAGES, PeerCapabilities
+from rlm.write_path.adoptable_records import AdoptableRecords
+from rlm.write_path.clocks import Clocks
+from rlm.write_path.metrics import StageTimes
+
+_OF_LINKS = PeerCapabilities.CUSTOM_METADATA | PeerCapabilities.ARCHIVE_LINKS
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGateway:
+    """What was made. Use it in the event loop."""
+
+    clients: ZoneGateway
+    ports: BrokerPorts
+    door: ClientDoor
+    capabilities: PeerCapabilities
+    """That the gateway asks for, and the door grants."""
+    produce: ProduceRouting | None = None
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def start(self, settings: GatewaySettings, handed: ListeningSockets) -> None:
+        """Listen for clients, at sockets that were handed over where there are such.
+
+        Raises OSError naming the address or file, ssl.SSLError.
+        """
+        if self.produce is not None and PeerCapabilities.ROUTED_PRODUCE in self.capabilities:
+            self.tasks.append(asyncio.get_running_loop().create_task(self.produce.uploads.run()))
+        if self.adoptable is not None:
+            self.tasks.append(asyncio.get_running_loop().create_task(tell_outcomes(self.adoptable)))
+        where = {one: Address(settings.listen_host, settings.port_base + one) for one in settings.brokers}
+        await self.clients.start({one: handed.take(f"client-{one}", address) for one, address in where.items()})
+        await self.ports.start(settings, handed)
+
+    async def stop(self) -> None:
+        """Close all listeners and clients' connections."""
+        await self.ports.stop()
+        await self.clients.stop()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        if self.produce is not None:
+            self.produce.pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def adoptable(self) -> AdoptableRecords | None:
+        """What the write path need not upload; None where it uploads all."""
+        return self.produce.splicing.adoptable if self.produce is not None else None
+
+    def metadata_is_followed(self, metadata: FollowedMetadata) -> None:
+        """By it is told what logs want of the gateways' objects."""
+        if self.produce is not None:
+            self.produce.wanted.arrived(KnownNames(metadata.store.naming, metadata.read_to_end, metadata.doubt))
+
+    @property
+    def degraded(self) -> list[str]:
+        """What clients miss."""
+        away = self.clients.unreached
+        return [f"clients here do not reach broker {one}: {why}" for one, why in sorted(away.items())]
+
+
+def build_gateway(
+    configuration: Configuration,
+    leader: LeaderContext,
+    follower: FollowerContext,
+    store: BlobStorage,
+    clocks: Clocks,
+    peers: Mapping[int, Address],
+) -> ClientGateway:
+    """`peers` are the known agents, of all brokers that are reached here at least.
+
+    `leader` and `follower` are those of replication; `store` may be away."""
+    broker, settings = configuration.broker, configuration.settings.gateway
+    hello, registry = follower.hello, follower.metrics.registry
+    produce, consumers, capabilities = None, None, PeerCapabilities.CLIENTS
+    if configuration.settings.gateway_produce.enable:
+        capabilities |= PeerCapabilities.ROUTED_PRODUCE
+        if configuration.settings.gateway_produce.adopt_enable:
+            capabilities |= PeerCapabilities.ADOPTED_RECORDS
+    if settings.fetch_links_enable:
+        capabilities |= PeerCapabilities.LINKED_FETCH | hello.capabilities & _OF_LINKS
+    if capabilities & MESSAGES:
+        produce = build_produce_routing(configuration, hello, store, clocks, registry)
+    if settings.fetch_links_enable and produce is not None:
+        produce, consumers = _linked(produce, leader, follower, configuration)
+    metrics = GatewayMetrics(registry)
+    limits = ClientLimits(
+        settings.max_connections, settings.max_connections_per_ip or settings.max_connections, settings.idle_s
+    )
+    doors = {zone: local_address(broker, name) for zone, name in settings.zone_listeners.items()}
+    tls = gateway_tls(configuration.settings.tls, settings)
+    context = GatewayContext(
+        broker.rack or "",
+        replace(hello, capabilities=capabilities),
+        peers,
+        tls.client_context if tls else lambda: None,
+        client_tls(settings),
+        limits,
+        metrics,
+        produce.routing if produce is not None else None,
+        settings.fetch_rack_enable,
+    )
+    splicing = produce.splicing if produce is not None else None
+    door = ClientDoor(broker.node_id, doors, limits, metrics, splicing, consumers)
+    ports = build_broker_ports(configuration, limits, metrics)
+    return ClientGateway(ZoneGateway(context), ports, door, capabilities, produce)
+
+
+def _linked(
+    produce: ProduceRouting, leader: LeaderContext, follower: FollowerContext, configuration: Configuration
+) -> tuple[ProduceRouting, ConsumerContext]:
+    """The same with links in consumers' answers. Stage times are those of replication, so theirs are not told."""
+    settings = configuration.settings
+    untold, metrics = StageTimes(CollectorRegistry()), ConsumeMetrics(follower.metrics.registry)
+    defects = {one: LinkDefects(follower.metrics, follower.clock, leader=one) for one in settings.gateway.brokers}
+    reading = replace(follower, stage_times=untold, budget=produce.routing.answers_budget)
+    routing = replace(produce.routing, links=LinkReading(reading, defects))
+    giving = replace(leader, stage_times=untold, budget=produce.splicing.answers_budget)
+    read_bytes = configuration.prices.get_break_even_bytes(configuration.store_prices)
+    costs = ReadCosts(read_bytes, settings.log_manager.combiner_task_interval_s)
+    return replace(produce, routing=routing), ConsumerContext(giving, metrics, costs)

@@ -1,0 +1,111 @@
+"""The ports by which clients reach the broker beside this agent, put together from the settings.
+
+One is for admin tools, one for clients of all zones that ask for brokers.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent.configuration import Configuration
+from agent.service_manager import ListeningSockets
+from agent.settings.gateway_settings import GatewaySettings
+from agent.settings.memory_shares import ADMIN_FRAMES_BYTES
+from gateway.client_door import ClientLimits
+from gateway.client_zone import ZoneRules
+from gateway.metrics import GatewayMetrics
+from kafka_log.server_properties import BrokerProperties
+from metadata_topic.settings.settings_topic import TopicSettingsTopic
+from replication.wire.memory_budget import MemoryBudget
+from replication.wire.peer_connection import Address, listening_context
+
+if TYPE_CHECKING:
+    from gateway.admin.admin_port import AdminPort
+    from gateway.bootstrap_port import BootstrapPort
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPorts:
+    """What was made; each is None, and nothing of it is loaded, where it is off."""
+
+    broker_id: int
+    admin: "AdminPort | None" = None
+    bootstrap: "BootstrapPort | None" = None
+
+    async def start(self, settings: GatewaySettings, handed: ListeningSockets) -> None:
+        """Raises OSError naming the address or file, ssl.SSLError."""
+        if self.admin is not None:
+            own = Address(settings.listen_host, settings.port_base + self.broker_id)
+            await self.admin.start(handed.take("admin", own))
+        if self.bootstrap is not None:
+            shared = Address(settings.listen_host, settings.bootstrap_port)
+            await self.bootstrap.start(handed.take("bootstrap", shared))
+
+    async def stop(self) -> None:
+        """Close the listeners and clients' connections."""
+        await asyncio.gather(*(port.stop() for port in (self.admin, self.bootstrap) if port is not None))
+
+
+def build_broker_ports(configuration: Configuration, limits: ClientLimits, metrics: GatewayMetrics) -> BrokerPorts:
+    """Those that are on."""
+    settings = configuration.settings.gateway
+    admin = _admin_port(configuration, limits, metrics) if settings.admin_listener else None
+    bootstrap = _bootstrap_port(configuration, limits, metrics) if settings.bootstrap_listener else None
+    return BrokerPorts(configuration.broker.node_id, admin, bootstrap)
+
+
+def _admin_port(configuration: Configuration, limits: ClientLimits, metrics: GatewayMetrics) -> "AdminPort":
+    from gateway.admin.admin_port import AdminContext, AdminPort
+
+    settings = configuration.settings.gateway
+    return AdminPort(
+        AdminContext(
+            local_address(configuration.broker, settings.admin_listener),
+            TopicSettingsTopic(configuration.client),
+            ThreadPoolExecutor(1, "gateway-admin"),
+            client_tls(settings),
+            limits,
+            metrics,
+            MemoryBudget(ADMIN_FRAMES_BYTES),
+            MemoryBudget(ADMIN_FRAMES_BYTES),
+        )
+    )
+
+
+def _bootstrap_port(configuration: Configuration, limits: ClientLimits, metrics: GatewayMetrics) -> "BootstrapPort":
+    from gateway.bootstrap_port import BootstrapContext, BootstrapPort, ZoneListener
+
+    broker, settings = configuration.broker, configuration.settings.gateway
+    others = settings.zone_listeners.items()
+    listeners = {zone: ZoneListener(local_address(broker, name)) for zone, name in others}
+    own, name = broker.rack or "", settings.bootstrap_listener
+    speaks_tls = broker.security_protocols[name].endswith("SSL")
+    listeners[own] = ZoneListener(local_address(broker, name), _same_host() if speaks_tls else None)
+    rules = ZoneRules(own, frozenset(listeners), settings.bootstrap_zones)
+    return BootstrapPort(BootstrapContext(broker.node_id, rules, listeners, client_tls(settings), limits, metrics))
+
+
+def _same_host() -> ssl.SSLContext:
+    """To the broker beside this agent, by an address of this host, whose certificate may name another one."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def local_address(broker: BrokerProperties, listener: str) -> Address:
+    """Where this agent dials a listener of its broker."""
+    where = broker.listeners[listener]
+    return Address(where.host or "127.0.0.1", where.port)
+
+
+def client_tls(settings: GatewaySettings) -> Callable[[], ssl.SSLContext | None]:
+    """What clients' TLS ends by."""
+    certificate, key, authority = settings.ssl_certificate_file, settings.ssl_key_file, settings.ssl_ca_file
+    if certificate is None or key is None:
+        return lambda: None
+    return partial(listening_context, certificate, key, authority)

@@ -1,0 +1,233 @@
+"""The agent's own use of Kafka: its topics, its metadata, its settings, and leadership. All of it off the data path.
+
+Everything here waits for brokers that are not up yet, and none of it is needed to relay replication: until it is ready,
+no partition is led as far as the agent knows, and all bytes go inline.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+import structlog
+
+from agent.found_peers import own_address
+from agent.identity import AgentIdentity
+from agent.leadership import LeadershipReader, LeadershipWatch
+from agent.settings.agent_settings import AgentSettings
+from agent.settings.lifecycle_settings import LifecycleSettings
+from agent.settings.setting_types import milliseconds
+from kafka_log.log_directory import LogDirectory
+from kafka_log.meta_properties import directory_ids
+from metadata_topic.kip405.tier_follower import TierFollower
+from metadata_topic.kip405.tiered_offsets import TieredOffsets
+from metadata_topic.records.errors import MetadataTopicError
+from metadata_topic.settings.settings_topic import SettingsReader, SettingsWriter
+from metadata_topic.settings.topic_settings import AgentRegistration
+from metadata_topic.settings.wal_retention import WalRetention
+from metadata_topic.topic.client_config import KafkaClientConfig
+from metadata_topic.topic.followed_metadata import FollowedMetadata, Reader
+from metadata_topic.topic.metadata_topics import MetadataTopics, TopicPlan
+from metadata_topic.topic.topic import MetadataTopicSettings
+from plugin.guarded_storage import GuardedStorageManager
+from plugin.wall_clock import wall_ms
+from replication.leader.zones import Zones
+from rlm.lifecycle.cluster_observer import longest_enabled_retention_ms
+from rlm.lifecycle.incarnation_watch import IncarnationWatch
+from rlm.lifecycle.tiered_storage import LogEpochs, TieredStorageTier
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.resume_point import ResumePoint, resume_point
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+RETRY_S = 1.0
+_METADATA_READY_TIMEOUT_S = 30.0
+
+
+class KafkaFollowing:
+    """Keeps the assignments up to date. Create and use it in the event loop; blocking calls run in its own threads."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        identity: AgentIdentity,
+        client: KafkaClientConfig,
+        log_directories: Sequence[LogDirectory],
+        on_assignments: Callable[[list[Assignment]], None],
+        storage: GuardedStorageManager,
+        register: Callable[[], None],
+        zones: Zones,
+    ) -> None:
+        """`on_assignments` is called in the event loop, whenever they may have changed; `register` publishes this
+        incarnation's registration to the metadata topic; `zones` are told where the brokers stand.
+        """
+        self._settings = settings
+        self._leaders = partial(LeadershipReader, client, identity.broker_id)
+        self._register = partial(_register, client, settings, identity, log_directories)
+        loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
+        self.topics = MetadataTopics(client, _topic_plan(settings, identity, client), identity.broker_id, self._pool)
+        reader = Reader(identity.cluster_id, identity.broker_id, identity.incarnation, identity.rack)
+        self.metadata = FollowedMetadata(client, reader, storage, settings.process.state_directory, wall_ms)
+        self.incarnation = IncarnationWatch(
+            identity.broker_id,
+            identity.incarnation,
+            self.metadata.store,
+            register,
+            lambda: self._in_thread(self.metadata.read_to_end),
+        )
+
+        def settings_changed(_topics: object) -> None:
+            loop.call_soon_threadsafe(self.leadership.look_again)
+
+        self.topic_settings = SettingsReader(client, settings_changed, rack=identity.rack)
+        self.leadership = LeadershipWatch(
+            lambda: self.topic_settings.topics,
+            log_directories,
+            milliseconds(settings.link.latency_bound_s),
+            lambda: self.incarnation.fenced_because is not None,
+            on_assignments,
+            self._pool,
+            zones,
+            wal_retention(settings.lifecycle),
+        )
+        tiered = TieredOffsets()
+        self._tier_follower = TierFollower(client, tiered, rack=identity.rack)
+        self.tiered_storage = TieredStorageTier(
+            tiered, self._tier_follower, LogEpochs(self.leadership.directory_of, time.monotonic)
+        )
+        self.on_agents: Callable[[Mapping[int, AgentRegistration]], object] = lambda _agents: None
+        """Called in the event loop with all agents' registrations, once they are known and at each change."""
+        self._missing = {"metadata topics", "topic settings", "metadata"}
+
+    @property
+    def missing(self) -> set[str]:
+        """What the agent does not know yet; empty when ready."""
+        return self._missing if self.leadership.is_known else self._missing | {"leadership"}
+
+    async def run(self) -> None:
+        """Follow Kafka until cancelled, whether or not it is up. Raises what ended one of its readers for good."""
+        readers = (self.metadata.consumer, self.topic_settings, self._tier_follower)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._run())
+                tasks.create_task(_watch_readers(readers))
+        finally:
+            for reader in readers:
+                await asyncio.to_thread(reader.close)
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def metadata_counters(self) -> Mapping[str, int]:
+        """Of reading the metadata topic; `fenced_out` is 1 while this incarnation does not count."""
+        return Counter(self.metadata.counters) + Counter(fenced_out=int(self.incarnation.fenced_because is not None))
+
+    @property
+    def enabled_topics(self) -> list[str]:
+        """The topics that have the feature on, as far as the agent has read, sorted; any thread may ask."""
+        return sorted(name for name, topic in self.topic_settings.topics.items() if topic.enable)
+
+    def resume_point(self, assignment: Assignment) -> ResumePoint:
+        """What of this log is to be uploaded, as the metadata topic tells, which was read before anything is led.
+
+        Raises ResumeUnknownError.
+        """
+        return resume_point(self.metadata.store, self.metadata.archive, assignment)
+
+    async def _run(self) -> None:
+        await self.topics.make()
+        self._missing.discard("metadata topics")
+        self.metadata.consumer.start()
+        self.topic_settings.start()
+        self._tier_follower.start()
+        await self._until_read("topic settings", self.topic_settings.wait_until_ready)
+        self._follow_agents()
+        # What is in no object is known only then: taken on before, a log would be uploaded anew, or left out in part.
+        await self._until_read("metadata", self.metadata.was_read)
+        if self.incarnation.look():
+            await self._in_thread(self._register)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.leadership.run(self._leaders(), self._settings.process.leadership_interval_s))
+            tasks.create_task(self.incarnation.run())
+            tasks.create_task(self.topics.watch())
+            tasks.create_task(self.metadata.save_snapshots(self._settings.metadata.snapshot_interval_s))
+
+    def _follow_agents(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            self.on_agents(self.topic_settings.agents)
+
+        self.topic_settings.on_agents = lambda: loop.call_soon_threadsafe(tell)
+        tell()
+
+    async def _until_read(self, what: str, wait: Callable[[float], bool]) -> None:
+        """Wait until what was in the topic at the start is read, however long that takes."""
+        while not await self._in_thread(wait, _METADATA_READY_TIMEOUT_S):
+            log.warning("metadata_not_read", topic=what, consequence="no partition is taken on: all goes inline")
+            await asyncio.sleep(RETRY_S)
+        self._missing.discard(what)
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+
+
+async def _watch_readers(readers: Sequence[Any]) -> None:
+    """They are threads of their own, which end by defects alone."""
+    while True:
+        for reader in readers:
+            if reader.failure is not None:
+                raise reader.failure
+        await asyncio.sleep(RETRY_S)
+
+
+def _register(
+    client: KafkaClientConfig,
+    settings: AgentSettings,
+    identity: AgentIdentity,
+    log_directories: Sequence[LogDirectory],
+) -> None:
+    """Blocks. By it `describe` finds this agent."""
+    retention = wal_retention(settings.lifecycle)
+    registration = AgentRegistration(
+        identity.broker_id,
+        identity.incarnation,
+        settings.http.registered,
+        str(settings.peers.peer_listener),
+        version("remote-wal"),
+        identity.started_ms,
+        settings.archive.enable,
+        directory_ids({directory.path for directory in log_directories}),
+        retention.default_ms,
+        retention.lagging_max_ms,
+        own_address(identity.broker_id, settings.peers),
+    )
+    writer = SettingsWriter(client)
+    try:
+        writer.register_agent(registration)
+    except MetadataTopicError as error:
+        log.warning("registration_failed", reason=str(error), consequence="describe does not find this agent")
+    finally:
+        writer.close()
+
+
+def wal_retention(settings: LifecycleSettings) -> WalRetention:
+    """How long this agent keeps combined segments."""
+    return WalRetention(milliseconds(settings.retention_s), milliseconds(settings.retention_lagging_max_s))
+
+
+def _topic_plan(settings: AgentSettings, identity: AgentIdentity, client: KafkaClientConfig) -> TopicPlan:
+    wanted = settings.metadata
+    return TopicPlan(
+        MetadataTopicSettings(
+            wanted.topic_num_partitions, wanted.topic_replication_factor, milliseconds(wanted.topic_retention_s)
+        ),
+        milliseconds(settings.lifecycle.expiration_delete_grace_s),
+        lambda: longest_enabled_retention_ms(client, identity.broker_id, identity.rack),
+    )

@@ -1,0 +1,133 @@
+"""Puts the life of combined segments together: `rlm.lifecycle`, from the settings."""
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from agent.settings.lifecycle_settings import LifecycleSettings
+from agent.settings.setting_types import milliseconds
+from agent.wiring.kafka_following import KafkaFollowing, wal_retention
+from agent.wiring.surroundings import Kept, Surroundings
+from kafka_log.topic_partition import TopicId
+from plugin.segment_metadata import CombinedSegmentId
+from rlm.lifecycle.caretaking import Caretaking, StoreRegistrations
+from rlm.lifecycle.cluster_observer import ClusterObserver, Observation, longest_retention_ms, topics_of
+from rlm.lifecycle.cluster_watch import ClusterWatch, held_partitions
+from rlm.lifecycle.expiration import ExpirationLimits, ExpirationPlanner
+from rlm.lifecycle.expiration_task import DeletionPolicy, Responsibility, RLMWalExpirationTask
+from rlm.lifecycle.failover_task import FailoverTask
+from rlm.lifecycle.lifecycle import Lifecycle, LifecycleIntervals, LifecycleTasks
+from rlm.lifecycle.node_care import NodeCare
+from rlm.lifecycle.orphan_rounds import OrphanRounds
+from rlm.lifecycle.orphan_task import OrphanTask, OwnWork
+from rlm.lifecycle.orphans import HealingLimits
+from rlm.lifecycle.release import LongTermTier, TopicWatch
+
+_UNPUBLISHED_MAX_S = 10.0
+"""Metadata that waits for longer: nothing is deleted meanwhile. Its end of an upload may be among it, so this is far
+below the time-to-live of uploads whose end is not known."""
+_DELETE_THREADS = 4
+
+
+def healing_limits(settings: LifecycleSettings) -> HealingLimits:
+    """What of orphans may be healed without a word from somebody."""
+    return HealingLimits(settings.orphans_heal_max_percent, settings.orphans_heal_min_objects)
+
+
+def build_lifecycle(
+    around: Surroundings,
+    kept: Kept,
+    kafka: KafkaFollowing,
+    tier: LongTermTier,
+    is_under_way: Callable[[CombinedSegmentId], bool],
+    on_observation: Callable[[Observation], None],
+) -> Lifecycle:
+    """`is_under_way` tells of uploads; `on_observation` is called before anything is concluded from it."""
+    settings, metadata, metrics = around.settings.lifecycle, kafka.metadata, kept.metrics.lifecycle
+    store, wall_ms, broker_id = metadata.store, around.clocks.wall_ms, around.identity.broker_id
+    threads = ThreadPoolExecutor(3, thread_name_prefix="lifecycle")
+    caretaking = _build_caretaking(around, kept, kafka)
+    planner = _build_planner(settings, kafka, tier)
+
+    def observed(observation: Observation, now_ms: int) -> None:
+        metrics.hidden_topics.set(len(observation.hidden))
+        on_observation(observation)
+        planner.cluster_seen(observation.view)
+        metrics.held_partitions.set(held_partitions(observation.view))
+        kafka.topics.retention_seen(longest_retention_ms(observation.view.lagging_retention_ms.values()))
+        caretaking.seen(observation.brokers, now_ms)
+
+    def wanted() -> set[TopicId]:
+        stored = (*store.topic_id_partitions(), *metadata.archive.topic_id_partitions())
+        return topics_of(stored) | planner.topics_asked
+
+    metrics.metadata_topic_problems.set_function(lambda: len(kafka.topics.problems))
+    watch = TopicWatch(milliseconds(settings.expiration_topic_gone_s))
+    observer = partial(ClusterObserver, around.configuration.client, broker_id, watch)
+    orphans = _build_orphan_task(around, kafka, OwnWork(planner.is_being_deleted, is_under_way))
+    tasks = LifecycleTasks(
+        FailoverTask(broker_id, store, kept.publisher, wall_ms, metrics, threads),
+        ClusterWatch(observer, wanted, kafka.topic_settings, wal_retention(settings), observed, wall_ms, threads),
+        caretaking,
+        _build_expiration(around, kept, kafka, planner, caretaking, is_under_way),
+        OrphanRounds(
+            orphans, kept.publisher, caretaking.brokers, settings.orphans_heal_enable, metrics.orphan_search, threads
+        ),
+    )
+    intervals = LifecycleIntervals(
+        settings.failover_check_interval_s,
+        settings.expiration_cluster_interval_s,
+        settings.expiration_task_interval_s,
+        settings.orphans_interval_s,
+    )
+    return Lifecycle(tasks, intervals, metadata.was_read, threads, kept.loops.succeeded)
+
+
+def _build_expiration(
+    around: Surroundings,
+    kept: Kept,
+    kafka: KafkaFollowing,
+    planner: ExpirationPlanner,
+    caretaking: Caretaking,
+    is_under_way: Callable[[CombinedSegmentId], bool],
+) -> RLMWalExpirationTask:
+    metadata, relaying = kafka.metadata, around.relaying
+    on_started = relaying.leader.segment_deletion_started
+    responsibility = Responsibility(caretaking.brokers, is_under_way, on_started, metadata.is_whole)
+    per_second = around.settings.lifecycle.expiration_deletes_per_second
+    store = metadata.store
+    policy = DeletionPolicy(per_second, _DELETE_THREADS, store.published_segment, kept.metrics.lifecycle, store.naming)
+    return RLMWalExpirationTask(relaying.storage, kept.publisher, planner, responsibility, around.clocks, policy)
+
+
+def _build_orphan_task(around: Surroundings, kafka: KafkaFollowing, own: OwnWork) -> OrphanTask:
+    settings, metadata = around.settings.lifecycle, kafka.metadata
+    return OrphanTask(
+        around.relaying.storage,
+        metadata.store,
+        metadata.read_to_end,
+        milliseconds(settings.uncommitted_ttl_s),
+        around.clocks.wall_ms,
+        own,
+        healing_limits(settings),
+        metadata.doubt,
+    )
+
+
+def _build_caretaking(around: Surroundings, kept: Kept, kafka: KafkaFollowing) -> Caretaking:
+    settings, identity = around.settings.lifecycle, around.identity
+    agents = kafka.topic_settings
+    registrations = StoreRegistrations(kafka.metadata.store, lambda: frozenset(agents.agents) | {identity.broker_id})
+    takeover_ms = milliseconds(settings.node_takeover_s)
+    care = NodeCare(identity.broker_id, identity.incarnation, registrations, takeover_ms)
+    unpublished_max_s = min(_UNPUBLISHED_MAX_S, settings.uncommitted_ttl_s / 4)
+    return Caretaking(care, kept.publisher, around.clocks, unpublished_max_s)
+
+
+def _build_planner(settings: LifecycleSettings, kafka: KafkaFollowing, tier: LongTermTier) -> ExpirationPlanner:
+    limits = ExpirationLimits(
+        milliseconds(settings.expiration_delete_grace_s), milliseconds(settings.uncommitted_ttl_s)
+    )
+    spread = random.Random()  # noqa: S311 - it spreads retries, it guards nothing
+    return ExpirationPlanner(kafka.metadata.store, tier, limits, spread)

@@ -1,0 +1,231 @@
+"""Relaying, put together from the settings: both proxies, and what they need to relay inline.
+
+It stands on nothing that may fail beside it: the write path and object storage come late, and may go again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from agent.configuration import Configuration
+from agent.found_peers import FILE_NAME, FoundPeers
+from agent.identity import AgentIdentity
+from agent.metrics.store_times import StoreTimes
+from agent.service_manager import ListeningSockets
+from agent.settings.bypass import bypass
+from agent.settings.memory_shares import FrameBytes, frame_bytes
+from agent.settings.replication_settings import CatchUpSettings, HydrationSettings
+from agent.settings.setting_types import milliseconds
+from agent.settings.upload_settings import AlarmSettings
+from agent.tls.broker_tls import BrokerTls, broker_tls_plan
+from agent.wiring.peering import (
+    broker_listener,
+    broker_requests,
+    max_request_bytes,
+    own_hello,
+    peer_addresses,
+    peer_tls,
+    posing_address,
+    replica_listeners,
+)
+from plugin.guarded_storage import GuardedStorageManager
+from plugin.request_ceiling import RequestCeiling
+from plugin.wall_clock import wall_ms
+from replication.follower.catch_up_reads import CatchUpReads
+from replication.follower.follower_context import FollowerContext, FollowerLimits
+from replication.follower.follower_proxy import FollowerProxy
+from replication.follower.hydration import HydrationCache, HydrationLimits
+from replication.follower.read_quota import CatchUpReadLimits
+from replication.follower.tier_reader import ArchiveReads
+from replication.leader.catch_up import CatchUp
+from replication.leader.guarded_write_path import GuardedWritePath
+from replication.leader.leader_context import LeaderContext, LeaderLimits
+from replication.leader.leader_proxy import LeaderProxy
+from replication.leader.read_ahead import CatchUpLimits
+from replication.leader.remote_readers import RemoteReaders
+from replication.leader.zones import Zones
+from replication.wire.known_peers import KnownPeers
+from replication.wire.memory_budget import MemoryBudget
+from replication.wire.metrics import ReplicationMetrics
+from replication.wire.peer_protocol import Hello
+from rlm.write_path.clocks import Clocks
+from rlm.write_path.metrics import StageTimes
+
+if TYPE_CHECKING:
+    from agent.wiring.gateway import ClientGateway
+
+
+@dataclass(frozen=True, slots=True)
+class Relaying:
+    """What was made. Use it in the event loop."""
+
+    leader: LeaderProxy
+    follower: FollowerProxy
+    hydration: HydrationCache
+    catch_up_reads: CatchUpReads
+    storage: GuardedStorageManager
+    write_path: GuardedWritePath
+    stage_times: StageTimes
+    metrics: ReplicationMetrics
+    zones: Zones
+    found_peers: FoundPeers
+    gateway: "ClientGateway | None" = None
+    """None where it is off: nothing of it is loaded then."""
+
+    async def start(self, configuration: Configuration, handed: ListeningSockets) -> None:
+        """Listen for the local broker and for other agents, at sockets that were handed over where there are such.
+
+        Raises OSError naming the address.
+        """
+        broker, settings = configuration.broker, configuration.settings
+        tls = peer_tls(settings.tls)
+        peer_listener = handed.take("peer", settings.peers.peer_listener)
+        await self.leader.start(peer_listener, tls.server_context() if tls else None)
+        replicas = replica_listeners(broker, settings.peers).items()
+        await self.follower.start({one: handed.take(f"replica-{one}", address) for one, address in replicas})
+        if self.gateway is not None:
+            await self.gateway.start(settings.gateway, handed)
+
+    async def stop(self) -> None:
+        """Close all listeners and connections."""
+        if self.gateway is not None:
+            await self.gateway.stop()
+        await self.leader.stop()
+        await self.follower.stop()
+        self.hydration.close()
+        self.catch_up_reads.close()
+        self.storage.close()
+
+
+def build_relaying(
+    configuration: Configuration,
+    identity: AgentIdentity,
+    registry: CollectorRegistry,
+    archive: Callable[[], ArchiveReads | None],
+    clock: Callable[[], float],
+) -> Relaying:
+    """`archive` gives the archive's store, as soon as it is there; `clock` gives monotonic seconds."""
+    settings, broker = configuration.settings, configuration.broker
+    storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), StoreTimes(registry, clock).timed)
+    write_path = GuardedWritePath()
+    stage_times, metrics = StageTimes(registry), ReplicationMetrics(registry)
+    hello, frames = own_hello(identity, archives=settings.archive.enable), frame_bytes(settings)
+    limits = HydrationLimits(settings.hydration.thread_pool_size, settings.hydration.cache_bytes)
+    hydration = HydrationCache(storage, limits, stage_times, metrics, clock, archive)
+    catch_up_reads = CatchUpReads(
+        hydration, catch_up_read_limits(settings.catch_up, settings.hydration), metrics, clock
+    )
+    zones = Zones(identity.rack, RemoteReaders(clock))
+    peers = KnownPeers(peer_addresses(broker, settings.peers))
+    context = replace(
+        _leader_context(configuration, hello, frames, write_path, stage_times, metrics, clock),
+        zones=zones,
+        followers=peers,
+    )
+    tls, own = peer_tls(settings.tls), broker_tls_plan(broker, settings.broker_tls)
+    broker_tls = BrokerTls(own) if own is not None else None
+    if broker_tls is not None and own is not None:
+        context = replace(context, broker_tls=broker_tls.client_context, broker_name=own.advertised_host)
+    follower_context = FollowerContext(
+        hello,
+        FollowerLimits(settings.hydration.timeout_s, max_request_bytes(broker)),
+        hydration,
+        stage_times,
+        metrics,
+        catch_up_reads,
+        tls.client_context if tls else lambda: None,
+        clock,
+        budget=_frame_budget("from_leaders", frames.from_leaders, metrics),
+        requests=context.requests,
+        broker_tls=broker_tls.server_context if broker_tls else lambda: None,
+    )
+    gateway = _gateway(configuration, context, follower_context, storage, peers)
+    if gateway is not None:
+        granting = replace(hello, capabilities=hello.capabilities | gateway.capabilities)
+        context = replace(context, hello=granting, clients=gateway.door)
+    leader = LeaderProxy(context)
+    past = bypass(broker, settings, configuration.client, clock)
+    follower = FollowerProxy(follower_context, peers, past)
+    metrics.connections.labels("peer").set_function(lambda: leader.connections)
+    metrics.connections.labels("replica").set_function(lambda: follower.connections)
+    remembered = settings.process.state_directory / FILE_NAME
+    found = FoundPeers(broker.node_id, peers, follower, partial(posing_address, settings.peers), remembered)
+    return Relaying(
+        leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics, zones, found, gateway
+    )
+
+
+def _gateway(
+    configuration: Configuration,
+    leader: LeaderContext,
+    follower: FollowerContext,
+    storage: GuardedStorageManager,
+    peers: KnownPeers,
+) -> "ClientGateway | None":
+    if not configuration.settings.gateway.enable:
+        return None
+    from agent.wiring.gateway import build_gateway
+
+    return build_gateway(configuration, leader, follower, storage, Clocks(leader.clock, wall_ms), peers)
+
+
+def _ceilings(settings: AlarmSettings, clock: Callable[[], float]) -> tuple[RequestCeiling, RequestCeiling]:
+    return (
+        RequestCeiling("PUT", settings.store_puts_per_minute, "remote.wal.store.puts.per.minute", clock),
+        RequestCeiling("GET", settings.store_gets_per_minute, "remote.wal.store.gets.per.minute", clock),
+    )
+
+
+def _frame_budget(way: str, max_bytes: int, metrics: ReplicationMetrics) -> MemoryBudget:
+    budget = MemoryBudget(max_bytes, lambda: metrics.fault("frames_over_budget"))
+    metrics.frame_bytes.labels(way).set_function(lambda: budget.used)
+    return budget
+
+
+def catch_up_read_limits(settings: CatchUpSettings, hydration: HydrationSettings) -> CatchUpReadLimits:
+    """A quarter of the cache at most, and half of the time that a response has."""
+    return CatchUpReadLimits(
+        settings.thread_pool_size,
+        settings.fetch_max_bytes_per_second,
+        hydration.cache_bytes // 4,
+        hydration.timeout_s / 2,
+    )
+
+
+def _leader_limits(configuration: Configuration) -> LeaderLimits:
+    """Gaps are read along where that is cheaper than another request; stale is what followers gave up waiting for."""
+    settings, store = configuration.settings, configuration.store_prices
+    return LeaderLimits(
+        settings.link.wait_max_s,
+        configuration.break_even_bytes,
+        gather_max_ms=milliseconds(settings.link.gather_max_s),
+        range_gap_bytes=round(store.get_per_1000 / 1000 / max(store.retrieval_gb, 1e-9) * 1e9),
+        stale_after_s=int(configuration.broker.raw.get("replica.socket.timeout.ms", "30000")) / 1000,
+        allow_plain_connections=settings.access.plain_connections_enable,
+        max_frame_bytes=max_request_bytes(configuration.broker),
+    )
+
+
+def _leader_context(
+    configuration: Configuration,
+    hello: Hello,
+    frames: FrameBytes,
+    write_path: GuardedWritePath,
+    stage_times: StageTimes,
+    metrics: ReplicationMetrics,
+    clock: Callable[[], float],
+) -> LeaderContext:
+    broker, settings = configuration.broker, configuration.settings
+    limits = _leader_limits(configuration)
+    context = LeaderContext(hello, limits, broker_listener(broker), write_path, stage_times, metrics, clock)
+    ahead = CatchUpLimits(settings.catch_up.read_ahead_bytes)
+    return replace(
+        context,
+        budget=_frame_budget("to_followers", frames.to_followers, metrics),
+        request_budget=_frame_budget("requests", frames.requests, metrics),
+        requests=broker_requests(broker, settings.access),
+        catch_up=CatchUp(context.index, write_path, ahead, metrics, clock),
+    )

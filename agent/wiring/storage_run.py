@@ -1,0 +1,192 @@
+"""What follows Kafka, and all that stands on it: made anew as one, when what follows Kafka failed."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agent.defects import Run
+from agent.http.object_summary import object_summary
+from agent.metrics.loop_times import Loop
+from agent.wiring.archive import archive_links, build_archiving
+from agent.wiring.kafka_following import KafkaFollowing
+from agent.wiring.lifecycle import build_lifecycle
+from agent.wiring.surroundings import Kept, Surroundings
+from agent.wiring.write_path import WritePath, WritePathContext
+from kafka_log.log_directory import LogDirectory
+from kafka_log.topic_partition import TopicIdPartition
+from plugin.archive_storage import ObjectArchiveStorage
+from replication.leader.found_batches import StoredLogs
+from rlm.archive.archive_tier import ArchiveTier
+from rlm.archive.archived_topics import ArchivedTopics, CareDuties
+from rlm.archive.archiving import Archiving
+from rlm.archive.stored_runs import LedLogs
+from rlm.lifecycle.caretaking import publish_registration
+from rlm.lifecycle.gap_declarations import GapDeclarations
+from rlm.lifecycle.led_gaps import LedGaps
+from rlm.lifecycle.lifecycle import Lifecycle
+from rlm.lifecycle.node_care import NodeRegistration
+from rlm.lifecycle.release import Tiers
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.led_views import StoredLog
+from rlm.write_path.tail_uploads import TailAnswers
+
+WRITE_PATH, LIFECYCLE, ARCHIVE, USAGE = "write path", "lifecycle", "archive", "usage"
+
+
+class StorageRun:
+    """Create and use it in the event loop."""
+
+    def __init__(self, around: Surroundings, kept: Kept) -> None:
+        self._around = around
+        self._kept = kept
+        self._assignments: Sequence[Assignment] = ()
+        settings, identity, client, wall_ms = (
+            around.settings,
+            around.identity,
+            around.configuration.client,
+            around.clocks.wall_ms,
+        )
+        log_directories = [LogDirectory(path) for path in around.configuration.broker.log_dirs]
+        own = NodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id)
+        self.kafka = KafkaFollowing(
+            settings,
+            identity,
+            client,
+            log_directories,
+            self.assigned,
+            around.relaying.storage,
+            self._register,
+            around.relaying.zones,
+        )
+        self.kafka.topics.hold_publication = kept.publisher.hold
+        self.kafka.leadership.on_known = lambda: kept.loops.succeeded(Loop.LEADERSHIP)
+        self.kafka.on_agents = around.relaying.found_peers.registered
+        metadata, topic_settings = self.kafka.metadata, self.kafka.topic_settings
+        if around.relaying.gateway is not None:
+            around.relaying.gateway.metadata_is_followed(metadata)
+        self._archived = ArchivedTopics(
+            own,
+            metadata.store,
+            metadata.archive,
+            topic_settings,
+            settings.archive.enable,
+            around.clocks.monotonic_s,
+        )
+        archive_tier = ArchiveTier(metadata.archive, self._archived.is_archived, self._archived.chain_of)
+        self._tiers = Tiers([self.kafka.tiered_storage, archive_tier])
+        self._gaps = GapDeclarations(
+            kept.next_gap_record, kept.publisher, metadata.store.declares, self._tiers, kept.metrics.write, wall_ms
+        )
+        self._tail_answers = TailAnswers(client)
+        context = WritePathContext(
+            self.kafka.resume_point, self._gaps, self.kafka.leadership.look_again, self._tail_answers, self._led_logs
+        )
+        self.write_path = WritePath(around, kept, context)
+        self.led_gaps = LedGaps(metadata.store, self.write_path.status, self._archived.chain_of)
+        self._lifecycle: Lifecycle | None = None
+        self._archiving: Archiving | None = None
+        loop = asyncio.get_running_loop()
+        topic_settings.on_tail_requests = lambda requests: loop.call_soon_threadsafe(
+            self.write_path.tails.requested, requests
+        )
+
+    def start(self) -> None:
+        """Begin all but following Kafka, in this order: the registration goes before what is uploaded."""
+        self._register()
+        for part, run in self._runs():
+            self._around.supervisor.start(part, run)
+
+    def _register(self) -> None:
+        identity, now_ms = self._around.identity, self._around.clocks.wall_ms()
+        own = NodeRegistration(identity.broker_id, identity.incarnation, identity.broker_id)
+        publish_registration(self._kept.publisher, own, now_ms)
+
+    async def stop(self) -> None:
+        """End them in an order in which what is left is uploaded, and published last."""
+        for part, _ in self._runs():
+            await self._around.supervisor.stop(part)
+        self._kept.next_segment_id = self.write_path.next_segment_id
+        self._gaps.close()
+        self._kept.next_gap_record = self._gaps.next_record
+        await asyncio.to_thread(self._tail_answers.close)
+
+    def _runs(self) -> list[tuple[str, Run]]:
+        runs: list[tuple[str, Run]] = [(LIFECYCLE, self._run_lifecycle), (WRITE_PATH, self.write_path.run)]
+        if self._around.settings.archive.enable:
+            runs.append((ARCHIVE, self._run_archive))
+        return [*runs, (USAGE, self._kept.usage.run)]
+
+    @property
+    def missing(self) -> list[str]:
+        """What is not known of Kafka, or not to be trusted."""
+        reasons = [f"{name} not known yet" for name in sorted(self.kafka.missing)]
+        if fenced := self.kafka.incarnation.fenced_because:
+            reasons.append(f"nothing is uploaded: {fenced}")
+        if put_off := self.write_path.put_off():
+            partition, reason = next(iter(put_off.items()))
+            reasons.append(f"{len(put_off)} partitions put off, not known from where to upload: {partition}: {reason}")
+        return reasons
+
+    @property
+    def degraded(self) -> list[str]:
+        """What waits for a person, while all that replication needs is done."""
+        doubt = self.kafka.metadata.doubt()
+        told = [f"{doubt}: no orphan is healed before `remote-wal metadata rebuild`"] if doubt else []
+        return told + [str(problem) for problem in self.kafka.topics.problems]
+
+    def objects(self) -> dict[str, Any]:
+        """What combined segments there are; any thread may ask."""
+        return object_summary(self.kafka.metadata.store, self._around.clocks.wall_ms())
+
+    @property
+    def archive_storage(self) -> ObjectArchiveStorage | None:
+        """The archive's store; None until it has answered."""
+        return self._archiving.storage if self._archiving is not None else None
+
+    def assigned(self, assignments: Sequence[Assignment]) -> None:
+        """These partitions are led here from now on."""
+        self._assignments = assignments
+        self.write_path.assign(assignments)
+        self._archived.led(assignments)
+        if self._lifecycle is not None:
+            self._lifecycle.led(assignments)
+        # What is not read yet of the topic would look like a hole in the log.
+        if self._archiving is not None and self.kafka.metadata.is_read:
+            self._archiving.assign(assignments)
+
+    async def _run_lifecycle(self) -> None:
+        lifecycle = build_lifecycle(
+            self._around,
+            self._kept,
+            self.kafka,
+            self._tiers,
+            self.write_path.is_under_way,
+            self._archived.cluster_seen,
+        )
+        lifecycle.led(self._assignments)
+        self._lifecycle = lifecycle
+        try:
+            await lifecycle.run()
+        finally:
+            self._lifecycle = None
+
+    async def _run_archive(self) -> None:
+        archiving = build_archiving(self._around, self._kept, self.kafka, self._duties)
+        archiving.assign(self._assignments if self.kafka.metadata.is_read else ())
+        self._archiving = archiving
+        try:
+            await archiving.run()
+        finally:
+            self._kept.next_archive_writer_id = archiving.next_writer_id
+            self._archiving = None
+            archiving.close()
+
+    def _duties(self) -> CareDuties:
+        lifecycle = self._lifecycle
+        return self._archived.duties(lifecycle.brokers_to_care_for() if lifecycle is not None else frozenset())
+
+    def _led_logs(self, stored_log: Callable[[TopicIdPartition], StoredLog | None]) -> StoredLogs:
+        around, metadata = self._around, self.kafka.metadata
+        min_run_bytes = around.configuration.prices.get_break_even_bytes(around.configuration.store_prices)
+        archive = archive_links(around.settings.archive, metadata.archive, around.configuration.prices)
+        return LedLogs(metadata.store, stored_log, min_run_bytes, archive)

@@ -1,0 +1,181 @@
+"""All of the agent but relaying: what `remote.log.wal.storage.system.enable` turns on, in parts that begin anew.
+
+Theory. What follows Kafka is what the others stand on: uploads go on where the metadata store says, objects go when it
+says so. When it failed, what it knows is not to be trusted, and all that stands on it is made anew with it
+(`StorageRun`); until then nothing is led, and all bytes go inline. When another part failed, it alone is. Two things
+are kept, as nothing else knows of them: records that wait to be published, and the sequence numbers that were used.
+
+Imported once relaying has begun, as it takes far longer to import. Create and use it in the event loop.
+"""
+
+import asyncio
+from dataclasses import replace
+
+import structlog
+
+from agent.metrics.agent_metrics import StateCollector
+from agent.metrics.alarms import Alarms, upload_lag
+from agent.metrics.loop_times import Loop, LoopTimes
+from agent.metrics.topic_metrics import TopicCollector
+from agent.metrics.usage import UsageReport, store_counts
+from agent.settings.setting_types import milliseconds
+from agent.settings.storage_spec import storage_spec
+from agent.wiring.storage_loading import StorageLoading
+from agent.wiring.storage_run import StorageRun
+from agent.wiring.surroundings import Kept, StorageMetrics, Surroundings
+from metadata_topic.topic.publication_queue import PublisherSettings
+from metadata_topic.topic.publication_watch import PublicationWatch
+from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
+from plugin.segment_metadata import CombinedSegmentId
+from rlm.lifecycle.incarnation_watch import IncarnationTakenError
+
+log = structlog.get_logger(__name__)
+
+KAFKA = "kafka side"
+STORAGE_LOADING, PUBLICATION, ALARMS = "object storage", "metadata publication", "alarms"
+
+
+class StorageSystem:
+    """See the module's theory."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        settings, relaying, registry = around.settings, around.relaying, around.registry
+        spec = storage_spec(settings.storage, around.configuration.broker)
+        self.loading = StorageLoading(spec, around.storage_context, relaying.storage)
+        self.publisher = RemoteWalMetadataPublisher(
+            around.configuration.client,
+            around.identity.broker_id,
+            around.clocks.monotonic_s,
+            PublisherSettings(unpublished_max_ms=milliseconds(settings.metadata.unpublished_max_s)),
+        )
+        loops = LoopTimes(registry, around.clocks.monotonic_s)
+        self.publication = PublicationWatch(
+            self.publisher.stall_reason, relaying.metrics.fault, lambda: loops.succeeded(Loop.PUBLICATION)
+        )
+        usage = UsageReport(
+            around.identity,
+            lambda: store_counts(settings, relaying.storage, self.current.archive_storage if self.current else None),
+            relaying.metrics,
+            self.publisher,
+            around.clocks.wall_ms,
+            milliseconds(settings.metadata.usage_interval_s),
+        )
+        first_id = CombinedSegmentId(around.identity.broker_id, around.identity.incarnation, 0)
+        self._kept = Kept(
+            self.publisher,
+            self.publication,
+            usage,
+            StorageMetrics(registry),
+            first_id,
+            first_id,
+            first_id,
+            loops,
+        )
+        self.current: StorageRun | None = None
+        """None while they are made anew."""
+        self.alarms = Alarms(
+            {
+                "upload_lag": self._upload_lag,
+                "store_puts": lambda: relaying.storage.puts.alarm if relaying.storage.puts else None,
+                "store_gets": lambda: relaying.storage.gets.alarm if relaying.storage.gets else None,
+            }
+        )
+
+    def _upload_lag(self) -> str | None:
+        status = self.current.write_path.status() if self.current is not None else {}
+        return upload_lag(status.values(), milliseconds(self._around.settings.alarms.upload_lag_alarm_s))
+
+    def start(self) -> None:
+        """Begin, whether or not Kafka and the store are there."""
+        supervisor = self._around.supervisor
+        supervisor.start(STORAGE_LOADING, self.loading.run)
+        supervisor.start(PUBLICATION, self._publish)
+        supervisor.start(KAFKA, self._run)
+        supervisor.start(ALARMS, self.alarms.run)
+
+    async def stop(self) -> None:
+        """Upload and publish what is left, as far as the shutdown's time allows, and let go of everything.
+
+        Relaying must go on meanwhile: the metadata topic itself is replicated through it.
+        """
+        supervisor, timeout_s = self._around.supervisor, self._around.settings.process.shutdown_timeout_s
+        await supervisor.stop(ALARMS)
+        if self.current is not None:  # before Kafka's clients, whose end may take its time
+            await self.current.stop()
+        await supervisor.stop(KAFKA)
+        await asyncio.to_thread(self.publisher.flush, timeout_s)
+        await supervisor.stop(PUBLICATION)
+        if lost := await asyncio.to_thread(self.publisher.close, 0.0):
+            log.warning("metadata_unpublished", records=lost)
+        await supervisor.stop(STORAGE_LOADING)
+
+    @property
+    def incarnation(self) -> int:
+        """The one that uploads."""
+        return self._around.identity.incarnation
+
+    @property
+    def missing(self) -> list[str]:
+        """What is missing for all of the agent's work, but for parts that are down."""
+        reasons = [*(self.current.missing if self.current is not None else []), *self.alarms.reasons]
+        if (stalled := self.publication.stalled_because) is not None:
+            reasons = [*reasons, f"metadata is not published, so all goes inline: {stalled}"]
+        storage = self.loading.missing
+        return reasons if storage is None else [*reasons, f"object storage: {storage}"]
+
+    async def _publish(self) -> None:
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        self.publisher.start(lambda defect: loop.call_soon_threadsafe(ended.set_exception, defect))
+        watch = asyncio.create_task(self.publication.run())
+        try:
+            await ended
+        finally:
+            watch.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            above = await self._run_until_fenced()
+            around = self._around
+            identity = replace(around.identity, incarnation=around.next_incarnation(above))
+            self._around = replace(around, identity=identity)
+            self._kept.next_segment_id = CombinedSegmentId(identity.broker_id, identity.incarnation, 0)
+            self._kept.next_archive_writer_id = self._kept.next_segment_id
+            log.warning("incarnation_taken", incarnation=identity.incarnation, above=above)
+
+    async def _run_until_fenced(self) -> int:
+        """Returns the incarnation above which another one is to be taken."""
+        around, above = self._around, -1
+        run = StorageRun(around, self._kept)
+        collector = StateCollector(
+            around.relaying.storage,
+            run.write_path,
+            self.publisher,
+            (run.kafka.metadata.store, run.kafka.metadata.archive),
+            lambda: run.kafka.metadata_counters,
+            lambda: run.led_gaps.offsets,
+        )
+        traffic = around.relaying.metrics.traffic
+        topics = TopicCollector(run.write_path.status, lambda: traffic.by_partition, around.settings.http.topics)
+        for one in (collector, topics):
+            around.registry.register(one)
+        self.current = run
+        try:
+            run.start()
+            await run.kafka.run()
+        except* IncarnationTakenError as taken:
+            above = max(leaf.above for leaf in _leaves(taken))
+        finally:
+            await run.stop()
+            self.current = None
+            for one in (collector, topics):
+                around.registry.unregister(one)
+        return above
+
+
+def _leaves(group: ExceptionGroup[IncarnationTakenError]) -> list[IncarnationTakenError]:
+    found: list[IncarnationTakenError] = []
+    for one in group.exceptions:
+        found += _leaves(one) if isinstance(one, ExceptionGroup) else [one]
+    return found

@@ -1,0 +1,224 @@
+"""The write path as a part of the agent: the log manager and what it is put together from, made anew for each run.
+
+Theory. A log manager that met a defect is let go of as if its process had been killed: what was under way is uploaded
+again from where the metadata topic tells, under new sequence numbers, and links to what it had stored are forgotten.
+The sequence goes on, as no key is ever written twice. An end in order uploads what was read before.
+
+Belongs to the event loop, but for `failed`, `status`, `put_off`, `is_under_way` and `logs`.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from agent.descriptors import bounded_open_files
+from agent.settings.agent_settings import AgentSettings
+from agent.wiring.surroundings import Kept, Surroundings
+from kafka_log.topic_partition import TopicIdPartition
+from plugin.segment_metadata import CombinedSegmentId
+from replication.leader.found_batches import StoredLogs
+from replication.leader.guarded_write_path import WritePathAnswers
+from rlm.write_path.assignment import Assignment
+from rlm.write_path.combine_task import RLMWalCombineTask
+from rlm.write_path.gap_listener import GapListener
+from rlm.write_path.group_commit import CommitLimits
+from rlm.write_path.hooks import WritePathHooks
+from rlm.write_path.led_partition import PartitionStatus
+from rlm.write_path.led_views import StoredLog
+from rlm.write_path.link_policy import CostLimits, LinkDecider
+from rlm.write_path.log_manager_limits import LogManagerLimits
+from rlm.write_path.machine import Machine, thread_pool
+from rlm.write_path.partition_schedule import ScheduleIntervals
+from rlm.write_path.passed_over import BacklogLimits
+from rlm.write_path.remote_wal_log_manager import RemoteWalLogManager
+from rlm.write_path.resume_point import ResumePoint
+from rlm.write_path.tail_uploads import Answer, TailUploads
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WritePathContext:
+    """What the write path asks of those who follow Kafka, and tells them."""
+
+    resume: Callable[[Assignment], ResumePoint]
+    gaps: GapListener
+    on_unknown_partition: Callable[[], None]
+    answer: Answer
+    """Takes answers to requests for tails."""
+    logs: Callable[[Callable[[TopicIdPartition], StoredLog | None]], StoredLogs]
+    """Makes the led logs beside what metadata tells, from how far they are stored."""
+
+
+def log_manager_limits(settings: AgentSettings) -> LogManagerLimits:
+    """How much the write path takes on at once."""
+    limits, quotas = settings.log_manager, settings.quotas
+    retry_s, retry_max_s = limits.task_retry_interval_s, limits.task_retry_interval_max_s
+    upload_bytes = limits.combiner_task_upload_bytes
+    return LogManagerLimits(
+        ScheduleIntervals(limits.task_interval_s, retry_s, retry_max_s),
+        CommitLimits(
+            limits.combiner_task_interval_s,
+            quotas.archive_interval_s,
+            upload_bytes,
+            limits.combiner_thread_pool_size,
+            retry_s,
+            retry_max_s,
+            quotas.copy_max_bytes_per_second,
+        ),
+        limits.thread_pool_size,
+        limits.combiner_queue_size,
+        limits.combiner_queue_bytes,
+        upload_bytes,
+        settings.link.wait_max_s,
+        bounded_open_files(quotas.open_files),
+        BacklogLimits(upload_bytes, quotas.backlog_max_bytes_per_second, retry_s, retry_max_s),
+    )
+
+
+class WritePath:
+    """See the module's theory."""
+
+    def __init__(self, around: Surroundings, kept: Kept, context: WritePathContext) -> None:
+        self._around = around
+        self._kept = kept
+        self._context = context
+        self.next_segment_id = kept.next_segment_id
+        """For the next run."""
+        self._loop = asyncio.get_running_loop()
+        self._assignments: Sequence[Assignment] = ()
+        self._manager: RemoteWalLogManager | None = None
+        self._combine: RLMWalCombineTask | None = None
+        self._decider: LinkDecider | None = None
+        self._failure: asyncio.Future[None] = self._loop.create_future()
+        self.logs = context.logs(self._stored_log)
+        self.tails = TailUploads(around.identity.broker_id, self, context.answer, around.clocks.wall_ms)
+
+    async def run(self) -> None:
+        """Upload until cancelled, and then what was read before, as far as the shutdown's time allows.
+
+        Raises the defect that ended it.
+        """
+        self._failure = self._loop.create_future()
+        self._combine = combine = self._make_combine_task()
+        self._manager = manager = self._make_manager(combine)
+        flush_timeout_s = None
+        try:
+            running = manager.start()
+            self._around.relaying.write_path.arrived(WritePathAnswers(manager, self.logs, self.failed))
+            manager.assign(self._assignments)
+            await asyncio.wait((running, self._failure), return_when=asyncio.FIRST_COMPLETED)
+            await (self._failure if self._failure.done() else running)
+        except asyncio.CancelledError:
+            flush_timeout_s = self._around.settings.process.shutdown_timeout_s
+            raise
+        finally:
+            if not self._failure.cancel() and not self._failure.cancelled():
+                self._failure.exception()  # it is told of, or came second
+            try:
+                await manager.stop(flush_timeout_s)
+            finally:
+                self._leave(combine)
+
+    def _leave(self, combine: RLMWalCombineTask) -> None:
+        self._around.relaying.write_path.left()
+        self._manager = self._combine = None
+        self.next_segment_id = combine.next_segment_id
+        for assignment in self._assignments:
+            self._around.relaying.leader.partition_released(assignment.topic_id_partition)
+
+    def failed(self, defect: Exception) -> None:
+        """A call met a defect: begin anew."""
+        self._loop.call_soon_threadsafe(self._fail, defect)
+
+    def _fail(self, defect: Exception) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(defect)
+
+    def assign(self, assignments: Sequence[Assignment]) -> None:
+        """Take care of exactly these partitions from now on."""
+        self._assignments = assignments
+        self._tried(lambda manager: manager.assign(assignments))
+        self.tails.assigned(assignments)
+
+    def _stored_log(self, partition: TopicIdPartition) -> StoredLog | None:
+        return self._manager.stored_log(partition) if self._manager else None
+
+    # HurriedUploads, for tails.
+
+    def hurry(self, partition: TopicIdPartition, *, hurried: bool = True) -> None:
+        self._tried(lambda manager: manager.hurry(partition, hurried=hurried))
+
+    def uploaded_offset(self, partition: TopicIdPartition) -> int | None:
+        return self._manager.uploaded_offset(partition) if self._manager else None
+
+    # For metrics and `describe`, on other threads.
+
+    def status(self) -> Mapping[TopicIdPartition, PartitionStatus]:
+        """The led partitions; none while there is no log manager."""
+        manager = self._manager
+        return manager.status() if manager is not None else {}
+
+    @property
+    def break_even_bytes(self) -> int | None:
+        """See `LinkDecider.break_even_bytes`; None before there was a log manager."""
+        decider = self._decider
+        return decider.break_even_bytes if decider is not None else None
+
+    def put_off(self) -> Mapping[TopicIdPartition, str]:
+        """Partitions that are not uploaded, as it is not known from where; and why."""
+        manager = self._manager
+        return dict(manager.put_off) if manager is not None else {}
+
+    def is_under_way(self, segment_id: CombinedSegmentId) -> bool:
+        """See RLMWalCombineTask."""
+        combine = self._combine
+        return combine is not None and combine.is_under_way(segment_id)
+
+    def _tried(self, call: Callable[[RemoteWalLogManager], None]) -> None:
+        """Who calls is another part, and does not fail by a defect of this one."""
+        if self._manager is None:
+            return
+        try:
+            call(self._manager)
+        except Exception as defect:
+            self._fail(defect)
+
+    def _make_combine_task(self) -> RLMWalCombineTask:
+        around, kept, limits = self._around, self._kept, self._around.settings.log_manager
+        pool = thread_pool(limits.combiner_thread_pool_size, "rlm-wal-combine")
+        return RLMWalCombineTask(
+            around.relaying.storage,
+            kept.publisher,
+            self.next_segment_id,
+            pool,
+            kept.metrics.write,
+            around.clocks,
+            limits.upload_timeout_s,
+            around.relaying.gateway.adoptable if around.relaying.gateway is not None else None,
+        )
+
+    def _make_manager(self, combine: RLMWalCombineTask) -> RemoteWalLogManager:
+        around, kept, context, leader = self._around, self._kept, self._context, self._around.relaying.leader
+        interval_s = around.settings.log_manager.combiner_task_interval_s
+        configuration = around.configuration
+        self._decider = decider = LinkDecider(
+            CostLimits(configuration.break_even_bytes, interval_s), configuration.link_costs
+        )
+        decider.is_off = lambda: kept.publication.is_stalled
+        hooks = WritePathHooks(
+            context.resume,
+            context.gaps,
+            context.on_unknown_partition,
+            self.tails.settled,
+            lambda: leader.replication_is_pending,
+            leader.links_left_out,
+        )
+        limits, stage_times = log_manager_limits(around.settings), around.relaying.stage_times
+        machine = Machine(around.clocks)
+        manager = RemoteWalLogManager(limits, combine, decider, stage_times, kept.metrics.write, machine, hooks)
+        manager.add_listener(leader)
+        manager.add_listener(self.tails)
+        return manager

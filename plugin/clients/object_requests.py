@@ -1,0 +1,215 @@
+"""Requests to an object store: tried again, within deadlines, counted; whole objects that are never overwritten.
+
+Theory. An object is written only if nothing is there. So when a write's outcome is not known (a 500, a time-out, a lost
+answer), the same write is simply sent again. If the store then says that the key is taken, size and checksum tell whose
+bytes these are: ours, and the write has succeeded, or other ones, and the caller must take a new key. Nothing is ever
+deleted on an unknown outcome.
+
+Safe for many threads; what is shared are the store, which is safe itself, and the counters, which have a lock.
+"""
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import structlog
+
+from kafka_log.crc32c import crc32c
+from plugin.adopted_records import AdoptionTable
+from plugin.clients.object_store import ListedObject, ListPage, ObjectHead, ObjectStore
+from plugin.clients.retrying import Retrier, RetryPolicy
+from plugin.errors import (
+    ObjectExistsError,
+    RemoteResourceNotFoundError,
+    RemoteSegmentConflictError,
+    RemoteSegmentCorruptError,
+    RemoteStorageConfigError,
+    RemoteStorageError,
+)
+from plugin.format.adoption_note import AdoptionNote
+from plugin.format.combined_segment import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    SegmentHeader,
+    decode_footer,
+    locate_footer,
+    table_place,
+)
+from plugin.remote_wal_storage_manager import RequestCounts
+from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
+
+log = structlog.get_logger(__name__)
+
+_TAIL_BYTES: Final = 64 * 1024
+"""Read at an object's end in the hope that the whole footer is in it: some 2,500 entries are."""
+
+
+class ObjectRequests:
+    """See the module's theory. Errors are RemoteStorageError and its kinds."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        policy: RetryPolicy,
+        counts: RequestCounts,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        rng: random.Random,
+    ) -> None:
+        self._store = store
+        self.counts = counts
+        self._counts_lock = threading.Lock()
+        self._retrier = Retrier(policy, clock, sleep, rng, self._count_failure)
+
+    def passed_over(self) -> None:
+        """Count an object in a listing whose key is not ours."""
+        with self._counts_lock:
+            self.counts.foreign_objects += 1
+
+    def close(self) -> None:
+        """Release connections."""
+        self._store.close()
+
+    def read_footer(
+        self, key: str, size_bytes: int, cluster_id: str
+    ) -> tuple[SegmentHeader, tuple[RemoteLogSegmentMetadataEntry, ...], AdoptionNote | None]:
+        """Header, entries and note out of the object itself, checked, and of that cluster.
+
+        Raises RemoteSegmentCorruptError when they are not.
+        """
+        if size_bytes < HEADER_BYTES + TRAILER_BYTES:
+            raise RemoteSegmentCorruptError("fetch metadata", key, f"{size_bytes} bytes are no combined segment")
+        tail_start = max(0, size_bytes - _TAIL_BYTES)
+        tail = self.get(key, tail_start, size_bytes)
+        header = tail[:HEADER_BYTES] if tail_start == 0 else self.get(key, 0, HEADER_BYTES)
+        try:
+            location = locate_footer(tail[-TRAILER_BYTES:], size_bytes)
+            if location.start >= tail_start:
+                footer = tail[location.start - tail_start : location.end - tail_start]
+            else:
+                footer = self.get(key, location.start, location.end)
+            decoded, entries = decode_footer(header, footer, location)
+            note = self._read_note(key, table_place(header, footer))
+        except ValueError as error:
+            raise RemoteSegmentCorruptError("fetch metadata", key, str(error)) from error
+        if decoded.cluster_id != cluster_id:
+            raise RemoteSegmentCorruptError("fetch metadata", key, f"belongs to cluster {decoded.cluster_id}")
+        return decoded, entries, note
+
+    def _read_note(self, key: str, place: tuple[int, int, int] | None) -> AdoptionNote | None:
+        if place is None:
+            return None
+        start, length, crc = place
+        raw = self.get(key, start, start + length)
+        return AdoptionNote.of(AdoptionTable.read(raw, crc), raw, start)
+
+    def put(self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
+        """Write a whole object; durable and readable on return. Idempotent.
+
+        Raises RemoteSegmentConflictError when there are other bytes under the key.
+        """
+        deadline = self._retrier.deadline()
+        try:
+            self._retrier.call(lambda: self._put_once(key, chunks, size_bytes), deadline)
+        except ObjectExistsError:
+            self._check_that_it_is_ours(key, chunks, size_bytes, deadline)
+
+    def _put_once(self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
+        with self._counts_lock:
+            self.counts.put += 1
+            self.counts.put_bytes += size_bytes
+        self._store.put_if_absent(key, chunks)
+
+    def _check_that_it_is_ours(
+        self, key: str, chunks: Sequence[bytes | memoryview], size_bytes: int, deadline: float
+    ) -> None:
+        """The key is taken: by an earlier attempt of ours, which is success, or by something else."""
+
+        def attempt() -> ObjectHead:
+            with self._counts_lock:
+                self.counts.head += 1
+            return self._store.head(key)
+
+        head = self._retrier.call(attempt, deadline)
+        checksum = 0
+        for chunk in chunks:
+            checksum = crc32c(chunk, checksum)
+        if (head.size_bytes, head.crc32c) != (size_bytes, checksum):
+            raise RemoteSegmentConflictError(
+                "put",
+                key,
+                f"the key holds {head.size_bytes} other bytes, ours would be {size_bytes}",
+                "two agents may run for one broker, or an incarnation was used twice",
+            )
+
+    def get(self, key: str, start: int, end: int) -> bytes:
+        """The bytes [start, end)."""
+        if not 0 <= start < end:
+            raise ValueError(f"[{start}, {end}) is no range of {key}")
+
+        def attempt() -> bytes:
+            with self._counts_lock:
+                self.counts.get += 1
+            data = self._store.get_range(key, start, end)
+            with self._counts_lock:
+                self.counts.get_bytes += len(data)
+            if len(data) != end - start:
+                raise RemoteSegmentCorruptError("get", key, f"bytes {start} to {end} were asked for, {len(data)} came")
+            return data
+
+        return self._retrier.call(attempt, self._retrier.deadline())
+
+    def delete(self, key: str) -> None:
+        """Idempotent: deleting what is not there succeeds."""
+
+        def attempt() -> None:
+            with self._counts_lock:
+                self.counts.delete += 1
+            self._store.delete(key)
+
+        self._retrier.call(attempt, self._retrier.deadline())
+
+    def list(self, prefix: str) -> Iterator[ListedObject]:
+        """All objects whose key starts with `prefix`, which ends in "/"; in any order."""
+        page: str | None = None
+        while True:
+            listed = self._list_page(prefix, page)
+            yield from listed.objects
+            page = listed.next_page
+            if page is None:
+                return
+
+    def _list_page(self, prefix: str, page: str | None) -> ListPage:
+        def attempt() -> ListPage:
+            with self._counts_lock:
+                self.counts.list += 1
+            return self._store.list_page(prefix, page)
+
+        return self._retrier.call(attempt, self._retrier.deadline())
+
+    def _count_failure(self, error: RemoteStorageError) -> None:
+        if not isinstance(error, ObjectExistsError | RemoteResourceNotFoundError):
+            log.warning("storage_attempt_failed", operation=error.operation, key=error.key, kind=error.label)
+        with self._counts_lock:
+            self.counts.failures[error.label] = self.counts.failures.get(error.label, 0) + 1
+
+    def check_conditional_writes(self, key: str) -> None:
+        """Write the same probe twice; only a store that refuses the second keeps our objects immutable.
+
+        Old S3 look-alikes ignore If-None-Match and overwrite.
+        """
+        body = b"remote-wal start-up self-test"
+        self.put(key, [body], len(body))
+        try:
+            self._retrier.call(lambda: self._put_once(key, [body], len(body)), self._retrier.deadline())
+        except ObjectExistsError:
+            return
+        finally:
+            self.delete(key)
+        raise RemoteStorageConfigError(
+            "configure",
+            key,
+            "the store let a conditional PUT (If-None-Match: *) overwrite an object",
+            "use a store that honours conditional writes",
+        )

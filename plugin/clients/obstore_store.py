@@ -1,0 +1,185 @@
+"""An ObjectStore by obstore, which binds Rust's object_store: of Google Cloud Storage and Azure Blob Storage.
+
+obstore's own retries are off, as ours know about unknown outcomes and deadlines in total. The checksum of the whole
+object travels as metadata `crc32c`, for us to know our own object again; on their way the bytes are TLS's matter, as
+obstore sends no checksum that the store would compare.
+
+Listings. obstore gives a listing as one stream, and the store's page tokens stay inside it. So a stream that has more
+is kept, under its prefix and the last key that it gave; who asks for the part behind that key goes on with it. After a
+failure the stream is gone, and the listing is asked for anew from that key on: both stores list in the order of keys.
+What is not a listing at all is parsed as an empty one; so an empty one counts only when the store also says that a key
+which cannot be there is not there.
+"""
+
+import datetime
+import ssl
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import obstore
+from obstore.exceptions import BaseError
+from pydantic import Field, model_validator
+
+from kafka_log.crc32c import crc32c
+from plugin.clients.answer_errors import Permissions
+from plugin.clients.backend_settings import ObjectBackendSettings, check_endpoint
+from plugin.clients.object_store import ListedObject, ListPage, ObjectHead
+from plugin.clients.obstore_errors import as_storage_error
+from plugin.errors import RemoteResourceNotFoundError, RemoteStorageConfigError
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import AzureStore, ClientConfig, GCSStore, RetryConfig
+
+T = TypeVar("T")
+
+_KEPT_LISTINGS: Final = 16
+_NO_OBJECT: Final = "no-such-object"
+"""No key of ours ends so."""
+
+
+class ObstoreSettings(ObjectBackendSettings):
+    """What both stores can be told."""
+
+    endpoint_url: str | None = Field(default=None, description="For stores other than the provider's own.")
+    allow_http: bool = Field(
+        default=False, description="Permit an http:// endpoint: record data then crosses in the clear."
+    )
+    connect_timeout_ms: int = Field(default=500, ge=1, description="To open a connection.")
+    tls_ca_file: Path | None = Field(default=None, description="Certificates to trust besides the system's.")
+
+    @model_validator(mode="after")
+    def _the_parts_of_an_attempt_fit(self) -> "ObstoreSettings":
+        if self.connect_timeout_ms > self.attempt_timeout_ms:
+            raise ValueError("connect.timeout.ms must not exceed attempt.timeout.ms")
+        return self
+
+
+def client_options(settings: ObstoreSettings) -> "ClientConfig":
+    """For obstore's HTTP client. Raises RemoteStorageConfigError."""
+    check_endpoint(settings.endpoint_url, settings.allow_http)
+    options: ClientConfig = {
+        "allow_http": settings.allow_http,
+        "timeout": datetime.timedelta(milliseconds=settings.attempt_timeout_ms),
+        "connect_timeout": datetime.timedelta(milliseconds=settings.connect_timeout_ms),
+    }
+    if settings.tls_ca_file is not None:
+        certificates = read_setting("tls.ca.file", settings.tls_ca_file)
+        try:
+            ssl.create_default_context(cadata=certificates)
+        except ssl.SSLError as error:
+            raise RemoteStorageConfigError(
+                "configure", "tls.ca.file", f"holds no certificate: {error.reason}"
+            ) from None
+        options["root_certificate"] = certificates
+    return options
+
+
+def one_attempt(settings: ObstoreSettings) -> "RetryConfig":
+    """obstore tries nothing again."""
+    return {
+        "max_retries": 0,
+        "retry_timeout": datetime.timedelta(milliseconds=settings.attempt_timeout_ms),
+        "backoff": {},
+    }
+
+
+def read_setting(key: str, file: Path) -> str:
+    """What stands in a file that a setting names. Raises RemoteStorageConfigError, without what stands there."""
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RemoteStorageConfigError("configure", key, f"cannot be read: {type(error).__name__}") from None
+
+
+def opened(key: str, hint: str, make: Callable[[], T]) -> T:
+    """A store of obstore's. Raises RemoteStorageConfigError naming `key`, without obstore's text."""
+    try:
+        return make()
+    except (BaseError, ValueError, OSError) as error:
+        reason = f"obstore does not take it: {type(error).__name__}"
+    raise RemoteStorageConfigError("configure", key, reason, hint)
+
+
+class ObstoreObjectStore:
+    """See the module's theory. Safe for many threads."""
+
+    def __init__(self, store: "GCSStore | AzureStore", permissions: Permissions, page_objects: int) -> None:
+        """`page_objects`: how many objects a page of the store's listings holds."""
+        self._store = store
+        self._permissions = permissions
+        self._page_objects = page_objects
+        self._listings: OrderedDict[tuple[str, str], Iterator[Sequence[ObjectMeta]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def put_if_absent(self, key: str, chunks: Sequence[bytes | memoryview]) -> None:
+        body = b"".join(chunks)
+        attributes = {"Content-Type": "application/octet-stream", "crc32c": f"{crc32c(body):08x}"}
+        self._ask(
+            "put",
+            key,
+            lambda: obstore.put(self._store, key, body, mode="create", use_multipart=False, attributes=attributes),
+        )
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        return self._ask("get", key, lambda: obstore.get_range(self._store, key, start=start, end=end).to_bytes())
+
+    def head(self, key: str) -> ObjectHead:
+        def ask() -> ObjectHead:
+            answer = obstore.get(self._store, key, options={"head": True})
+            checksum = answer.attributes.get("crc32c", "")
+            return ObjectHead(answer.meta["size"], int(checksum, 16) if len(checksum) == 8 else None)
+
+        return self._ask("head", key, ask)
+
+    def delete(self, key: str) -> None:
+        try:
+            self._ask("delete", key, lambda: obstore.delete(self._store, key))
+        except RemoteResourceNotFoundError:
+            return
+
+    def list_page(self, prefix: str, page: str | None) -> ListPage:
+        return self._ask("list", prefix, lambda: self._list_page(prefix, page))
+
+    def _list_page(self, prefix: str, page: str | None) -> ListPage:
+        with self._lock:
+            kept = self._listings.pop((prefix, page), None) if page is not None else None
+        listing = kept or iter(obstore.list(self._store, prefix, offset=page, chunk_size=self._page_objects))
+        found = next(listing, ())
+        # Azure passes over a place to begin at that it does not know of.
+        while page is not None and found and found[-1]["path"] <= page:
+            found = next(listing, ())
+        if not found and page is None:
+            self._check_that_it_is_a_store(prefix)
+        objects = [
+            ListedObject(item["path"], item["size"], int(item["last_modified"].timestamp() * 1000))
+            for item in found
+            if page is None or item["path"] > page
+        ]
+        if len(found) < self._page_objects:
+            return ListPage(objects, None)
+        with self._lock:
+            self._listings[prefix, objects[-1].key] = listing
+            while len(self._listings) > _KEPT_LISTINGS:  # those that nobody went on with
+                self._listings.popitem(last=False)
+        return ListPage(objects, objects[-1].key)
+
+    def _check_that_it_is_a_store(self, prefix: str) -> None:
+        try:
+            obstore.head(self._store, prefix + _NO_OBJECT)
+        except FileNotFoundError:
+            return
+
+    def close(self) -> None:
+        with self._lock:
+            self._listings.clear()
+
+    def _ask(self, operation: str, key: str, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except Exception as error:  # obstore raises also what is no error of its own
+            failed = as_storage_error(operation, key, error, self._permissions)
+        raise failed  # here, so that obstore's text, which may hold a token, is no part of it

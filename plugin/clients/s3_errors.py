@@ -1,0 +1,112 @@
+"""What botocore, sockets and http.client raise, as `plugin.errors`: the kind, the label for counters, and a hint.
+
+What the store's own answers mean, `plugin.clients.answer_errors` says. No answer leaves the outcome of a write unknown,
+as an answer of 500 does.
+"""
+
+import errno
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from http.client import HTTPException, IncompleteRead
+from typing import Any, Final
+
+from botocore import exceptions as boto
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import EmptyPoolError, HTTPError, NameResolutionError
+
+from plugin.clients.answer_errors import Permissions, error_of_answer
+from plugin.errors import (
+    RemoteSegmentCorruptError,
+    RemoteStorageAccessError,
+    RemoteStorageError,
+    RemoteStorageRefusedError,
+    RemoteStorageTimeoutError,
+    RemoteStorageUnreachableError,
+    defect_site,
+)
+
+_CONNECTION_ERRORS: Final = (boto.BotoCoreError, HTTPError, HTTPException, OSError)
+"""What is raised where there is no answer, streaming of bodies included."""
+
+_NO_CREDENTIALS: Final = (
+    boto.NoCredentialsError,
+    boto.PartialCredentialsError,
+    boto.CredentialRetrievalError,
+    boto.TokenRetrievalError,
+    boto.UnauthorizedSSOTokenError,
+)
+_TIMEOUTS: Final = (boto.ReadTimeoutError, boto.ConnectTimeoutError, TimeoutError)
+_CUT_BODY: Final = (boto.ResponseStreamingError, boto.IncompleteReadError, IncompleteRead)
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+_CHAIN_MAX: Final = 16
+
+
+def as_storage_error(operation: str, key: str, error: Exception, permissions: Permissions) -> RemoteStorageError:
+    """The error of ours that says what happened; `key` is the object's, or what is listed."""
+    if isinstance(error, RemoteStorageError):
+        return error
+    if isinstance(error, boto.ClientError):
+        return _of_an_answer(operation, key, error, permissions)
+    if isinstance(error, _NO_CREDENTIALS):
+        return RemoteStorageAccessError(
+            operation, key, str(error), "set credentials.file, or one of the sources of the AWS credential chain"
+        )
+    if isinstance(error, _TIMEOUTS):
+        return RemoteStorageTimeoutError(operation, key, f"no answer in time: {type(error).__name__}")
+    if isinstance(error, _CUT_BODY):
+        return RemoteSegmentCorruptError(operation, key, "the body ended before its announced length")
+    if isinstance(error, boto.SSLError | ssl.SSLError):
+        return RemoteStorageUnreachableError(operation, key, f"TLS: {_cause(error)}", label="tls")
+    if isinstance(error, boto.ParamValidationError):
+        return RemoteStorageRefusedError(operation, key, str(error))
+    if isinstance(error, _CONNECTION_ERRORS) and not isinstance(error, ResponseParserError):
+        return _without_connection(operation, key, error)
+    return RemoteStorageError(
+        operation,
+        key,
+        f"the answer cannot be understood: {defect_site(error)}",
+        "something else than an object store may answer at endpoint.url",
+        "odd_answer",
+    )
+
+
+def _without_connection(operation: str, key: str, error: Exception) -> RemoteStorageError:
+    cause = _cause(error)
+    if isinstance(cause, NameResolutionError | socket.gaierror):
+        return RemoteStorageUnreachableError(
+            operation, key, "the store's host name does not resolve", "see endpoint.url and region", "dns"
+        )
+    if isinstance(cause, EmptyPoolError):
+        return RemoteStorageUnreachableError(
+            operation, key, "no connection became free", "raise max.pool.connections", "pool"
+        )
+    if any(isinstance(one, OSError) and one.errno in _NO_DESCRIPTOR for one in _chain(error)):
+        return RemoteStorageUnreachableError(
+            operation, key, "no file descriptor is left", "raise the agent's limit of open files", "file_descriptors"
+        )
+    return RemoteStorageUnreachableError(operation, key, f"{type(error).__name__}: {cause}")
+
+
+def _cause(error: BaseException) -> object:
+    """What botocore wrapped; its own text repeats the URL."""
+    return getattr(error, "kwargs", {}).get("error", error)
+
+
+def _chain(error: BaseException) -> Iterator[object]:
+    """The error, what botocore wrapped, and what these came from."""
+    left: list[object] = [error]
+    for _ in range(_CHAIN_MAX):
+        if not left:
+            return
+        one = left.pop()
+        yield one
+        if isinstance(one, BaseException):
+            left += [each for each in (one.__cause__ or one.__context__, _cause(one)) if each not in (None, one)]
+
+
+def _of_an_answer(operation: str, key: str, error: boto.ClientError, permissions: Permissions) -> RemoteStorageError:
+    answer: Mapping[str, Any] = error.response
+    code = str(answer.get("Error", {}).get("Code", ""))
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return error_of_answer(operation, key, status, code, permissions)

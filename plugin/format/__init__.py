@@ -1,0 +1,1 @@
+"""The bytes and the keys of what is stored: sans-IO."""

@@ -1,0 +1,91 @@
+"""What the custom metadata of a combined segment tells of records that it does not hold (`plugin.adopted_records`).
+
+It ends with a note, beside each bucket that it names: where the table of such batches stands in the object, and which
+objects it names. So who reads a segment finds the table at once, and who wonders whether a gateway's object is still
+wanted asks the metadata alone.
+"""
+
+import hashlib
+import struct
+from typing import Final, NamedTuple, Self
+
+from kafka_log.crc32c import crc32c
+from plugin.adopted_records import AdoptionTable
+from plugin.format.bucket_copies import NamedCopies
+from plugin.format.bucket_id import BUCKET_ID_BYTES
+from plugin.router_object_id import RouterObjectId
+
+_MARK: Final = hashlib.sha256(b"\0adopted records").digest()[:BUCKET_ID_BYTES]
+"""No bucket's name has a NUL in it."""
+_NOTE: Final = struct.Struct("<8sIIIB")
+_ID_BYTES: Final = (4, 6, 5, 6)
+_NAMED_BYTES: Final = sum(_ID_BYTES)
+
+
+class AdoptionNote(NamedTuple):
+    """What an object's custom metadata tells of records that are elsewhere."""
+
+    table_start: int
+    """In the object."""
+    table_bytes: int
+    table_crc32c: int
+    sources: tuple[RouterObjectId, ...]
+
+    @classmethod
+    def of(cls, table: AdoptionTable, encoded: bytes, table_start: int) -> Self:
+        """Of a table that stands there."""
+        return cls(table_start, len(encoded), crc32c(encoded), tuple(one.object_id for one in table.sources))
+
+    def encode(self) -> bytes:
+        """Raises ValueError when a value does not fit."""
+        try:
+            head = _NOTE.pack(_MARK, *self[:3], len(self.sources))
+            named = [number.to_bytes(size) for one in self.sources for number, size in zip(one, _ID_BYTES, strict=True)]
+        except (struct.error, OverflowError) as error:
+            raise ValueError(f"the note of adopted batches does not fit: {error}") from error
+        return head + b"".join(named)
+
+
+def split_note(custom_metadata: bytes) -> tuple[bytes, AdoptionNote | None]:
+    """An object's custom metadata without its note, and the note. One that cannot be read is left where it is."""
+    copies = NamedCopies.decode(custom_metadata)
+    split = [_split_one(one) for one in (*copies.taken, *copies.doubtful)]
+    note = split[0][1]
+    if note is None or any(other != note for _, other in split):
+        return custom_metadata, None
+    plain = [one for one, _ in split]
+    number = len(copies.taken)
+    return NamedCopies(tuple(plain[:number]), tuple(plain[number:])).encode(), note
+
+
+def join_note(custom_metadata: bytes, note: AdoptionNote) -> bytes:
+    """The inverse of `split_note`."""
+    copies, encoded = NamedCopies.decode(custom_metadata), note.encode()
+    return NamedCopies(
+        tuple(one + encoded for one in copies.taken), tuple(one + encoded for one in copies.doubtful)
+    ).encode()
+
+
+def _split_one(custom_metadata: bytes) -> tuple[bytes, AdoptionNote | None]:
+    for start in (0, BUCKET_ID_BYTES):
+        if custom_metadata.startswith(_MARK, start):
+            note = _decode_note(custom_metadata[start:])
+            return (custom_metadata[:start], note) if note is not None else (custom_metadata, None)
+    return custom_metadata, None
+
+
+def _decode_note(raw: bytes) -> AdoptionNote | None:
+    if len(raw) < _NOTE.size:
+        return None
+    _, table_start, table_bytes, table_crc32c, count = _NOTE.unpack_from(raw)
+    if len(raw) != _NOTE.size + count * _NAMED_BYTES:
+        return None
+    sources: list[RouterObjectId] = []
+    position = _NOTE.size
+    for _ in range(count):
+        numbers: list[int] = []
+        for size in _ID_BYTES:
+            numbers.append(int.from_bytes(raw[position : position + size]))
+            position += size
+        sources.append(RouterObjectId(*numbers))
+    return AdoptionNote(table_start, table_bytes, table_crc32c, tuple(sources))

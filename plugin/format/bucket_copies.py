@@ -1,0 +1,79 @@
+"""How an object's custom metadata names several buckets, each of which holds all of it.
+
+One bucket is named as ever, by its id and what its own storage manager says. Where there are more, a mark that is no
+bucket's id stands before the list, so that those who do not know of copies take it for a bucket that they do not know:
+they neither read nor delete the object, and conclude nothing of it.
+
+    mark 8 bytes | number that took it 1 | for each bucket: length 2, id 8, what its storage manager says
+
+Those that took the object come first, the nearest to the writer at their head. Behind them stand those whose answer was
+not waited for, or was an error: nothing is expected there, but a write may have taken effect, so it is deleted there.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from plugin.format.bucket_id import BUCKET_ID_BYTES, bucket_id
+from plugin.remote_wal_storage_manager import StoredSegment
+from plugin.segment_metadata import CombinedSegmentId
+
+MARK: Final = bucket_id("")
+"""No bucket has an empty name."""
+_LENGTH_BYTES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCopies:
+    """Each bucket by the custom metadata of an object that is in it alone."""
+
+    taken: tuple[bytes, ...]
+    """They have the object; at least one."""
+    doubtful: tuple[bytes, ...] = ()
+    """They may have it."""
+
+    @classmethod
+    def decode(cls, custom_metadata: bytes) -> Self:
+        """What cannot be read names one bucket, which is none."""
+        if not custom_metadata.startswith(MARK):
+            return cls((custom_metadata,))
+        named: list[bytes] = []
+        position = BUCKET_ID_BYTES + 1
+        while position < len(custom_metadata):
+            start = position + _LENGTH_BYTES
+            position = start + int.from_bytes(custom_metadata[start - _LENGTH_BYTES : start])
+            named.append(custom_metadata[start:position])
+        number = int.from_bytes(custom_metadata[BUCKET_ID_BYTES : BUCKET_ID_BYTES + 1])
+        if position != len(custom_metadata) or not 0 < number <= len(named) or min(map(len, named)) < BUCKET_ID_BYTES:
+            return cls((custom_metadata,))
+        return cls(tuple(named[:number]), tuple(named[number:]))
+
+    def encode(self) -> bytes:
+        """The inverse of `decode`."""
+        if len(self.taken) == 1 and not self.doubtful:
+            return self.taken[0]
+        listed = b"".join(len(one).to_bytes(_LENGTH_BYTES) + one for one in (*self.taken, *self.doubtful))
+        return MARK + len(self.taken).to_bytes() + listed
+
+
+def joined(listed: Iterable[StoredSegment]) -> dict[CombinedSegmentId, StoredSegment]:
+    """Each object once, whatever number of buckets it was listed in: its custom metadata names them all."""
+    objects: dict[CombinedSegmentId, StoredSegment] = {}
+    for stored in listed:
+        known = objects.setdefault(stored.combined_segment_id, stored)
+        if known is not stored:
+            objects[stored.combined_segment_id] = joined_with(known, stored)
+    return objects
+
+
+def joined_with(known: StoredSegment, other: StoredSegment) -> StoredSegment:
+    """Two listed copies of one object as one; its time is the younger one's."""
+    copies = NamedCopies.decode(known.custom_metadata), NamedCopies.decode(other.custom_metadata)
+    taken = tuple(dict.fromkeys(one for each in copies for one in each.taken))
+    last_modified_ms = max(known.last_modified_ms, other.last_modified_ms)
+    return replace(known, custom_metadata=NamedCopies(taken).encode(), last_modified_ms=last_modified_ms)
+
+
+def copies_taken(custom_metadata: bytes) -> int:
+    """How many buckets hold an object with this custom metadata: all that reports and listings want to know of it."""
+    return custom_metadata[BUCKET_ID_BYTES] if custom_metadata.startswith(MARK) and custom_metadata != MARK else 1

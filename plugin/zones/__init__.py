@@ -1,0 +1,1 @@
+"""A bucket for each zone: one store made of several."""

@@ -1,0 +1,81 @@
+"""The storage managers of buckets, and the one store that they make together."""
+
+import time
+from collections.abc import Callable, Mapping
+
+from plugin.adopting_storage import AdoptingStorage
+from plugin.errors import RemoteStorageError
+from plugin.guarded_storage import GuardedStorageManager
+from plugin.loading import WITHOUT_SELF_TEST, load_storage_manager, storage_manager_class
+from plugin.object_wal_storage_manager import ObjectWalStorageManager
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
+from plugin.zones.buckets import BucketPlan, BucketSpec, StorageSpec, plan_buckets
+from plugin.zones.copy_writer import CopyWriter
+from plugin.zones.zoned_storage import Bucket, ZonedWalStorageManager
+
+
+def load_bucket(
+    spec: StorageSpec, bucket: BucketSpec, context: StorageContext, *, is_written: bool
+) -> RemoteWalStorageManager:
+    """The storage manager of one bucket; what is not written to is not tested by a write. Raises as
+    `load_storage_manager` does.
+    """
+    settings = dict(bucket.settings)
+    if not is_written and issubclass(storage_manager_class(spec.class_name, spec.class_path), ObjectWalStorageManager):
+        settings |= WITHOUT_SELF_TEST
+    return load_storage_manager(spec.class_name, spec.class_path, settings, context, spec.impl_prefix)
+
+
+def bucket_plan(spec: StorageSpec) -> BucketPlan:
+    """By what its class is told a bucket with. Raises RemoteStorageConfigError."""
+    return plan_buckets(spec, storage_manager_class(spec.class_name, spec.class_path).bucket_key)
+
+
+def bring_bucket(
+    guard: GuardedStorageManager, spec: StorageSpec, bucket: BucketSpec, context: StorageContext, *, is_written: bool
+) -> None:
+    """`load_bucket` to those who wait for it; they are told of a failure, and it is raised."""
+    try:
+        guard.arrived(load_bucket(spec, bucket, context, is_written=is_written))
+    except RemoteStorageError as error:
+        guard.did_not_answer(str(error))
+        raise
+
+
+def load_storage(spec: StorageSpec, context: StorageContext) -> RemoteWalStorageManager:
+    """For tools, which write nothing: the one storage manager, or that of all buckets, those that are away included.
+
+    Raises as `load_storage_manager` does; with a list of buckets only where none of them is there.
+    """
+    if not spec.buckets:
+        return AdoptingStorage(load_bucket(spec, BucketSpec("", spec.settings), context, is_written=False))
+    plan = bucket_plan(spec)
+    guards = {bucket_id: GuardedStorageManager() for bucket_id in plan.buckets}
+    storage = zoned_storage(plan, guards)
+    failure: RemoteStorageError | None = None
+    try:
+        for bucket_id, bucket in plan.buckets.items():
+            try:
+                bring_bucket(guards[bucket_id], spec, bucket, context, is_written=False)
+            except RemoteStorageError as error:
+                failure = error
+        if failure is not None and not any(guard.is_there for guard in guards.values()):
+            raise failure
+    except BaseException:
+        storage.close()
+        raise
+    return AdoptingStorage(storage)
+
+
+def zoned_storage(
+    plan: BucketPlan,
+    managers: Mapping[bytes, RemoteWalStorageManager],
+    clock: Callable[[], float] = time.monotonic,
+) -> ZonedWalStorageManager:
+    """One store of the planned buckets' storage managers."""
+    buckets = {bucket_id: Bucket(bucket.name, managers[bucket_id]) for bucket_id, bucket in plan.buckets.items()}
+    writer = None
+    if plan.copies:
+        written = [(bucket_id, plan.buckets[bucket_id].name, managers[bucket_id]) for bucket_id in plan.written]
+        writer = CopyWriter(written, plan.acknowledged, clock)
+    return ZonedWalStorageManager(buckets, plan.own, plan.unnamed, clock, writer)

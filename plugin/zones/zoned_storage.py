@@ -1,0 +1,284 @@
+"""One store made of a bucket for each zone: written to in the own zone, read and deleted in all.
+
+Theory. An object's custom metadata begins with the id of its bucket (`plugin.format.bucket_id`); the rest is the
+bucket's own storage manager's. What names no bucket was written before there was a list, and is in the unnamed one; or
+its upload never ended, and left no custom metadata: so it is looked for in the others too, and deleted in all. What
+names a bucket that is not known here is neither read nor deleted.
+
+Where objects are copied (`plugin.zones.copy_writer`), the custom metadata names all buckets that have, or may have,
+the object (`plugin.format.bucket_copies`). It is read in the own zone's if that has it, else in the first; in the next
+where one fails, and there first for a while; and deleted in all of them. A listing tells of it once for each.
+
+Each bucket stands for itself: it may be away, or come late, and only what is asked of it fails. One that does not
+answer a deletion is asked for no other one for a while, so that its time-outs do not hold up those of the others. A
+listing gives what the others have, and tells at its end which bucket did not answer.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeVar
+
+from plugin.adopted_records import RecordsList
+from plugin.blob_storage import BlobStorage, StoredBlob, blobs_of
+from plugin.errors import IncompleteListingError, RemoteResourceNotFoundError, RemoteStorageError
+from plugin.format.adoption_note import join_note, split_note
+from plugin.format.bucket_copies import NamedCopies
+from plugin.format.bucket_id import BUCKET_ID_BYTES, unknown_bucket
+from plugin.remote_wal_storage_manager import (
+    RemoteWalStorageManager,
+    RequestCounts,
+    StorageContext,
+    StoredCopy,
+    StoredSegment,
+)
+from plugin.segment_metadata import (
+    CombinedSegmentId,
+    RemoteWalCombinedLogSegmentMetadata,
+    RemoteWalCombinedLogSegmentMetadataUpdate,
+)
+from plugin.zones.copy_writer import CopyWriter
+
+T = TypeVar("T", StoredSegment, StoredBlob)
+R = TypeVar("R")
+H = TypeVar("H")
+
+_REST_S: Final = 10.0
+_AVOIDED_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class Bucket:
+    """One of them."""
+
+    name: str
+    manager: RemoteWalStorageManager
+    rests_until_s: float = field(default=float("-inf"))
+    """Until when nothing is deleted in it, as it did not answer."""
+    avoided_until_s: float = field(default=float("-inf"))
+    """Until when other buckets are asked first for what they have as well, as a read failed."""
+
+
+class ZonedWalStorageManager(RemoteWalStorageManager):
+    """See the module's theory. Its buckets are configured already, each by itself."""
+
+    def __init__(
+        self,
+        buckets: Mapping[bytes, Bucket],
+        own: bytes | None,
+        unnamed: bytes | None,
+        clock: Callable[[], float] = time.monotonic,
+        writer: CopyWriter | None = None,
+    ) -> None:
+        """`own` and `unnamed` are bucket ids: in which is written, and in which objects are that name none. With a
+        `writer`, it writes the objects to several buckets.
+        """
+        self._buckets = dict(buckets)
+        self._own = own
+        self._unnamed = unnamed
+        self._clock = clock
+        self._writer = writer
+
+    def configure(self, settings: Mapping[str, str], context: StorageContext) -> None:
+        """Nothing: see the class."""
+
+    @property
+    def adopts(self) -> bool:
+        """Where all that it writes to can."""
+        return self._own is not None and all(bucket.manager.adopts for bucket in self._buckets.values())
+
+    def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
+        """By the buckets' names, the nearest first."""
+        if not custom_metadata:
+            bucket = self._bucket_of(custom_metadata)
+            return (StoredCopy(bucket.name if bucket is not None else None, custom_metadata),)
+        named = NamedCopies.decode(custom_metadata)
+        copies = [self._copy(one, is_sure=True) for one in named.taken]
+        copies.sort(key=lambda one: one.custom_metadata[:BUCKET_ID_BYTES] != self._own)
+        return *copies, *(self._copy(one, is_sure=False) for one in named.doubtful)
+
+    def _copy(self, custom_metadata: bytes, *, is_sure: bool) -> StoredCopy:
+        bucket = self._bucket_of(custom_metadata)
+        return StoredCopy(bucket.name if bucket is not None else None, custom_metadata, is_sure)
+
+    def copy_log_segment_data(
+        self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
+    ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
+        """In the own zone's bucket, and in those that copies go to."""
+        if self._writer is not None:
+            return self._writer.write(metadata, records_list)
+        bucket_id, bucket = self._written("copy", str(metadata.combined_segment_id))
+        update = bucket.manager.copy_log_segment_data(metadata, records_list)
+        return replace(update, custom_metadata=bucket_id + update.custom_metadata)
+
+    def fetch_log_segment(
+        self,
+        combined_segment_id: CombinedSegmentId,
+        start_position: int,
+        end_position: int,
+        custom_metadata: bytes = b"",
+    ) -> bytes:
+        """Where no bucket is named, in the unnamed one first, and in each of the others while it is not there."""
+
+        def fetch(bucket: Bucket, rest: bytes) -> bytes:
+            return bucket.manager.fetch_log_segment(combined_segment_id, start_position, end_position, rest)
+
+        if custom_metadata:
+            return self._first_of("fetch", combined_segment_id, custom_metadata, fetch)
+        ids = sorted(self._buckets, key=lambda bucket_id: bucket_id != self._unnamed)
+        return _first_answer([partial(fetch, self._buckets[bucket_id], b"") for bucket_id in ids])
+
+    def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
+        def fetch(bucket: Bucket, rest: bytes) -> RemoteWalCombinedLogSegmentMetadata:
+            return bucket.manager.fetch_segment_metadata(replace(stored, custom_metadata=rest))
+
+        found = self._first_of("fetch metadata", stored.combined_segment_id, stored.custom_metadata, fetch)
+        _, note = split_note(found.custom_metadata)
+        named = stored.custom_metadata
+        return replace(found, custom_metadata=named if note is None else join_note(named, note))
+
+    def _first_of(
+        self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes, fetch: Callable[[Bucket, bytes], R]
+    ) -> R:
+        """Of the first copy that can be had."""
+        copies = self.copies_of(custom_metadata)
+        if len(copies) == 1:
+            return fetch(*self._known(operation, segment_id, custom_metadata))
+
+        def attempt(copy: StoredCopy) -> R:
+            bucket, rest = self._known(operation, segment_id, copy.custom_metadata)
+            try:
+                return fetch(bucket, rest)
+            except RemoteStorageError as error:
+                if error.retriable:
+                    bucket.avoided_until_s = self._clock() + _AVOIDED_S
+                raise
+
+        return _first_answer([partial(attempt, copy) for copy in sorted(copies, key=self._is_avoided)])
+
+    def _is_avoided(self, copy: StoredCopy) -> bool:
+        bucket = self._bucket_of(copy.custom_metadata)
+        return bucket is not None and self._clock() < bucket.avoided_until_s
+
+    def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
+        """In all buckets where none is named. Raises when one that may have it does not answer."""
+        named = [copy.custom_metadata for copy in self.copies_of(custom_metadata)] if custom_metadata else self._buckets
+        _in_each(named, lambda one: self._delete(*self._known("delete", combined_segment_id, one), combined_segment_id))
+
+    def _delete(self, bucket: Bucket, custom_metadata: bytes, segment_id: CombinedSegmentId) -> None:
+        if self._clock() < bucket.rests_until_s:
+            reason = f"bucket {bucket.name} did not answer a moment ago"
+            raise RemoteStorageError("delete", str(segment_id), reason, label="bucket_away")
+        try:
+            bucket.manager.delete_log_segment_data(segment_id, custom_metadata)
+        except RemoteStorageError as error:
+            if error.retriable:
+                bucket.rests_until_s = self._clock() + _REST_S
+            raise
+
+    def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
+        """Of all buckets. Raises IncompleteListingError at the end where one did not answer."""
+        return self._list(
+            "-" if broker_id is None else f"broker {broker_id}", lambda one: one.list_log_segments(broker_id)
+        )
+
+    def _list(self, key: str, listing: Callable[[RemoteWalStorageManager], Iterator[T]]) -> Iterator[T]:
+        unanswered: dict[str, str] = {}
+        for bucket_id, bucket in self._buckets.items():
+            try:
+                for stored in listing(bucket.manager):
+                    yield replace(stored, custom_metadata=bucket_id + stored.custom_metadata)
+            except RemoteStorageError as error:
+                unanswered[bucket.name] = str(error)
+        if unanswered:
+            raise IncompleteListingError(key, unanswered)
+
+    @property
+    def request_counts(self) -> RequestCounts:
+        """Of all buckets."""
+        sums = RequestCounts()
+        for counts in (bucket.manager.request_counts for bucket in self._buckets.values()):
+            for name in ("put", "get", "head", "delete", "list", "put_bytes", "get_bytes", "foreign_objects"):
+                setattr(sums, name, getattr(sums, name) + getattr(counts, name))
+            for label, failures in counts.failures.copy().items():
+                sums.failures[label] = sums.failures.get(label, 0) + failures
+        if self._writer is not None:
+            sums.missed_copies = dict(self._writer.missed)
+        return sums
+
+    @property
+    def out_of_step(self) -> Sequence[str]:
+        """Buckets that take no copies now."""
+        return self._writer.out_of_step if self._writer is not None else ()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        for bucket in self._buckets.values():
+            bucket.manager.close()
+
+    # Blobs (`plugin.blob_storage`)
+
+    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+        """In the own zone's bucket."""
+        bucket_id, bucket = self._written("put", name)
+        return bucket_id + blobs_of(bucket.manager, "put", name).put_blob(name, *chunks)
+
+    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        return self._holder("get", blob).get_blob(blob, start, end)
+
+    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
+        """Of all buckets, as `list_log_segments`."""
+        return self._list(directory, lambda one: blobs_of(one, "list", directory).list_blobs(directory))
+
+    def delete_blob(self, blob: StoredBlob) -> None:
+        """In all buckets where none is named, as its upload never ended then."""
+        everywhere = (blobs_of(one.manager, "delete", blob.name) for one in self._buckets.values())
+        holders = [self._holder("delete", blob)] if blob.custom_metadata else everywhere
+        _in_each(holders, lambda one: one.delete_blob(blob))
+
+    def _holder(self, operation: str, blob: StoredBlob) -> BlobStorage:
+        bucket = self._bucket_of(blob.custom_metadata)
+        if bucket is None:
+            raise RemoteStorageError(operation, blob.name, "was not listed by this storage manager", label="no_blobs")
+        return blobs_of(bucket.manager, operation, blob.name)
+
+    def _written(self, operation: str, key: str) -> tuple[bytes, Bucket]:
+        if self._own is None:
+            raise RemoteStorageError(operation, key, "there is no bucket to write to here", label="no_bucket")
+        return self._own, self._buckets[self._own]
+
+    def _known(self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes) -> tuple[Bucket, bytes]:
+        """The bucket of a copy, and what its own storage manager said of it."""
+        bucket = self._bucket_of(custom_metadata)
+        if bucket is None:
+            raise unknown_bucket(operation, segment_id, custom_metadata)
+        return bucket, custom_metadata[BUCKET_ID_BYTES:]
+
+    def _bucket_of(self, custom_metadata: bytes) -> Bucket | None:
+        named = custom_metadata[:BUCKET_ID_BYTES] if custom_metadata else self._unnamed
+        return self._buckets.get(named) if named is not None else None
+
+
+def _first_answer(attempts: Sequence[Callable[[], R]]) -> R:
+    """Of those who are asked in turn. That nobody has it is known only if all say so."""
+    failures: list[RemoteStorageError] = []
+    for attempt in attempts:
+        try:
+            return attempt()
+        except RemoteStorageError as error:
+            failures.append(error)
+    raise next((one for one in failures if not isinstance(one, RemoteResourceNotFoundError)), failures[0])
+
+
+def _in_each(holders: Iterable[H], delete: Callable[[H], None]) -> None:
+    """Raises the first failure once all were tried."""
+    failures: list[RemoteStorageError] = []
+    for one in holders:
+        try:
+            delete(one)
+        except RemoteStorageError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
