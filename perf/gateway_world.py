@@ -24,7 +24,8 @@ from local_cluster.store_spec import StoreSpec
 from local_cluster.zone_gateways import ZoneGateways
 from local_cluster.zone_hosts import ZoneHosts
 from perf.clusters import started_cluster
-from plugin.blob_storage import StoredBlob, blobs_of
+from plugin.blob_storage import StoredBlob
+from plugin.remote_wal_storage_manager import blobs_of
 from plugin.router_object_id import RouterObjectId
 from tests.soak.stored_offsets import open_storage
 

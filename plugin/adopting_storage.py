@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from plugin.adopted_records import RECORDS_START, AdoptionTable, BatchSource, RecordsList, TableLine, stamped
-from plugin.blob_storage import BlobStorage, StoredBlob, blobs_of
+from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import RemoteSegmentCorruptError
 from plugin.format.adoption_note import AdoptionNote, join_note, split_note
 from plugin.remote_wal_storage_manager import (
@@ -24,6 +24,7 @@ from plugin.remote_wal_storage_manager import (
     StorageContext,
     StoredCopy,
     StoredSegment,
+    blobs_of,
 )
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -62,7 +63,7 @@ class AdoptingStorage(RemoteWalStorageManager):
 
     @property
     def adopts(self) -> bool:
-        return self._storage.adopts and isinstance(self._storage, BlobStorage)
+        return self._storage.adopts and self._storage.blobs is not None
 
     def copy_log_segment_data(
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
@@ -147,25 +148,15 @@ class AdoptingStorage(RemoteWalStorageManager):
         return self._storage.out_of_step
 
     @property
+    def blobs(self) -> BlobStorage | None:
+        return self._storage.blobs
+
+    @property
     def request_counts(self) -> RequestCounts:
         return self._storage.request_counts
 
     def close(self) -> None:
         self._storage.close()
-
-    # Blobs (`plugin.blob_storage`)
-
-    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
-        return blobs_of(self._storage, "put", name).put_blob(name, *chunks)
-
-    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
-        return blobs_of(self._storage, "get", blob.name).get_blob(blob, start, end)
-
-    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
-        return blobs_of(self._storage, "list", directory).list_blobs(directory)
-
-    def delete_blob(self, blob: StoredBlob) -> None:
-        blobs_of(self._storage, "delete", blob.name).delete_blob(blob)
 
 
 _Read = Callable[[int, int], bytes]

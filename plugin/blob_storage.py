@@ -1,14 +1,12 @@
 """Storage for what is no segment, beside the segments of the same cluster.
 
-A `RemoteWalStorageManager` may offer it; those on `ObjectWalStorageManager` do. One that does not is a whole
+A `RemoteWalStorageManager` may have it (`blobs`); those on `ObjectWalStorageManager` do. One that has none is a whole
 storage manager all the same: what blobs are kept for (snapshots of metadata) is then done without.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
-
-from plugin.errors import RemoteStorageError
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,6 @@ class StoredBlob:
     """As of a `StoredSegment`."""
 
 
-@runtime_checkable
 class BlobStorage(Protocol):
     """Blobs by name: plain names with "/" between them, the first one of `object_keys.BLOB_KINDS`.
 
@@ -49,10 +46,3 @@ class BlobStorage(Protocol):
 
     def delete_blob(self, blob: StoredBlob) -> None:
         """Remove a blob. Idempotent. One whose custom metadata is not known is removed wherever it may be."""
-
-
-def blobs_of(storage: object, operation: str, key: str) -> BlobStorage:
-    """The storage manager as one of blobs. Raises RemoteStorageError, of that operation, where it is none."""
-    if not isinstance(storage, BlobStorage):
-        raise RemoteStorageError(operation, key, f"{type(storage).__name__} stores segments only", label="no_blobs")
-    return storage

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 from plugin.adopted_records import RecordsList
-from plugin.blob_storage import BlobStorage, StoredBlob, blobs_of
+from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.errors import RemoteStorageError, defects_as_storage_errors
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
@@ -20,6 +20,7 @@ from plugin.remote_wal_storage_manager import (
     StorageContext,
     StoredCopy,
     StoredSegment,
+    blobs_of,
 )
 from plugin.request_ceiling import RequestCeiling
 from plugin.segment_metadata import (
@@ -84,7 +85,7 @@ class GuardedStorageManager(RemoteWalStorageManager):
         self, metadata: RemoteWalCombinedLogSegmentMetadata, records_list: RecordsList
     ) -> RemoteWalCombinedLogSegmentMetadataUpdate:
         """As the real one."""
-        with self._there("copy", metadata.combined_segment_id) as manager:
+        with self.there("copy", metadata.combined_segment_id) as manager:
             return manager.copy_log_segment_data(metadata, records_list)
 
     def fetch_log_segment(
@@ -95,45 +96,24 @@ class GuardedStorageManager(RemoteWalStorageManager):
         custom_metadata: bytes = b"",
     ) -> bytes:
         """As the real one."""
-        with self._there("fetch", combined_segment_id) as manager:
+        with self.there("fetch", combined_segment_id) as manager:
             return manager.fetch_log_segment(combined_segment_id, start_position, end_position, custom_metadata)
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         """As the real one."""
-        with self._there("fetch metadata", stored.key) as manager:
+        with self.there("fetch metadata", stored.key) as manager:
             return manager.fetch_segment_metadata(stored)
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
         """As the real one."""
-        with self._there("delete", combined_segment_id) as manager:
+        with self.there("delete", combined_segment_id) as manager:
             manager.delete_log_segment_data(combined_segment_id, custom_metadata)
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
         """As the real one."""
-        with self._there("list", "") as manager:
+        with self.there("list", "") as manager:
             listed = manager.list_log_segments(broker_id)
         return _each("list", "", listed)
-
-    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
-        """As the real one."""
-        with self._blobs("put", name) as blobs:
-            return blobs.put_blob(name, *chunks)
-
-    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
-        """As the real one."""
-        with self._blobs("get", blob.name) as blobs:
-            return blobs.get_blob(blob, start, end)
-
-    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
-        """As the real one."""
-        with self._blobs("list", directory) as blobs:
-            listed = blobs.list_blobs(directory)
-        return _each("list", directory, listed)
-
-    def delete_blob(self, blob: StoredBlob) -> None:
-        """As the real one."""
-        with self._blobs("delete", blob.name) as blobs:
-            blobs.delete_blob(blob)
 
     def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
         """As the real one; what is not there yet has no parts."""
@@ -143,6 +123,11 @@ class GuardedStorageManager(RemoteWalStorageManager):
     def out_of_step(self) -> Sequence[str]:
         """As the real one."""
         return self._manager.out_of_step if self._manager is not None else ()
+
+    @property
+    def blobs(self) -> BlobStorage:
+        """As the real one's; that it has none is told to who asks for one."""
+        return _GuardedBlobs(self.there)
 
     @property
     def request_counts(self) -> RequestCounts:
@@ -155,12 +140,8 @@ class GuardedStorageManager(RemoteWalStorageManager):
             self._manager.close()
 
     @contextmanager
-    def _blobs(self, operation: str, key: str) -> Iterator[BlobStorage]:
-        with self._there(operation, key) as manager:
-            yield blobs_of(manager, operation, key)
-
-    @contextmanager
-    def _there(self, operation: str, key: object) -> Iterator[RemoteWalStorageManager]:
+    def there(self, operation: str, key: object) -> Iterator[RemoteWalStorageManager]:
+        """The real one, for one operation. Raises RemoteStorageError where it is not there, or may not be asked."""
         if self._manager is None:
             raise RemoteStorageError(operation, str(key), self._away_because)
         self._check_ceiling(operation, key, self._manager.request_counts)
@@ -177,6 +158,35 @@ class GuardedStorageManager(RemoteWalStorageManager):
         if ceiling is not None and not ceiling.admits(sent):
             reason = "the ceiling of requests in a minute is reached"
             raise RemoteStorageError(operation, str(key), reason, label="request_ceiling")
+
+
+class _GuardedBlobs:
+    """The real one's blobs, as `BlobStorage`."""
+
+    def __init__(self, there: Callable[[str, object], AbstractContextManager[RemoteWalStorageManager]]) -> None:
+        self._there = there
+
+    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+        with self._blobs("put", name) as blobs:
+            return blobs.put_blob(name, *chunks)
+
+    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        with self._blobs("get", blob.name) as blobs:
+            return blobs.get_blob(blob, start, end)
+
+    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
+        with self._blobs("list", directory) as blobs:
+            listed = blobs.list_blobs(directory)
+        return _each("list", directory, listed)
+
+    def delete_blob(self, blob: StoredBlob) -> None:
+        with self._blobs("delete", blob.name) as blobs:
+            blobs.delete_blob(blob)
+
+    @contextmanager
+    def _blobs(self, operation: str, key: str) -> Iterator[BlobStorage]:
+        with self._there(operation, key) as manager:
+            yield blobs_of(manager, operation, key)
 
 
 def _each(operation: str, key: str, listed: Iterator[T]) -> Iterator[T]:

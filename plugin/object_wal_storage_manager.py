@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 import structlog
 
 from plugin.adopted_records import RecordsList
-from plugin.blob_storage import StoredBlob
+from plugin.blob_storage import BlobStorage, StoredBlob
 from plugin.clients.backend_settings import ObjectBackendSettings, parse_settings
 from plugin.clients.object_requests import ObjectRequests
 from plugin.clients.object_store import ObjectStore
@@ -94,6 +94,7 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         self._context = context
         store = self.open_store(parsed)
         self._requests = ObjectRequests(store, policy, self._counts, self._clock, self._sleep, self._rng)
+        self._blobs = _ObjectBlobs(self._keys, self._requests)
         if parsed.startup_self_test:
             self._requests.check_conditional_writes(self._keys.probe_key(context.broker_id, self._new_probe_id()))
 
@@ -186,6 +187,10 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         return self._context.cluster_id
 
     @property
+    def blobs(self) -> BlobStorage:
+        return self._blobs
+
+    @property
     def request_counts(self) -> RequestCounts:
         return self._counts
 
@@ -198,7 +203,13 @@ class ObjectWalStorageManager(RemoteWalStorageManager):
         if hasattr(self, "_requests"):
             self._requests.close()
 
-    # Blobs (`plugin.blob_storage`)
+
+class _ObjectBlobs:
+    """Blobs beside the segments, as `BlobStorage`."""
+
+    def __init__(self, keys: ObjectKeyFactory, requests: ObjectRequests) -> None:
+        self._keys = keys
+        self._requests = requests
 
     def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
         self._requests.put(self._keys.blob_key(name), chunks, sum(map(len, chunks)))

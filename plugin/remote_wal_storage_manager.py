@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from plugin.adopted_records import RecordsList
+from plugin.blob_storage import BlobStorage
+from plugin.errors import RemoteStorageError
 from plugin.segment_metadata import (
     CombinedSegmentId,
     RemoteWalCombinedLogSegmentMetadata,
@@ -149,6 +151,11 @@ class RemoteWalStorageManager(ABC):
         return ()
 
     @property
+    def blobs(self) -> BlobStorage | None:
+        """Storage for what is no segment; None where it stores segments only."""
+        return None
+
+    @property
     @abstractmethod
     def request_counts(self) -> RequestCounts:
         """Counters since `configure`; read by metrics and by the cost policy."""
@@ -156,3 +163,11 @@ class RemoteWalStorageManager(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release connections. Calls under way may finish or fail. Idempotent."""
+
+
+def blobs_of(storage: RemoteWalStorageManager, operation: str, key: str) -> BlobStorage:
+    """The storage manager's blobs. Raises RemoteStorageError, of that operation, where it has none."""
+    blobs = storage.blobs
+    if blobs is None:
+        raise RemoteStorageError(operation, key, f"{type(storage).__name__} stores segments only", label="no_blobs")
+    return blobs

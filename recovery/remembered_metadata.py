@@ -10,7 +10,7 @@ from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.snapshot_keeper import SnapshotKeeper, brokers_with_snapshots
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_continuity import NEVER_REBUILT_MS
-from plugin.blob_storage import BlobStorage
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager
 from recovery.footers import Progress
 
 
@@ -28,14 +28,15 @@ class RememberedMetadata:
 
 
 def read_snapshots(
-    storage: object, cluster_id: str, progress: Progress = lambda _what, _done: None
+    storage: RemoteWalStorageManager, cluster_id: str, progress: Progress = lambda _what, _done: None
 ) -> RememberedMetadata:
     """The newest snapshot of each broker; nothing where `storage` keeps none. Raises RemoteStorageError."""
     remembered = RememberedMetadata()
-    if not isinstance(storage, BlobStorage):
+    blobs = storage.blobs
+    if blobs is None:
         return remembered
-    for broker_id in brokers_with_snapshots(storage):
-        image = SnapshotKeeper(storage, cluster_id, broker_id, 0).load_own()
+    for broker_id in brokers_with_snapshots(blobs):
+        image = SnapshotKeeper(blobs, cluster_id, broker_id, 0).load_own()
         if image is None:
             remembered.refused += 1
             continue

@@ -169,7 +169,7 @@ def _gateway(
         return None
     from agent.wiring.gateway import build_gateway
 
-    return build_gateway(configuration, leader, follower, storage, Clocks(leader.clock, wall_ms), peers)
+    return build_gateway(configuration, leader, follower, storage.blobs, Clocks(leader.clock, wall_ms), peers)
 
 
 def _ceilings(settings: AlarmSettings, clock: Callable[[], float]) -> tuple[RequestCeiling, RequestCeiling]:

@@ -41,7 +41,7 @@ class FollowedMetadata:
         """Snapshots lie in `storage`."""
         self.store = RemoteWalMetadataStore()
         self.archive = ArchiveStore()
-        keeper = SnapshotKeeper(storage, reader.cluster_id, reader.broker_id, reader.incarnation)
+        keeper = SnapshotKeeper(storage.blobs, reader.cluster_id, reader.broker_id, reader.incarnation)
         memory = TopicMemory(state_directory)
         self._snapshots = StoreSnapshots(self.store, self.archive, keeper, storage, wall_ms, memory)
         self.consumer = RemoteWalMetadataConsumer(

@@ -11,7 +11,8 @@ from plugin.object_wal_storage_manager import ObjectWalStorageManager
 from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
 from plugin.zones.buckets import BucketPlan, BucketSpec, StorageSpec, plan_buckets
 from plugin.zones.copy_writer import CopyWriter
-from plugin.zones.zoned_storage import Bucket, ZonedWalStorageManager
+from plugin.zones.zone_buckets import Bucket, ZoneBuckets
+from plugin.zones.zoned_storage import ZonedWalStorageManager
 
 
 def load_bucket(
@@ -78,4 +79,4 @@ def zoned_storage(
     if plan.copies:
         written = [(bucket_id, plan.buckets[bucket_id].name, managers[bucket_id]) for bucket_id in plan.written]
         writer = CopyWriter(written, plan.acknowledged, clock)
-    return ZonedWalStorageManager(buckets, plan.own, plan.unnamed, clock, writer)
+    return ZonedWalStorageManager(ZoneBuckets(buckets, plan.own, plan.unnamed), clock, writer)

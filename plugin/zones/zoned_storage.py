@@ -15,23 +15,24 @@ listing gives what the others have, and tells at its end which bucket did not an
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
 from plugin.adopted_records import RecordsList
-from plugin.blob_storage import BlobStorage, StoredBlob, blobs_of
-from plugin.errors import IncompleteListingError, RemoteResourceNotFoundError, RemoteStorageError
+from plugin.blob_storage import BlobStorage, StoredBlob
+from plugin.errors import RemoteResourceNotFoundError, RemoteStorageError
 from plugin.format.adoption_note import join_note, split_note
 from plugin.format.bucket_copies import NamedCopies
-from plugin.format.bucket_id import BUCKET_ID_BYTES, unknown_bucket
+from plugin.format.bucket_id import BUCKET_ID_BYTES
 from plugin.remote_wal_storage_manager import (
     RemoteWalStorageManager,
     RequestCounts,
     StorageContext,
     StoredCopy,
     StoredSegment,
+    blobs_of,
 )
 from plugin.segment_metadata import (
     CombinedSegmentId,
@@ -39,6 +40,7 @@ from plugin.segment_metadata import (
     RemoteWalCombinedLogSegmentMetadataUpdate,
 )
 from plugin.zones.copy_writer import CopyWriter
+from plugin.zones.zone_buckets import Bucket, ZoneBuckets, in_each
 
 T = TypeVar("T", StoredSegment, StoredBlob)
 R = TypeVar("R")
@@ -48,35 +50,17 @@ _REST_S: Final = 10.0
 _AVOIDED_S: Final = 60.0
 
 
-@dataclass(slots=True)
-class Bucket:
-    """One of them."""
-
-    name: str
-    manager: RemoteWalStorageManager
-    rests_until_s: float = field(default=float("-inf"))
-    """Until when nothing is deleted in it, as it did not answer."""
-    avoided_until_s: float = field(default=float("-inf"))
-    """Until when other buckets are asked first for what they have as well, as a read failed."""
-
-
 class ZonedWalStorageManager(RemoteWalStorageManager):
     """See the module's theory. Its buckets are configured already, each by itself."""
 
     def __init__(
         self,
-        buckets: Mapping[bytes, Bucket],
-        own: bytes | None,
-        unnamed: bytes | None,
+        buckets: ZoneBuckets,
         clock: Callable[[], float] = time.monotonic,
         writer: CopyWriter | None = None,
     ) -> None:
-        """`own` and `unnamed` are bucket ids: in which is written, and in which objects are that name none. With a
-        `writer`, it writes the objects to several buckets.
-        """
-        self._buckets = dict(buckets)
-        self._own = own
-        self._unnamed = unnamed
+        """With a `writer`, it writes the objects to several buckets."""
+        self._buckets = buckets
         self._clock = clock
         self._writer = writer
 
@@ -86,20 +70,20 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
     @property
     def adopts(self) -> bool:
         """Where all that it writes to can."""
-        return self._own is not None and all(bucket.manager.adopts for bucket in self._buckets.values())
+        return self._buckets.own is not None and all(bucket.manager.adopts for bucket in self._buckets.all)
 
     def copies_of(self, custom_metadata: bytes) -> Sequence[StoredCopy]:
         """By the buckets' names, the nearest first."""
         if not custom_metadata:
-            bucket = self._bucket_of(custom_metadata)
+            bucket = self._buckets.holding(custom_metadata)
             return (StoredCopy(bucket.name if bucket is not None else None, custom_metadata),)
         named = NamedCopies.decode(custom_metadata)
         copies = [self._copy(one, is_sure=True) for one in named.taken]
-        copies.sort(key=lambda one: one.custom_metadata[:BUCKET_ID_BYTES] != self._own)
+        copies.sort(key=lambda one: one.custom_metadata[:BUCKET_ID_BYTES] != self._buckets.own)
         return *copies, *(self._copy(one, is_sure=False) for one in named.doubtful)
 
     def _copy(self, custom_metadata: bytes, *, is_sure: bool) -> StoredCopy:
-        bucket = self._bucket_of(custom_metadata)
+        bucket = self._buckets.holding(custom_metadata)
         return StoredCopy(bucket.name if bucket is not None else None, custom_metadata, is_sure)
 
     def copy_log_segment_data(
@@ -108,7 +92,7 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
         """In the own zone's bucket, and in those that copies go to."""
         if self._writer is not None:
             return self._writer.write(metadata, records_list)
-        bucket_id, bucket = self._written("copy", str(metadata.combined_segment_id))
+        bucket_id, bucket = self._buckets.written("copy", str(metadata.combined_segment_id))
         update = bucket.manager.copy_log_segment_data(metadata, records_list)
         return replace(update, custom_metadata=bucket_id + update.custom_metadata)
 
@@ -126,8 +110,7 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
 
         if custom_metadata:
             return self._first_of("fetch", combined_segment_id, custom_metadata, fetch)
-        ids = sorted(self._buckets, key=lambda bucket_id: bucket_id != self._unnamed)
-        return _first_answer([partial(fetch, self._buckets[bucket_id], b"") for bucket_id in ids])
+        return _first_answer([partial(fetch, bucket, b"") for bucket in self._buckets.unnamed_first()])
 
     def fetch_segment_metadata(self, stored: StoredSegment) -> RemoteWalCombinedLogSegmentMetadata:
         def fetch(bucket: Bucket, rest: bytes) -> RemoteWalCombinedLogSegmentMetadata:
@@ -144,10 +127,10 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
         """Of the first copy that can be had."""
         copies = self.copies_of(custom_metadata)
         if len(copies) == 1:
-            return fetch(*self._known(operation, segment_id, custom_metadata))
+            return fetch(*self._buckets.known(operation, segment_id, custom_metadata))
 
         def attempt(copy: StoredCopy) -> R:
-            bucket, rest = self._known(operation, segment_id, copy.custom_metadata)
+            bucket, rest = self._buckets.known(operation, segment_id, copy.custom_metadata)
             try:
                 return fetch(bucket, rest)
             except RemoteStorageError as error:
@@ -158,13 +141,16 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
         return _first_answer([partial(attempt, copy) for copy in sorted(copies, key=self._is_avoided)])
 
     def _is_avoided(self, copy: StoredCopy) -> bool:
-        bucket = self._bucket_of(copy.custom_metadata)
+        bucket = self._buckets.holding(copy.custom_metadata)
         return bucket is not None and self._clock() < bucket.avoided_until_s
 
     def delete_log_segment_data(self, combined_segment_id: CombinedSegmentId, custom_metadata: bytes = b"") -> None:
         """In all buckets where none is named. Raises when one that may have it does not answer."""
-        named = [copy.custom_metadata for copy in self.copies_of(custom_metadata)] if custom_metadata else self._buckets
-        _in_each(named, lambda one: self._delete(*self._known("delete", combined_segment_id, one), combined_segment_id))
+        named = [copy.custom_metadata for copy in self.copies_of(custom_metadata)]
+        known = partial(self._buckets.known, "delete", combined_segment_id)
+        in_each(
+            named if custom_metadata else self._buckets.ids, lambda one: self._delete(*known(one), combined_segment_id)
+        )
 
     def _delete(self, bucket: Bucket, custom_metadata: bytes, segment_id: CombinedSegmentId) -> None:
         if self._clock() < bucket.rests_until_s:
@@ -179,26 +165,18 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
 
     def list_log_segments(self, broker_id: int | None = None) -> Iterator[StoredSegment]:
         """Of all buckets. Raises IncompleteListingError at the end where one did not answer."""
-        return self._list(
-            "-" if broker_id is None else f"broker {broker_id}", lambda one: one.list_log_segments(broker_id)
-        )
+        key = "-" if broker_id is None else f"broker {broker_id}"
+        return self._buckets.listed(key, lambda one: one.list_log_segments(broker_id))
 
-    def _list(self, key: str, listing: Callable[[RemoteWalStorageManager], Iterator[T]]) -> Iterator[T]:
-        unanswered: dict[str, str] = {}
-        for bucket_id, bucket in self._buckets.items():
-            try:
-                for stored in listing(bucket.manager):
-                    yield replace(stored, custom_metadata=bucket_id + stored.custom_metadata)
-            except RemoteStorageError as error:
-                unanswered[bucket.name] = str(error)
-        if unanswered:
-            raise IncompleteListingError(key, unanswered)
+    @property
+    def blobs(self) -> BlobStorage:
+        return _ZonedBlobs(self._buckets)
 
     @property
     def request_counts(self) -> RequestCounts:
         """Of all buckets."""
         sums = RequestCounts()
-        for counts in (bucket.manager.request_counts for bucket in self._buckets.values()):
+        for counts in (bucket.manager.request_counts for bucket in self._buckets.all):
             for name in ("put", "get", "head", "delete", "list", "put_bytes", "get_bytes", "foreign_objects"):
                 setattr(sums, name, getattr(sums, name) + getattr(counts, name))
             for label, failures in counts.failures.copy().items():
@@ -215,50 +193,8 @@ class ZonedWalStorageManager(RemoteWalStorageManager):
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-        for bucket in self._buckets.values():
+        for bucket in self._buckets.all:
             bucket.manager.close()
-
-    # Blobs (`plugin.blob_storage`)
-
-    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
-        """In the own zone's bucket."""
-        bucket_id, bucket = self._written("put", name)
-        return bucket_id + blobs_of(bucket.manager, "put", name).put_blob(name, *chunks)
-
-    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
-        return self._holder("get", blob).get_blob(blob, start, end)
-
-    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
-        """Of all buckets, as `list_log_segments`."""
-        return self._list(directory, lambda one: blobs_of(one, "list", directory).list_blobs(directory))
-
-    def delete_blob(self, blob: StoredBlob) -> None:
-        """In all buckets where none is named, as its upload never ended then."""
-        everywhere = (blobs_of(one.manager, "delete", blob.name) for one in self._buckets.values())
-        holders = [self._holder("delete", blob)] if blob.custom_metadata else everywhere
-        _in_each(holders, lambda one: one.delete_blob(blob))
-
-    def _holder(self, operation: str, blob: StoredBlob) -> BlobStorage:
-        bucket = self._bucket_of(blob.custom_metadata)
-        if bucket is None:
-            raise RemoteStorageError(operation, blob.name, "was not listed by this storage manager", label="no_blobs")
-        return blobs_of(bucket.manager, operation, blob.name)
-
-    def _written(self, operation: str, key: str) -> tuple[bytes, Bucket]:
-        if self._own is None:
-            raise RemoteStorageError(operation, key, "there is no bucket to write to here", label="no_bucket")
-        return self._own, self._buckets[self._own]
-
-    def _known(self, operation: str, segment_id: CombinedSegmentId, custom_metadata: bytes) -> tuple[Bucket, bytes]:
-        """The bucket of a copy, and what its own storage manager said of it."""
-        bucket = self._bucket_of(custom_metadata)
-        if bucket is None:
-            raise unknown_bucket(operation, segment_id, custom_metadata)
-        return bucket, custom_metadata[BUCKET_ID_BYTES:]
-
-    def _bucket_of(self, custom_metadata: bytes) -> Bucket | None:
-        named = custom_metadata[:BUCKET_ID_BYTES] if custom_metadata else self._unnamed
-        return self._buckets.get(named) if named is not None else None
 
 
 def _first_answer(attempts: Sequence[Callable[[], R]]) -> R:
@@ -272,13 +208,32 @@ def _first_answer(attempts: Sequence[Callable[[], R]]) -> R:
     raise next((one for one in failures if not isinstance(one, RemoteResourceNotFoundError)), failures[0])
 
 
-def _in_each(holders: Iterable[H], delete: Callable[[H], None]) -> None:
-    """Raises the first failure once all were tried."""
-    failures: list[RemoteStorageError] = []
-    for one in holders:
-        try:
-            delete(one)
-        except RemoteStorageError as error:
-            failures.append(error)
-    if failures:
-        raise failures[0]
+class _ZonedBlobs:
+    """Blobs of all buckets, as `BlobStorage`."""
+
+    def __init__(self, buckets: ZoneBuckets) -> None:
+        self._buckets = buckets
+
+    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
+        """In the own zone's bucket."""
+        bucket_id, bucket = self._buckets.written("put", name)
+        return bucket_id + blobs_of(bucket.manager, "put", name).put_blob(name, *chunks)
+
+    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
+        return self._holder("get", blob).get_blob(blob, start, end)
+
+    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
+        """Of all buckets, as `list_log_segments`."""
+        return self._buckets.listed(directory, lambda one: blobs_of(one, "list", directory).list_blobs(directory))
+
+    def delete_blob(self, blob: StoredBlob) -> None:
+        """In all buckets where none is named, as its upload never ended then."""
+        everywhere = (blobs_of(one.manager, "delete", blob.name) for one in self._buckets.all)
+        holders = [self._holder("delete", blob)] if blob.custom_metadata else everywhere
+        in_each(holders, lambda one: one.delete_blob(blob))
+
+    def _holder(self, operation: str, blob: StoredBlob) -> BlobStorage:
+        bucket = self._buckets.holding(blob.custom_metadata)
+        if bucket is None:
+            raise RemoteStorageError(operation, blob.name, "was not listed by this storage manager", label="no_blobs")
+        return blobs_of(bucket.manager, operation, blob.name)

@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Final
 
-from plugin.blob_storage import StoredBlob, blobs_of
+from plugin.blob_storage import StoredBlob
 from plugin.format.adoption_note import split_note
-from plugin.remote_wal_storage_manager import RemoteWalStorageManager
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, blobs_of
 from plugin.router_object_id import EPOCH_MS, RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
 

@@ -122,12 +122,12 @@ def test_brokers_and_clusters_do_not_take_each_others() -> None:
 
 
 def test_with_a_bucket_for_each_zone_what_is_in_those_that_answer_is_loaded(tmp_path: Path) -> None:
-    first, second = (two_zones(tmp_path, zone, "c") for zone in ("az1", "az2"))
+    first, second = (two_zones(tmp_path, zone, "c").blobs for zone in ("az1", "az2"))
     keeper(first, broker_id=1).save(image_up_to(3), now_ms=1)
     keeper(second, broker_id=2).save(image_up_to(5), now_ms=2)
     assert progress_of(keeper(second, broker_id=1).load()) == 3
     assert progress_of(keeper(first, broker_id=3).load()) == 3, "that of the lowest broker id"
-    without = two_zones(tmp_path, "az1", "c", away=["az1"])
+    without = two_zones(tmp_path, "az1", "c", away=["az1"]).blobs
     assert progress_of(keeper(without, broker_id=1).load()) == 5
     for n in range(3, 6):  # a broker that moved to the other zone
         keeper(second, broker_id=1).save(image_up_to(n + 3), now_ms=n)

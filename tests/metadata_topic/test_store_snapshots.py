@@ -1,7 +1,7 @@
 """The metadata store starts from a snapshot where there is one in time, and is saved when it has changed."""
 
 import asyncio
-from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,42 +16,31 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_snapshots import StoreSnapshots
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicDoubt
 from metadata_topic.store.topic_memory import FILE_NAME, TopicMemory
-from plugin.blob_storage import StoredBlob
 from plugin.guarded_storage import GuardedStorageManager
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
+from tests.metadata_topic.fake_blobs import FakeBlobs
 from tests.rlm.memory_storage import MemoryStorage
 
 SEGMENT = CombinedSegmentId(1, 7, 0)
+_TIMES_MS = count(1000)
 
 
 class MemoryStorageWithBlobs(MemoryStorage):
     def __init__(self) -> None:
         super().__init__()
-        self.blobs: dict[str, bytes] = {}
+        self.kept = FakeBlobs()
 
-    def put_blob(self, name: str, *chunks: bytes | memoryview) -> bytes:
-        self.blobs[name] = b"".join(chunks)
-        return b""
-
-    def get_blob(self, blob: StoredBlob, start: int = 0, end: int | None = None) -> bytes:
-        return self.blobs[blob.name][start:end]
-
-    def list_blobs(self, directory: str) -> Iterator[StoredBlob]:
-        for name, content in list(self.blobs.items()):
-            if name.startswith(directory + "/"):
-                yield StoredBlob(name, len(content))
-
-    def delete_blob(self, blob: StoredBlob) -> None:
-        del self.blobs[blob.name]
+    @property
+    def blobs(self) -> FakeBlobs:
+        return self.kept
 
 
 def _snapshots(
     store: RemoteWalMetadataStore, storage: GuardedStorageManager, state_directory: Path = Path("/nowhere")
 ) -> StoreSnapshots:
-    times = iter(range(1000, 2000))
-    keeper = SnapshotKeeper(storage, "c", 1, 7)
+    keeper = SnapshotKeeper(storage.blobs, "c", 1, 7)
     memory = TopicMemory(state_directory)
-    return StoreSnapshots(store, ArchiveStore(), keeper, storage, lambda: next(times), memory, 0.01)
+    return StoreSnapshots(store, ArchiveStore(), keeper, storage, lambda: next(_TIMES_MS), memory, 0.01)
 
 
 def _store(segments: int) -> RemoteWalMetadataStore:
@@ -120,7 +109,7 @@ async def test_it_is_saved_at_the_interval_once_the_topic_was_read(is_read: bool
     with pytest.raises(asyncio.CancelledError):
         await _snapshots(_store(1), storage).run(600.0, lambda: is_read, sleep)
     assert slept == [600.0] * 3
-    assert len(manager.blobs) == is_read
+    assert len(manager.kept.blobs) == is_read
 
 
 def test_while_the_topic_is_in_doubt_nothing_is_saved_and_the_next_agent_doubts_it_again(tmp_path: Path) -> None:
@@ -129,7 +118,7 @@ def test_while_the_topic_is_in_doubt_nothing_is_saved_and_the_next_agent_doubts_
     store = _store(3)
     assert store.topic.reads(TopicId(b"a" * 16), {0: 3})
     assert _snapshots(store, storage, tmp_path).save_if_changed()
-    saved = dict(manager.blobs)
+    saved = dict(manager.kept.blobs)
 
     next_store = RemoteWalMetadataStore()
     snapshots = _snapshots(next_store, storage, tmp_path)
@@ -139,7 +128,7 @@ def test_while_the_topic_is_in_doubt_nothing_is_saved_and_the_next_agent_doubts_
     assert not next_store.topic.reads(TopicId(b"b" * 16), {0: 9})
     next_store.apply(RemoteWalCombinedLogSegmentMetadata(SEGMENT._replace(sequence=9), (), FINISHED, 5, 10), (0, 8))
     assert not snapshots.save_if_changed()
-    assert manager.blobs == saved
+    assert manager.kept.blobs == saved
 
     later = RemoteWalMetadataStore()
     assert _snapshots(later, GuardedStorageManager(), tmp_path).load() is None  # the store does not answer
@@ -147,7 +136,7 @@ def test_while_the_topic_is_in_doubt_nothing_is_saved_and_the_next_agent_doubts_
     assert set(later.topic.doubts) == {TopicDoubt.BEGAN_ANEW}
     later.apply(RemoteWalTopicRebuilt(TopicId(b"b" * 16), 77), (0, 9))
     assert _snapshots(later, storage, tmp_path).save_if_changed()
-    assert manager.blobs != saved
+    assert manager.kept.blobs != saved
 
 
 def test_a_memory_of_the_topic_that_cannot_be_read_is_none(tmp_path: Path) -> None:

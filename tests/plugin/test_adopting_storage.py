@@ -26,7 +26,7 @@ from plugin.format.adoption_note import AdoptionNote, join_note, split_note
 from plugin.format.bucket_copies import NamedCopies
 from plugin.format.bucket_id import bucket_id
 from plugin.local_directory import LocalWalStorageManager
-from plugin.remote_wal_storage_manager import StorageContext
+from plugin.remote_wal_storage_manager import StorageContext, blobs_of
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import (
     UNKNOWN_POSITION,
@@ -82,7 +82,7 @@ class Written:
 
     def store(self, storage: "Blobs") -> RemoteWalCombinedLogSegmentMetadataUpdate:
         for where, stored in self.objects.items():
-            storage.put_blob(where.object_id.blob_name, bytes(stored))
+            blobs_of(storage, "put", "-").put_blob(where.object_id.blob_name, bytes(stored))
         return storage.copy_log_segment_data(self.metadata(), self.records)
 
 
@@ -190,7 +190,7 @@ def test_a_range_beyond_the_records_is_refused(bare: LocalWalStorageManager) -> 
 def test_a_gateways_object_that_is_gone_is_told_as_such(bare: LocalWalStorageManager) -> None:
     written = mixed()
     update = written.store(bare)
-    bare.delete_blob(StoredBlob(source(1).object_id.blob_name, 0))
+    bare.blobs.delete_blob(StoredBlob(source(1).object_id.blob_name, 0))
     first = update.entries[0]
     with pytest.raises(RemoteResourceNotFoundError):
         AdoptingStorage(bare).fetch_log_segment(
@@ -202,7 +202,7 @@ def test_a_segments_deletion_leaves_what_others_may_name(bare: LocalWalStorageMa
     update = mixed().store(bare)
     AdoptingStorage(bare).delete_log_segment_data(SEGMENT_ID, update.custom_metadata)
     assert not list(bare.list_log_segments())
-    assert {blob.name for blob in bare.list_blobs("router")} == {source(n).object_id.blob_name for n in (0, 1)}
+    assert {blob.name for blob in bare.blobs.list_blobs("router")} == {source(n).object_id.blob_name for n in (0, 1)}
 
 
 def test_a_damaged_table_is_told_as_such(bare: LocalWalStorageManager) -> None:
@@ -218,7 +218,7 @@ def test_a_damaged_table_is_told_as_such(bare: LocalWalStorageManager) -> None:
 def test_segment_and_gateways_objects_may_be_in_different_buckets(tmp_path: Path, copies: int) -> None:
     there = two_zones(tmp_path, "az2", "cluster")
     where = source(0)
-    custom_metadata = there.put_blob(where.object_id.blob_name, b"another's" + b"a" * 80)
+    custom_metadata = there.blobs.put_blob(where.object_id.blob_name, b"another's" + b"a" * 80)
     written = Written()
     written.entry((where._replace(custom_metadata=custom_metadata), b"a" * 80), (None, b"b" * 20))
     here = AdoptingStorage(two_zones(tmp_path, "az1", "cluster", copies=copies))

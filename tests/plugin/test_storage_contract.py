@@ -148,39 +148,39 @@ def test_blobs_stand_beside_segments_and_are_not_foreign(backend: Backend) -> No
     directory = "metadata-snapshots/1"
     contents = {f"{directory}/a/00000-of-00002": b"one" * 1000, f"{directory}/a/00001-of-00002": b"two"}
     for name, content in contents.items():
-        manager.put_blob(name, content)
-        manager.put_blob(name, content)
-    manager.put_blob("metadata-snapshots/11/a/00000-of-00001", b"another broker's")
-    listed = list(manager.list_blobs(directory))
-    assert {blob.name: manager.get_blob(blob) for blob in listed} == contents
-    assert len(list(manager.list_blobs("metadata-snapshots"))) == 3
+        manager.blobs.put_blob(name, content)
+        manager.blobs.put_blob(name, content)
+    manager.blobs.put_blob("metadata-snapshots/11/a/00000-of-00001", b"another broker's")
+    listed = list(manager.blobs.list_blobs(directory))
+    assert {blob.name: manager.blobs.get_blob(blob) for blob in listed} == contents
+    assert len(list(manager.blobs.list_blobs("metadata-snapshots"))) == 3
     with pytest.raises(RemoteSegmentConflictError):
-        manager.put_blob(listed[0].name, b"other bytes")
+        manager.blobs.put_blob(listed[0].name, b"other bytes")
     assert [stored.combined_segment_id.sequence for stored in manager.list_log_segments()] == [0]
     assert manager.request_counts.foreign_objects == 0
     for blob in listed:
-        manager.delete_blob(blob)
-        manager.delete_blob(blob)
-    assert list(manager.list_blobs(directory)) == []
+        manager.blobs.delete_blob(blob)
+        manager.blobs.delete_blob(blob)
+    assert list(manager.blobs.list_blobs(directory)) == []
     with pytest.raises(RemoteResourceNotFoundError):
-        manager.get_blob(listed[0])
+        manager.blobs.get_blob(listed[0])
 
 
 def test_an_object_of_the_router_channel_is_written_in_chunks_and_read_in_parts(backend: Backend) -> None:
     manager = backend.manager()
     name = RouterObjectId(7, 2, 170_000_000, 9).blob_name
-    custom_metadata = manager.put_blob(name, memoryview(bytearray(b"one")), b"two", b"three")
+    custom_metadata = manager.blobs.put_blob(name, memoryview(bytearray(b"one")), b"two", b"three")
     blob = StoredBlob(name, 0, custom_metadata)
-    assert [manager.get_blob(blob, 3, 6), manager.get_blob(blob, 0, 11)] == [b"two", b"onetwothree"]
+    assert [manager.blobs.get_blob(blob, 3, 6), manager.blobs.get_blob(blob, 0, 11)] == [b"two", b"onetwothree"]
     with pytest.raises(RemoteSegmentCorruptError):
-        manager.get_blob(blob, 6, 12)
-    assert [one.name for one in manager.list_blobs(f"{ROUTER_KIND}/7")] == [name]
-    assert [one.size_bytes for one in manager.list_blobs(ROUTER_KIND)] == [11]
+        manager.blobs.get_blob(blob, 6, 12)
+    assert [one.name for one in manager.blobs.list_blobs(f"{ROUTER_KIND}/7")] == [name]
+    assert [one.size_bytes for one in manager.blobs.list_blobs(ROUTER_KIND)] == [11]
     assert list(manager.list_log_segments()) == []
     assert manager.request_counts.foreign_objects == 0
-    manager.delete_blob(blob)
+    manager.blobs.delete_blob(blob)
     with pytest.raises(RemoteResourceNotFoundError):
-        manager.get_blob(blob, 0, 1)
+        manager.blobs.get_blob(blob, 0, 1)
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 4000], ids="{}-entries".format)

@@ -8,7 +8,7 @@ import pytest
 
 from local_cluster.object_store_server import ObjectStoreServer
 from plugin.adopted_records import RecordsList
-from plugin.blob_storage import BlobStorage, StoredBlob
+from plugin.blob_storage import StoredBlob
 from plugin.errors import (
     IncompleteListingError,
     RemoteResourceNotFoundError,
@@ -186,9 +186,9 @@ def test_from_one_bucket_to_a_list_and_back(opened: Opened, spec: StorageSpec) -
 
 
 def test_blobs_are_in_the_own_zones_bucket_and_found_from_all(opened: Opened) -> None:
-    first, second = opened("az1"), opened("az2")
-    assert isinstance(first, BlobStorage)
-    assert isinstance(second, BlobStorage)
+    first, second = opened("az1").blobs, opened("az2").blobs
+    assert first is not None
+    assert second is not None
     first.put_blob("metadata-snapshots/1/a", b"one")
     second.put_blob("metadata-snapshots/2/b", b"two!")
     for storage in (first, second):
@@ -196,7 +196,7 @@ def test_blobs_are_in_the_own_zones_bucket_and_found_from_all(opened: Opened) ->
     for blob in list(first.list_blobs("metadata-snapshots/2")):
         first.delete_blob(blob)
     assert [blob.name for blob in second.list_blobs("metadata-snapshots")] == ["metadata-snapshots/1/a"]
-    assert list(first.list_log_segments()) == []
+    assert list(opened("az1").list_log_segments()) == []
 
 
 def test_copies_are_in_both_buckets_read_from_the_nearest_and_deleted_in_both(
@@ -239,9 +239,9 @@ def test_who_knows_but_one_bucket_of_a_copied_object_reads_it_there_and_deletes_
 
 
 def test_a_blob_whose_upload_told_nothing_is_deleted_wherever_it_is(opened: Opened) -> None:
-    first, second = opened("az1"), opened("az2")
-    assert isinstance(first, BlobStorage)
-    assert isinstance(second, BlobStorage)
+    first, second = opened("az1").blobs, opened("az2").blobs
+    assert first is not None
+    assert second is not None
     named = StoredBlob("router/2/a", 3, second.put_blob("router/2/a", b"o", b"ne"))
     assert [storage.get_blob(named, 1, 3) for storage in (first, second)] == [b"ne", b"ne"]
     first.delete_blob(StoredBlob("router/2/a", 0))

@@ -19,11 +19,10 @@ from metadata_topic.store.archive_store import ArchiveStore
 from metadata_topic.store.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.topic_continuity import RememberedTopic, TopicContinuity
-from plugin.blob_storage import BlobStorage
 from plugin.format.archive_object import OpenArchiveObject
 from plugin.format.archive_object_id import ArchiveObjectId
 from plugin.loading import load_storage_manager
-from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext
+from plugin.remote_wal_storage_manager import RemoteWalStorageManager, StorageContext, blobs_of
 from plugin.segment_metadata import CombinedSegmentId, RemoteWalCombinedLogSegmentMetadata
 from recovery.remembered_metadata import read_snapshots
 from recovery.topic_rebuild import Known, Rebuild
@@ -121,10 +120,9 @@ class Lost:
         return record
 
     def save_snapshot(self, broker_id: int = 1) -> None:
-        assert isinstance(self.storage, BlobStorage)
         image = with_archive(self.store.image(), self.archive)
         image = replace(image, topic_id=LOST, rebuilt_ms=self.rebuilt_ms)
-        SnapshotKeeper(self.storage, CLUSTER, broker_id, 1).save(image, NOW_MS)
+        SnapshotKeeper(blobs_of(self.storage, "put", "-"), CLUSTER, broker_id, 1).save(image, NOW_MS)
 
     def rebuild(self) -> Rebuild:
         return Rebuild(self.storage, self.archive_storage, read_snapshots(self.storage, CLUSTER), lambda: NOW_MS)

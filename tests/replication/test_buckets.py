@@ -9,7 +9,8 @@ import pytest
 from plugin.format.bucket_copies import NamedCopies
 from plugin.format.bucket_id import bucket_id
 from plugin.segment_metadata import CombinedSegmentId
-from plugin.zones.zoned_storage import Bucket, ZonedWalStorageManager
+from plugin.zones.zone_buckets import Bucket, ZoneBuckets
+from plugin.zones.zoned_storage import ZonedWalStorageManager
 from replication.leader.link_planner import PassThrough, PlannerLimits, WaitForUploads
 from replication.leader.links_of_stored_batches import SendLinked
 from replication.wire.link import SegmentLink
@@ -31,7 +32,8 @@ class TwoBuckets:
     def __init__(self) -> None:
         self.one, self.two = MemoryStorage(), MemoryStorage()
         self.one.custom_metadata = ONE
-        self.reads = ZonedWalStorageManager({ONE: Bucket("one", self.one), TWO: Bucket("two", self.two)}, TWO, None)
+        buckets = {ONE: Bucket("one", self.one), TWO: Bucket("two", self.two)}
+        self.reads = ZonedWalStorageManager(ZoneBuckets(buckets, TWO, None))
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from plugin.adopted_records import MAX_SOURCES, AdoptedRecords, BatchSource
 from plugin.adopting_storage import AdoptingStorage
 from plugin.format.adoption_note import split_note
 from plugin.local_directory import LocalWalStorageManager
-from plugin.remote_wal_storage_manager import StorageContext
+from plugin.remote_wal_storage_manager import StorageContext, blobs_of
 from plugin.router_object_id import RouterObjectId
 from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.adoptable_records import AdoptableRecords, AdoptionLimits, Offer
@@ -201,7 +201,7 @@ def bare(tmp_path: Path) -> Iterator[LocalWalStorageManager]:
 async def test_an_object_holds_only_what_no_gateway_stored(bare: LocalWalStorageManager) -> None:
     storage = AdoptingStorage(bare)
     uploads = Uploads(storage)
-    storage.put_blob(source().object_id.blob_name, sent(b"a"))
+    blobs_of(storage, "put", "-").put_blob(source().object_id.blob_name, sent(b"a"))
     uploads.adoptable.offer(source(), 0, sent(b"a"), [len(sent(b"a"))], 0.0, uploads.told.append)
     wanted = item(appended(b"a", 70), appended(b"z", 71))
     segment = await uploads.task.combine([wanted])

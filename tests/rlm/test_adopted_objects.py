@@ -41,7 +41,7 @@ class Rig:
         self.now_ms = OLD_MS
         self.adopted = AdoptedObjects(storage, self.store.naming, lambda: self.now_ms)
         for number in (0, 1, 2):
-            storage.put_blob(source(number).blob_name, b"records")
+            storage.blobs.put_blob(source(number).blob_name, b"records")
 
     def tell(self, sequence: int, state: RemoteLogSegmentState, custom_metadata: bytes) -> CombinedSegmentId:
         segment_id = CombinedSegmentId(1, 7, sequence)
@@ -50,7 +50,7 @@ class Rig:
 
     @property
     def left(self) -> set[str]:
-        return {blob.name for blob in self.storage.list_blobs("router")}
+        return {blob.name for blob in self.storage.blobs.list_blobs("router")}
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_deletion_that_fails_is_made_anew_with_its_segments(rig: Rig, monkeypa
         raise RemoteStorageError("delete", "-", "away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(rig.storage, "delete_blob", fail)
+        patched.setattr(rig.storage.blobs, "delete_blob", fail)
         with pytest.raises(RemoteStorageError):
             rig.adopted.segment_deleted(first, note(0))
     rig.adopted.segment_deleted(first, note(0))
