@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import javaproperties
 
-from local_cluster import bypass_listener
+from local_cluster import agent_certificates, bypass_listener
 from local_cluster.inter_broker import InterBroker
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 from local_cluster.store_spec import LocalDirectoryStore, StoreSpec
@@ -55,6 +55,12 @@ class AgentsMode:
     """Whose agents: another checkout of this project, on this Python; None: this one."""
     bypass: bool = False
     """Whether the brokers have a second listener under TLS, by which agents get past another one that is dead."""
+    tls: bool = False
+    """Whether agents speak TLS to each other."""
+    program: str = "cli.start"
+    """The module that is run as the agent; a benchmark's runs that one, and looks at it."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the agents' processes, beside the store's."""
     gateways: ZoneGateways | None = None
     """Where clients reach brokers of other zones by the agents of their own; the brokers' zones are then those."""
 
@@ -138,8 +144,8 @@ def write_configuration(layout: ClusterLayout, settings: ClusterSettings) -> Non
             layout.agent_directory(broker_id).mkdir(parents=True, exist_ok=True)
         if settings.inter_broker is not None and settings.inter_broker.has_tls:
             settings.inter_broker.write_certificate(layout, broker_id)
-    if settings.agents is not None and settings.agents.bypass:
-        bypass_listener.write_certificates(layout)
+    if settings.agents is not None and (settings.agents.bypass or settings.agents.tls):
+        agent_certificates.write_certificates(layout)
 
 
 def _fewer_brokers(brokers: int) -> dict[str, str]:
@@ -211,6 +217,8 @@ def _agent_properties(layout: ClusterLayout, broker_id: int, agents: AgentsMode)
         # Nobody starts an ended agent anew here, and who pauses one wants it to go on.
         "remote.wal.agent.watchdog.timeout.ms": "300000",
     }
+    if agents.tls:
+        properties |= agent_certificates.agent_properties(layout, broker_id)
     if layout.network:  # of this machine's namespaces alone
         properties |= dict.fromkeys(_OPEN, "true")
     backend = agents.store.settings(layout.object_store_directory)

@@ -4,10 +4,10 @@ Broker and agent of one id share a certificate here. Its subject, CN=broker-<id>
 sees, and needs ClusterAction where an authorizer is on.
 """
 
+from local_cluster.agent_certificates import certificate_of, keystore_of
 from local_cluster.layout import ClusterLayout
 
 LISTENER = "BYPASS"
-_CERTIFICATES = "certificates"
 
 
 def principal(broker_id: int) -> str:
@@ -18,41 +18,24 @@ def principal(broker_id: int) -> str:
 def broker_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
     """What is added to the broker's own keys; `listeners` and the protocol map are to be joined to what is there."""
     prefix = f"listener.name.{LISTENER.lower()}.ssl."
-    directory = layout.directory / _CERTIFICATES
     return {
         "listeners": f"{LISTENER}://{layout.bypass_address(broker_id)}",
         "listener.security.protocol.map": f"{LISTENER}:SSL",
         f"{prefix}keystore.type": "PEM",
-        f"{prefix}keystore.location": str(directory / f"broker-{broker_id}.keystore.pem"),
+        f"{prefix}keystore.location": str(keystore_of(layout, broker_id)),
         f"{prefix}truststore.type": "PEM",
-        f"{prefix}truststore.location": str(directory / "ca.pem"),
+        f"{prefix}truststore.location": str(certificate_of(layout, broker_id).ca_file),
         f"{prefix}client.auth": "required",
     }
 
 
 def agent_properties(layout: ClusterLayout, broker_id: int) -> dict[str, str]:
     """What the agents read."""
-    directory = layout.directory / _CERTIFICATES
+    files = certificate_of(layout, broker_id)
     listeners = ",".join(f"{other}@{layout.bypass_address(other)}" for other in layout.broker_ids)
     return {
         "remote.wal.agent.bypass": listeners,
-        "remote.wal.agent.bypass.ssl.certificate.file": str(directory / f"broker-{broker_id}.pem"),
-        "remote.wal.agent.bypass.ssl.key.file": str(directory / f"broker-{broker_id}.key"),
-        "remote.wal.agent.bypass.ssl.ca.file": str(directory / "ca.pem"),
+        "remote.wal.agent.bypass.ssl.certificate.file": str(files.certificate_file),
+        "remote.wal.agent.bypass.ssl.key.file": str(files.key_file),
+        "remote.wal.agent.bypass.ssl.ca.file": str(files.ca_file),
     }
-
-
-def write_certificates(layout: ClusterLayout) -> None:
-    """All that the properties name, unless it is there."""
-    from local_cluster.authority import Authority
-
-    directory = layout.directory / _CERTIFICATES
-    if (directory / "ca.pem").exists():
-        return
-    directory.mkdir(parents=True, exist_ok=True)
-    authority = Authority(directory)
-    for broker_id in layout.broker_ids:
-        host = layout.bypass_address(broker_id).rpartition(":")[0]
-        files = authority.tls_for(f"broker-{broker_id}", [host])
-        keystore = directory / f"broker-{broker_id}.keystore.pem"
-        keystore.write_bytes(files.key_file.read_bytes() + files.certificate_file.read_bytes())

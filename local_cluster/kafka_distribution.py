@@ -55,11 +55,16 @@ def kafka_home(environment: Mapping[str, str] | None = None) -> Path:
     environment = os.environ if environment is None else environment
     if chosen := environment.get(KAFKA_HOME_VARIABLE):
         return Path(chosen).expanduser().absolute()
+    return downloads_directory(environment) / KAFKA_VERSION
+
+
+def downloads_directory(environment: Mapping[str, str]) -> Path:
+    """Where what is fetched for local clusters is kept: the checkout's `.kafka`, or the user's cache."""
     checkout = Path(__file__).resolve().parent.parent
     if (checkout / "pyproject.toml").is_file():
-        return checkout / ".kafka" / KAFKA_VERSION
+        return checkout / ".kafka"
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "remote-wal" / "kafka" / KAFKA_VERSION
+    return cache / "remote-wal" / "kafka"
 
 
 def resolve_kafka(

@@ -61,14 +61,15 @@ def agent_process(layout: ClusterLayout, broker_id: int, settings: ClusterSettin
     """The agent beside the broker, on this very Python."""
     directory = layout.agent_directory(broker_id)
     properties = str(layout.server_properties(broker_id))
+    program = settings.agents.program if settings.agents else "cli.start"
     return ManagedProcess(
         ProcessSpec(
             f"agent {broker_id}",
-            (*_prefix(settings, broker_id), sys.executable, "-m", "cli.start", "agent", "--broker-config", properties),
+            (*_prefix(settings, broker_id), sys.executable, "-m", program, "agent", "--broker-config", properties),
             directory / "agent.log",
             directory / "pid",
             (settings.agents and settings.agents.checkout) or _CHECKOUT,
-            settings.agents.store.environment() if settings.agents else {},
+            {**settings.agents.store.environment(), **settings.agents.environment} if settings.agents else {},
         )
     )
 

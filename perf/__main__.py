@@ -5,6 +5,7 @@ import typer
 from local_cluster.child_processes import ends_what_it_started
 from perf.catchup import catchup
 from perf.cost import cost
+from perf.counts import counts
 from perf.expiration import expiration
 from perf.gateway import gateway
 from perf.idle import idle
@@ -24,6 +25,7 @@ for command in (
     ladder,
     versions,
     cost,
+    counts,
     price,
     catchup,
     gateway,

@@ -9,8 +9,11 @@ from typing import Any
 
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.native_object_store import start_native_store
 from local_cluster.store_spec import LocalDirectoryStore, S3Store, StoreSpec
 
+NATIVE = "s3-native"
+"""A native S3 server under TLS."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 (a directory of its own is made in it)
 
 
@@ -31,7 +34,7 @@ def started_cluster(
 
 @contextmanager
 def object_store(kind: str, latency_ms: int) -> Iterator[StoreSpec]:
-    """A directory, or an S3 server of this machine; both with this latency for PUT and GET.
+    """A directory, or an S3 server of this machine; these with this latency for PUT and GET. Or a native one, as it is.
 
     The directory is in memory where the machine has such a place, so that the latency is the simulated one and not
     that of this machine's disk, which the brokers' logs are on.
@@ -39,6 +42,14 @@ def object_store(kind: str, latency_ms: int) -> Iterator[StoreSpec]:
     if kind == "directory":
         with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
             yield LocalDirectoryStore(latency_ms, latency_ms, Path(directory))
+        return
+    if kind == NATIVE:
+        with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
+            process, spec = start_native_store(Path(directory), "remote-wal")
+            try:
+                yield spec
+            finally:
+                process.kill()
         return
     from local_cluster.object_store_front import ObjectStoreFront
     from local_cluster.object_store_server import ObjectStoreServer

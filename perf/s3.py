@@ -1,11 +1,10 @@
 """What a PUT and a ranged GET of S3 cost the agent's process, by our own client and by boto3, in turns.
 
-The store is the S3 look-alike of this machine, or, with `--versitygw`, a native server, by http and by https. One
+The store is the S3 look-alike of this machine, or, with `--native`, a native server, by http and by https. One
 thread asks; its process's CPU is what counts, the server is another process.
 """
 
 import os
-import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,12 +19,9 @@ import typer
 
 from cli.connection import Json
 from cli.tables import show, table, tell_json
-from local_cluster.authority import Authority
+from local_cluster.native_object_store import start_native_store
 from local_cluster.object_store_process import start_object_store
 from local_cluster.object_store_server import DEFAULT_BUCKET, DEFAULT_DIRECTORY_BUCKET
-from local_cluster.polling import wait_until
-from local_cluster.port_block import free_port_block, port_is_free
-from local_cluster.processes import ManagedProcess, ProcessSpec
 from perf.options import Rounds
 from plugin.clients.backend_settings import parse_settings
 from plugin.clients.object_store import ObjectStore
@@ -34,9 +30,8 @@ from plugin.s3 import S3WalStorageManager
 from plugin.s3_express import S3ExpressWalStorageManager
 
 CLIENTS: Final = ("direct", "boto3")
-_ACCESS, _SECRET = "benchmark", "benchmark-secret"
-_START_TIMEOUT_S: Final = 30.0
 _WARM_UP: Final = 10
+_LOGIN: Final = ("benchmark", "benchmark-secret")
 
 Settings = dict[str, str]
 
@@ -61,14 +56,12 @@ def s3(
     rounds: Rounds = 7,
     requests: Annotated[int, typer.Option(min=1, help="Of each kind, by each client, in each round.")] = 50,
     kb: Annotated[int, typer.Option(min=1, help="Of each object.")] = 250,
-    versitygw: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="This server in place of the look-alike.")
-    ] = None,
+    native: Annotated[bool, typer.Option(help="A server in Go in place of the look-alike.")] = False,
     json: Json = False,
 ) -> None:
     """Measure the CPU of a PUT and of a ranged GET, by our own client of S3 and by boto3."""
     with tempfile.TemporaryDirectory(prefix="remote-wal-s3-") as directory, ExitStack() as stack:
-        stores = _native(Path(directory), versitygw) if versitygw is not None else _look_alike(Path(directory))
+        stores = _native(Path(directory)) if native else _look_alike(Path(directory))
         body = os.urandom(kb * 1000)
         pairs = []
         for name, kind, settings in stack.enter_context(stores):
@@ -136,9 +129,10 @@ Stores = list[tuple[str, type[ObjectWalStorageManager], Settings]]
 """Name, backend and settings of each."""
 
 
-def _settings(directory: Path, endpoint: str, bucket: str) -> Settings:
+def _settings(directory: Path, endpoint: str, bucket: str, login: tuple[str, str] = _LOGIN) -> Settings:
     credentials = directory / "credentials"
-    credentials.write_text(f"[default]\naws_access_key_id = {_ACCESS}\naws_secret_access_key = {_SECRET}\n")
+    key, secret = login
+    credentials.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
     return {
         "bucket": bucket,
         "region": "us-east-1",
@@ -160,32 +154,16 @@ def _look_alike(directory: Path) -> Iterator[Stores]:
         server.kill()
 
 
-def _listens(port: int) -> bool:
-    return not port_is_free(port)
-
-
 @contextmanager
-def _native(directory: Path, versitygw: Path) -> Iterator[Stores]:
-    files = Authority(directory).tls_for("localhost", ["127.0.0.1"])
-    (directory / "objects" / DEFAULT_BUCKET).mkdir(parents=True)
-    ports = free_port_block(2, random.Random())  # noqa: S311 - it spreads ports
+def _native(directory: Path) -> Iterator[Stores]:
     with ExitStack() as stack:
         stores: Stores = []
-        for scheme, port in zip(("http", "https"), ports, strict=True):
-            tls = ("--cert", str(files.certificate_file), "--key", str(files.key_file)) if scheme == "https" else ()
-            server = ManagedProcess(
-                ProcessSpec(
-                    f"versitygw, {scheme}",
-                    (str(versitygw), "--access", _ACCESS, "--secret", _SECRET, "--port", f"127.0.0.1:{port}", *tls,
-                     "--quiet", "posix", str(directory / "objects")),
-                    directory / f"{scheme}.log",
-                    directory / f"{scheme}.pid",
-                    directory,
-                )
-            )  # fmt: skip
-            server.start()
+        for scheme in ("http", "https"):
+            place = directory / scheme
+            place.mkdir()
+            server, spec = start_native_store(place, DEFAULT_BUCKET, tls=scheme == "https")
             stack.callback(server.kill)
-            wait_until(partial(_listens, port), f"{server.spec.name} listens", _START_TIMEOUT_S)
-            settings = _settings(directory, f"{scheme}://127.0.0.1:{port}", DEFAULT_BUCKET)
-            stores.append((f"S3, {scheme}", S3WalStorageManager, {**settings, "tls.ca.file": str(files.ca_file)}))
+            login = spec.access_key_id, spec.secret_access_key
+            settings = _settings(place, spec.endpoint_url, DEFAULT_BUCKET, login)
+            stores.append((f"S3, {scheme}", S3WalStorageManager, {**settings, **spec.more_settings}))
         yield stores

@@ -184,3 +184,14 @@ def test_a_zones_gateways_are_all_of_its_agents(tmp_path: Path) -> None:
     assert (
         gateways.bootstrap_servers(layout, "az1") == f"{name}:{layout.replica_port(2)},{name}:{layout.replica_port(3)}"
     )
+
+
+def test_agents_under_tls_show_certificates_of_one_authority(tmp_path: Path) -> None:
+    layout = ClusterLayout.plan(tmp_path)
+    settings = ClusterSettings(AgentsMode(tls=True))
+    write_configuration(layout, settings)
+    read = [server_properties(layout, one, settings) for one in layout.broker_ids]
+    for kind in ("certificate", "key", "ca"):
+        files = [Path(properties[f"remote.wal.agent.ssl.{kind}.file"]) for properties in read]
+        assert all(file.is_file() for file in files)
+        assert len(set(files)) == (1 if kind == "ca" else len(read))

@@ -1,0 +1,109 @@
+"""A native S3 server of this machine: versitygw, a gateway in Go from S3 to files of a directory.
+
+The look-alike in Python (`local_cluster.object_store_server`) takes more of two cores for a request than agents do, so
+it bends what is measured over S3; its place are tests, as it can fail and be slow. This one is compiled by Go, once,
+into the directory where Kafka's jars are.
+"""
+
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from jvm.ivy import Progress, exclusive
+from local_cluster.authority import Authority
+from local_cluster.kafka_distribution import downloads_directory
+from local_cluster.polling import wait_until
+from local_cluster.port_block import free_port_block, port_is_free
+from local_cluster.processes import ManagedProcess, ProcessSpec, ProcessStartError
+from local_cluster.store_spec import S3Store
+
+VERSION: Final = "v1.8.0"
+_NAME: Final = "versitygw"
+_MODULE: Final = f"github.com/versity/versitygw/cmd/{_NAME}"
+_ACCESS, _SECRET = "local", "local-secret"
+_COMPILE_TIMEOUT_S: Final = 900.0
+_START_TIMEOUT_S: Final = 30.0
+
+
+class NativeStoreMissingError(Exception):
+    """The server is not there and cannot be made here; the message says what is missing."""
+
+
+def native_server(environment: Mapping[str, str] | None = None, progress: Progress | None = None) -> Path:
+    """The program, compiled first if it is not there. Raises NativeStoreMissingError."""
+    environment = os.environ if environment is None else environment
+    home = downloads_directory(environment) / f"{_NAME}-{VERSION}"
+    program = home / _NAME
+    if program.is_file():
+        return program
+    go = shutil.which("go", path=environment.get("PATH"))
+    if go is None:
+        raise NativeStoreMissingError(f"a native S3 server needs Go, to compile {_MODULE}@{VERSION}: there is no `go`")
+    home.mkdir(parents=True, exist_ok=True)
+    with exclusive(home / "compile.lock"):
+        if not program.is_file():
+            (progress or (lambda _line: None))(f"compiling {_NAME} {VERSION}, once")
+            _compile(go, home, environment)
+    return program
+
+
+def _compile(go: str, home: Path, environment: Mapping[str, str]) -> None:
+    """Put the program there whole, or not at all."""
+    with tempfile.TemporaryDirectory(dir=home) as scratch:
+        command = (go, "install", f"{_MODULE}@{VERSION}")
+        told = {**environment, "GOBIN": scratch, "GOFLAGS": "-buildvcs=false"}
+        try:
+            done = subprocess.run(
+                command, env=told, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NativeStoreMissingError(f"cannot compile {_NAME}: {error}") from error
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["go said nothing"])[-1]
+            raise NativeStoreMissingError(f"cannot compile {_NAME}: {last}")
+        (Path(scratch) / _NAME).replace(home / _NAME)
+
+
+def start_native_store(directory: Path, bucket: str, *, tls: bool = True) -> tuple[ManagedProcess, S3Store]:
+    """The server with an empty bucket in `directory`, which must allow extended attributes; the caller ends it.
+
+    Raises NativeStoreMissingError, ProcessStartError, WaitTimeoutError.
+    """
+    program = native_server()
+    (directory / "objects" / bucket).mkdir(parents=True, exist_ok=True)
+    (port,) = free_port_block(1, random.SystemRandom())
+    files = Authority(directory).tls_for("localhost", ["127.0.0.1"])
+    server = ManagedProcess(
+        ProcessSpec(
+            f"{_NAME} on port {port}",
+            (
+                str(program), "--port", f"127.0.0.1:{port}", "--keep-alive", "--quiet",
+                *(("--cert", str(files.certificate_file), "--key", str(files.key_file)) if tls else ()),
+                "posix", str(directory / "objects"),
+            ),
+            directory / "server.log",
+            directory / "pid",
+            directory,
+            {"ROOT_ACCESS_KEY": _ACCESS, "ROOT_SECRET_KEY": _SECRET},
+        )
+    )  # fmt: skip
+    server.start()
+
+    def listens() -> bool:
+        if not server.is_alive():
+            raise ProcessStartError(f"{server.spec.name} has ended: {server.log_tail()}")
+        return not port_is_free(port)
+
+    try:
+        wait_until(listens, f"{server.spec.name} listens", _START_TIMEOUT_S)
+    except BaseException:
+        server.kill()
+        raise
+    more = {"tls.ca.file": str(files.ca_file)} if tls else {}
+    url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+    return server, S3Store(url, bucket, access_key_id=_ACCESS, secret_access_key=_SECRET, more_settings=more)

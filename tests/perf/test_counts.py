@@ -1,0 +1,108 @@
+"""What is counted of agents, and that it is neither more nor less."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from perf.counted_agent import Calls, HandOvers
+from perf.counts import Counted, rows, wake_ups
+from perf.system_calls import BUFFER_BYTES, LOOP, OTHERS, SystemCalls
+
+_STRACE = f"""\
+101 recvfrom(7, ""..., 65536, 0, NULL, NULL) = 1200
+101 futex(0x7f00, FUTEX_WAIT_PRIVATE, 0, NULL <unfinished ...>
+102 write(5, ""..., 8) = 8
+102 sendmsg(9, {{msg_name=NULL, msg_iov=[{{iov_base=""..., iov_len=500}}]}}, 0 <unfinished ...>
+101 <... futex resumed>) = 0
+101 read(7, 0x7ffe, 16) = -1 EAGAIN (Resource temporarily unavailable)
+102 <... sendmsg resumed>) = 500
+101 mmap(NULL, {BUFFER_BYTES}, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f12
+101 mmap(NULL, {BUFFER_BYTES - 1}, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f12
+101 mmap(NULL, 8388608, PROT_NONE, MAP_PRIVATE|MAP_ANONYMOUS|MAP_STACK, -1, 0) = 0x7f12
+102 +++ exited with 0 +++
+"""
+
+
+def test_a_system_call_in_two_lines_counts_once() -> None:
+    seen = SystemCalls()
+    seen.add(_STRACE.splitlines())
+    assert seen.calls == {"recvfrom": 1, "futex": 1, "write": 1, "sendmsg": 1, "read": 1, "mmap": 3}
+
+
+def test_a_system_call_is_that_of_its_threads_kind() -> None:
+    seen = SystemCalls()
+    seen.add(_STRACE.splitlines(), {101: LOOP})
+    assert seen.by_threads == {LOOP: 6, OTHERS: 2}
+    assert seen.futex_by_threads[LOOP] == 1
+
+
+def test_bytes_are_those_that_went_through() -> None:
+    seen = SystemCalls()
+    seen.add(_STRACE.splitlines())
+    assert (seen.bytes_in, seen.bytes_out) == (1200, 508)
+
+
+def test_new_buffers_are_large_and_no_stacks() -> None:
+    seen = SystemCalls()
+    seen.add(_STRACE.splitlines())
+    assert seen.buffer_bytes == BUFFER_BYTES
+
+
+def _called() -> int:
+    return len(str(os.getpid()))
+
+
+def test_calls_are_those_of_the_thread_that_counts() -> None:
+    calls, other = Calls(), threading.Thread(target=_called)
+    calls.begin()
+    _called()
+    _called()
+    calls.end()
+    other.start()
+    other.join()
+    name = f"{__name__}:_called"
+    assert calls.python[name] == 2
+    assert calls.c["getpid"] == 2
+
+
+def test_calls_are_forgotten_when_counting_begins_anew() -> None:
+    calls = Calls()
+    calls.begin()
+    _called()
+    calls.end()
+    calls.begin()
+    calls.end()
+    assert f"{__name__}:_called" not in calls.python
+
+
+def test_a_hand_over_is_counted_and_done() -> None:
+    hand_overs = HandOvers()
+    with ThreadPoolExecutor(1) as pool:
+        submit = hand_overs.counted(pool.submit)
+        assert [submit(_called).result() for _ in range(3)] == [_called()] * 3
+    assert hand_overs.total == 3
+
+
+def test_a_thread_that_is_woken_is_a_wake_up() -> None:
+    times, there, back = 20, threading.Semaphore(0), threading.Semaphore(0)
+
+    def echo() -> None:
+        for _ in range(times):
+            there.acquire()
+            back.release()
+
+    thread = threading.Thread(target=echo)
+    thread.start()
+    before = wake_ups(os.getpid())
+    for _ in range(times - 1):
+        there.release()
+        back.acquire()
+    woken = wake_ups(os.getpid()) - before
+    there.release()
+    thread.join()
+    assert woken >= times - 1
+
+
+def test_what_was_not_counted_is_no_zero() -> None:
+    (row,) = rows([Counted("directory", records=200, objects=199, python_calls=2500.0)])
+    assert row[1:5] == ("199 of 200", "2,500", "0", "no strace")
