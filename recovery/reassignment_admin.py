@@ -7,7 +7,7 @@ harm, so what brokers say to try again is tried again.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import structlog
 
@@ -17,6 +17,9 @@ from recovery.errors import ReassignmentError, ReassignmentSettingError
 from recovery.reassignment import ClusterView
 from recovery.reassignment_plan import ClusterReplicas, Move, PartitionReplicas, TopicPartition
 from rlm.lifecycle.cluster_observer import LOCAL_RETENTION, RETENTION, local_retention_ms
+
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
 
 T = TypeVar("T")
 
@@ -77,13 +80,13 @@ class ReassignmentAdmin:
         """All brokers that live, and all partitions. Raises ReassignmentError."""
         brokers = _call("describe cluster", "", self._client.describe_cluster)["brokers"]
         racks = {int(one["broker_id"]): one["rack"] for one in brokers if not one.get("is_fenced", False)}
-        return ClusterReplicas(racks, tuple(self._partitions(None)))
+        return ClusterReplicas(racks, tuple(_partitions(self._client, None)))
 
     def view(self, partitions: Collection[TopicPartition]) -> ClusterView:
         """These partitions now. Raises ReassignmentError."""
         listed = frozenset(one.topic_partition for one in self.ongoing())
         # Asked after the list: a move that ended in between shows its end.
-        shown = self._partitions(sorted({where.topic for where in partitions}))
+        shown = _partitions(self._client, sorted({where.topic for where in partitions}))
         return ClusterView(listed, {one.topic_partition: one for one in shown})
 
     def ongoing(self) -> list[OngoingMove]:
@@ -98,18 +101,6 @@ class ReassignmentAdmin:
             )
             for where, found in sorted(listed.items())
         ]
-
-    def _partitions(self, topics: list[str] | None) -> Iterable[PartitionReplicas]:
-        for topic in _call("describe topics", "", lambda: self._client.describe_topics(topics)):
-            if topic["error_code"]:
-                continue
-            for one in topic["partitions"]:
-                yield PartitionReplicas(
-                    TopicPartition(topic["name"], one["partition_index"]),
-                    one["leader_id"],
-                    tuple(one["replica_nodes"]),
-                    frozenset(one["isr_nodes"]),
-                )
 
     def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """High watermarks. Raises ReassignmentError."""
@@ -245,6 +236,19 @@ class ReassignmentAdmin:
             return {}
         answer = _call("describe configs", key, lambda: self._client.describe_configs(resources, config_filter="all"))
         return {name: entries.get(key) for name, entries in answer[kind].items()}
+
+
+def _partitions(client: "KafkaAdminClient", topics: list[str] | None) -> Iterable[PartitionReplicas]:
+    for topic in _call("describe topics", "", lambda: client.describe_topics(topics)):
+        if topic["error_code"]:
+            continue
+        for one in topic["partitions"]:
+            yield PartitionReplicas(
+                TopicPartition(topic["name"], one["partition_index"]),
+                one["leader_id"],
+                tuple(one["replica_nodes"]),
+                frozenset(one["isr_nodes"]),
+            )
 
 
 def _call(operation: str, key: str, function: Callable[[], T]) -> T:

@@ -110,39 +110,23 @@ class History:
     @cached_property
     def entries(self) -> "DataFrame":
         """ENTRIES, with `record_id`."""
-        return self._entries_of(self.run_id)
-
-    def _entries_of(self, run_id: str) -> "DataFrame":
-        """Without those of records that were published twice or, by a fenced writer, in vain."""
-        staged = self.staged(ENTRY_ROW, run_id).select("record_id", *ENTRIES.fieldNames())
-        doubted = self.table(COMBINED_SEGMENT.table, COMBINED_SEGMENT.schema_with_facts, run_id).filter(
-            "finished_records > 1 OR (finished_records > 0 AND first_record < 0) OR refused_state = 1"
-        )
-        right = small_side(doubted.selectExpr(*SEGMENT_KEY, f"coalesce(first_record, {_NO_RECORD}) AS right_record"))
-        if right.is_empty:
-            return staged
-        kept = staged.join(right.frame, list(SEGMENT_KEY), "left")
-        return kept.filter("right_record IS NULL OR record_id = right_record").drop("right_record")
+        return _entries_of(self, self.run_id)
 
     def entries_of_all_runs(self) -> "DataFrame":
         """ENTRIES of this run and of those before it, as far as they are kept."""
-        found = (self.entries, *(self._entries_of(run_id) for run_id in self._runs_before()))
+        found = (self.entries, *(_entries_of(self, run_id) for run_id in _entry_runs(self.last)))
         return union(*found).select(*ENTRIES.fieldNames())
 
     @cached_property
     def dead_entries(self) -> "DataFrame":
         """DEAD_ENTRIES, of earlier runs as well."""
-        found = (self.staged(DEAD_ROW, run_id) for run_id in (self.run_id, *self._runs_before()))
+        found = (self.staged(DEAD_ROW, run_id) for run_id in (self.run_id, *_entry_runs(self.last)))
         return union(*found).select(*DEAD_ENTRIES.fieldNames())
 
     @cached_property
     def declared(self) -> "DataFrame":
         """DECLARED."""
         return self.table("declared", DECLARED)
-
-    def _runs_before(self) -> Mapping[str, int]:
-        """Those whose entries still count, with their times in ms."""
-        return self.last.entry_runs if self.last else {}
 
     @cached_property
     def topics(self) -> "DataFrame":
@@ -202,7 +186,7 @@ class History:
         kept_ms = metadata_retention_ms(self.cluster)
         runs = {
             run_id: at_ms
-            for run_id, at_ms in self._runs_before().items()
+            for run_id, at_ms in _entry_runs(self.last).items()
             if kept_ms is None or now_ms - at_ms < kept_ms
         }
         topic_id = metadata_topic_id(self.cluster)
@@ -218,6 +202,24 @@ class History:
                 self.inventories,
             )
         )
+
+
+def _entry_runs(last: RunRecord | None) -> Mapping[str, int]:
+    """The runs before whose entries still count, with their times in ms."""
+    return last.entry_runs if last else {}
+
+
+def _entries_of(history: History, run_id: str) -> "DataFrame":
+    """Without those of records that were published twice or, by a fenced writer, in vain."""
+    staged = history.staged(ENTRY_ROW, run_id).select("record_id", *ENTRIES.fieldNames())
+    doubted = history.table(COMBINED_SEGMENT.table, COMBINED_SEGMENT.schema_with_facts, run_id).filter(
+        "finished_records > 1 OR (finished_records > 0 AND first_record < 0) OR refused_state = 1"
+    )
+    right = small_side(doubted.selectExpr(*SEGMENT_KEY, f"coalesce(first_record, {_NO_RECORD}) AS right_record"))
+    if right.is_empty:
+        return staged
+    kept = staged.join(right.frame, list(SEGMENT_KEY), "left")
+    return kept.filter("right_record IS NULL OR record_id = right_record").drop("right_record")
 
 
 def _topic_row(topic: Topic) -> tuple[Any, ...]:

@@ -191,11 +191,39 @@ class RoundSize:
             self.size_bytes += WEIGHT * (size_bytes - self.size_bytes)
 
 
-class GroupCommit:
-    """Is told of appends and uploads, and says what next, and when. All times are monotonic seconds.
+class Producers:
+    """Whether those who append wait for uploads, by what is appended while one is under way.
 
-    Until an upload has shown otherwise, producers are taken to wait.
+    Until an upload has shown otherwise, they are taken to.
     """
+
+    def __init__(self) -> None:
+        self._share_disturbed = 0.0
+        self._meanwhile_bytes = self._usual_bytes = 0.0
+        """What was appended during the last uploads, and what is in as much time on the average; newer ones count
+        more."""
+
+    @property
+    def wait(self) -> bool:
+        """Whether most of the last uploads met a silence that lasted until they were stored."""
+        return self._share_disturbed < DISTURBED_MOST
+
+    @property
+    def nobody_waits(self) -> bool:
+        """Whether as much was appended during the last uploads as at any other time."""
+        return not self.wait and self._meanwhile_bytes >= UNMOVED * self._usual_bytes
+
+    def appended_meanwhile(self, appended_bytes: int, usual_bytes: float | None) -> None:
+        """An upload is stored; how much was appended since it began, and how much is in such a time, if known."""
+        self._share_disturbed += WEIGHT * ((appended_bytes > 0) - self._share_disturbed)
+        if usual_bytes is None:
+            return
+        self._meanwhile_bytes += MEANWHILE_WEIGHT * (appended_bytes - self._meanwhile_bytes)
+        self._usual_bytes += MEANWHILE_WEIGHT * (usual_bytes - self._usual_bytes)
+
+
+class GroupCommit:
+    """Is told of appends and uploads, and says what next, and when. All times are monotonic seconds."""
 
     def __init__(self, limits: CommitLimits) -> None:
         self._limits = limits
@@ -207,10 +235,7 @@ class GroupCommit:
         """When links began to be wanted as they pay; None: they are not."""
         self._back_off_s = 0.0
         """After the last failure; 0 when an upload was stored since."""
-        self._share_disturbed = 0.0
-        self._meanwhile_bytes = self._usual_bytes = 0.0
-        """What was appended during the last uploads, and what is in as much time on the average; newer ones count
-        more."""
+        self.producers = Producers()
         self._round = RoundSize()
         self._unread_bytes: dict[TopicIdPartition, int] = {}
 
@@ -227,7 +252,7 @@ class GroupCommit:
         if delay_s == math.inf:
             return Wait(None)
         if load.has_unread and (is_bulk or self._has_paying_rounds(load, now_s)):
-            return Gather(delay_s, QUIET_S if self.producers_wait else math.inf)
+            return Gather(delay_s, QUIET_S if self.producers.wait else math.inf)
         return Wait(delay_s)
 
     def _has_paying_rounds(self, load: Load, now_s: float) -> bool:
@@ -235,7 +260,7 @@ class GroupCommit:
         is_by_cost = load.urgency in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS)
         if not is_by_cost or self._back_off_s or now_s - self._last_start_s > GATHER_RECENT_S:
             return False
-        return self.producers_wait and self._round.size_bytes >= PAYING_ROUND * load.paying_bytes > 0
+        return self.producers.wait and self._round.size_bytes >= PAYING_ROUND * load.paying_bytes > 0
 
     def _note_paying(self, load: Load, now_s: float) -> None:
         if load.urgency not in (Urgency.PAYING_LINKS, Urgency.BOUNDED_LINKS):
@@ -246,26 +271,16 @@ class GroupCommit:
     @property
     def paying_interval_s(self) -> float:
         """From one start to the next at most, while links are wanted as they pay and little is appended."""
-        return stretched_interval_s(self._limits.interval_s) if self.nobody_waits else self._limits.interval_s
+        return stretched_interval_s(self._limits.interval_s) if self.producers.nobody_waits else self._limits.interval_s
 
     def is_round(self, queued_bytes: int) -> bool:
         """Whether these, with what was not read yet, are what all who wait append between two uploads."""
-        return self.producers_wait and queued_bytes + self.unread_bytes >= self._round.whole_bytes
+        return self.producers.wait and queued_bytes + self.unread_bytes >= self._round.whole_bytes
 
     @property
     def unread_bytes(self) -> int:
         """What logs are known to hold that was not read yet."""
         return sum(self._unread_bytes.values())
-
-    @property
-    def producers_wait(self) -> bool:
-        """Whether most of the last uploads met a silence that lasted until they were stored."""
-        return self._share_disturbed < DISTURBED_MOST
-
-    @property
-    def nobody_waits(self) -> bool:
-        """Whether as much was appended during the last uploads as at any other time."""
-        return not self.producers_wait and self._meanwhile_bytes >= UNMOVED * self._usual_bytes
 
     @property
     def is_full(self) -> bool:
@@ -305,11 +320,11 @@ class GroupCommit:
         if load.urgency is Urgency.ARCHIVE:
             return self._limits.archive_interval_s
         interval_s = self._limits.interval_s
-        if load.urgency is Urgency.PAYING_LINKS and self.nobody_waits:
+        if load.urgency is Urgency.PAYING_LINKS and self.producers.nobody_waits:
             full_s = load.full_bytes / max(load.expected_bytes, 1.0) * interval_s
             return stretched_interval_s(interval_s, full_s)
         if is_bulk:
-            full = STRETCH_MAX if self.producers_wait else BULK_OBJECT_BYTES / load.expected_bytes
+            full = STRETCH_MAX if self.producers.wait else BULK_OBJECT_BYTES / load.expected_bytes
             interval_s *= min(max(full, 1.0), STRETCH_MAX)
         return interval_s
 
@@ -338,14 +353,6 @@ class GroupCommit:
         """The upload that began then is stored."""
         self._in_flight_s.remove(started_s)
         self._back_off_s, self._retry_at_s = 0.0, -math.inf
-
-    def appended_meanwhile(self, appended_bytes: int, usual_bytes: float | None) -> None:
-        """An upload is stored; how much was appended since it began, and how much is in such a time, if known."""
-        self._share_disturbed += WEIGHT * ((appended_bytes > 0) - self._share_disturbed)
-        if usual_bytes is None:
-            return
-        self._meanwhile_bytes += MEANWHILE_WEIGHT * (appended_bytes - self._meanwhile_bytes)
-        self._usual_bytes += MEANWHILE_WEIGHT * (usual_bytes - self._usual_bytes)
 
     def failed(self, started_s: float, now_s: float) -> None:
         """The upload that began then failed for good; its items will be uploaded again."""

@@ -76,6 +76,10 @@ class LedPartition:
         self.backlog_bytes = outcome.backlog_bytes
         self._unstored_changed()
 
+    def is_far_behind(self, far_bytes: int) -> bool:
+        """Whether more than so many bytes lie between what was read and what followers were sent."""
+        return self.backlog_bytes > far_bytes and self.followers_offset > self.task.next_offset >= 0
+
     def unstored_part(self, item: MetaQueueItem) -> MetaQueueItem | None:
         """What of the item is still to be stored: nothing of what is void or from an assignment before this one."""
         current = self._unstored.get(item.first_offset)

@@ -168,7 +168,9 @@ class Pacing:
         reads, passed_over = list[Read](), list[PassOver]()
         for partition in due:
             led = self._led[partition]
-            if self._is_far_behind(partition, led):
+            if partition not in self.hurried and led.is_far_behind(
+                _FAR_BEHIND_OBJECTS * self._limits.commit.upload_bytes
+            ):
                 passed_over.append(PassOver(led))
             reads.append(Read(led, now_s if led.append_seen_s is None else led.append_seen_s))
             led.append_seen_s = None
@@ -199,7 +201,9 @@ class Pacing:
         """The upload is stored, and so much of what was told of was not read yet."""
         appended_bytes = max(self.read_bytes + unread_bytes - upload.known_bytes, 0)
         rate = upload.bytes_per_s
-        self.commit.appended_meanwhile(appended_bytes, None if rate is None else rate * (now_s - upload.started_s))
+        self.commit.producers.appended_meanwhile(
+            appended_bytes, None if rate is None else rate * (now_s - upload.started_s)
+        )
 
     def _urgency(self, now_s: float) -> Urgency:
         """How the upload of what is queued and appended is wanted."""
@@ -208,9 +212,3 @@ class Pacing:
         waiting = chain(self._queue.first_partition(), islice(self._appended, _PARTITIONS_PER_RUN))
         led = (self._led.get(partition) for partition in waiting)
         return self._decider.urgency((known.assignment for known in led if known is not None), now_s)
-
-    def _is_far_behind(self, partition: TopicIdPartition, led: LedPartition) -> bool:
-        """Whether more than a few objects lie between here and the followers."""
-        far_bytes = _FAR_BEHIND_OBJECTS * self._limits.commit.upload_bytes
-        is_far = led.backlog_bytes > far_bytes and led.followers_offset > led.task.next_offset >= 0
-        return is_far and partition not in self.hurried

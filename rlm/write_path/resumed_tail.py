@@ -17,6 +17,7 @@ As `SegmentTail`, it belongs to one caller at a time.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from kafka_log.errors import LogDirectoryError, MalformedFileError
@@ -33,6 +34,25 @@ _RANGES_PER_READ = 100
 """So many ranges without a record are passed over at a time."""
 
 
+@dataclass(slots=True)
+class _KnownLog:
+    """Which log it is that was known, and read."""
+
+    end: int | None
+    """Up to which it was known; None: nothing was."""
+    epochs: LeaderEpochs
+    """Those of the log that is known up to `end`."""
+    read_epoch: int | None = None
+    """Of the last batch that was read."""
+
+    def is_same(self, epochs: LeaderEpochs, end: int) -> bool:
+        """Whether a log with these leader epochs is up to `end` what was known and read."""
+        last = self.read_epoch
+        if last is None or (self.end is not None and end <= self.end):
+            return self.epochs.agrees_to(epochs, end) == end
+        return epochs.epoch_for(end - 1) in (last, UNKNOWN_EPOCH)
+
+
 class ResumedTail:
     """A `SegmentTail` that begins with what is missing. See the module's theory."""
 
@@ -41,11 +61,8 @@ class ResumedTail:
         self._directory, self._topic_id = directory, topic_id
         self._open_files = open_files
         self._missing = list(resume.missing)
-        self._behind = self._known_to = resume.next_offset
-        self._epochs = resume.leader_epochs
-        """Those of the log that is known up to `_known_to`."""
-        self._read_epoch: int | None = None
-        """Of the last batch that was read."""
+        self._behind = resume.next_offset
+        self._known = _KnownLog(resume.next_offset, resume.leader_epochs)
         self._only_missing = resume.only_missing
         self._is_settled = resume.only_missing
         """Whether the leader epochs at the log's end were looked at."""
@@ -88,21 +105,14 @@ class ResumedTail:
             epochs = read_leader_epochs(self._directory)
         except (OSError, MalformedFileError):
             return None
-        if not self._is_same(epochs, behind):
+        if not self._known.is_same(epochs, behind):
             return None
         offset = max(offset, behind)
         passed_over = joined_ranges([*unread, (behind, offset)])
-        self._missing, self._behind, self._known_to, self._is_settled = [], offset, offset, False
-        self._epochs, self._read_epoch = epochs, None
+        self._missing, self._behind, self._known.end, self._is_settled = [], offset, offset, False
+        self._known.epochs, self._known.read_epoch = epochs, None
         self._begin_anew()
         return ResumePoint(offset, tuple(passed_over), epochs, only_missing=True)
-
-    def _is_same(self, epochs: LeaderEpochs, end: int) -> bool:
-        """Whether a log with these leader epochs is up to `end` what was known and read."""
-        last = self._read_epoch
-        if last is None or (self._known_to is not None and end <= self._known_to):
-            return self._epochs.agrees_to(epochs, end) == end
-        return epochs.epoch_for(end - 1) in (last, UNKNOWN_EPOCH)
 
     def read(self, max_bytes: int) -> TailRead:
         """As `SegmentTail.read`. Nothing found and `has_missing` still: the next read may find something."""
@@ -124,7 +134,7 @@ class ResumedTail:
             return None
         found = self._tail.read_cached(max_bytes)
         if found is not None and found[0].spans:
-            self._read_epoch = found[0].spans[-1].leader_epoch
+            self._known.read_epoch = found[0].spans[-1].leader_epoch
         return found
 
     def backlog_bytes(self) -> int:
@@ -185,7 +195,7 @@ class ResumedTail:
         """Go on with the next range, or behind the last one: that a leader has written up to just there is told."""
         self._missing = [(max(begin, next_offset), end) for begin, end in self._missing[1:] if end > next_offset]
         if self._behind is not None:
-            self._behind = self._known_to = max(self._behind, next_offset)
+            self._behind = self._known.end = max(self._behind, next_offset)
         self._begin_anew()
         if self._missing or self._only_missing:
             return ()
@@ -198,11 +208,11 @@ class ResumedTail:
         """
         newest = read.spans[-1].leader_epoch if read.spans else None
         if self._is_settled and not self._is_cut_into_known(read):
-            self._read_epoch = self._read_epoch if newest is None else newest
+            self._known.read_epoch = self._known.read_epoch if newest is None else newest
             return read
         if newest is not None:
             self._is_settled = not self._missing
-        if self._known_to is None or (newest is not None and newest == self._epochs.newest_epoch):
+        if self._known.end is None or (newest is not None and newest == self._known.epochs.newest_epoch):
             return read  # a leader that goes on has written all that lies before
         try:
             epochs = read_leader_epochs(self._directory)
@@ -211,27 +221,24 @@ class ResumedTail:
                 return read  # looked at again with the next read
             self._read_again_from(read.spans[0].base_offset)
             raise LogDirectoryError(self._directory, str(error)) from error
-        same_to = self._epochs.agrees_to(epochs, self._known_to)
-        if same_to >= self._known_to:
-            self._read_epoch = self._read_epoch if newest is None else newest
+        same_to = self._known.epochs.agrees_to(epochs, self._known.end)
+        if same_to >= self._known.end:
+            self._known.read_epoch = self._known.read_epoch if newest is None else newest
             return read
-        self._epochs, self._read_epoch = epochs, None
-        return self._written_anew(same_to)
+        self._known.epochs, self._known.read_epoch = epochs, None
+        self._missing = ranges_common((0, same_to), self._missing)
+        self._behind = self._known.end = same_to
+        self._begin_anew()
+        return TailRead(b"", [], (Truncated(same_to),))
 
     def _is_cut_into_known(self, read: TailRead) -> bool:
         """Whether the log was cut below what this tail has read: then nothing vouches for what was known of it."""
         cuts = [event.at_offset for event in read.events if isinstance(event, Truncated)]
-        if self._only_missing or self._known_to is None or not cuts or min(cuts) > self._known_to:
+        if self._only_missing or self._known.end is None or not cuts or min(cuts) > self._known.end:
             return False
-        self._known_to = self._behind = min(cuts)
+        self._known.end = self._behind = min(cuts)
         self._is_settled = False
         return True
-
-    def _written_anew(self, written_anew: int) -> TailRead:
-        self._missing = ranges_common((0, written_anew), self._missing)
-        self._behind = self._known_to = written_anew
-        self._begin_anew()
-        return TailRead(b"", [], (Truncated(written_anew),))
 
     def _read_again_from(self, offset: int) -> None:
         """What was read from here on must not be lost with an error."""

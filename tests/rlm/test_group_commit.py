@@ -51,7 +51,7 @@ def idle_after_an_upload(limits: CommitLimits = LIMITS, size_bytes: int = 0) -> 
 def where_nobody_waits() -> GroupCommit:
     commit = idle_after_an_upload()
     for _ in range(5):
-        commit.appended_meanwhile(1, 2.0)
+        commit.producers.appended_meanwhile(1, 2.0)
     return commit
 
 
@@ -232,8 +232,8 @@ def test_in_any_time_no_more_is_uploaded_than_the_quota_lets_and_one_object(uplo
 def told(*appended_meanwhile: bool) -> bool:
     commit = GroupCommit(LIMITS)
     for appended in appended_meanwhile:
-        commit.appended_meanwhile(int(appended), 1.0)
-    return commit.producers_wait
+        commit.producers.appended_meanwhile(int(appended), 1.0)
+    return commit.producers.wait
 
 
 def test_producers_are_taken_to_wait_until_they_are_seen_not_to() -> None:
@@ -261,7 +261,7 @@ def paying_where(appended_bytes: int, *, urgency: Urgency = Urgency.PAYING_LINKS
     load = Load(1, math.inf, False, 1000, urgency, paying_bytes=500, full_bytes=full_bytes)
     commit.next_step(load, NOW_S - 1)  # links have paid for a while
     for _ in range(40):
-        commit.appended_meanwhile(appended_bytes, 500)
+        commit.producers.appended_meanwhile(appended_bytes, 500)
     commit.started(NOW_S, 1000)
     commit.stored(NOW_S)
     return delay_s(commit.next_step(load, NOW_S)) / limits.interval_s
@@ -287,10 +287,10 @@ def test_links_within_a_latency_bound_and_whatever_they_cost_are_not_held_up_for
 def test_an_upload_long_after_the_one_before_says_nothing_of_who_waits() -> None:
     commit = GroupCommit(LIMITS)
     for _ in range(40):
-        commit.appended_meanwhile(1, 500)
-    assert not commit.nobody_waits
-    commit.appended_meanwhile(10**6, None)
-    assert not commit.nobody_waits
+        commit.producers.appended_meanwhile(1, 500)
+    assert not commit.producers.nobody_waits
+    commit.producers.appended_meanwhile(10**6, None)
+    assert not commit.producers.nobody_waits
 
 
 def test_the_first_paying_links_wait_for_as_much_as_pays() -> None:
@@ -307,7 +307,7 @@ def after_rounds_of(size_bytes: int, rounds: int = 5) -> GroupCommit:
     for _ in range(rounds):
         commit.started(NOW_S, size_bytes)
         commit.stored(NOW_S)
-        commit.appended_meanwhile(0, 1.0)
+        commit.producers.appended_meanwhile(0, 1.0)
     return commit
 
 
@@ -335,7 +335,7 @@ def test_where_nobody_waits_or_something_failed_no_round_is_gathered_below_a_bul
     unread = replace(waiting(0, Urgency.PAYING_LINKS, BULK_BYTES - 1), has_unread=True, due_s=NOW_S, paying_bytes=500)
     commit = after_rounds_of(1000)
     for _ in range(5):
-        commit.appended_meanwhile(1, 2.0)
+        commit.producers.appended_meanwhile(1, 2.0)
     assert isinstance(commit.next_step(unread, NOW_S), Wait)
     failed = after_rounds_of(1000)
     failed.started(NOW_S, 1000)
@@ -358,7 +358,7 @@ def test_a_round_is_whole_when_as_much_is_queued_and_unread_as_the_last_ones_had
 def test_where_nobody_waits_there_are_no_rounds() -> None:
     commit = after_rounds_of(1000)
     for _ in range(5):
-        commit.appended_meanwhile(1, 2.0)
+        commit.producers.appended_meanwhile(1, 2.0)
     assert not commit.is_round(5000)
 
 

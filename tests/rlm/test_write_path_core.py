@@ -180,7 +180,7 @@ def test_what_a_read_left_in_the_log_was_not_appended_during_the_upload_that_fol
         pacing.stored(driven.uploads[0], 2 * BATCH_BYTES, driven.now_s)
         driven.end_upload()
         driven.settle()
-    assert pacing.commit.producers_wait
+    assert pacing.commit.producers.wait
 
 
 def test_what_the_budget_does_not_reach_is_due_again_at_once(driven: Driven) -> None:
