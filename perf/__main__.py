@@ -7,6 +7,7 @@ from perf.catchup import catchup
 from perf.cost import cost
 from perf.counts import counts
 from perf.expiration import expiration
+from perf.fan_out import fan_out
 from perf.gateway import gateway
 from perf.idle import idle
 from perf.ladder import ladder
@@ -40,6 +41,7 @@ for command in (
     soak,
 ):
     app.command()(command)
+app.command("fan-out")(fan_out)
 
 if __name__ == "__main__":
     with ends_what_it_started():

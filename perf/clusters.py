@@ -36,16 +36,15 @@ def started_cluster(
 def object_store(kind: str, latency_ms: int) -> Iterator[StoreSpec]:
     """A directory, or an S3 server of this machine; these with this latency for PUT and GET. Or a native one, as it is.
 
-    The directory is in memory where the machine has such a place, so that the latency is the simulated one and not
-    that of this machine's disk, which the brokers' logs are on.
+    What is in memory does not wait for this machine's disk, which the brokers' logs are on.
     """
     if kind == "directory":
-        with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
-            yield LocalDirectoryStore(latency_ms, latency_ms, Path(directory))
+        with directory_in_memory() as directory:
+            yield LocalDirectoryStore(latency_ms, latency_ms, directory)
         return
     if kind == NATIVE:
-        with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
-            process, spec = start_native_store(Path(directory), "remote-wal")
+        with directory_in_memory() as directory:
+            process, spec = start_native_store(directory, "remote-wal")
             try:
                 yield spec
             finally:
@@ -57,6 +56,16 @@ def object_store(kind: str, latency_ms: int) -> Iterator[StoreSpec]:
     front = ObjectStoreFront(put_latency=latency_ms / 1000, get_latency=latency_ms / 1000)
     with ObjectStoreServer(front, ("remote-wal",)) as server:
         yield S3Store(server.endpoint_url, "remote-wal")
+
+
+@contextmanager
+def directory_in_memory() -> Iterator[Path]:
+    """For objects, where the machine has such a place.
+
+    So a store's latency is the simulated one and not that of this machine's disk, which the brokers' logs are on.
+    """
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
+        yield Path(directory)
 
 
 def log_bytes(cluster: LocalCluster, broker_id: int, topic: str, partitions: int = 1) -> int:

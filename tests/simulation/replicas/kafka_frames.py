@@ -75,6 +75,7 @@ class FetchRequest:
     session_epoch: int
     asked: list[Asked]
     forgotten: list[int] = field(default_factory=list)
+    replica_epoch: int = 1
 
     def encode(self, topic: str, topic_id: bytes) -> bytes:
         name = _topic(self.version, topic, topic_id)
@@ -101,7 +102,13 @@ class FetchRequest:
         if self.version < _REPLICA_STATE:
             parts.append(_NO_TAGS)
         else:
-            parts += [_varint(1), _varint(1), _varint(13), struct.pack(">iq", self.replica_id, 1), _NO_TAGS]
+            parts += [
+                _varint(1),
+                _varint(1),
+                _varint(13),
+                struct.pack(">iq", self.replica_id, self.replica_epoch),
+                _NO_TAGS,
+            ]
         return b"".join(parts)
 
     @classmethod
