@@ -6,6 +6,7 @@ from typing import Final
 EXTRAS: Final = {
     "report": frozenset({"jinja2", "markupsafe", "matplotlib", "pandas", "pyarrow", "pyspark"}),
     "demo": frozenset({"moto", "pyspark"}),
+    "traces": frozenset({"opentelemetry"}),
 }
 """For each extra of the package the modules that come with it."""
 

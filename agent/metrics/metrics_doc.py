@@ -18,6 +18,7 @@ from agent.http.http_server import HttpMetrics
 from agent.metrics.agent_metrics import StateCollector
 from agent.metrics.loop_times import LoopTimes
 from agent.metrics.savings import Dollars, SavingsCollector
+from agent.metrics.segment_traces import span_counter
 from agent.metrics.store_times import StoreTimes
 from agent.metrics.topic_metrics import TopicCollector
 from agent.release import build_info
@@ -102,6 +103,7 @@ def _collectors() -> list[Collector]:
     CertificateWatch(registry, {}, wall_ms)
     LoopTimes(registry, time.monotonic)
     StoreTimes(registry, time.monotonic)
+    span_counter(registry)
     build_info(registry)
     publisher = RemoteWalMetadataPublisher(KafkaClientConfig(""), 0, time.monotonic)
     return [

@@ -20,6 +20,7 @@ from agent.settings.process_settings import (
     PeerSettings,
     ProcessSettings,
     TlsSettings,
+    TraceSettings,
 )
 from agent.settings.replication_settings import CatchUpSettings, HydrationSettings, LinkSettings
 from agent.settings.setting_types import Section
@@ -53,6 +54,7 @@ class AgentSettings(BaseModel):
     lifecycle: LifecycleSettings = LifecycleSettings()
     peers: PeerSettings = PeerSettings()
     http: HttpSettings = HttpSettings()
+    traces: TraceSettings = TraceSettings()
     client: ClientSettings = ClientSettings()
     process: ProcessSettings = ProcessSettings()
     access: AccessSettings = AccessSettings()

@@ -8,6 +8,7 @@ from pydantic import Field
 from agent.settings.setting_types import (
     MAX_PORT,
     AddressSetting,
+    HttpUrlSetting,
     PeersSetting,
     RequestNamesSetting,
     Seconds,
@@ -38,6 +39,19 @@ class PeerSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         ge=1,
         le=MAX_PORT,
         description="Broker <id>'s advertised inter-broker port is this plus <id>; the agent listens there for it.",
+    )
+
+
+class TraceSettings(Section, alias_generator=keyed("remote.wal.traces.")):
+    """Where single objects' ways are told of."""
+
+    otlp_endpoint: HttpUrlSetting | None = Field(
+        None,
+        description="The URL at which a collector takes OpenTelemetry traces by OTLP over HTTP, as "
+        "http://localhost:4318/v1/traces; none: there are no traces. Needs the extra traces.",
+    )
+    sample_ratio: float = Field(
+        0.01, ge=0, le=1, description="The share of combined segments that is traced; the same for all agents."
     )
 
 

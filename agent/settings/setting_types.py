@@ -7,6 +7,7 @@ _s here ends in .ms there. Everybody is given the section that is for them, and 
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
@@ -53,12 +54,20 @@ def parse_peers(value: object) -> object:
     return peers
 
 
+def parse_http_url(value: object) -> object:
+    """`http://host...` or `https://host...`."""
+    if isinstance(value, str) and not (urlsplit(value).scheme in ("http", "https") and urlsplit(value).hostname):
+        raise ValueError(f"{value!r} is no URL that begins with http:// or https://")
+    return value
+
+
 def _parse_buckets(value: object) -> object:
     return parse_buckets(value) if isinstance(value, str) else value
 
 
 AddressSetting = Annotated[Address, BeforeValidator(parse_address)]
 PeersSetting = Annotated[dict[int, Address], BeforeValidator(parse_peers)]
+HttpUrlSetting = Annotated[str, BeforeValidator(parse_http_url)]
 BucketsSetting = Annotated[dict[str, str], BeforeValidator(_parse_buckets)]
 RequestNamesSetting = Annotated[frozenset[str], BeforeValidator(parse_request_names)]
 if TYPE_CHECKING:

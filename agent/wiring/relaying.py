@@ -15,6 +15,7 @@ from agent.found_peers import FILE_NAME, FoundPeers
 from agent.identity import AgentIdentity
 from agent.metrics.store_times import StoreTimes
 from agent.service_manager import ListeningSockets
+from agent.settings.agent_settings import AgentSettings
 from agent.settings.bypass import bypass
 from agent.settings.memory_shares import FrameBytes, frame_bytes
 from agent.settings.replication_settings import CatchUpSettings, HydrationSettings
@@ -111,7 +112,7 @@ def build_relaying(
     settings, broker = configuration.settings, configuration.broker
     storage = GuardedStorageManager(*_ceilings(settings.alarms, clock), StoreTimes(registry, clock).timed)
     write_path = GuardedWritePath()
-    stage_times, metrics = StageTimes(registry), ReplicationMetrics(registry)
+    stage_times, metrics = _stage_times(settings, identity, registry, clock), ReplicationMetrics(registry)
     hello, frames = own_hello(identity, archives=settings.archive.enable), frame_bytes(settings)
     limits = HydrationLimits(settings.hydration.thread_pool_size, settings.hydration.cache_bytes)
     hydration = HydrationCache(storage, limits, stage_times, metrics, clock, archive)
@@ -156,6 +157,16 @@ def build_relaying(
     return Relaying(
         leader, follower, hydration, catch_up_reads, storage, write_path, stage_times, metrics, zones, found, gateway
     )
+
+
+def _stage_times(
+    settings: AgentSettings, identity: AgentIdentity, registry: CollectorRegistry, clock: Callable[[], float]
+) -> StageTimes:
+    if settings.traces.otlp_endpoint is None:
+        return StageTimes(registry)
+    from agent.metrics.segment_traces import build_traces
+
+    return StageTimes(registry, build_traces(settings.traces, identity, Clocks(clock, wall_ms), registry))
 
 
 def _gateway(

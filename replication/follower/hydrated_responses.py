@@ -182,7 +182,7 @@ class HydratedResponses:
             return
         self._to.write_frame(*spliced)
         self.spliced_at_s = self._context.clock()
-        self._context.stage_times.observe("spliced", self.spliced_at_s - started_s)
+        self._context.stage_times.observe("spliced", self.spliced_at_s - started_s, (link.object_id for link in links))
 
     async def _make_room(self, size: int) -> None:
         """Wait for the memory that a response is put together from. Raises HydrationError."""
@@ -207,7 +207,9 @@ class HydratedResponses:
         try:
             async with asyncio.timeout(self._context.limits.hydration_timeout_s):
                 data = await fetch_all(links)
-                self._context.stage_times.observe("hydrated", self._context.clock() - started_s)
+                self._context.stage_times.observe(
+                    "hydrated", self._context.clock() - started_s, (link.object_id for link in links)
+                )
                 try:
                     return splice(response, data)
                 except SpliceError as error:

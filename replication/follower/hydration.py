@@ -185,7 +185,7 @@ class HydrationCache:
             for future in self._futures(self.ranges.failed(wanted)):
                 future.set_exception(error)
         else:
-            self._stage_times.observe("fetched", self._clock() - started_s)
+            self._stage_times.observe("fetched", self._clock() - started_s, (wanted.object_id,))
             for wait in self.ranges.arrived(wanted, reading.result()):
                 for future in self._futures([wait]):
                     future.set_result(wait.data())

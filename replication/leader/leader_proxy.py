@@ -194,6 +194,7 @@ class LeaderProxy:
 
     def segment_uploaded(self, segment: UploadedSegment) -> None:
         """List the batches, announce the segment to those who follow its partitions, and wake who waits."""
+        oldest = segment.oldest_item
         for item, entry in zip(segment.items, segment.entries, strict=True):
             self._context.index.add(
                 item.topic_id_partition,
@@ -205,13 +206,16 @@ class LeaderProxy:
                     segment.custom_metadata,
                 ),
             )
-            self._watermarks.stored(item.topic_id_partition, item.last_offset + 1, item.seen_s)
+            told = (segment.combined_segment_id,) if item is oldest else ()
+            self._watermarks.stored(item.topic_id_partition, item.last_offset + 1, item.seen_s, told)
         if self._found is not None:
             self._found.uploaded(segment.combined_segment_id)
         for relay in self.relays:
             relay.announce(segment)
         self._context.uploads.notify()
-        self._context.stage_times.observe("announced", self._context.clock() - segment.stored_s)
+        self._context.stage_times.observe(
+            "announced", self._context.clock() - segment.stored_s, (segment.combined_segment_id,)
+        )
 
     def partition_truncated(self, partition: TopicIdPartition, offset: int) -> None:
         """Forget what is dead."""

@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from kafka_log.topic_partition import TopicIdPartition
+from plugin.segment_metadata import CombinedSegmentId
 from rlm.write_path.metrics import StageTimes
 
 _MAX_TRACKED = 1024
@@ -17,8 +18,8 @@ _MAX_TRACKED = 1024
 
 @dataclass(slots=True)
 class _Tracked:
-    ahead: deque[tuple[int, float]] = field(default_factory=deque)
-    """(next offset, when the append was noticed), ascending."""
+    ahead: deque[tuple[int, float, tuple[CombinedSegmentId, ...]]] = field(default_factory=deque)
+    """(next offset, when the append was noticed, of which object to tell), ascending."""
     fetch_offsets: dict[object, int] = field(default_factory=dict)
     """By follower: the offset that it asked for last."""
 
@@ -36,11 +37,17 @@ class WatermarkTimes:
         """Whether the high watermark of a partition has yet to pass something that is stored."""
         return self._ahead > 0
 
-    def stored(self, partition: TopicIdPartition, next_offset: int, seen_s: float) -> None:
-        """Batches below `next_offset`, noticed at this time, are stored."""
+    def stored(
+        self,
+        partition: TopicIdPartition,
+        next_offset: int,
+        seen_s: float,
+        objects: tuple[CombinedSegmentId, ...] = (),
+    ) -> None:
+        """Batches below `next_offset`, noticed at this time, are stored; `objects` are told of with their time."""
         ahead = self._partitions.setdefault(partition, _Tracked()).ahead
         if len(ahead) < _MAX_TRACKED:
-            ahead.append((next_offset, seen_s))
+            ahead.append((next_offset, seen_s, objects))
             self._ahead += 1
 
     def fetched(self, partition: TopicIdPartition, follower: object, offset: int, now_s: float) -> None:
@@ -69,5 +76,6 @@ class WatermarkTimes:
 
     def _passed(self, tracked: _Tracked, offset: int, now_s: float) -> None:
         while tracked.ahead and tracked.ahead[0][0] <= offset:
-            self._stage_times.observe("high_watermark", now_s - tracked.ahead.popleft()[1])
+            _, seen_s, objects = tracked.ahead.popleft()
+            self._stage_times.observe("high_watermark", now_s - seen_s, objects)
             self._ahead -= 1

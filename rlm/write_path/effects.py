@@ -153,9 +153,7 @@ class Effects:
                 self._metrics.appended_bytes.inc(outcome.read_bytes)
             case CountStored(segment, started_s, now_s):
                 if started_s is not None:
-                    for item in segment.items:
-                        self._stage_times.observe("combined", started_s - item.queued_s)
-                    self._stage_times.observe("uploaded", now_s - started_s)
+                    self._stage_times.stored(segment, started_s, now_s)
                 self._metrics.uploaded_segments.inc()
                 self._metrics.uploaded_bytes.inc(sum(len(item.records) for item in segment.items))
             case CountReadFailure(close_unread):

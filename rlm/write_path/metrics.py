@@ -1,11 +1,27 @@
 """What the write path tells of itself, as Prometheus metrics and as stage times."""
 
+from collections.abc import Iterable
+from typing import Protocol
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from plugin.format.archive_object_id import StoredObjectId
+from rlm.write_path.uploaded_segment import UploadedSegment
 
 STAGE_BUCKETS_S = (
     0.0002, 0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.0125, 0.015,
     0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 )  # fmt: skip
+
+
+class StageSpans(Protocol):
+    """Who wants to know of single objects, too."""
+
+    def stored(self, segment: UploadedSegment, started_s: float, now_s: float) -> None:
+        """Of the own broker's logs; its upload began at `started_s`."""
+
+    def passed(self, stage: str, seconds: float, objects: Iterable[StoredObjectId]) -> None:
+        """These objects' bytes passed the stage just now."""
 
 
 class StageTimes:
@@ -18,7 +34,8 @@ class StageTimes:
     `high_watermark` append seen to the high watermark passing it.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, spans: StageSpans | None = None) -> None:
+        self.spans = spans
         self._histogram = Histogram(
             "remote_wal_stage_seconds",
             "Time of each stage of replication through object storage",
@@ -28,12 +45,22 @@ class StageTimes:
         )
         self._stages: dict[str, Histogram] = {}
 
-    def observe(self, stage: str, seconds: float) -> None:
-        """One passage through a stage."""
+    def observe(self, stage: str, seconds: float, objects: Iterable[StoredObjectId] = ()) -> None:
+        """One passage through a stage, of bytes that are in these objects."""
         histogram = self._stages.get(stage)
         if histogram is None:
             histogram = self._stages[stage] = self._histogram.labels(stage)
         histogram.observe(seconds)
+        if self.spans is not None and objects:
+            self.spans.passed(stage, seconds, objects)
+
+    def stored(self, segment: UploadedSegment, started_s: float, now_s: float) -> None:
+        """A segment of the own broker's logs is stored; its upload began at `started_s`."""
+        for item in segment.items:
+            self.observe("combined", started_s - item.queued_s)
+        self.observe("uploaded", now_s - started_s)
+        if self.spans is not None:
+            self.spans.stored(segment, started_s, now_s)
 
 
 class WriteMetrics:

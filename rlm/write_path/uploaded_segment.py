@@ -19,3 +19,8 @@ class UploadedSegment:
     """Monotonic."""
     custom_metadata: bytes = b""
     """The storage manager's."""
+
+    @property
+    def oldest_item(self) -> MetaQueueItem:
+        """What was appended first."""
+        return min(self.items, key=lambda item: item.seen_s)

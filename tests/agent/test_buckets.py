@@ -44,7 +44,7 @@ def spec(server: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch) -> StorageS
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
     monkeypatch.setattr(storage_loading, "RETRY_S", 0.05)
     settings = {"endpoint.url": server.endpoint_url, "allow.http": "true", "region": "us-east-1",
-                "total.timeout.ms": "300", "attempt.timeout.ms": "300", "connect.timeout.ms": "100"}  # fmt: skip
+                "total.timeout.ms": "800", "attempt.timeout.ms": "800", "connect.timeout.ms": "400"}  # fmt: skip
     buckets = {"az1": "bucket-one", "az2": "bucket-two"}
     return StorageSpec("plugin.s3.S3WalStorageManager", None, settings, "rsm.", buckets, "az1")
 

@@ -153,6 +153,7 @@ class Agents:
         registry = CollectorRegistry()
         self.follower_metrics = ReplicationMetrics(registry)
         self.stage_times = StageTimes(registry)
+        self.leader_stage_times = StageTimes(self.leader_metrics.registry)
         self.archive: ArchiveReads | None = None
         """The follower's."""
         self.read_from: RemoteWalStorageManager | None = None
@@ -204,7 +205,7 @@ class Agents:
                 self.limits,
                 self.broker_address,
                 self.led,
-                StageTimes(self.leader_metrics.registry),
+                self.leader_stage_times,
                 self.leader_metrics,
                 clock=lambda: self.now_s,
                 index=self.index,
