@@ -17,10 +17,12 @@ from typing import Final
 
 from kafka_log.crc32c import Buffer
 from kafka_log.partition_metadata import read_partition_metadata
+from kafka_log.topic_partition import TopicId
 from local_cluster.agent_metrics import Scrape, scrape
 from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
 from local_cluster.cluster_admin import CLIENT_CONFIG
+from local_cluster.polling import wait_until
 from local_cluster.store_spec import LocalDirectoryStore
 from local_cluster.topic_switch import LINKED, set_topics
 from perf.clusters import directory_in_memory, started_cluster
@@ -171,12 +173,17 @@ class _World:
         replicas = replicas_of(brokers, self._shape.partitions)
         cluster.admin.create_topic(topic, assignment=replicas, config={"min.insync.replicas": "1"})
         set_topics(cluster.bootstrap_servers, [topic], LINKED)
-        directory = cluster.files.partition_directory(LEADER, topic, 0)
-        if directory is None:
-            raise PlayedFollowerError(f"broker {LEADER} has no {topic}")
         host, port = cluster.layout.peer_address(LEADER).rsplit(":", 1)
-        agent, topic_id = Address(host, int(port)), read_partition_metadata(directory)
-        return Leader(LEADER, cluster.layout.cluster_id, agent, topic, topic_id), replicas
+        topic_id = wait_until(lambda: self._topic_id(topic), f"broker {LEADER} has {topic}", 30.0)
+        return Leader(LEADER, cluster.layout.cluster_id, Address(host, int(port)), topic, topic_id), replicas
+
+    def _topic_id(self, topic: str) -> TopicId | None:
+        """None while the controller alone has heard of it."""
+        directory = self._cluster.files.partition_directory(LEADER, topic, 0)
+        try:
+            return None if directory is None else read_partition_metadata(directory)
+        except FileNotFoundError:
+            return None
 
     async def _used(self, seconds: float) -> "_Used":
         began, before = time.monotonic(), await asyncio.to_thread(scrape, self._cluster, LEADER)

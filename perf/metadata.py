@@ -1,13 +1,13 @@
 """What the metadata topic costs in bytes, and how long and how much memory it takes to load a large store."""
 
-import json
+import json as json_format
 import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
@@ -15,10 +15,12 @@ from typing import Annotated
 
 import typer
 
-from cli.tables import show, table
+from cli.connection import Json
+from cli.tables import show, table, tell_json
 from metadata_topic.records import serde
 from metadata_topic.store.snapshot import read_image, snapshot_chunks
 from metadata_topic.store.store import RemoteWalMetadataStore
+from perf.metadata_brokers import Told, measure_brokers
 from perf.metadata_volume import Load, measure_volume, records, zstd
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
@@ -47,8 +49,22 @@ def metadata(
     tail: Annotated[float, typer.Option(min=0, max=1, help="Which part is in the topic's tail only.")] = 0.1,
     scale: Annotated[float, typer.Option(min=0.001, help="Fewer or more segments.")] = 1.0,
     objects: Annotated[int, typer.Option(min=1, help="Objects whose records are compressed.")] = 200,
+    brokers: Annotated[
+        list[int] | None, typer.Option(min=1, help="Instead: what an agent keeps of so many brokers' objects.")
+    ] = None,
+    objects_each: Annotated[int, typer.Option(min=1, help="Of each broker.")] = 2000,
+    entries_each: Annotated[int, typer.Option(min=1, help="Of each of these objects.")] = 100,
+    memory_mb: Annotated[int, typer.Option(min=0, help="That entries may take, beside without such a bound.")] = 0,
+    json: Json = False,
 ) -> None:
-    """Measure bytes per entry, the topic's share of the data, and the loading of 10 million entries on one core."""
+    """Measure bytes per entry, the topic's share of the data, and the loading of 10 million entries on one core.
+
+    With --brokers, instead: memory, disk and CPU for each object of all brokers.
+    """
+    if brokers:
+        bounds = (None, memory_mb * 1_000_000)
+        _brokers([Told(count, objects_each, entries_each, bound) for count in brokers for bound in bounds], json)
+        return
     volumes = []
     for share in (1.0, 0.8, 0.5):
         load = Load(share_of_partitions=share)
@@ -81,6 +97,32 @@ def metadata(
     show(table(*loading, rows=loads, title="Loading"))
 
 
+def _brokers(tolds: Sequence[Told], json: bool) -> None:
+    measured = [(told, measure_brokers(told)) for told in tolds]
+    if json:
+        tell_json([{**asdict(told), "known": asdict(known)} for told, known in measured])
+        return
+    rows = [
+        (
+            f"{told.brokers}",
+            f"{told.brokers * told.objects:,}",
+            "" if told.memory_bytes is None else f"{told.memory_bytes / 1e6:,.0f}",
+            f"{known.memory_bytes / 1e6:,.0f}",
+            f"{known.memory_bytes / (told.brokers * told.objects):,.0f}",
+            f"{known.peak_bytes / 1e6:,.0f}",
+            f"{known.disk_bytes / 1e6:,.0f}",
+            f"{known.cpu_us_per_object:,.0f}",
+            f"{known.topic_bytes_per_object:,.0f}",
+        )
+        for told, known in measured
+    ]
+    columns = (
+        ">brokers", ">objects", ">bound MB", ">memory MB", ">B/object", ">peak MB", ">disk MB", ">us CPU/object",
+        ">topic B/object",
+    )  # fmt: skip
+    show(table(*columns, rows=rows, title=f"{tolds[0].entries} entries in each object", without_lines=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Loading:
     """What a process of its own, on one core, took to load a snapshot and a tail."""
@@ -107,7 +149,7 @@ def measure_loading(shape: Shape, tail: float) -> Loading:
         del store
         command = [sys.executable, "-m", "perf.metadata", directory]
         out = subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        return Loading(**json.loads(out.stdout))
+        return Loading(**json_format.loads(out.stdout))
 
 
 def _segments(shape: Shape) -> Iterator[tuple[bytes, bytes]]:
@@ -147,4 +189,4 @@ def _load(directory: Path) -> Loading:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(_load(Path(sys.argv[1])))))
+    print(json_format.dumps(asdict(_load(Path(sys.argv[1])))))

@@ -91,6 +91,11 @@ class StateCollector(Collector):
         yield from _objects(
             "remote_wal_archived_objects", "Archive objects that metadata knows", self._archive.totals()
         )
+        what = "Bytes of objects' entries, in memory or on disk"
+        entries = GaugeMetricFamily("remote_wal_metadata_entry_bytes", what, labels=["place"])
+        for place, size in self._store.entry_bytes.items():
+            entries.add_metric([place], size)
+        yield entries
         yield from self._metadata()
 
     def _metadata(self) -> Iterator[Metric]:

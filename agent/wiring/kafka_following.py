@@ -74,7 +74,9 @@ class KafkaFollowing:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kafka-side")
         self.topics = MetadataTopics(client, _topic_plan(settings, identity, client), identity.broker_id, self._pool)
         reader = Reader(identity.cluster_id, identity.broker_id, identity.incarnation, identity.rack)
-        self.metadata = FollowedMetadata(client, reader, storage, settings.process.state_directory, wall_ms)
+        self.metadata = FollowedMetadata(
+            client, reader, storage, settings.process.state_directory, settings.metadata.memory_bytes, wall_ms
+        )
         self.incarnation = IncarnationWatch(
             identity.broker_id,
             identity.incarnation,

@@ -5,12 +5,18 @@ values: first offset, last offset, and the slot of the segment that holds the ru
 the rows' bounds. 20 bytes for a row, and no Python object.
 """
 
+import mmap
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from metadata_topic.store.entry_blocks import unnamed_file
 
 Int64s = NDArray[np.int64]
 Keys = NDArray[np.uint64]
@@ -64,6 +70,25 @@ class Chunk:
             np.concatenate([chunk.lasts[keep] for chunk, keep in zip(chunks, kept, strict=True)]),
             np.concatenate([chunk.slots[keep] for chunk, keep in zip(chunks, kept, strict=True)]),
         )
+
+    def mapped(self, directory: Path) -> Self:
+        """The same, in a file without a name instead of memory. Raises OSError."""
+        of_rows = [self.firsts, self.lasts, *(() if self.reach is self.lasts else (self.reach,))]
+        arrays = [self.keys, self.bounds, *of_rows, self.slots]  # the narrow one last, so that all are aligned
+        descriptor = unnamed_file(directory)
+        try:
+            with os.fdopen(descriptor, "wb", closefd=False) as file:
+                for array in arrays:
+                    file.write(memoryview(array).cast("B"))
+            content = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+        ends = accumulate(array.nbytes for array in arrays)
+        keys, bounds, firsts, lasts, *reach, slots = (
+            np.frombuffer(content, array.dtype, len(array), end - array.nbytes)
+            for array, end in zip(arrays, ends, strict=True)
+        )
+        return type(self)(keys, bounds, firsts, lasts, reach[0] if reach else lasts, slots)
 
     def __len__(self) -> int:
         return len(self.firsts)

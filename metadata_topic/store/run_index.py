@@ -4,7 +4,8 @@ Theory. A segment is added as its block of entries, and its slot (a small number
 until a search comes, or until many entries wait; then they are decoded together and become one sorted chunk
 (`run_chunk`). When enough chunks of a size have come together they are merged into one, up to a size whose
 merging takes a fraction of a second; so an entry is sorted a few times in its life, and a search looks into
-some tens of chunks. Runs may overlap and come in any order.
+some tens of chunks. Runs may overlap and come in any order. Large chunks may lie on disk, mapped: a search touches a
+few pages of each.
 
 Removing a segment only marks its slot. Its rows go when chunks are merged, or when a quarter of all rows is
 dead: then all chunks are swept, and the slots are free for other segments.
@@ -13,9 +14,11 @@ A partition is known by a number that is never used again, so a key is (number, 
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+import structlog
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.store.run_chunk import Chunk, Int64s, Keys, Rows
@@ -26,7 +29,10 @@ from plugin.format.entry_column_batches import decode_runs
 WAITING_ROWS: Final = 1 << 16
 _MERGED_CHUNKS: Final = 8
 _MERGED_ROWS_MAX: Final = 1 << 21
+MAPPED_ROWS: Final = 1 << 18
 _SWEEP_FROM_ROWS: Final = 4096
+
+log = structlog.get_logger(__name__)
 
 
 class Run(NamedTuple):
@@ -40,9 +46,10 @@ class Run(NamedTuple):
 class RunIndex:
     """Not thread-safe; searches change it too."""
 
-    def __init__(self, waiting_rows: int = WAITING_ROWS) -> None:
-        """`waiting_rows` is how many entries may wait to be sorted."""
-        self._waiting_rows_max = waiting_rows
+    def __init__(self, waiting_rows: int | None = None, directory: Path | None = None) -> None:
+        """`waiting_rows` is how many entries may wait to be sorted; large chunks lie in `directory`, if given."""
+        self._directory = directory
+        self._waiting_rows_max = WAITING_ROWS if waiting_rows is None else waiting_rows
         self._waiting: dict[int, Segment] = {}
         self._waiting_rows = 0
         self._chunks: list[Chunk] = []
@@ -209,8 +216,18 @@ class RunIndex:
             del self._chunks[-together:]
             merged = Chunk.merge(before, self._alive)
             if merged is not None:
-                self._chunks.append(merged)
+                self._chunks.append(self._kept(merged))
             self._dead_rows -= sum(map(len, before)) - (len(merged) if merged is not None else 0)
+
+    def _kept(self, chunk: Chunk) -> Chunk:
+        """On disk where it is large, and the disk takes it."""
+        if self._directory is None or len(chunk) < MAPPED_ROWS:
+            return chunk
+        try:
+            return chunk.mapped(self._directory)
+        except OSError as error:
+            log.warning("metadata_index_kept_in_memory", directory=str(self._directory), error=str(error))
+            return chunk
 
     def _chunks_to_merge(self) -> int:
         """How many of the last chunks are no larger than the last one's size class."""
@@ -224,7 +241,7 @@ class RunIndex:
     def _sweep(self) -> None:
         """Free all that the removed segments still hold."""
         swept = (Chunk.merge([chunk], self._alive) for chunk in self._chunks)
-        self._chunks = [chunk for chunk in swept if chunk is not None]
+        self._chunks = [self._kept(chunk) for chunk in swept if chunk is not None]
         self._free_slots += self._dead_slots
         self._dead_slots = []
         self._dead_rows = 0

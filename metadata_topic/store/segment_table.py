@@ -1,12 +1,13 @@
 """What is known of each combined segment, by writer and sequence.
 
-A store holds half a million of these: a segment is one slotted object that keeps its entries as the block of
-bytes in which they came.
+A store holds half a million of these: a segment is one slotted object whose entries stay the block of bytes in which
+they came, in memory or on disk (`metadata_topic.store.entry_blocks`).
 """
 
 from collections.abc import Iterator
 
 from metadata_topic.records.records import PublishedSegment
+from metadata_topic.store.entry_blocks import EntryBlocks, MemoryBound, Place
 from metadata_topic.store.sequence_set import SequenceSet
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 
@@ -17,9 +18,11 @@ _INTERNED_MAX = 1000
 class Writer:
     """One incarnation of one broker's agent, and its objects by sequence."""
 
-    __slots__ = ("broker_id", "deleted", "fenced", "incarnation", "segments")
+    __slots__ = ("blocks", "broker_id", "deleted", "fenced", "incarnation", "segments")
 
-    def __init__(self, broker_id: int, incarnation: int) -> None:
+    def __init__(self, broker_id: int, incarnation: int, blocks: EntryBlocks) -> None:
+        """`blocks` has the entries of its segments."""
+        self.blocks = blocks
         self.broker_id = broker_id
         self.incarnation = incarnation
         self.segments: dict[int, Segment] = {}
@@ -37,8 +40,8 @@ class Segment:
 
     __slots__ = (
         "custom_metadata",
-        "entry_block",
         "event_timestamp_ms",
+        "place",
         "sequence",
         "size_bytes",
         "slot",
@@ -61,7 +64,10 @@ class Segment:
         self.state = state
         self.event_timestamp_ms = event_timestamp_ms
         self.size_bytes = size_bytes
-        self.custom_metadata, self.entry_block = content
+        self.custom_metadata, entry_block = content
+        self.place: Place = b""
+        """Of the entry block; of nobody's concern but `EntryBlocks`."""
+        writer.blocks.keep(entry_block, self)
         self.slot = NOT_INDEXED
         """Its number in the index of runs, while it is there."""
 
@@ -69,6 +75,20 @@ class Segment:
     def segment_id(self) -> CombinedSegmentId:
         """Made anew at each call."""
         return self.writer.id_of(self.sequence)
+
+    @property
+    def entry_block(self) -> bytes:
+        """Raises OSError where the disk does not give it back."""
+        return self.writer.blocks.read(self.place)
+
+    def replace_block(self, entry_block: bytes) -> None:
+        """By what is known now."""
+        self.forget_block()
+        self.writer.blocks.keep(entry_block, self)
+
+    def forget_block(self) -> None:
+        """The segment is deleted."""
+        self.writer.blocks.give_back(self)
 
     def published(self) -> PublishedSegment:
         """As a record, the entries left as bytes."""
@@ -85,7 +105,8 @@ class Segment:
 class SegmentTable:
     """All writers and their segments. Not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, bound: MemoryBound | None = None) -> None:
+        self.blocks = EntryBlocks(bound)
         self._writers: dict[tuple[int, int], Writer] = {}
         self._custom_metadata: dict[bytes, bytes] = {}
 
@@ -93,7 +114,7 @@ class SegmentTable:
         """Made when it is not there."""
         writer = self._writers.get((broker_id, incarnation))
         if writer is None:
-            writer = self._writers[broker_id, incarnation] = Writer(broker_id, incarnation)
+            writer = self._writers[broker_id, incarnation] = Writer(broker_id, incarnation, self.blocks)
         return writer
 
     def find_writer(self, segment_id: CombinedSegmentId) -> Writer | None:

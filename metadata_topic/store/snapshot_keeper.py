@@ -13,8 +13,10 @@ Blocks; `load` is for the thread that reads the topic, `save` for one that may w
 """
 
 import re
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -43,8 +45,16 @@ class SnapshotKeeper:
     """Saves and loads one broker's snapshots. See the module's theory."""
 
     def __init__(
-        self, storage: BlobStorage, cluster_id: str, broker_id: int, incarnation: int, part_bytes: int = PART_BYTES
+        self,
+        storage: BlobStorage,
+        cluster_id: str,
+        broker_id: int,
+        incarnation: int,
+        part_bytes: int = PART_BYTES,
+        spool_directory: Path | None = None,
     ) -> None:
+        """A snapshot is made in `spool_directory` before it is saved; None: where the machine has such files."""
+        self._spool_directory = spool_directory
         self._storage = storage
         self._cluster_id = cluster_id
         self._directory = f"{_KIND}/{broker_id}"
@@ -55,23 +65,25 @@ class SnapshotKeeper:
     def save(self, image: StoreImage, now_ms: int) -> int:
         """Write a snapshot, remove old ones; returns its bytes. `now_ms` must grow from call to call.
 
-        Raises RemoteStorageError; what was written before it counts for nothing and the next save removes it. Old ones
-        that cannot be removed are told, and left to the next save as well.
+        Raises RemoteStorageError, or OSError of the spool; what was written before it counts for nothing and the next
+        save removes it. Old ones that cannot be removed are told, and left to the next save as well.
         """
-        content = b"".join(snapshot_chunks(image, self._cluster_id))
         name = f"{now_ms:015}-{self._incarnation:012x}"
-        parts = -(-len(content) // self._part_bytes)
-        for part in range(parts):
-            start = part * self._part_bytes
-            self._storage.put_blob(
-                f"{self._directory}/{name}/{part:05}-of-{parts:05}", content[start : start + self._part_bytes]
-            )
+        with tempfile.TemporaryFile(dir=self._spool_directory) as content:  # how many parts it has must be known first
+            for chunk in snapshot_chunks(image, self._cluster_id):
+                content.write(chunk)
+            size_bytes = content.tell()
+            parts = -(-size_bytes // self._part_bytes)
+            content.seek(0)
+            for part in range(parts):
+                held = content.read(self._part_bytes)
+                self._storage.put_blob(f"{self._directory}/{name}/{part:05}-of-{parts:05}", held)
         self._counters["saved"] += 1
         try:
             self._remove_old()
         except RemoteStorageError as error:
             log.warning("metadata_snapshots_not_removed", error=str(error), consequence="the next save removes them")
-        return len(content)
+        return size_bytes
 
     def load(self) -> StoreImage | None:
         """The newest snapshot that is whole, of this broker's, or else of another's: each tells of the whole topic.

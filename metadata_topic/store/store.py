@@ -23,14 +23,17 @@ in any other state are not in the index, so a lookup sees finished ones only. Re
 not be contiguous: a compacted log has holes.
 
 Memory: a segment is one slotted object with its entries as the block of columns that they came in; an index
-row is 20 bytes. `perf metadata` measures it.
+row is 20 bytes. With a `MemoryBound` blocks beyond it and the index's large chunks lie on disk, and what is in memory
+grows with objects alone. `perf metadata` measures it.
 
 Any thread may call any method; one lock guards all. `apply` belongs to the one thread that reads the topic.
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import overload
 
 from metadata_topic.records.gap_record import RemoteWalGapDeclaration
 from metadata_topic.records.records import (
@@ -40,6 +43,7 @@ from metadata_topic.records.records import (
     RemoteWalTopicRebuilt,
 )
 from metadata_topic.records.states import DELETED
+from metadata_topic.store.entry_blocks import MemoryBound
 from metadata_topic.store.fencing import Source
 from metadata_topic.store.partition_lookups import PartitionLookups
 from metadata_topic.store.segment_lookups import SegmentLookups
@@ -63,12 +67,36 @@ class StateTotals:
     bytes: int = 0
 
 
+class _Streamed(Sequence[PublishedSegment]):
+    """Segments as they are when they are asked for."""
+
+    def __init__(self, lock: threading.RLock, known: Sequence[Segment]) -> None:
+        self._lock, self._known = lock, known
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @overload
+    def __getitem__(self, at: int) -> PublishedSegment: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[PublishedSegment]: ...
+
+    def __getitem__(self, at: int | slice) -> PublishedSegment | Sequence[PublishedSegment]:
+        if isinstance(at, slice):
+            return _Streamed(self._lock, self._known[at])
+        with self._lock:
+            return self._known[at].published()
+
+
 class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
     """Answers what is where. See the module's theory."""
 
-    def __init__(self) -> None:
+    def __init__(self, bound: MemoryBound | None = None) -> None:
+        """Without a bound all that is known is in memory."""
+        self._bound = bound
         self._lock = threading.RLock()
-        self._state = StoreState()
+        self._state = StoreState(bound)
         self.topic = TopicContinuity()
         """Whether the topic that is read is the one that was read before, and whole."""
 
@@ -105,16 +133,29 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
         """
         segments: list[PublishedSegment] = []
         with self._lock:
-            image = replace(self._state.image(segments), topic_id=self.topic.topic_id, rebuilt_ms=self.topic.rebuilt_ms)
+            image = self._told_of_topic(self._state.image(segments))
             known = list(self._state.table.segments())
         for start in range(0, len(known), _IMAGE_SEGMENTS):
             with self._lock:
                 segments += [segment.published() for segment in known[start : start + _IMAGE_SEGMENTS]]
         return image
 
+    @contextmanager
+    def streamed_image(self) -> Iterator[StoreImage]:
+        """The same, with segments that are read one by one as they are asked for, as long as this lasts."""
+        with self._lock:
+            state, blocks = self._state, self._state.table.blocks
+            blocks.hold()
+            image = self._told_of_topic(state.image(_Streamed(self._lock, list(state.table.segments()))))
+        try:
+            yield image
+        finally:
+            with self._lock:
+                blocks.let_go()
+
     def restore(self, image: StoreImage) -> None:
         """Know what `image` holds, and nothing else. What was counted stays counted."""
-        restored = StoreState.of(image)
+        restored = StoreState.of(image, self._bound)
         with self._lock:
             self._exchange(restored)
         remembered = RememberedTopic(image.topic_id, image.progress, image.rebuilt_ms)
@@ -133,6 +174,9 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
     def _read_beyond(self, source: Source) -> None:
         partition, offset = source
         self._state.progress[partition] = max(self._state.progress.get(partition, 0), offset + 1)
+
+    def _told_of_topic(self, image: StoreImage) -> StoreImage:
+        return replace(image, topic_id=self.topic.topic_id, rebuilt_ms=self.topic.rebuilt_ms)
 
     def _exchange(self, state: StoreState) -> None:
         state.counters.update(self._state.counters)
@@ -186,6 +230,13 @@ class RemoteWalMetadataStore(PartitionLookups, SegmentLookups):
             for writer in self._state.table.writers():
                 by_broker.setdefault(writer.broker_id, []).extend(writer.segments.values())
         return [row for broker_id, segments in by_broker.items() for row in tally(broker_id, segments)]
+
+    @property
+    def entry_bytes(self) -> dict[str, int]:
+        """Of entries of segments that are not deleted, in `memory` and on `disk`, without the index."""
+        with self._lock:
+            blocks = self._state.table.blocks
+            return {"memory": blocks.memory_bytes, "disk": blocks.disk_bytes}
 
     @property
     def progress(self) -> dict[int, int]:

@@ -74,10 +74,11 @@ class StoreSnapshots:
             return False
         if not self._storage.is_there or self._store.progress == self._saved_progress:
             return False
-        image = with_archive(self._store.image(), self._archive)
         try:
-            size_bytes = self._keeper.save(image, self._wall_ms())
-        except (RemoteStorageError, SnapshotError) as error:
+            with self._store.streamed_image() as known:
+                image = with_archive(known, self._archive)
+                size_bytes = self._keeper.save(image, self._wall_ms())
+        except (RemoteStorageError, SnapshotError, OSError) as error:
             log.warning("metadata_snapshot_not_saved", error=str(error), consequence="a longer read at the next start")
             return False
         self._saved_progress = dict(image.progress)

@@ -22,6 +22,7 @@ from metadata_topic.records.serde import decode_or_keep_out
 from metadata_topic.records.states import DELETED, DELETING, FINISHED, STARTED, Step, furthest, step
 from metadata_topic.store.adopted_sources import AdoptedSources
 from metadata_topic.store.dead_tails import DeadTails
+from metadata_topic.store.entry_blocks import MemoryBound
 from metadata_topic.store.fencing import BEFORE_THE_TOPIC, Registrations, Source
 from metadata_topic.store.released_offsets import ReleasedOffsets, ReleasedUpTo
 from metadata_topic.store.retained_records import RetainedRecord, RetainedRecords
@@ -35,9 +36,9 @@ from plugin.segment_metadata import RemoteLogSegmentState
 class StoreState:
     """Everything, in one piece."""
 
-    def __init__(self) -> None:
-        self.table = SegmentTable()
-        self.index = RunIndex()
+    def __init__(self, bound: MemoryBound | None = None) -> None:
+        self.table = SegmentTable(bound)
+        self.index = RunIndex(directory=bound.directory if bound else None)
         """Of finished segments."""
         self.going = RunIndex()
         """Of segments whose deletion has begun, and may be held back."""
@@ -94,11 +95,11 @@ class StoreState:
         )
 
     @classmethod
-    def of(cls, image: StoreImage) -> "StoreState":
+    def of(cls, image: StoreImage, bound: MemoryBound | None = None) -> "StoreState":
         """The state of which `image` was taken. Records kept for an upgrade are decoded where that is
         possible by now.
         """
-        state = cls()
+        state = cls(bound)
         state.released, state.gaps = ReleasedOffsets(image.released), DeclaredGaps(image.gaps)
         for placed in image.registrations:
             state.registrations.add(*placed)
@@ -127,6 +128,7 @@ class StoreState:
                 gone = writer.segments.pop(sequence)
                 self.adopted.remove(gone.segment_id, gone.custom_metadata)
                 self._leave(gone)
+                gone.forget_block()
         for tail in image.dead:  # before a deletion is taken for a release
             self.dead_tails.know(tail)
         for record in image.segments:
@@ -174,6 +176,7 @@ class StoreState:
         if record.state is DELETED:
             if known:
                 self._leave(known)
+                known.forget_block()
                 self.adopted.remove(segment_id, known.custom_metadata)
                 del writer.segments[sequence]
             writer.deleted.add(sequence)
@@ -199,15 +202,18 @@ class StoreState:
     def _merge(self, known: Segment, arriving: PublishedSegment, what: Step) -> None:
         """Join `arriving` into `known`; both are of one segment."""
         state = furthest(known.state, arriving.state)
-        entry_block = max(known.entry_block, arriving.entry_block, key=_longer)
+        was_known = known.entry_block
+        entry_block = max(was_known, arriving.entry_block, key=_longer)
         size_bytes = max(known.size_bytes, arriving.size_bytes)
         if what is Step.REPEATED:
             event_timestamp_ms = min(known.event_timestamp_ms, arriving.event_timestamp_ms)
         else:
             event_timestamp_ms = (arriving if state is arriving.state else known).event_timestamp_ms
-        if (state, size_bytes, entry_block) != (known.state, known.size_bytes, known.entry_block):
+        if (state, size_bytes, entry_block) != (known.state, known.size_bytes, was_known):
             self._leave(known)
-            known.state, known.size_bytes, known.entry_block = state, size_bytes, entry_block
+            known.state, known.size_bytes = state, size_bytes
+            if entry_block != was_known:
+                known.replace_block(entry_block)
             self._enter(known)
         known.event_timestamp_ms = event_timestamp_ms
         longer = max(known.custom_metadata, arriving.custom_metadata, key=_longer)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metadata_topic.store.archive_store import ArchiveStore
+from metadata_topic.store.entry_blocks import MemoryBound
 from metadata_topic.store.snapshot_keeper import SnapshotKeeper
 from metadata_topic.store.store import RemoteWalMetadataStore
 from metadata_topic.store.store_snapshots import StoreSnapshots
@@ -36,12 +37,15 @@ class FollowedMetadata:
         reader: Reader,
         storage: GuardedStorageManager,
         state_directory: Path,
+        entry_memory_bytes: int,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Snapshots lie in `storage`."""
-        self.store = RemoteWalMetadataStore()
+        """Snapshots lie in `storage`; entries of objects beyond `entry_memory_bytes` in `state_directory`."""
+        self.store = RemoteWalMetadataStore(MemoryBound(state_directory, entry_memory_bytes))
         self.archive = ArchiveStore()
-        keeper = SnapshotKeeper(storage.blobs, reader.cluster_id, reader.broker_id, reader.incarnation)
+        keeper = SnapshotKeeper(
+            storage.blobs, reader.cluster_id, reader.broker_id, reader.incarnation, spool_directory=state_directory
+        )
         memory = TopicMemory(state_directory)
         self._snapshots = StoreSnapshots(self.store, self.archive, keeper, storage, wall_ms, memory)
         self.consumer = RemoteWalMetadataConsumer(

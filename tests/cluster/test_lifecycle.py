@@ -26,6 +26,7 @@ HASTY_AGENTS = {
     "remote.wal.uncommitted.ttl.ms": "20000",
     "remote.wal.orphans.interval.ms": "2000",
     "remote.wal.failover.check.interval.ms": "500",
+    "remote.wal.log.metadata.memory.bytes": "0",  # all that is known of entries lies on disk
 }
 BROKERS = {"log.retention.check.interval.ms": "1000", "log.segment.delete.delay.ms": "100"}
 

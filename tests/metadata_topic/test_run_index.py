@@ -8,12 +8,13 @@ import pytest
 from kafka_log.topic_partition import TopicId, TopicIdPartition
 from metadata_topic.records.offset_ranges import joined_ranges, ranges_common
 from metadata_topic.records.records import encode_entries
+from metadata_topic.store.entry_blocks import EntryBlocks
 from metadata_topic.store.run_index import RunIndex
 from metadata_topic.store.segment_table import Segment, Writer
 from plugin.segment_metadata import RemoteLogSegmentMetadataEntry
 from tests.metadata_topic.metadata_strategies import FINISHED, ORDERS, PAYMENTS, entry
 
-WRITER = Writer(1, 1)
+WRITER = Writer(1, 1, EntryBlocks())
 SEGMENTS = 3_000
 
 

@@ -20,7 +20,7 @@ BYTES_AN_ENTRY = 32
 OBJECTS = 3000
 
 
-def _uploaded(sequence: int, partitions: int) -> PublishedSegment:
+def uploaded(sequence: int, partitions: int) -> PublishedSegment:
     entries = tuple(
         RemoteLogSegmentMetadataEntry(
             TopicIdPartition(TopicId(b"orders".ljust(16)), number),
@@ -46,7 +46,7 @@ def test_what_is_known_of_objects_takes_what_operators_reckon_with(partitions: i
     try:
         store = RemoteWalMetadataStore()
         for sequence in range(OBJECTS):
-            store.apply(_uploaded(sequence, partitions))
+            store.apply(uploaded(sequence, partitions))
         gc.collect()
         of_each = tracemalloc.get_traced_memory()[0] / OBJECTS
         assert len(list(store.published_segments())) == OBJECTS

@@ -1,0 +1,173 @@
+"""Entry blocks beyond a bound lie on disk, and nobody sees a difference but in memory."""
+
+import contextlib
+import gc
+import os
+import tracemalloc
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from metadata_topic.records.records import MetadataRecord
+from metadata_topic.store import run_index
+from metadata_topic.store.entry_blocks import BlockLostError, EntryBlocks, MemoryBound, Place
+from metadata_topic.store.run_chunk import Chunk
+from metadata_topic.store.store import RemoteWalMetadataStore
+from tests.metadata_topic.metadata_strategies import DELETED, DELETING, entry, segment, segment_id
+from tests.metadata_topic.store_oracles import write_snapshot
+from tests.metadata_topic.test_store import histories, picture
+from tests.metadata_topic.test_store_memory import BYTES_AN_OBJECT, OBJECTS, uploaded
+
+FILE_BYTES = 1000
+
+
+@dataclass(eq=False)
+class Owner:
+    place: Place = b""
+
+
+@pytest.fixture
+def blocks(tmp_path: Path) -> EntryBlocks:
+    return EntryBlocks(MemoryBound(tmp_path, 0), FILE_BYTES)
+
+
+def kept(blocks: EntryBlocks, count: int, size: int = 100) -> list[tuple[Owner, bytes]]:
+    made = [(Owner(), bytes([number % 251]) * size) for number in range(count)]
+    for owner, block in made:
+        blocks.keep(block, owner)
+    return made
+
+
+def open_files(directory: Path) -> int:
+    """Without names there."""
+    targets = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the one that the listing itself had
+            targets.append(descriptor.readlink())
+    return sum(one.is_relative_to(directory) for one in targets)
+
+
+def test_what_is_beyond_the_bound_lies_on_disk_without_a_name(tmp_path: Path) -> None:
+    blocks = EntryBlocks(MemoryBound(tmp_path, 250), FILE_BYTES)
+    made = kept(blocks, 5)
+    assert blocks.memory_bytes == 200
+    assert blocks.disk_bytes == 3 * 104
+    assert [blocks.read(owner.place) for owner, _ in made] == [block for _, block in made]
+    assert list(tmp_path.iterdir()) == []
+    blocks.give_back(made[0][0])
+    [(owner, _)] = kept(blocks, 1)
+    assert isinstance(owner.place, bytes), "there is room again"
+
+
+def test_files_go_when_nothing_is_left_of_them(blocks: EntryBlocks, tmp_path: Path) -> None:
+    made = kept(blocks, 90)
+    assert open_files(tmp_path) == 10
+    for owner, _ in made:
+        blocks.give_back(owner)
+    assert open_files(tmp_path) == 1
+    assert blocks.disk_bytes == 0
+
+
+def test_few_that_stay_do_not_hold_the_files_of_those_that_went(blocks: EntryBlocks, tmp_path: Path) -> None:
+    made = kept(blocks, 90)
+    for number, (owner, _) in enumerate(made):
+        if number % 9:
+            blocks.give_back(owner)
+    assert open_files(tmp_path) <= 3
+    assert blocks.disk_bytes == 10 * 104
+    assert [blocks.read(owner.place) for owner, _ in made[::9]] == [block for _, block in made[::9]]
+
+
+def test_what_is_given_back_stays_readable_while_somebody_holds_it(blocks: EntryBlocks) -> None:
+    made = kept(blocks, 30)
+    blocks.hold()
+    for owner, _ in made:
+        blocks.give_back(owner)
+    assert [blocks.read(owner.place) for owner, _ in made] == [block for _, block in made]
+    blocks.let_go()
+    assert blocks.disk_bytes == 0
+    assert {owner.place for owner, _ in made} == {b""}
+
+
+def test_what_the_disk_refuses_stays_in_memory(tmp_path: Path) -> None:
+    blocks = EntryBlocks(MemoryBound(tmp_path / "gone", 0), FILE_BYTES)
+    [(owner, block)] = kept(blocks, 1)
+    assert (owner.place, blocks.memory_bytes, blocks.disk_bytes) == (block, 100, 0)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\0" * 104])
+def test_what_the_disk_gives_otherwise_is_an_error(
+    blocks: EntryBlocks, monkeypatch: pytest.MonkeyPatch, damaged: bytes
+) -> None:
+    [(owner, _)] = kept(blocks, 1)
+    monkeypatch.setattr(os, "pread", lambda *_: damaged)
+    with pytest.raises(BlockLostError):
+        blocks.read(owner.place)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(histories())
+def test_a_store_on_disk_answers_as_one_in_memory(tmp_path: Path, history: list[MetadataRecord]) -> None:
+    in_memory, on_disk = RemoteWalMetadataStore(), RemoteWalMetadataStore(MemoryBound(tmp_path, 0))
+    for record in history:
+        in_memory.apply(record)
+        on_disk.apply(record)
+    assert on_disk.entry_bytes["memory"] == 0
+    assert picture(on_disk) == picture(in_memory)
+    assert write_snapshot(on_disk) == write_snapshot(in_memory)
+    restored = RemoteWalMetadataStore(MemoryBound(tmp_path, 0))
+    restored.restore(on_disk.image())
+    assert picture(restored) == picture(in_memory)
+    assert restored.entry_bytes == on_disk.entry_bytes
+
+
+def test_a_streamed_image_has_what_is_deleted_meanwhile(tmp_path: Path) -> None:
+    store = RemoteWalMetadataStore(MemoryBound(tmp_path, 0))
+    for number in range(3):
+        store.apply(segment(number, entry(number * 10, number * 10 + 9)))
+    told = list(store.image().segments)
+    with store.streamed_image() as image:
+        store.apply(segment(1, state=DELETING))
+        store.apply(segment(1, state=DELETED))
+        assert [one.entry_block for one in image.segments] == [one.entry_block for one in told]
+        assert len(image.segments) == 3
+        assert store.published_segment(segment_id(1)) is None
+    assert store.entry_bytes["disk"] == sum(len(told[at].entry_block) + 4 for at in (0, 2))
+
+
+def test_a_chunk_on_disk_is_the_chunk(tmp_path: Path) -> None:
+    rows = np.arange(2000)
+    chunk = Chunk.build((rows % 7).astype(np.uint64), rows * 3 % 1000, rows * 3 % 1000 + 5, rows.astype(np.uint32))
+    on_disk = chunk.mapped(tmp_path)
+    for name in ("keys", "bounds", "firsts", "lasts", "reach", "slots"):
+        assert np.array_equal(getattr(on_disk, name), getattr(chunk, name)), name
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_grows_with_objects_and_not_with_what_is_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_index, "MAPPED_ROWS", 1)
+    monkeypatch.setattr(run_index, "WAITING_ROWS", 1 << 12)
+    records = [uploaded(sequence, 40) for sequence in range(OBJECTS)]
+
+    def filled() -> RemoteWalMetadataStore:
+        store = RemoteWalMetadataStore(MemoryBound(tmp_path, 0))
+        for record in records:
+            store.apply(record)
+        assert len(store.topic_id_partitions()) == 40
+        return store
+
+    filled()  # what is made once for all is not counted
+    tracemalloc.start()
+    try:
+        store = filled()
+        gc.collect()
+        of_each = tracemalloc.get_traced_memory()[0] / OBJECTS
+        assert store.entry_bytes["memory"] == 0
+    finally:
+        tracemalloc.stop()
+    assert of_each <= 1.25 * BYTES_AN_OBJECT
