@@ -22,6 +22,7 @@ from cli.tables import show, table, tell_json
 from local_cluster.agent_metrics import scrape_all
 from local_cluster.broker_config import AgentsMode
 from local_cluster.cluster import LocalCluster
+from local_cluster.cluster_admin import CLIENT_CONFIG
 from local_cluster.polling import wait_until
 from local_cluster.topic_switch import LINKED, set_topics
 from perf.clusters import NATIVE, object_store, started_cluster
@@ -199,8 +200,9 @@ class _Counting:
         """One record at a time; how many objects it became."""
         from confluent_kafka import Producer
 
-        config = {"bootstrap.servers": self._cluster.bootstrap_servers, "acks": "all", "linger.ms": 0}
-        producer, value = Producer(config | {"message.max.bytes": 1_000_000}), bytes(record_bytes)
+        own = {"acks": "all", "linger.ms": 0, "message.max.bytes": 1_000_000}
+        producer = Producer({"bootstrap.servers": self._cluster.bootstrap_servers, **CLIENT_CONFIG, **own})
+        value = bytes(record_bytes)
         before = scrape_all(self._cluster).counters
         begun_s = time.monotonic()
         for number in range(round(per_s * seconds)):
