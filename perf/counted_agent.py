@@ -14,7 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from pathlib import Path
-from threading import Lock
+from threading import Lock, main_thread
+from threading import enumerate as enumerate_threads
 from types import BuiltinFunctionType, FrameType
 from typing import Any, Final
 
@@ -83,7 +84,13 @@ def main() -> None:
 
     def end(_number: int, _frame: FrameType | None) -> None:
         calls.end()
-        counted = {"python": calls.python, "c": calls.c, "hand_overs": hand_overs.total - at_begin}
+        threads = {thread.native_id: thread.name for thread in enumerate_threads() if thread is not main_thread()}
+        counted = {
+            "python": calls.python,
+            "c": calls.c,
+            "hand_overs": hand_overs.total - at_begin,
+            "threads": threads,
+        }
         unfinished = file.with_suffix(".new")
         unfinished.write_text(json.dumps(counted))
         unfinished.replace(file)

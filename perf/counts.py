@@ -5,12 +5,13 @@ both followers read. So what all agents do together for an object is as well wha
 and two that it follows. At 20 records/s what agents do when nothing happens is in it, and is told beside it.
 """
 
+import contextlib
 import json
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -28,7 +29,7 @@ from local_cluster.topic_switch import LINKED, set_topics
 from perf.clusters import NATIVE, object_store, started_cluster
 from perf.counted_agent import BEGIN, END, FILE_VARIABLE
 from perf.options import LatencyMs
-from perf.system_calls import ALLOCATED_AT_KERNEL, CLIENT, LOOP, OTHERS, strace, traced
+from perf.system_calls import ALLOCATED_AT_KERNEL, CLIENT, LOOP, OTHERS, kinds_of_threads, strace, traced
 from perf.turns import spread
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _PER_S, _LARGE_PER_S = 20, 5
 _WRITE_TIMEOUT_S = 30.0
 _PROGRAM: Final = "perf.counted_agent"
 _PAUSE: Final = threading.Event().wait
-_MOST: Final = 40
+_MOST: Final = 500
 """Functions that are told by name."""
 
 
@@ -70,6 +71,7 @@ class Counted:
     """How many of which size for an object of 900 KB."""
     idle_wake_ups_per_s: float = 0.0
     """Of one agent, on all its threads."""
+    idle_wake_ups_by_threads: dict[str, float] = field(default_factory=dict)
     idle_calls_per_s: float = 0.0
     """In Python, of one agent."""
     functions: dict[str, float] = field(default_factory=dict)
@@ -118,6 +120,7 @@ class _Counting:
         self._seconds = seconds
         self._agents = [cluster.agent(broker_id) for broker_id in cluster.broker_ids]
         self._counted = Counted(store)
+        self._threads: dict[int, str] = {}
 
     def run(self) -> Counted:
         """All that is counted."""
@@ -128,13 +131,16 @@ class _Counting:
         self._tell("warming up")
         wait_until(lambda: self._load(_SMALL_BYTES, _PER_S, 1.0) > 0, "objects are uploaded", _WRITE_TIMEOUT_S)
         self._load(_SMALL_BYTES, _PER_S, self._seconds)
-        self._tell("counting an idle agent's wake-ups")
+        self._tell("counting what an idle agent does")
         pause(2.0)
+        calls, _, _ = self._calls_of(lambda: pause(self._seconds))
         before = self._wake_ups()
         pause(self._seconds)
-        self._counted.idle_wake_ups_per_s = (self._wake_ups() - before) / self._seconds / len(brokers)
-        calls, _, _ = self._calls_of(lambda: pause(self._seconds))
-        self._counted.idle_calls_per_s = calls.total() / self._seconds / len(brokers)
+        woken = self._wake_ups() - before
+        agent_seconds = self._seconds * len(brokers)
+        self._counted.idle_calls_per_s = calls.total() / agent_seconds
+        self._counted.idle_wake_ups_per_s = woken.total() / agent_seconds
+        self._counted.idle_wake_ups_by_threads = {of: times / agent_seconds for of, times in woken.most_common()}
         self._count_calls()
         self._count_system_calls()
         return self._counted
@@ -161,7 +167,7 @@ class _Counting:
             return
         pids = [agent.pid for agent in self._agents if agent.pid is not None]
         self._tell("counting system calls")
-        with traced(program, pids, self._directory) as small:
+        with traced(program, pids, self._directory, self._threads) as small:
             objects = self._load(_SMALL_BYTES, _PER_S, self._seconds)
         counted.system_calls = small.calls.total() / objects
         counted.system_calls_by_name = {name: times / objects for name, times in small.calls.most_common()}
@@ -194,6 +200,7 @@ class _Counting:
             python.update(told["python"])
             c.update(told["c"])
             hand_overs += told["hand_overs"]
+            self._threads |= {int(thread): name for thread, name in told["threads"].items()}
         return python, c, hand_overs
 
     def _load(self, record_bytes: int, per_s: int, seconds: float) -> int:
@@ -213,17 +220,25 @@ class _Counting:
         grown = scrape_all(self._cluster).counters.since(before)
         return round(grown.of("remote_wal_uploaded_segments_total"))
 
-    def _wake_ups(self) -> int:
-        return sum(wake_ups(agent.pid) for agent in self._agents if agent.pid is not None)
+    def _wake_ups(self) -> Counter[str]:
+        pids = [agent.pid for agent in self._agents if agent.pid is not None]
+        return sum((wake_ups(pid, kinds_of_threads(pid, self._threads)) for pid in pids), Counter())
 
 
-def wake_ups(pid: int) -> int:
-    """How often a thread of the process has gone to sleep so far: each time it was woken for. Source: proc(5)."""
-    total = 0
+def wake_ups(pid: int, threads: Mapping[int, str]) -> Counter[str]:
+    """How often threads of the process have gone to sleep so far: each time was one to be woken. Source: proc(5)."""
+    found = Counter[str]()
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        told = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-        total += int(told["voluntary_ctxt_switches"])
-    return total
+        with contextlib.suppress(OSError):  # it has ended
+            told = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+            found[threads.get(int(status.parent.name), OTHERS)] += int(told["voluntary_ctxt_switches"])
+    return found
+
+
+def _of_threads(by_threads: Mapping[str, float]) -> tuple[float, float, float]:
+    """Of the event loop, of the Kafka client, of all others."""
+    loop, client = by_threads.get(LOOP, 0.0), by_threads.get(CLIENT, 0.0)
+    return loop, client, sum(by_threads.values()) - loop - client
 
 
 def rows(found: Sequence[Counted]) -> list[tuple[str, ...]]:
@@ -239,7 +254,7 @@ def rows(found: Sequence[Counted]) -> list[tuple[str, ...]]:
             figure(one.python_calls),
             figure(one.c_calls),
             figure(one.system_calls),
-            " + ".join(figure(one.system_calls_by_threads.get(of, 0)) for of in (LOOP, CLIENT, OTHERS)),
+            " + ".join(figure(value) for value in _of_threads(one.system_calls_by_threads)),
             figure(one.hand_overs, 1),
             " + ".join(figure(value, 1) for value in (one.received_bytes, one.sent_bytes, one.buffer_bytes)),
             figure(one.idle_wake_ups_per_s),

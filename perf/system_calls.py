@@ -33,7 +33,7 @@ class SystemCalls:
 
     calls: Counter[str] = field(default_factory=Counter)
     by_threads: Counter[str] = field(default_factory=Counter)
-    """Those of the event loop, of the Kafka client's threads, and of all others."""
+    """By whose they are: the event loop's, the Kafka client's, and of others by the threads' names."""
     futex_by_threads: Counter[str] = field(default_factory=Counter)
     bytes_in: int = 0
     """Read and received."""
@@ -78,11 +78,13 @@ def strace() -> str | None:
 
 
 @contextmanager
-def traced(program: str, pids: Iterable[int], directory: Path) -> Iterator[SystemCalls]:
-    """The system calls of these processes in the block, counted when it ends."""
+def traced(
+    program: str, pids: Iterable[int], directory: Path, named: Mapping[int, str] | None = None
+) -> Iterator[SystemCalls]:
+    """The system calls of these processes in the block, counted when it ends. `named`: threads by their ids."""
     seen = SystemCalls()
     files = {pid: directory / f"strace-{pid}" for pid in pids}
-    threads = {thread: kind for pid in files for thread, kind in _threads(pid).items()}
+    threads = {thread: kind for pid in files for thread, kind in kinds_of_threads(pid, named or {}).items()}
     tracers = [
         subprocess.Popen(
             (program, "-f", "-s", "0", "-e", "signal=none", "-o", str(file), "-p", str(pid)),
@@ -105,8 +107,9 @@ def traced(program: str, pids: Iterable[int], directory: Path) -> Iterator[Syste
         file.unlink()
 
 
-def _threads(pid: int) -> dict[int, str]:
-    kinds = {pid: LOOP}
+def kinds_of_threads(pid: int, named: Mapping[int, str]) -> dict[int, str]:
+    """By whose they are: the event loop's, the Kafka client's, and of those that have names these, without numbers."""
+    kinds = {thread: name.rstrip("0123456789_-") for thread, name in named.items()} | {pid: LOOP}
     for name in Path(f"/proc/{pid}/task").glob("*/comm"):
         with contextlib.suppress(OSError):  # it has ended
             if name.read_text().startswith(_CLIENTS_THREADS):

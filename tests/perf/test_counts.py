@@ -93,11 +93,11 @@ def test_a_thread_that_is_woken_is_a_wake_up() -> None:
 
     thread = threading.Thread(target=echo)
     thread.start()
-    before = wake_ups(os.getpid())
+    before = wake_ups(os.getpid(), {thread.native_id or 0: "echo"})["echo"]
     for _ in range(times - 1):
         there.release()
         back.acquire()
-    woken = wake_ups(os.getpid()) - before
+    woken = wake_ups(os.getpid(), {thread.native_id or 0: "echo"})["echo"] - before
     there.release()
     thread.join()
     assert woken >= times - 1
