@@ -87,11 +87,13 @@ class PublicationQueue:
                     refused,
                     "stop uploading until it can be published",
                 )
+            is_first = not self._waiting
             self._waiting.append(PendingRecord(broker_of(record), key, value, self._clock()))
             self._bytes += len(value)
             self._records_by_key[key] += 1
             self._counters["queued"] += 1
-            self._changed.notify_all()
+            if is_first:  # those behind it are gathered for as long as it lingers, and wake nobody
+                self._changed.notify_all()
 
     def _left(self, record: PendingRecord) -> None:
         """The record is acknowledged and stands in no queue any more; called under the lock."""

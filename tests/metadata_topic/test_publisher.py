@@ -13,7 +13,7 @@ from metadata_topic.records.errors import MetadataRecordTooLargeError, Publicati
 from metadata_topic.records.records import PublishedSegment, RemoteWalNodeRegistration
 from metadata_topic.records.usage_record import UsageRecord, encode_usage, encode_usage_key
 from metadata_topic.topic.client_config import KafkaClientConfig
-from metadata_topic.topic.publication_queue import DEFAULT_SETTINGS, PublisherSettings
+from metadata_topic.topic.publication_queue import DEFAULT_SETTINGS, PublicationQueue, PublisherSettings
 from metadata_topic.topic.publisher import RemoteWalMetadataPublisher
 from tests.metadata_topic.archive_strategies import committed, object_id
 from tests.metadata_topic.metadata_strategies import DELETING, FINISHED, STARTED, dead, entry, segment
@@ -160,6 +160,21 @@ def test_what_is_told_of_a_segment_is_pending_until_it_is_acknowledged() -> None
         kafka.available.clear()
         publisher.publish(told)
         assert publisher.is_pending(told.combined_segment_id)
+
+
+def test_only_the_first_of_those_that_are_gathered_wakes_who_publishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    woken = []
+
+    class Told(threading.Condition):
+        def notify_all(self) -> None:
+            woken.append(self)
+            super().notify_all()
+
+    monkeypatch.setattr("metadata_topic.topic.publication_queue.threading.Condition", Told)
+    queue = PublicationQueue(lambda: 0.0, DEFAULT_SETTINGS)
+    for number in range(3):
+        queue.publish(segment(number, entry(number, number), state=STARTED))
+    assert len(woken) == 1
 
 
 def test_over_the_bound_nothing_more_is_taken_and_nothing_taken_is_lost() -> None:
