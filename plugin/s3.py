@@ -40,7 +40,6 @@ PERMISSIONS: Final = {
     "delete": "s3:DeleteObject",
     "list": "s3:ListBucket",
 }
-_BODY_BLOCK_BYTES: Final = 256 * 1024
 
 
 class S3Settings(ObjectBackendSettings):
@@ -209,7 +208,7 @@ class S3ObjectStore:
             # One more than asked for tells that the answer is another one.
             with closing(answer["Body"]) as body:
                 return read_in_time(
-                    lambda left: body.read(min(_BODY_BLOCK_BYTES, left)),
+                    body.read,
                     end - start + 1,
                     lambda: self._clock() > deadline,
                     "get",

@@ -10,6 +10,7 @@ OSError and ssl.SSLError are all that comes out. Safe for many threads.
 """
 
 import contextlib
+import select
 import socket
 import ssl
 import threading
@@ -22,6 +23,8 @@ from http.client import HTTPResponse
 from typing import Final
 from urllib.parse import urlsplit
 
+_SENT_TOGETHER_BYTES: Final = 16 * 1024
+"""Up to this size, a copy of a body costs less than a call of its own, and a record of TLS."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -71,8 +74,10 @@ class HttpConnections:
         try:
             # A host may answer, and close, before it has all of a body that it does not want.
             with contextlib.suppress(BrokenPipeError):
-                connection.sendall(head.encode("latin-1") + b"\r\n")
-                if body:
+                first = head.encode("latin-1") + b"\r\n"
+                together = len(body) <= _SENT_TOGETHER_BYTES
+                connection.sendall(first + body if together else first)
+                if not together:
                     connection.sendall(body)
             answer = HTTPResponse(connection, method=method)
             with contextlib.closing(answer):
@@ -113,6 +118,10 @@ class HttpConnections:
 
     def _is_quiet(self, connection: socket.socket) -> bool:
         """Neither closed nor saying anything; TLS's own messages, such as tickets, are read on the way."""
+        asked = select.poll()
+        asked.register(connection, select.POLLIN)
+        if not asked.poll(0) and not (isinstance(connection, ssl.SSLSocket) and connection.pending()):
+            return True
         connection.settimeout(0.0)
         try:
             connection.recv(1)

@@ -39,6 +39,9 @@ _PROBE_KEY: Final = "k"
 _OPENED_AHEAD: Final = 4
 _ANSWER_MAX_BYTES: Final = 64 * 1024
 """Of what is no object: an error's text."""
+_BLOCK_BYTES: Final = 64 * 1024
+"""Memory for so much is had at each read, which gives one record of TLS at most: for a body's rest it would be had, and
+let go of, some hundred times."""
 _CHECKSUM: Final = "x-amz-checksum-crc32c"
 _ELSEWHERE: Final = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
@@ -239,13 +242,13 @@ class S3Direct:
 def read_in_time(
     read: Callable[[int], bytes], most: int, is_late: Callable[[], bool], operation: str, key: str
 ) -> bytes:
-    """At most so many bytes of a body. `read` takes how many are left, and gives none at the end.
+    """At most so many bytes of a body. `read` takes how many it may give, and gives none at the end.
 
     A store that gives byte by byte would hold a thread for as long as it likes. So this raises
     RemoteStorageTimeoutError; and what `read` does.
     """
     blocks, left = list[bytes](), most
-    while left and (block := read(left)):
+    while left and (block := read(min(left, _BLOCK_BYTES))):
         blocks.append(block)
         left -= len(block)
         if is_late():

@@ -1,8 +1,11 @@
 """What our own client of the hot path does as boto3 does it, and when it leaves a request to boto3."""
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import io
 from pathlib import Path
 
+import Iterator
+import Mapping
 import pytest
 
 from plugin.clients.backend_settings import parse_settings
@@ -128,3 +131,15 @@ def test_without_credentials_nothing_is_sent(store: Asked, tmp_path: Path, monke
         one.put_if_absent("key", [b"a"])
     assert (caught.value.label, store.heads) == ("access", [])
     one.close()
+
+
+def test_memory_is_had_for_what_a_read_may_give_not_for_a_bodys_rest() -> None:
+    body, asked = io.BytesIO(os.urandom(1_000_000)), list[int]()
+
+    def read(size: int) -> bytes:
+        asked.append(size)
+        return body.read(min(size, 16_384))  # as TLS, by its records
+
+    assert read_in_time(read, 1_000_000, lambda: False, "get", "key") == body.getvalue()
+    assert max(asked) <= 65_536
+    assert sum(asked) < 5_000_000
