@@ -41,7 +41,11 @@ class ByteCursor:
         return self._raw[start : self.position]
 
     def fields(self, layout: struct.Struct) -> tuple[int, ...]:
-        return layout.unpack_from(self._raw, self.skip(layout.size))
+        start, size = self.position, layout.size
+        if start + size > self._end:
+            self.skip(size)  # which raises
+        self.position = start + size
+        return layout.unpack_from(self._raw, start)
 
     def unsigned_varint(self, bits: int = 32) -> int:
         """A number of at most so many bits."""

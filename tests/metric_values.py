@@ -2,9 +2,13 @@
 
 from prometheus_client.metrics import MetricWrapperBase
 
+from plugin.loop_metrics import LoopCount, LoopCounter
 
-def metric_value(metric: MetricWrapperBase) -> float:
+
+def metric_value(metric: MetricWrapperBase | LoopCounter | LoopCount) -> float:
     """Of a counter or gauge without labels, or with its labels given."""
+    if isinstance(metric, LoopCount):
+        return metric.value
     [family] = metric.collect()
     [sample] = [one for one in family.samples if not one.name.endswith("_created")]
     return sample.value

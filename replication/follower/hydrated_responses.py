@@ -186,11 +186,12 @@ class HydratedResponses:
 
     async def _make_room(self, size: int) -> None:
         """Wait for the memory that a response is put together from. Raises HydrationError."""
-        try:
-            async with asyncio.timeout(self._context.limits.hydration_timeout_s):
-                await reserve(self._context.budget, size)
-        except TimeoutError as error:
-            raise HydrationError("memory", "the frames of other connections take all there is for them") from error
+        if not self._context.budget.try_take(size):
+            try:
+                async with asyncio.timeout(self._context.limits.hydration_timeout_s):
+                    await reserve(self._context.budget, size)
+            except TimeoutError as error:
+                raise HydrationError("memory", "the frames of other connections take all there is for them") from error
         self._held_bytes += size
         self._passing_bytes += size
 

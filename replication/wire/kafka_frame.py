@@ -102,9 +102,10 @@ class FrameCursor(ByteCursor):
         """A compact array's length, null as 0, held against what its items need at least."""
         position = self.position
         length = max(self.unsigned_varint() - 1, 0)
-        if length * min_item_bytes > self._end - self.position:
-            raise MalformedFrameError(position, f"an array of {length} items exceeds the frame")
-        self._will_pass(length)
+        if length:
+            if length * min_item_bytes > self._end - self.position:
+                raise MalformedFrameError(position, f"an array of {length} items exceeds the frame")
+            self._will_pass(length)
         return length
 
     def compact_string(self) -> str:
@@ -113,10 +114,12 @@ class FrameCursor(ByteCursor):
 
     def skip_tagged_fields(self) -> None:
         """Whatever is in them."""
-        if not self.skip_no_tags():
-            for _ in range(self.tagged_field_count()):
-                self.unsigned_varint()
-                self.skip(self.unsigned_varint())
+        if self.position < self._end and self._raw[self.position] == 0:  # none, as nearly always
+            self.position += 1
+            return
+        for _ in range(self.tagged_field_count()):
+            self.unsigned_varint()
+            self.skip(self.unsigned_varint())
 
     def skip_no_tags(self) -> bool:
         """Whether there are none, as nearly always. Then they are passed."""

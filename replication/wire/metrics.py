@@ -8,6 +8,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
+from plugin.loop_metrics import LoopCounter
 from replication.wire.broker_requests import RequestRefusedError
 from replication.wire.frame_inbox import FrameSizeError
 
@@ -95,24 +96,24 @@ class ReplicationMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
-        self.peer_bytes = Counter(
+        self.peer_bytes = LoopCounter(
             "remote_wal_peer_bytes", "Bytes between agents", ["role", "direction"], registry=registry
         )
         """These cross the zone border."""
-        self.stock_bytes = Counter(
+        self.stock_bytes = LoopCounter(
             "remote_wal_stock_bytes",
             "Bytes that the relayed frames have without links",
             ["direction"],
             registry=registry,
         )
         """Stock Kafka would have sent these."""
-        self.record_bytes = Counter(
+        self.record_bytes = LoopCounter(
             "remote_wal_replicated_record_bytes", "Record bytes given to followers", ["path"], registry=registry
         )
-        self.responses = Counter(
+        self.responses = LoopCounter(
             "remote_wal_fetch_responses", "Fetch responses with records", ["path"], registry=registry
         )
-        self.announcements = Counter("remote_wal_announcements", "Announcements sent", registry=registry)
+        self.announcements = LoopCounter("remote_wal_announcements", "Announcements sent", registry=registry)
         self.catch_up = CatchUpMetrics(registry)
         self.bypass = BypassMetrics(registry)
         self.frame_bytes = Gauge(
@@ -194,6 +195,6 @@ class PeerByteCount:
         if follower_id is not None:
             added = sent - self._counted_sent + received - self._counted_received
             self._metrics.traffic.by_follower[follower_id].peer_bytes += added
-        self._sent.inc(sent - self._counted_sent)
-        self._received.inc(received - self._counted_received)
+        self._sent.value += sent - self._counted_sent
+        self._received.value += received - self._counted_received
         self._counted_sent, self._counted_received = sent, received

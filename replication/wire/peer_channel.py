@@ -24,7 +24,8 @@ _PACKED = 0x80
 _SYNC_FLUSH_END = b"\x00\x00\xff\xff"
 _RAW_DEFLATE = -15
 _FASTEST = 1
-_KINDS = tuple(bytes((kind,)) for kind in MessageKind)
+_KINDS = tuple(MessageKind)
+_PLAIN_KINDS = tuple(bytes((kind,)) for kind in MessageKind)
 _PACKED_KINDS = tuple(bytes((kind | _PACKED,)) for kind in MessageKind)
 
 
@@ -40,7 +41,7 @@ class PeerChannel:
         """Send one message. Large buffers must not change until they are sent. Raises ConnectionError."""
         size = sum(map(len, body))
         if not _MIN_PACKED_PAYLOAD_BYTES <= size <= MAX_PACKED_PAYLOAD_BYTES:
-            self._connection.write_frame(_KINDS[kind], *body)
+            self._connection.write_frame(_PLAIN_KINDS[kind], *body)
             return
         packed = self._packer.compress(b"".join(body)) + self._packer.flush(zlib.Z_SYNC_FLUSH)
         self._connection.write_frame(_PACKED_KINDS[kind], memoryview(packed)[: -len(_SYNC_FLUSH_END)])
@@ -50,11 +51,11 @@ class PeerChannel:
         payload = await self._connection.read_frame()
         if payload is None:
             return None
-        kind = payload[0] & ~_PACKED
-        if kind >= len(_KINDS):
-            raise MalformedFrameError(0, f"unknown kind of message {kind}")
+        number = payload[0] & ~_PACKED
+        if number >= len(_KINDS):
+            raise MalformedFrameError(0, f"unknown kind of message {number}")
         body = memoryview(payload)[1:]
-        return MessageKind(kind), self._unpacked(body) if payload[0] & _PACKED else body
+        return _KINDS[number], self._unpacked(body) if payload[0] & _PACKED else body
 
     def _unpacked(self, packed: memoryview) -> memoryview:
         try:

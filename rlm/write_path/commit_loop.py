@@ -6,7 +6,6 @@ Uploads run side by side, each in an asyncio task of its own. A defect of one en
 import asyncio
 import math
 from collections.abc import Callable
-from contextlib import suppress
 
 from kafka_log.topic_partition import TopicIdPartition
 from rlm.write_path.actions import Upload
@@ -77,9 +76,15 @@ class CommitLoop:
                 case Gather(delay_s, quiet_s):
                     await self._gather(delay_s, quiet_s)
                 case Wait(delay_s):
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(delay_s):
-                            await self._wake.wait()
+                    await self._woken_within(delay_s)
+
+    async def _woken_within(self, delay_s: float | None) -> None:
+        timer = asyncio.get_running_loop().call_later(delay_s, self._wake.set) if delay_s is not None else None
+        try:
+            await self._wake.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     async def flush(self, deadline_s: float) -> None:
         """Upload what is queued, and anew what fails, until all is stored or the time is over."""

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from plugin.format.archive_object_id import StoredObjectId
+from plugin.loop_metrics import LoopCounter, LoopHistogram
 from rlm.write_path.uploaded_segment import UploadedSegment
 
 STAGE_BUCKETS_S = (
@@ -36,21 +37,17 @@ class StageTimes:
 
     def __init__(self, registry: CollectorRegistry, spans: StageSpans | None = None) -> None:
         self.spans = spans
-        self._histogram = Histogram(
+        self._histogram = LoopHistogram(
             "remote_wal_stage_seconds",
             "Time of each stage of replication through object storage",
-            ["stage"],
+            "stage",
             buckets=STAGE_BUCKETS_S,
             registry=registry,
         )
-        self._stages: dict[str, Histogram] = {}
 
     def observe(self, stage: str, seconds: float, objects: Iterable[StoredObjectId] = ()) -> None:
         """One passage through a stage, of bytes that are in these objects."""
-        histogram = self._stages.get(stage)
-        if histogram is None:
-            histogram = self._stages[stage] = self._histogram.labels(stage)
-        histogram.observe(seconds)
+        self._histogram.observe(stage, seconds)
         if self.spans is not None and objects:
             self.spans.passed(stage, seconds, objects)
 
@@ -67,23 +64,25 @@ class WriteMetrics:
     """Counters of the write path."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.appended_bytes = Counter(
+        self.appended_bytes = LoopCounter(
             "remote_wal_appended_bytes",
             "Bytes read from the active segments of led partitions",
             registry=registry,
         )
-        self.left_out_bytes = Counter(
+        self.left_out_bytes = LoopCounter(
             "remote_wal_left_out_bytes",
             "Bytes of led partitions that are in no object, as they went inline and nothing wants them stored",
             registry=registry,
         )
-        self.uploaded_bytes = Counter("remote_wal_uploaded_bytes", "Record bytes uploaded", registry=registry)
-        self.adopted_bytes = Counter(
+        self.uploaded_bytes = LoopCounter("remote_wal_uploaded_bytes", "Record bytes uploaded", registry=registry)
+        self.adopted_bytes = LoopCounter(
             "remote_wal_adopted_bytes",
             "Of these, bytes that are in no object of the agent, as a gateway had stored them",
             registry=registry,
         )
-        self.uploaded_segments = Counter("remote_wal_uploaded_segments", "Combined segments stored", registry=registry)
+        self.uploaded_segments = LoopCounter(
+            "remote_wal_uploaded_segments", "Combined segments stored", registry=registry
+        )
         self.upload_failures = Counter(
             "remote_wal_upload_failures",
             "Uploads given up after their retries",

@@ -1,15 +1,15 @@
 """What our own client of the hot path does as boto3 does it, and when it leaves a request to boto3."""
 
+import io
 import os
-from collections.abc import io
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import Iterator
-import Mapping
 import pytest
 
 from plugin.clients.backend_settings import parse_settings
 from plugin.clients.object_store import ObjectStore
+from plugin.clients.s3_direct import read_in_time
 from plugin.errors import RemoteStorageError
 from plugin.s3 import S3Settings, S3WalStorageManager
 from tests.plugin.odd_store import Answer, OddStore
