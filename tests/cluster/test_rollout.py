@@ -1,0 +1,153 @@
+"""`remote-wal rollout` leads three loaded brokers of stock Kafka to agents and back, followed by the letter."""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from typing import Any
+
+import javaproperties
+from typer.testing import CliRunner
+
+from cli.main import build_app
+from local_cluster.broker_config import AgentsMode, ClusterSettings, hosts_file, replica_host, server_properties
+from local_cluster.cluster import LocalCluster
+from local_cluster.processes import ManagedProcess
+from tests.cluster.conftest import ClusterFactory
+from tests.cluster.script import PLAIN, TRANSACTIONS, Script
+
+AGENTS_KEYS = ("remote.wal.", "remote.log.wal.", "rsm.wal.")
+
+
+def stock(cluster: LocalCluster) -> ClusterSettings:
+    """One listener for clients and brokers, as clusters have it before they know of agents."""
+    layout = cluster.layout
+    overrides = {}
+    for one in layout.broker_ids:
+        client = f"CLIENT://{layout.client_address(one)}"
+        overrides[one] = {
+            "listeners": f"{client},CONTROLLER://{layout.controller_address(one)}",
+            "advertised.listeners": client,
+            "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "CLIENT",
+        }
+    return ClusterSettings(broker_overrides=overrides)
+
+
+class Operator:
+    """Does what it is told, on the hosts of all brokers."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.agents: dict[int, ManagedProcess] = {}
+        self.taken: list[str] = []
+
+    def told(self, command: str, target: str, *options: str) -> tuple[int, dict[str, Any]]:
+        given = ["--bootstrap-server", self.cluster.bootstrap_servers, "--port-base"]
+        given += [str(self.cluster.layout.replica_port_base), "--replica-host", replica_host(0).replace("0", "{id}")]
+        answer = CliRunner().invoke(build_app(), ["rollout", command, "--to", target, "--json", *given, *options])
+        return answer.exit_code, json.loads(answer.stdout)
+
+    def follow(self, target: str) -> None:
+        """Step after step, each proven by its own command, until nothing is left."""
+        while True:
+            exit_code, told = self.told("next", target)
+            assert exit_code == 0, told
+            if told["done"]:
+                return
+            self.take(told["step"])
+            proof = CliRunner().invoke(build_app(), shlex.split(told["step"]["proof"])[1:])
+            assert proof.exit_code == 0, proof.output
+            self.taken.append(told["step"]["id"])
+
+    def take(self, step: Mapping[str, Any]) -> None:
+        if step["action"] == "disable-topics":
+            command = [*shlex.split(step["do"][0])[1:], "--bootstrap-server", self.cluster.bootstrap_servers]
+            assert CliRunner().invoke(build_app(), command).exit_code == 0
+            return
+        broker_id = int(step["broker"])
+        lines = {**self.cluster.files.properties(broker_id), **step["set"]}
+        lines = {key: value for key, value in lines.items() if not any(fnmatch(key, one) for one in step["remove"])}
+        match step["action"]:
+            case "restart-broker":
+                self._write(broker_id, "server.properties", lines)
+                self._restart(broker_id)
+            case "start-agent":
+                self._start_agent(broker_id, lines)
+            case "stop-agent":
+                self.agents[broker_id].terminate(30.0)
+
+    def _write(self, broker_id: int, name: str, lines: Mapping[str, str]) -> str:
+        path = self.cluster.layout.broker_directory(broker_id) / name
+        path.write_text(javaproperties.dumps(lines, timestamp=False))
+        return str(path)
+
+    def _restart(self, broker_id: int) -> None:
+        replicas = self.cluster.admin.replica_summary()
+        assert replicas is not None
+        assert replicas.under_replicated == 0, "told to restart a broker while replicas were out of sync"
+        assert self.cluster.broker(broker_id).terminate(60.0)
+        if not self.taken:
+            self._expect_to_be_held_back()
+        self.cluster.start_broker(broker_id)
+
+    def _expect_to_be_held_back(self) -> None:
+        exit_code, told = self.told("next", "enabled")
+        assert (exit_code, told["step"]) == (1, None), told
+        assert any("under-replicated" in one["what"] for one in told["waits_for"]), told
+
+    def _start_agent(self, broker_id: int, lines: Mapping[str, str]) -> None:
+        """With the keys of a local cluster's agents, and a copy of the file that names the new listener."""
+        settings = ClusterSettings(agents=AgentsMode())
+        keys = server_properties(self.cluster.layout, broker_id, settings)
+        lines = {**lines, **{key: value for key, value in keys.items() if key.startswith(AGENTS_KEYS)}}
+        self._write(broker_id, "server.properties", lines)
+        copy = self._write(broker_id, "agent.properties", {**lines, "inter.broker.listener.name": "WAL"})
+        self.cluster.layout.agent_directory(broker_id).mkdir(exist_ok=True)
+        spec = self.cluster.agent(broker_id).spec
+        agent = ManagedProcess(dataclasses.replace(spec, command=(*spec.command[:-1], copy)))
+        agent.start()
+        self.agents[broker_id] = agent
+
+
+def test_agents_are_led_into_a_loaded_cluster_and_out_again(make_cluster: ClusterFactory, topic: str) -> None:
+    cluster = make_cluster(start=False)
+    cluster.settings = stock(cluster)
+    cluster.configure(None)
+    for one in cluster.broker_ids:  # where each broker finds the others by the listener that is to come
+        cluster.layout.hosts_file(one).write_text(hosts_file(cluster.layout, one, agents=True))
+    cluster.start()
+    operator, script = Operator(cluster), Script(cluster, topic)
+    with script:
+        script.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]], linked=False)
+        script.produce(PLAIN, TRANSACTIONS)
+        script.expect_records_to_flow()
+        # Replicas are out of sync while their broker restarts, as they are in any restart, and at no other time.
+        with script.without_a_shrinking_isr():
+            operator.follow("enabled")
+            script.link_topic()
+            script.expect_links_to_be_used()
+            script.expect_records_to_flow()
+
+            # An agent that is away is told, by the broker that depends on it.
+            operator.agents[2].terminate(30.0)
+            exit_code, told = operator.told("check", "enabled")
+            assert exit_code == 1
+            assert [one["broker"] for one in told["found"] if one["broker"] is not None] == [2], told
+            operator.agents[2].start()
+            assert operator.told("check", "enabled", "--wait", "90")[0] == 0
+            assert operator.told("next", "upgraded")[1]["done"]
+
+            operator.follow("removed")
+            script.expect_records_to_flow()
+        script.expect_promises()
+    assert operator.taken == [
+        *(f"{name}:{one}" for name in ("advertise", "agent", "switch") for one in cluster.broker_ids),
+        "topics",
+        *(f"{name}:{one}" for name in ("switch-back", "stop-agent", "withdraw") for one in cluster.broker_ids),
+    ]
+    before = stock(cluster).broker_overrides
+    after = {one: cluster.files.properties(one) for one in cluster.broker_ids}
+    assert {one: {key: after[one][key] for key in before[one]} for one in after} == before
+    assert not [key for lines in after.values() for key in lines if key.startswith(AGENTS_KEYS)]
