@@ -1,9 +1,10 @@
-"""`remote-wal rollout` leads three loaded brokers of stock Kafka to agents and back, followed by the letter."""
+"""`remote-wal rollout` leads three loaded brokers of stock Kafka to agents, up and back, followed by the letter."""
 
 import dataclasses
 import json
 import shlex
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Any
 
@@ -13,11 +14,23 @@ from typer.testing import CliRunner
 from cli.main import build_app
 from local_cluster.broker_config import AgentsMode, ClusterSettings, hosts_file, replica_host, server_properties
 from local_cluster.cluster import LocalCluster
+from local_cluster.polling import wait_until
 from local_cluster.processes import ManagedProcess
 from tests.cluster.conftest import ClusterFactory
-from tests.cluster.script import PLAIN, TRANSACTIONS, Script
+from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, Script
 
 AGENTS_KEYS = ("remote.wal.", "remote.log.wal.", "rsm.wal.")
+OLDER = """
+import agent.wiring.kafka_following
+import replication.wire.peer_protocol as protocol
+
+agent.wiring.kafka_following.version = lambda _distribution: "0.0.9"
+protocol.CAPABILITIES = protocol.PeerCapabilities(0)
+from cli.main import main
+
+main()
+"""
+"""An agent of a release that shares no form of links with this one."""
 
 
 def stock(cluster: LocalCluster) -> ClusterSettings:
@@ -75,13 +88,24 @@ class Operator:
                 self._restart(broker_id)
             case "start-agent":
                 self._start_agent(broker_id, lines)
+            case "upgrade-agent":
+                self.agents[broker_id].terminate(30.0)
+                self._run_agent(broker_id, self.cluster.agent(broker_id).spec.command[1:-1])
             case "stop-agent":
                 self.agents[broker_id].terminate(30.0)
 
-    def _write(self, broker_id: int, name: str, lines: Mapping[str, str]) -> str:
+    def downgrade_agent(self, broker_id: int) -> None:
+        """It stops, which is told by the broker that depends on it, and comes back as of another release."""
+        self.agents[broker_id].terminate(30.0)
+        exit_code, told = self.told("check", "enabled")
+        assert exit_code == 1
+        assert [one["broker"] for one in told["found"] if one["broker"] is not None] == [broker_id], told
+        self._run_agent(broker_id, ("-c", OLDER, *self.cluster.agent(broker_id).spec.command[3:-1]))
+        assert self.told("check", "enabled", "--wait", "90")[0] == 0
+
+    def _write(self, broker_id: int, name: str, lines: Mapping[str, str]) -> None:
         path = self.cluster.layout.broker_directory(broker_id) / name
         path.write_text(javaproperties.dumps(lines, timestamp=False))
-        return str(path)
 
     def _restart(self, broker_id: int) -> None:
         replicas = self.cluster.admin.replica_summary()
@@ -103,15 +127,20 @@ class Operator:
         keys = server_properties(self.cluster.layout, broker_id, settings)
         lines = {**lines, **{key: value for key, value in keys.items() if key.startswith(AGENTS_KEYS)}}
         self._write(broker_id, "server.properties", lines)
-        copy = self._write(broker_id, "agent.properties", {**lines, "inter.broker.listener.name": "WAL"})
+        self._write(broker_id, "agent.properties", {**lines, "inter.broker.listener.name": "WAL"})
         self.cluster.layout.agent_directory(broker_id).mkdir(exist_ok=True)
+        self._run_agent(broker_id, self.cluster.agent(broker_id).spec.command[1:-1])
+
+    def _run_agent(self, broker_id: int, program: Sequence[str]) -> None:
         spec = self.cluster.agent(broker_id).spec
-        agent = ManagedProcess(dataclasses.replace(spec, command=(*spec.command[:-1], copy)))
-        agent.start()
-        self.agents[broker_id] = agent
+        copy = str(self.cluster.layout.broker_directory(broker_id) / "agent.properties")
+        self.agents[broker_id] = ManagedProcess(dataclasses.replace(spec, command=(sys.executable, *program, copy)))
+        self.agents[broker_id].start()
 
 
-def test_agents_are_led_into_a_loaded_cluster_and_out_again(make_cluster: ClusterFactory, topic: str) -> None:
+def test_agents_are_led_into_a_loaded_cluster_to_a_release_and_out_again(
+    make_cluster: ClusterFactory, topic: str
+) -> None:
     cluster = make_cluster(start=False)
     cluster.settings = stock(cluster)
     cluster.configure(None)
@@ -130,20 +159,19 @@ def test_agents_are_led_into_a_loaded_cluster_and_out_again(make_cluster: Cluste
             script.expect_links_to_be_used()
             script.expect_records_to_flow()
 
-            # An agent that is away is told, by the broker that depends on it.
-            operator.agents[2].terminate(30.0)
-            exit_code, told = operator.told("check", "enabled")
-            assert exit_code == 1
-            assert [one["broker"] for one in told["found"] if one["broker"] is not None] == [2], told
-            operator.agents[2].start()
-            assert operator.told("check", "enabled", "--wait", "90")[0] == 0
-            assert operator.told("next", "upgraded")[1]["done"]
+            operator.downgrade_agent(2)
+            wait_until(lambda: '"capabilities": "NONE"' in script.agent_log(1), "there are no links to it", PATIENCE_S)
+            script.expect_inline_bytes()
+            script.expect_records_to_flow()
+            operator.follow("upgraded")
+            script.expect_links_to_be_used()
 
             operator.follow("removed")
             script.expect_records_to_flow()
         script.expect_promises()
     assert operator.taken == [
         *(f"{name}:{one}" for name in ("advertise", "agent", "switch") for one in cluster.broker_ids),
+        "upgrade:2",
         "topics",
         *(f"{name}:{one}" for name in ("switch-back", "stop-agent", "withdraw") for one in cluster.broker_ids),
     ]
