@@ -3,7 +3,7 @@
 import contextlib
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
 
@@ -172,13 +172,11 @@ def check(
     facts, found, code = last
     stand = standings(facts, wanted.wish().listener)
     if json:
-        brokers = [
-            {"broker": one.broker_id, "where": one.where, "agent": one.agent, "release": one.release} for one in stand
-        ]
+        brokers = [{"broker": broker_id, **asdict(one)} for broker_id, one in stand.items()]
         tell_json({"exit_code": code, "brokers": brokers, "found": _obstacles(found)})
     else:
-        rows = ((one.broker_id, one.where, one.agent, one.release) for one in stand)
-        show(table(">broker", "where", "agent", "release", rows=rows), *map(_told, found))
+        rows = ((broker_id, *astuple(one)) for broker_id, one in stand.items())
+        show(table(">broker", "where", "agent", "release", "it says", rows=rows), *map(_told, found))
         if not found:
             show("All is well." if step is None else f"{step} is done.")
     raise typer.Exit(code)

@@ -26,10 +26,11 @@ class Obstacle:
 class Standing:
     """Where one broker is."""
 
-    broker_id: int
     where: str
     agent: str
     release: str
+    told: str
+    """By the agent: why it is not ready, or what is degraded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +100,14 @@ def _unreachable(facts: ClusterFacts, listener: AgentListener) -> Iterator[Obsta
             )
 
 
-def standings(facts: ClusterFacts, listener: AgentListener) -> list[Standing]:
+def standings(facts: ClusterFacts, listener: AgentListener) -> dict[int, Standing]:
     """Of all brokers that are known."""
-    return [
-        Standing(
-            broker_id,
-            _where(facts.brokers.get(broker_id), listener),
-            agent.state.value if (agent := facts.agents.get(broker_id)) is not None else "none",
-            agent.release if agent is not None else "",
-        )
-        for broker_id in sorted({*facts.brokers, *facts.missing})
-    ]
+    found = {}
+    for broker_id in sorted({*facts.brokers, *facts.missing}):
+        where, agent = _where(facts.brokers.get(broker_id), listener), facts.agents.get(broker_id)
+        told = (agent.state.value, agent.release, agent.told) if agent is not None else ("none", "", "")
+        found[broker_id] = Standing(where, *told)
+    return found
 
 
 def _where(broker: BrokerProperties | Unknown | None, listener: AgentListener) -> str:

@@ -25,6 +25,9 @@ class AgentListener:
     def advertised(self, broker_id: int) -> Endpoint:
         return Endpoint(self.advertised_host.format(id=broker_id), self.port_base + broker_id)
 
+    def protocol_of(self, broker: BrokerProperties) -> str:
+        return self.protocol or broker.security_protocols[broker.inter_broker_listener_name]
+
     def is_at(self, broker: BrokerProperties) -> bool:
         """Whether the broker listens there on loopback, and tells others so."""
         where = broker.listeners.get(self.name)
@@ -39,11 +42,10 @@ class AgentListener:
     def lines_in(self, broker: BrokerProperties) -> dict[str, str]:
         """What is to stand in the broker's file so that it has this listener beside those that it has."""
         host, port = self.advertised(broker.node_id)
-        protocol = self.protocol or broker.security_protocols[broker.inter_broker_listener_name]
         return {
             LISTENERS: ",".join([*self._others(_listeners(broker)), f"{self.name}://127.0.0.1:{port}"]),
             ADVERTISED: ",".join([*self._others(_advertised(broker)), f"{self.name}://{host}:{port}"]),
-            PROTOCOLS: ",".join([*self._others(_protocols(broker)), f"{self.name}:{protocol}"]),
+            PROTOCOLS: ",".join([*self._others(_protocols(broker)), f"{self.name}:{self.protocol_of(broker)}"]),
         }
 
     def lines_out(self, broker: BrokerProperties) -> dict[str, str]:

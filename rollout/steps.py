@@ -111,10 +111,26 @@ def _advertise(broker_id: int, broker: BrokerProperties | Unknown, listener: Age
         broker_id,
         Action.RESTART_BROKER,
         _state(broker, listener.is_at),
-        (f"Add the listener {listener.name} to the broker's server.properties; nobody uses it yet.",),
+        (
+            f"Add the listener {listener.name} to the broker's server.properties; nobody uses it yet.",
+            *(() if isinstance(broker, Unknown) else _needs(broker, listener)),
+        ),
         "Put the old lines back and restart the broker.",
         _lines(broker, listener.lines_in),
     )
+
+
+def _needs(broker: BrokerProperties, listener: AgentListener) -> Iterator[str]:
+    """What the listener wants beside its lines."""
+    protocol = listener.protocol_of(broker)
+    if protocol != "PLAINTEXT":
+        old, new = broker.inter_broker_listener_name.lower(), listener.name.lower()
+        yield (
+            f"It speaks {protocol}: what the broker has under listener.name.{old}.* it needs under "
+            f"listener.name.{new}.* too, and certificates that name what is advertised."
+        )
+    elif broker.raw.get("authorizer.class.name"):
+        yield "Brokers are User:ANONYMOUS there: give that ClusterAction before any of them uses it."
 
 
 def _start_agent(broker_id: int, facts: ClusterFacts, wish: Wish) -> Step:
@@ -137,6 +153,8 @@ def _start_agent(broker_id: int, facts: ClusterFacts, wish: Wish) -> Step:
 
 
 def _upgrade(facts: ClusterFacts, wish: Wish) -> Iterator[Step]:
+    if not facts.agents:
+        raise RolloutError("no agent is registered: --to enabled comes before")
     for broker_id in sorted(facts.brokers):
         agent = facts.agents.get(broker_id)
         state = _agent_state(agent)
@@ -185,7 +203,10 @@ def _remove(facts: ClusterFacts, wish: Wish) -> Iterator[Step]:
             broker_id,
             Action.RESTART_BROKER,
             _state(broker, lambda one: not listener.is_known_to(one)),
-            (f"Take the listener {listener.name} and the agent's keys out of the broker's server.properties.",),
+            (
+                f"Take the listener {listener.name}, those of bypass and gateway where there are, and the agent's keys "
+                "out of the broker's server.properties.",
+            ),
             "Put the lines back and restart the broker.",
             _lines(broker, listener.lines_out),
             AGENTS_KEYS,

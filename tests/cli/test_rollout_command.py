@@ -82,9 +82,9 @@ def test_check_says_where_each_broker_stands(invoke: Invoke, cluster: ModelClust
     told = invoke("check", "--json")
     assert told.exit_code == 0
     assert json.loads(told.stdout)["brokers"] == [
-        {"broker": 1, "where": "stock", "agent": "none", "release": ""},
-        {"broker": 2, "where": "stock", "agent": "ready", "release": OLD},
-        {"broker": 3, "where": "stock", "agent": "none", "release": ""},
+        {"broker": 1, "where": "stock", "agent": "none", "release": "", "told": ""},
+        {"broker": 2, "where": "stock", "agent": "ready", "release": OLD, "told": ""},
+        {"broker": 3, "where": "stock", "agent": "none", "release": "", "told": ""},
     ]
     assert "All is well." in invoke("check").stdout
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from rollout.facts import AgentState
-from rollout.judgement import Obstacle, exit_code, next_step, obstacles, standings
+from rollout.judgement import Obstacle, Standing, exit_code, next_step, obstacles, standings
 from rollout.steps import Target, Wish, plan
 from tests.rollout.model_cluster import LISTENER, OLD, ModelCluster
 
@@ -107,11 +107,10 @@ def test_what_is_wrong_counts_more_than_what_is_not_known() -> None:
 def test_where_each_broker_stands_is_told() -> None:
     cluster = led_in(7)
     cluster.away = {3}
-    told = [(one.broker_id, one.where, one.agent) for one in standings(cluster.facts, LISTENER)]
-    assert told == [
-        (1, "replicates through its agent", "ready"),
-        (2, "advertises WAL", "ready"),
-        (3, "not there", "ready"),
-    ]
-    [stock, *_] = standings(ModelCluster.stock().facts, LISTENER)
-    assert (stock.where, stock.agent, stock.release) == ("stock", "none", "")
+    cluster.set_agent(2, AgentState.READY, told="degraded: the store is slow")
+    assert standings(cluster.facts, LISTENER) == {
+        1: Standing("replicates through its agent", "ready", OLD, ""),
+        2: Standing("advertises WAL", "ready", OLD, "degraded: the store is slow"),
+        3: Standing("not there", "ready", OLD, ""),
+    }
+    assert standings(ModelCluster.stock().facts, LISTENER)[1] == Standing("stock", "none", "", "")

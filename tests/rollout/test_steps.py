@@ -124,6 +124,22 @@ def test_by_which_listener_to_go_back_is_asked_where_several_would_do() -> None:
         plan(cluster.facts, wish(Target.REMOVED, "CONTROLLER"))
 
 
+def remarks(lines: dict[str, str], listener: AgentListener = LISTENER) -> str:
+    return " ".join(plan(ModelCluster.stock(3, lines).facts, replace(wish(Target.ENABLED), listener=listener))[0].do)
+
+
+def test_what_the_listener_needs_beside_its_lines_is_told() -> None:
+    assert "listener.name.client.* it needs under listener.name.wal.* too" in remarks(STOCK)
+    plain = AgentListener(protocol="PLAINTEXT")
+    assert "ANONYMOUS" not in remarks(STOCK, plain)
+    assert "ANONYMOUS" in remarks({**STOCK, "authorizer.class.name": "StandardAuthorizer"}, plain)
+
+
+def test_without_agents_there_is_nothing_to_upgrade() -> None:
+    with pytest.raises(RolloutError, match="no agent is registered"):
+        plan(ModelCluster.stock().facts, wish(Target.UPGRADED))
+
+
 def states(steps: list[Step], name: str) -> list[State]:
     return [step.state for step in steps if step.name == name]
 
