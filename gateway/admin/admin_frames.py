@@ -8,6 +8,8 @@ from enum import IntEnum
 from typing import Any, Final
 
 from kafka.protocol.admin import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DescribeConfigsRequest,
@@ -28,17 +30,20 @@ class AdminApi(IntEnum):
 
     CREATE_TOPICS = 19
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
     INCREMENTAL_ALTER_CONFIGS = 44
 
 
 _REQUESTS: Final = {
     AdminApi.CREATE_TOPICS: CreateTopicsRequest,
     AdminApi.DESCRIBE_CONFIGS: DescribeConfigsRequest,
+    AdminApi.ALTER_CONFIGS: AlterConfigsRequest,
     AdminApi.INCREMENTAL_ALTER_CONFIGS: IncrementalAlterConfigsRequest,
 }
 _ANSWERS: Final = {
     AdminApi.CREATE_TOPICS: CreateTopicsResponse,
     AdminApi.DESCRIBE_CONFIGS: DescribeConfigsResponse,
+    AdminApi.ALTER_CONFIGS: AlterConfigsResponse,
     AdminApi.INCREMENTAL_ALTER_CONFIGS: IncrementalAlterConfigsResponse,
 }
 

@@ -6,10 +6,13 @@ it as any other. Where one of our values is refused, the topic is taken out of t
 resource or nothing, and its refusal joins the broker's answer. Then what the broker accepted is written.
 
 Keys of ours that nobody knows stay in the request: the broker refuses them by name.
+
+The older AlterConfigs replaces all of a topic's settings, ours among them: a key that it does not name goes back to its
+default, even where it names none of ours. Who reads by this port, changes and writes back loses nothing.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Protocol
@@ -68,13 +71,13 @@ def look_at(header: RequestHeader, frame: Buffer) -> tuple[Buffer, PendingReques
     Raises MalformedFrameError when the request is not understood: it may go on as it is.
     """
     api = AdminApi(header.api_key)
-    if api is not AdminApi.DESCRIBE_CONFIGS and not _names_ours(frame):
+    if api in (AdminApi.CREATE_TOPICS, AdminApi.INCREMENTAL_ALTER_CONFIGS) and not _names_ours(frame):
         return frame, None
     message = read_request(api, header.api_version, frame)
     if api is AdminApi.DESCRIBE_CONFIGS:
         return frame, _described(header.api_version, message)
-    changed, pending = (_created if api is AdminApi.CREATE_TOPICS else _altered)(header.api_version, message)
-    return (written(message), pending) if changed else (frame, None)
+    pending = _LOOKED_AT[api](header.api_version, message)
+    return (written(message), pending) if pending is not None else (frame, None)
 
 
 def _names_ours(frame: Buffer) -> bool:
@@ -104,39 +107,65 @@ class _Verdicts:
         self.wanted.pop(topic, None)
         self.refused.setdefault(topic, reason)
 
+    def refuse_twice_named(self, topic: str, keys: Sequence[Any]) -> None:
+        names = {one.name for one in keys}
+        if len(names) < len(keys):
+            self.refuse(topic, f"a key is named twice ({', '.join(sorted(names))})")
 
-def _created(version: int, message: Any) -> tuple[bool, PendingRequest]:
+    @property
+    def are_any(self) -> bool:
+        return bool(self.wanted or self.refused)
+
+
+def _created(version: int, message: Any) -> PendingRequest | None:
     verdicts = _Verdicts()
     for topic in message.topics:
-        changes = {one.name: one.value for one in topic.configs if one.name in SETTING_KEYS}
+        changes = {one.name: one.value for one in _cut_out(topic)}
         if changes:
-            topic.configs = [one for one in topic.configs if one.name not in SETTING_KEYS]
             verdicts.judge(topic.name, changes)
     message.topics = [topic for topic in message.topics if topic.name not in verdicts.refused]
-    pending = _CreatedTopics(version, verdicts, bool(message.validate_only))
-    return bool(verdicts.wanted or verdicts.refused), pending
+    return _CreatedTopics(version, verdicts, bool(message.validate_only)) if verdicts.are_any else None
 
 
-def _altered(version: int, message: Any) -> tuple[bool, PendingRequest]:
+def _altered(version: int, message: Any) -> PendingRequest | None:
     verdicts = _Verdicts()
     for resource in message.resources:
-        ours = [one for one in resource.configs if one.name in SETTING_KEYS]
-        if resource.resource_type != _TOPIC or not ours:
+        ours = _cut_out(resource) if resource.resource_type == _TOPIC else []
+        if not ours:
             continue
-        resource.configs = [one for one in resource.configs if one.name not in SETTING_KEYS]
-        changes: Changes = {}
-        for one in ours:
-            changes[one.name] = None if one.config_operation == _Operation.DELETE else one.value or ""
-        verdicts.judge(resource.resource_name, changes)
+        verdicts.judge(
+            resource.resource_name,
+            {one.name: None if one.config_operation == _Operation.DELETE else one.value or "" for one in ours},
+        )
         for one in ours:
             if one.config_operation not in list(_Operation):
                 verdicts.refuse(resource.resource_name, f"{one.name} is no list: it can be set or deleted")
-        if len(changes) < len(ours):
-            verdicts.refuse(resource.resource_name, f"a key is named twice ({', '.join(changes)})")
+        verdicts.refuse_twice_named(resource.resource_name, ours)
+    return _awaited(AdminApi.INCREMENTAL_ALTER_CONFIGS, version, message, verdicts)
+
+
+def _replaced(version: int, message: Any) -> PendingRequest | None:
+    verdicts = _Verdicts()
+    for resource in message.resources:
+        ours = _cut_out(resource) if resource.resource_type == _TOPIC else []
+        if ours or (resource.resource_type == _TOPIC and _is_ours(resource.resource_name)):
+            verdicts.judge(resource.resource_name, {one.name: one.value or "" for one in ours})
+            verdicts.refuse_twice_named(resource.resource_name, ours)
+    return _awaited(AdminApi.ALTER_CONFIGS, version, message, verdicts)
+
+
+def _cut_out(named: Any) -> list[Any]:
+    """The keys of ours that a resource of a request names, which it does not any more."""
+    ours = [one for one in named.configs if one.name in SETTING_KEYS]
+    named.configs = [one for one in named.configs if one.name not in SETTING_KEYS]
+    return ours
+
+
+def _awaited(api: AdminApi, version: int, message: Any, verdicts: _Verdicts) -> PendingRequest | None:
     message.resources = [
         one for one in message.resources if one.resource_type != _TOPIC or one.resource_name not in verdicts.refused
     ]
-    return bool(verdicts.wanted or verdicts.refused), _AlteredTopics(version, verdicts, bool(message.validate_only))
+    return _AlteredTopics(api, version, verdicts, bool(message.validate_only)) if verdicts.are_any else None
 
 
 def _described(version: int, message: Any) -> PendingRequest | None:
@@ -204,12 +233,13 @@ class _CreatedTopics(PendingRequest):
 
 @dataclass(frozen=True, slots=True)
 class _AlteredTopics(PendingRequest):
+    api: AdminApi
     version: int
     verdicts: _Verdicts
     is_dry_run: bool
 
     def settle(self, answer: Buffer, store: TopicSettingsStore) -> tuple[bytes, str]:
-        message = read_answer(AdminApi.INCREMENTAL_ALTER_CONFIGS, self.version, answer)
+        message = read_answer(self.api, self.version, answer)
         accepted = [
             one.resource_name
             for one in message.responses
@@ -218,12 +248,15 @@ class _AlteredTopics(PendingRequest):
 
         def write() -> None:
             known = store.read()
-            store.write(
-                {
-                    topic: changed_settings(topic, known.get(topic, TopicSettings()), self.verdicts.wanted[topic])
-                    for topic in accepted
-                }
-            )
+            changed = {}
+            for topic in accepted:
+                before = known.get(topic, TopicSettings())
+                kept = TopicSettings() if self.api is AdminApi.ALTER_CONFIGS else before
+                after = changed_settings(topic, kept, self.verdicts.wanted[topic])
+                if after != before:
+                    changed[topic] = after
+            if changed:
+                store.write(changed)
 
         failed: dict[str, str] = {}
         outcome = "refused"
@@ -300,3 +333,11 @@ class _DescribedTopics(PendingRequest):
             config_type=key.kind.value,
             documentation=key.told if self.is_documented else None,
         )
+
+
+_LOOKED_AT: Final[Mapping[AdminApi, Callable[[int, Any], PendingRequest | None]]] = {
+    AdminApi.CREATE_TOPICS: _created,
+    AdminApi.ALTER_CONFIGS: _replaced,
+    AdminApi.INCREMENTAL_ALTER_CONFIGS: _altered,
+}
+"""What is cut out of each request; None where it goes on as it is."""

@@ -14,6 +14,7 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    ConfigResource,
     NewTopic,
     ResourcePatternType,
     ResourceType,
@@ -178,6 +179,33 @@ def test_a_topic_is_created_with_our_keys(cluster: LocalCluster, tool: Tool, top
     listed = tool.topics("--list").split()
     assert topic in listed
     assert f"{topic}-refused" not in listed
+
+
+def test_the_older_alteration_replaces_all_of_a_topics_settings_ours_too(
+    cluster: LocalCluster, tool: Tool, topic: str
+) -> None:
+    tool.topics("--create", "--topic", topic, "--config", "retention.ms=3600000")
+
+    def replace(**wanted: str) -> None:
+        named = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        for key, text in wanted.items():
+            named.set_config(key.replace("_", "."), text)
+        with pytest.deprecated_call():
+            asked = tool.librdkafka.alter_configs([named])
+        asked[named].result(TIMEOUT_S)
+
+    replace(segment_bytes="1048576", remote_wal_storage_enable="true", remote_wal_link_policy="always")
+    assert settings_of(cluster, topic) == TopicSettings(True, LinkPolicy.ALWAYS)
+    told = tool.configs("--describe", "--entity-name", topic)
+    assert "segment.bytes=1048576" in told
+    assert "retention.ms" not in told
+    with pytest.raises(KafkaException, match=POLICY):
+        replace(remote_wal_link_policy="never", segment_bytes="2097152")
+    replace(remote_wal_storage_enable="true")
+    assert settings_of(cluster, topic) == TopicSettings(enable=True)
+    assert "segment.bytes" not in tool.configs("--describe", "--entity-name", topic)
+    replace(retention_ms="3600000")
+    assert settings_of(cluster, topic) is None
 
 
 def test_kafka_topics_itself_refuses_names_that_it_does_not_know(tool: Tool, topic: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from kafka.protocol.admin import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DescribeConfigsRequest,
@@ -91,9 +93,9 @@ def creates(errors: Mapping[str, int]) -> Callable[[Any], Any]:
     return answer
 
 
-def alters(errors: Mapping[str, int]) -> Callable[[Any], Any]:
+def alters(errors: Mapping[str, int], response: Any = IncrementalAlterConfigsResponse) -> Callable[[Any], Any]:
     def answer(request: Any) -> Any:
-        kind = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+        kind = response.AlterConfigsResourceResponse
         responses = [
             kind(
                 version=request.API_VERSION, error_code=errors.get(one.resource_name, 0), error_message=None,
@@ -101,7 +103,7 @@ def alters(errors: Mapping[str, int]) -> Callable[[Any], Any]:
             )
             for one in request.resources
         ]  # fmt: skip
-        return IncrementalAlterConfigsResponse(version=request.API_VERSION, throttle_time_ms=0, responses=responses)
+        return response(version=request.API_VERSION, throttle_time_ms=0, responses=responses)
 
     return answer
 
@@ -210,6 +212,18 @@ def alter_request(
         for its, name, configs in resources
     ]  # fmt: skip
     return IncrementalAlterConfigsRequest(version=version, resources=made, validate_only=dry)
+
+
+def replace_request(version: int, asked: Mapping[str, Sequence[tuple[str, str | None]]], *, dry: bool = False) -> Any:
+    kind = AlterConfigsRequest.AlterConfigsResource
+    made = [
+        kind(
+            version=version, resource_type=TOPIC, resource_name=name,
+            configs=[kind.AlterableConfig(version=version, name=key, value=text) for key, text in configs],
+        )
+        for name, configs in asked.items()
+    ]  # fmt: skip
+    return AlterConfigsRequest(version=version, resources=made, validate_only=dry)
 
 
 def describe_request(version: int, asked: Mapping[str, list[str] | None], *, kind: int = TOPIC) -> Any:
@@ -341,6 +355,45 @@ async def test_keys_of_ours_that_nobody_knows_are_for_the_broker_to_refuse() -> 
     assert [key.name for key in broker.asked[0].resources[0].configs] == ["remote.wal.unknown"]
     assert [one.error_code for one in answer.responses] == [40]
     assert store.settings == {}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_the_older_alteration_replaces_our_keys_as_it_does_kafkas(version: int) -> None:
+    broker = Broker(AlterConfigsRequest, alters({"forbidden": 29}, AlterConfigsResponse))
+    before = TopicSettings(True, LinkPolicy.ALWAYS, 9)
+    store = MemoryStore(dict.fromkeys(["orders", "unnamed", "forbidden", "wrong", "twice"], before))
+    async with connected(broker, store) as tool:
+        asked: dict[str, list[tuple[str, str | None]]] = {
+            "orders": [(ENABLE, "true"), ("retention.ms", "5"), (POLICY, "latency")],
+            "unnamed": [("retention.ms", "5")],
+            "forbidden": [("retention.ms", "5")],
+            "wrong": [(POLICY, "never"), ("retention.ms", "5")],
+            "twice": [(ENABLE, "true"), (ENABLE, "false")],
+        }
+        answer = await tool.ask(replace_request(version, asked), AlterConfigsResponse, version)
+        assert tool.counted("written") == 1
+    seen = {one.resource_name: [key.name for key in one.configs] for one in broker.asked[0].resources}
+    assert seen == {topic: ["retention.ms"] for topic in ("orders", "unnamed", "forbidden")}
+    told = {one.resource_name: one.error_code for one in answer.responses}
+    assert told == {"orders": 0, "unnamed": 0, "forbidden": 29, "wrong": 40, "twice": 40}
+    assert store.settings == {
+        "orders": TopicSettings(True, LinkPolicy.LATENCY),
+        "unnamed": TopicSettings(),
+        **dict.fromkeys(["forbidden", "wrong", "twice"], before),
+    }
+
+
+async def test_an_older_alteration_that_is_only_validated_or_of_internal_topics_leaves_ours() -> None:
+    before = TopicSettings(enable=True)
+    store = MemoryStore({"orders": before})
+    async with connected(Broker(AlterConfigsRequest, alters({}, AlterConfigsResponse)), store) as tool:
+        for request in (
+            replace_request(2, {"orders": [("retention.ms", "5")]}, dry=True),
+            replace_request(2, {"__consumer_offsets": [("retention.ms", "5")]}),
+        ):
+            answer = await tool.ask(request, AlterConfigsResponse, 2)
+            assert [one.error_code for one in answer.responses] == [0]
+    assert store.settings == {"orders": before}
 
 
 @pytest.mark.parametrize("version", [1, 3, 4])
