@@ -52,6 +52,7 @@ SEGMENTS: Final = _schema(
     **_OF_STATES,
     size_bytes=_LONG,  # as the writer said
     copies=_INT,  # the buckets that hold it; null until COPY_SEGMENT_FINISHED was read
+    elsewhere_bytes=_LONG,  # of its records, those that are in gateways' objects, which it names; null likewise
     entry_count=_INT,  # null until COPY_SEGMENT_FINISHED was read
     retention_ms=_LONG,  # must be kept so long: the longest retention among its entries that a log still holds
     is_stored=_BOOL,  # whether the inventory holds its object; null without an inventory

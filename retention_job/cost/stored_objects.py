@@ -1,11 +1,13 @@
 """What objects were written and stored, by topic, broker and day.
 
 A combined segment's PUT, upload and storage are shared out by the bytes of its entries, and count once for each bucket
-that holds a copy; what has none, as those of
-earlier runs, has no topic. An archive object belongs to one topic, so nothing is shared out. It counts as written, on
-the day of its commit, where the run read that it was prepared: a commit is published again later, a preparation never
-is. It is stored from its writing on (from its commit where no inventory tells that), and counts only within the time
-that the run is of, as it may be much older than all else that the run knows.
+that holds a copy; what has no entries here, as those of earlier runs, has no topic. What a segment names in gateways'
+objects is stored for as long as the segment is, once; its PUT and upload are the gateway's, as usage records tell.
+
+An archive object belongs to one topic, so nothing is shared out. It counts as written, on the day of its commit, where
+the run read that it was prepared: a commit is published again later, a preparation never is. It is stored from its
+writing on (from its commit where no inventory tells that), and counts only within the time that the run is of, as it
+may be much older than all else that the run knows.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -44,12 +46,20 @@ def segments_by_topic(segments: "DataFrame", entries: "DataFrame", now_ms: int, 
         "size_bytes",
         "is_new",
         fn.coalesce("copies", fn.lit(1)).alias("copies"),
+        fn.coalesce("elsewhere_bytes", fn.lit(0)).alias("elsewhere_bytes"),
     )
     of_object = fn.sum("entry_bytes").over(Window.partitionBy(*SEGMENT_KEY))
     share = fn.coalesce(fn.col("entry_bytes") / of_object, fn.lit(1.0))
     size = fn.coalesce(fn.when(fn.col("size_bytes") >= 0, fn.col("size_bytes")), of_object, fn.lit(0))
     lives = finished.join(shares, list(SEGMENT_KEY), "left").select(
-        *_BY, "finished_ms", "deleted_ms", "is_new", "copies", share.alias("share"), (share * size).alias("bytes")
+        *_BY,
+        "finished_ms",
+        "deleted_ms",
+        "is_new",
+        "copies",
+        share.alias("share"),
+        (share * size).alias("bytes"),
+        (share * fn.col("elsewhere_bytes")).alias("elsewhere_bytes"),
     )
     return _written_and_stored(lives, fn.greatest(fn.col("finished_ms"), fn.lit(counted_until_ms)), now_ms)
 
@@ -66,6 +76,7 @@ def archive_by_topic(archive: "DataFrame", now_ms: int, since_ms: int) -> "DataF
         "deleted_ms",
         (fn.col("is_new") & fn.col("started_ms").isNotNull()).alias("is_new"),
         fn.lit(1).alias("copies"),
+        fn.lit(0).alias("elsewhere_bytes"),
         fn.lit(1).alias("share"),
         fn.col("size_bytes").alias("bytes"),
         fn.least(fn.col("finished_ms"), fn.coalesce("stored_ms", "finished_ms")).alias("written_ms"),
@@ -75,8 +86,8 @@ def archive_by_topic(archive: "DataFrame", now_ms: int, since_ms: int) -> "DataF
 
 
 def _written_and_stored(lives: "DataFrame", start: "Column", now_ms: int) -> "DataFrame":
-    """Of rows with `finished_ms`, `deleted_ms`, `is_new`, `copies`, and of one copy `share` and `bytes`, stored from
-    `start` on.
+    """Of rows with `finished_ms`, `deleted_ms`, `is_new`, `copies`, `elsewhere_bytes`, and of one copy `share` and
+    `bytes`, stored from `start` on.
     """
     end = fn.coalesce("deleted_ms", fn.lit(now_ms))
     new = fn.col("is_new").cast("int")
@@ -86,7 +97,7 @@ def _written_and_stored(lives: "DataFrame", start: "Column", now_ms: int) -> "Da
         fn.sum(new * fn.col("share") * fn.col("copies")).alias("puts"),
         fn.sum(new * fn.col("bytes") * fn.col("copies")).alias("upload_bytes"),
         fn.sum(new * fn.col("bytes") * (fn.col("copies") - 1)).alias("copied_bytes"),
-        *life_sums(start, end, fn.col("bytes") * fn.col("copies")),
+        *life_sums(start, end, fn.col("bytes") * fn.col("copies") + fn.col("elsewhere_bytes")),
     ).cache()  # fmt: skip
     written = grouped.groupBy(*_BY, fn.col("written_day").alias("day")).agg(
         *(fn.sum(name).alias(name) for name in _WRITTEN)

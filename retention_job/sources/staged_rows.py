@@ -33,6 +33,7 @@ ARROW: Final = pa.schema(
         "state": pa.int32(),
         "size_bytes": pa.int64(),
         "copies": pa.int32(),
+        "elsewhere_bytes": pa.int64(),
         "entry_count": pa.int32(),
         "retention_ms": pa.int64(),
         "topic_id": pa.binary(),

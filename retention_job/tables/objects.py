@@ -106,6 +106,7 @@ COMBINED_SEGMENT: Final = ObjectKind(
     {name: name for name in SEGMENT_KEY},
     {
         "copies": Told("IF(state = 1, copies, NULL)", "copies", "copies"),
+        "elsewhere_bytes": Told("IF(state = 1, elsewhere_bytes, NULL)", "elsewhere_bytes", "elsewhere_bytes"),
         # A deletion's entries are a copy of what was told before.
         "entry_count": Told("IF(state = 1, entry_count, NULL)", "entry_count", "entry_count"),
         "retention_ms": Told(

@@ -40,10 +40,11 @@ class Segment:
     """(topic, partition, bytes)"""
     is_new: bool = True
     copies: int | None = 1
+    elsewhere_bytes: int | None = 0
 
     @property
     def size_bytes(self) -> int:
-        return HEADER_BYTES + sum(size for _, _, size in self.entries)
+        return HEADER_BYTES + sum(size for _, _, size in self.entries) - (self.elsewhere_bytes or 0)
 
 
 @dataclass
@@ -69,7 +70,7 @@ class CostHistory:
     def sources(self, spark: SparkSession, **changes: object) -> CostSources:
         segments = [
             (s.broker_id, 1, s.sequence, 3 if s.deleted_ms else 1, s.finished_ms - 5, s.finished_ms, None, s.deleted_ms,
-             s.size_bytes, s.copies, len(s.entries), None, None, None, None, None, s.is_new)
+             s.size_bytes, s.copies, s.elsewhere_bytes, len(s.entries), None, None, None, None, None, s.is_new)
             for s in self.segments
         ]  # fmt: skip
         entries = [row for s in self.segments if s.is_new for row in _entry_rows(s)]
@@ -118,6 +119,7 @@ def random_history(seed: int, segments: int = 120) -> CostHistory:
         deleted_ms = finished_ms + life_ms if finished_ms + life_ms < NOW_MS else None
         segment = Segment(generator.randrange(1, 5), number, finished_ms, deleted_ms, entries)
         segment.copies = generator.choice([None, 1, 2, 3])
+        segment.elsewhere_bytes = generator.choice([None, 0, sum(size for _, _, size in entries) // 2])
         history.segments.append(segment)
     history.archived += _archive(generator)
     for broker_id in (1, 2, 3):
@@ -194,6 +196,7 @@ def plain_costs(history: CostHistory, now_ms: int = NOW_MS) -> PlainCosts:
             own = sum(size for topic, _, size in segment.entries if topic == topic_id)
             copies = segment.copies or 1
             size = segment.size_bytes * own / entry_bytes * copies
+            stored = size + (segment.elsewhere_bytes or 0) * own / entry_bytes
             uploaded = amounts[topic_id, segment.broker_id, day]
             uploaded["objects"] += 1
             uploaded["puts"] += own / entry_bytes * copies
@@ -203,7 +206,7 @@ def plain_costs(history: CostHistory, now_ms: int = NOW_MS) -> PlainCosts:
             for stored_day in range(day, end_ms // DAY_MS + 1):
                 begin, end = max(segment.finished_ms, stored_day * DAY_MS), min(end_ms, (stored_day + 1) * DAY_MS)
                 if end > begin:
-                    amounts[topic_id, segment.broker_id, stored_day]["stored_byte_ms"] += size * (end - begin)
+                    amounts[topic_id, segment.broker_id, stored_day]["stored_byte_ms"] += stored * (end - begin)
     _add_archive(history, amounts, now_ms)
     days_known = _add_usage(history, amounts)
     return PlainCosts(amounts, days_known)

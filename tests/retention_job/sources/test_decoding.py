@@ -1,5 +1,8 @@
 """Records that the report does not judge by are passed on as they are, and hide none of the others."""
 
+from dataclasses import replace
+from typing import Any
+
 import pyarrow as pa
 
 from kafka_log.topic_partition import TopicId, TopicIdPartition
@@ -30,6 +33,11 @@ Rows = list[tuple[str, int, int | None, str | None]]
 
 def decoded(*records: tuple[bytes, bytes]) -> Rows:
     """Each row's kind, record id, record type and reason."""
+    names = ("row", "record_id", "record_type", "reason")
+    return [tuple(row[name] for name in names) for row in rows_of(*records)]
+
+
+def rows_of(*records: tuple[bytes, bytes]) -> list[dict[str, Any]]:
     keys, values = zip(*records, strict=True)
     count = len(records)
     raw = pa.RecordBatch.from_pydict(
@@ -41,9 +49,16 @@ def decoded(*records: tuple[bytes, bytes]) -> Rows:
             "timestamp_ms": pa.array([1_000] * count, pa.int64()),
         }
     )
-    names = ("row", "record_id", "record_type", "reason")
-    found = [row for batch in decode_batch(raw, ReleaseFacts.of({}, {})) for row in batch.to_pylist()]
-    return [tuple(row[name] for name in names) for row in found]
+    return [row for batch in decode_batch(raw, ReleaseFacts.of({}, {})) for row in batch.to_pylist()]
+
+
+def test_of_records_that_the_object_has_no_room_for_it_is_told_that_they_are_elsewhere() -> None:
+    sizes = [300, 60, -1]  # the entry has 88 bytes of records
+    records = [
+        replace(UPLOADED, combined_segment_id=CombinedSegmentId(1, 7, n), size_bytes=b) for n, b in enumerate(sizes)
+    ]
+    found = rows_of(*((serde.key_of(record), serde.encode(record)) for record in records))
+    assert [row["elsewhere_bytes"] for row in found if row["row"] == "segment"] == [0, 28, 0]
 
 
 def test_a_declared_gap_among_uploads_is_a_good_record_and_hides_none_of_them() -> None:
