@@ -10,7 +10,8 @@ or the time came that the last answer named. Rules:
 - A partition waits for its links at most `wait_max_s`, over as many responses as it takes; then its bytes go inline.
 - An object with custom metadata is linked only where the follower's agent understands that; where it does not, and
   meets one, nothing is waited for on its connection.
-- In partitions where inline is cheaper, links are used only when they save enough (a follower that catches up).
+- In partitions where inline is cheaper, links are used only when they save enough (a follower that catches up, the
+  first consumer of a partition that no other zone follows). For these, no upload is waited for.
 """
 
 from dataclasses import dataclass
@@ -164,12 +165,13 @@ class LinkPlanner:
 
     def _is_worth_waiting(self, planned: PlannedField) -> bool:
         planned.mode = self._led.mode_of(planned.partition, self._size_bytes)
-        if planned.mode is not LinkMode.LINK or self._met_what_is_not_understood:
+        if planned.mode is LinkMode.OFF or self._met_what_is_not_understood:
             return False
         partition, offset = planned.partition, planned.batches[0].base_offset
-        if self._led.upload_expected(partition, offset):
+        if planned.mode is LinkMode.LINK and self._led.upload_expected(partition, offset):
             return True
-        return self._older is not None and self._older.expected(partition, offset)
+        may_pay = planned.mode is LinkMode.LINK or self._size_bytes >= self._limits.break_even_bytes
+        return may_pay and self._older is not None and self._older.expected(partition, offset)
 
     def _links_pay(self) -> bool:
         if any(planned.stored and planned.mode is LinkMode.LINK for planned in self._fields):

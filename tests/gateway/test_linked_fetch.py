@@ -25,6 +25,7 @@ from replication.leader.leader_context import LeaderContext
 from replication.wire.link_defects import LinkDefects
 from replication.wire.memory_budget import MemoryBudget
 from replication.wire.peer_protocol import CAPABILITIES, Hello, PeerCapabilities
+from rlm.write_path.link_policy import LinkMode
 from rlm.write_path.metrics import StageTimes
 from tests.gateway.gateway_rig import GatewayRig
 from tests.gateway.gateway_rig import started as started_gateway
@@ -275,6 +276,16 @@ async def test_memory_that_is_short_at_the_gateway_holds_up_no_consumer_for_good
         clients = [await zone.connect() for _ in range(4)]
         fetched = await asyncio.gather(*(zone.fetch(client, 0) for client in clients))
         assert fetched == [client.expected({0: FIRST}) for client in clients]
+
+
+async def test_the_first_consumer_where_nobody_else_wants_links_gets_what_was_stored_from_the_store(
+    tmp_path: Path,
+) -> None:
+    async with missed_much(tmp_path, read_bytes=2**20) as missed, consumers_of(missed.agents) as zone:
+        missed.agents.led.mode = LinkMode.INLINE
+        client, log = await zone.connect(), missed.agents.broker.logs[0]
+        assert await zone.fetch(client, 0) == client.expected({0: log})
+        assert (zone.record_bytes("linked"), zone.record_bytes("inline")) == (len(log), 0)
 
 
 async def test_what_an_agent_before_this_one_stored_is_found_again_for_consumers(tmp_path: Path) -> None:

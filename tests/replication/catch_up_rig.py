@@ -18,6 +18,7 @@ from replication.wire.fetch_frame import scan_fetch_response
 from replication.wire.metrics import ReplicationMetrics
 from replication.wire.peer_protocol import CAPABILITIES, PeerCapabilities
 from rlm.write_path.led_views import FoundRuns, StoredLog
+from rlm.write_path.link_policy import LinkMode
 from tests.kafka_log.log_writer import WrittenBatch
 from tests.replication.fake_led import FakeLed
 from tests.replication.fetch_frames import partition, response
@@ -67,14 +68,20 @@ class Rig:
         self.told = asyncio.Event()
         self.catch_up, self.planner = self.follower()
 
-    def follower(self, capabilities: PeerCapabilities = CAPABILITIES) -> tuple[FollowerCatchUp, LinkPlanner]:
+    def follower(
+        self,
+        capabilities: PeerCapabilities = CAPABILITIES,
+        mode: LinkMode = LinkMode.LINK,
+        break_even_bytes: int = 1,
+    ) -> Connection:
         """One follower's connection."""
 
         def announce(object_id: StoredObjectId, ranges: list[tuple[int, int]], _custom_metadata: bytes) -> None:
             self.announced.append((object_id, ranges))
 
         catch_up = FollowerCatchUp(self.shared, announce, self.told.set, capabilities)
-        return catch_up, LinkPlanner(self.index, FakeLed(expected=False), PlannerLimits(0.5, 1), catch_up.plan)
+        limits = PlannerLimits(0.5, break_even_bytes)
+        return catch_up, LinkPlanner(self.index, FakeLed(mode, expected=False), limits, catch_up.plan)
 
     def fill(self, objects: int, batches_each: int = 4, payload_bytes: int = 200) -> list[list[WrittenBatch]]:
         """Append and upload."""

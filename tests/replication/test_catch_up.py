@@ -12,6 +12,7 @@ from replication.leader.links_of_stored_batches import SendLinked
 from replication.leader.read_ahead import WantedRead
 from replication.wire.link import InlineBytes, SegmentLink
 from replication.wire.peer_protocol import PeerCapabilities
+from rlm.write_path.link_policy import LinkMode
 from tests.kafka_log.batches import batches
 from tests.metric_values import metric_value
 from tests.replication.catch_up_rig import OWN, Rig, joined
@@ -33,6 +34,18 @@ async def test_what_an_earlier_agent_uploaded_is_linked_byte_for_byte(rig: Rig) 
     assert rig.linked_bytes(sent) == b"".join(written.raw for written in first + second)
     assert sent.linked == ((partition(0), 16, len(rig.linked_bytes(sent))),)
     assert metric_value(rig.metrics.catch_up.found_bytes) == len(rig.linked_bytes(sent))
+
+
+async def test_where_inline_is_cheaper_what_was_stored_is_looked_for_if_the_response_may_be_worth_it(rig: Rig) -> None:
+    (written,) = rig.fill(1)
+    raw = joined(written)
+    for more, kind in ((0, SendLinked), (1, PassThrough)):
+        to = rig.follower(mode=LinkMode.INLINE, break_even_bytes=len(raw) + more)
+        assert isinstance(await rig.answer({0: raw}, to), kind)
+    assert rig.logs.offsets == [0]
+    # What no object holds is not waited for: nobody uploads it for links.
+    unstored = joined([rig.log.writer.append(2, payload=b"u" * 2000)])
+    assert isinstance(rig.begin_with({0: unstored}, rig.follower(mode=LinkMode.INLINE)), PassThrough)
 
 
 async def test_a_response_may_begin_and_end_inside_of_an_entry(rig: Rig) -> None:

@@ -28,14 +28,14 @@ OBJECTS, OBJECT_BATCHES = 12, 5
 class Missed:
     """What an agent before this one uploaded, and the two agents of today."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, read_bytes: int) -> None:
         self.agents = Agents()
         self.agents.led.expected = False
         self.log = UploadedLog(directory, partition(0), self.agents.storage)
         self.agents.catch_up = CatchUp(
             self.agents.index,
             self.log.logs(),
-            CatchUpLimits(ahead_bytes=4000, read_bytes=1000),
+            CatchUpLimits(ahead_bytes=4000, read_bytes=read_bytes),
             self.agents.leader_metrics,
             clock=lambda: self.agents.now_s,
         )
@@ -51,10 +51,15 @@ class Missed:
 
 @asynccontextmanager
 async def missed_much(
-    directory: Path, capabilities: PeerCapabilities = CAPABILITIES, reads_wait_max_s: float = 0.5
+    directory: Path,
+    capabilities: PeerCapabilities = CAPABILITIES,
+    reads_wait_max_s: float = 0.5,
+    read_bytes: int = 1000,
 ) -> AsyncIterator[Missed]:
-    """The follower's agent has these capabilities, and lets a read wait so long for its quota."""
-    missed = Missed(directory)
+    """The follower's agent has these capabilities, and lets a read wait so long for its quota; the leader's agent looks
+    for so much at a time.
+    """
+    missed = Missed(directory, read_bytes)
     limits = missed.agents.catch_up_read_limits
     missed.agents.catch_up_read_limits = replace(limits, wait_max_s=reads_wait_max_s)
     missed.agents.follower_hello = replace(missed.agents.follower_hello, capabilities=capabilities)
