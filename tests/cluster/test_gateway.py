@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_tools import KafkaTools
 from local_cluster.polling import wait_until
 from local_cluster.zone_gateways import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
+from tests.cluster.gateway_cluster import gateway_cluster
 from tests.cluster.script import PATIENCE_S
 from tests.cluster.zone_network import CAN_MAKE, ClientZone, can_reach, client_zones
 
@@ -42,19 +42,12 @@ def zones() -> Iterator[dict[str, ClientZone]]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, zones: dict[str, ClientZone]) -> Iterator[LocalCluster]:
-    settings = ClusterSettings(
-        AgentsMode(gateways=GATEWAYS),
-        {
-            "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-            "group.initial.rebalance.delay.ms": "0",
-            "offsets.topic.num.partitions": "6",
-            "transaction.state.log.num.partitions": "6",
-        },
-        heap_mb=384,
-    )
-    directory = tmp_path_factory.mktemp("gateways") / "cluster"
-    with LocalCluster.create(directory, brokers=4, settings=settings) as made:
-        made.start(300)
+    brokers = {
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        "offsets.topic.num.partitions": "6",
+        "transaction.state.log.num.partitions": "6",
+    }
+    with gateway_cluster(tmp_path_factory, GATEWAYS, broker_keys=brokers) as made:
         yield made
 
 

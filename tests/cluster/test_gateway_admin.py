@@ -20,7 +20,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.kafka_tools import KafkaToolError
 from local_cluster.polling import wait_until
@@ -28,9 +27,10 @@ from local_cluster.zone_gateways import ZoneGateways
 from metadata_topic.settings.settings_topic import read_settings
 from metadata_topic.settings.topic_settings import LinkPolicy, TopicSettings
 from metadata_topic.topic.client_config import KafkaClientConfig
+from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
 from tests.cluster.script import PATIENCE_S
 
-GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, admin=True, security_protocol="SASL_PLAINTEXT")
+GATEWAYS = ZoneGateways(THREE_ZONES, admin=True, security_protocol="SASL_PLAINTEXT")
 ENABLE, POLICY, BOUND = "remote.wal.storage.enable", "remote.wal.link.policy", "remote.wal.link.latency.bound.ms"
 TIMEOUT_S = 60.0
 PASSWORDS = {"operator": "o-secret", "reader": "r-secret"}
@@ -47,20 +47,14 @@ def sasl_listeners() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    settings = ClusterSettings(
-        AgentsMode(gateways=GATEWAYS),
-        {
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            # Brokers, agents and the test itself come by listeners without a login.
-            "super.users": "User:ANONYMOUS;User:operator",
-            "sasl.enabled.mechanisms": "PLAIN",
-            **sasl_listeners(),
-        },
-        heap_mb=384,
-    )
-    directory = tmp_path_factory.mktemp("admin") / "cluster"
-    with LocalCluster.create(directory, settings=settings) as made:
-        made.start(300)
+    brokers = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        # Brokers, agents and the test itself come by listeners without a login.
+        "super.users": "User:ANONYMOUS;User:operator",
+        "sasl.enabled.mechanisms": "PLAIN",
+        **sasl_listeners(),
+    }
+    with gateway_cluster(tmp_path_factory, GATEWAYS, broker_keys=brokers) as made:
         may_read = [
             AclBinding(
                 ResourceType.TOPIC, "*", ResourcePatternType.LITERAL, "User:reader", "*", one, AclPermissionType.ALLOW

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.replica_comparison import compare_replicas
-from local_cluster.store_spec import LocalDirectoryStore
 from local_cluster.zone_gateways import ZoneGateways
 from tests.cluster.agent_views import AgentCounters, describe
+from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
 from tests.cluster.recovery_commands import drilled_recovery
 from tests.cluster.script import PATIENCE_S, Script
 
-GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"})
+GATEWAYS = ZoneGateways(THREE_ZONES)
 LEADER = 2
 RECORDS, RECORD_BYTES = 20_000, 1000
 TIMEOUT_S = 60.0
@@ -29,18 +28,8 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    agents = AgentsMode(
-        LocalDirectoryStore(),
-        {
-            "remote.wal.gateway.produce.enable": "true",
-            "remote.wal.gateway.produce.policy": "always",
-            "remote.wal.gateway.produce.adopt.enable": "true",
-        },
-        gateways=GATEWAYS,
-    )
-    directory = tmp_path_factory.mktemp("adoption") / "cluster"
-    with LocalCluster.create(directory, settings=ClusterSettings(agents)) as made:
-        made.start(300)
+    agents = {**BY_OBJECTS, "remote.wal.gateway.produce.adopt.enable": "true"}
+    with gateway_cluster(tmp_path_factory, GATEWAYS, agents) as made:
         yield made
 
 

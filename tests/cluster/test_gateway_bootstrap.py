@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.zone_gateways import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
+from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
 
-ZONES = {1: "az1", 2: "az2", 3: "az3"}
-GATEWAYS = ZoneGateways(ZONES, bootstrap=True)
+GATEWAYS = ZoneGateways(THREE_ZONES, bootstrap=True)
 CROSSED = "remote_wal_gateway_bytes_total"
 RECORDS = 500
 TIMEOUT_S = 60.0
@@ -22,10 +21,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    settings = ClusterSettings(AgentsMode(gateways=GATEWAYS), {"group.initial.rebalance.delay.ms": "0"}, heap_mb=384)
-    directory = tmp_path_factory.mktemp("bootstrap") / "cluster"
-    with LocalCluster.create(directory, settings=settings) as made:
-        made.start(300)
+    with gateway_cluster(tmp_path_factory, GATEWAYS) as made:
         yield made
 
 
@@ -37,7 +33,7 @@ def test_librdkafka_is_told_of_brokers_as_its_zone_reaches_them(cluster: LocalCl
     brokers = admin.list_topics(timeout=TIMEOUT_S).brokers
     told = {one.id: one.host for one in brokers.values()}
     gateway = GATEWAYS.gateway_name(zone)
-    assert told == {one: GATEWAYS.broker_host(one) if its == zone else gateway for one, its in ZONES.items()}
+    assert told == {one: GATEWAYS.broker_host(one) if its == zone else gateway for one, its in THREE_ZONES.items()}
 
 
 @pytest.mark.parametrize("client_id", ["app", "app,zone=az3"])

@@ -14,15 +14,14 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.zone_gateways import ZoneGateways
 from tests.cluster.agent_views import AgentCounters, describe
-from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore
+from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
 from tests.cluster.script import PATIENCE_S, Script
 
-GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"})
+GATEWAYS = ZoneGateways(THREE_ZONES)
 GATEWAY, LEADER = 1, 2
 CROSSED_BYTES = "remote_wal_gateway_bytes_total"
 FETCHED_BYTES = "remote_wal_gateway_fetch_record_bytes_total"
@@ -36,24 +35,13 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    agents = AgentsMode(
-        BreakableStore(),
-        {
-            "remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS),
-            "remote.wal.gateway.produce.enable": "true",
-            "remote.wal.gateway.produce.policy": "always",
-            "remote.wal.gateway.fetch.rack.enable": "true",
-            "remote.wal.gateway.fetch.links.enable": "true",
-        },
-        gateways=GATEWAYS,
-    )
-    brokers = {
-        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-        "group.initial.rebalance.delay.ms": "0",
+    agents = {
+        **BY_OBJECTS,
+        "remote.wal.gateway.fetch.rack.enable": "true",
+        "remote.wal.gateway.fetch.links.enable": "true",
     }
-    directory = tmp_path_factory.mktemp("consume") / "cluster"
-    with LocalCluster.create(directory, settings=ClusterSettings(agents, brokers)) as made:
-        made.start(300)
+    brokers = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+    with gateway_cluster(tmp_path_factory, GATEWAYS, agents, brokers) as made:
         yield made
 
 

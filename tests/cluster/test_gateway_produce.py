@@ -9,15 +9,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from kafka import KafkaProducer
 
-from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.zone_gateways import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
-from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore
+from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
 from tests.cluster.script import PATIENCE_S, Script
 
-GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"})
+GATEWAYS = ZoneGateways(THREE_ZONES)
 GATEWAY, LEADER = 1, 2
 REQUESTS = "remote_wal_gateway_produce_requests_total"
 LINKED_BYTES = "remote_wal_gateway_produce_linked_bytes_total"
@@ -30,19 +29,8 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    agents = AgentsMode(
-        BreakableStore(),
-        {
-            "remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS),
-            "remote.wal.gateway.produce.enable": "true",
-            "remote.wal.gateway.produce.policy": "always",
-        },
-        gateways=GATEWAYS,
-    )
-    brokers = {"group.initial.rebalance.delay.ms": "0", "transaction.state.log.num.partitions": "3"}
-    directory = tmp_path_factory.mktemp("produce") / "cluster"
-    with LocalCluster.create(directory, settings=ClusterSettings(agents, brokers)) as made:
-        made.start(300)
+    brokers = {"transaction.state.log.num.partitions": "3"}
+    with gateway_cluster(tmp_path_factory, GATEWAYS, BY_OBJECTS, brokers) as made:
         yield made
 
 

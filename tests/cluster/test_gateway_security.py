@@ -22,13 +22,13 @@ from confluent_kafka.admin import (
 )
 
 from local_cluster.authority import Authority
-from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.zone_gateways import ZoneGateways
 from tests.cluster.agent_views import AgentCounters
+from tests.cluster.gateway_cluster import THREE_ZONES, gateway_cluster
 
-GATEWAYS = ZoneGateways({1: "az1", 2: "az2", 3: "az3"}, admin=True, bootstrap=True, security_protocol="SASL_SSL")
+GATEWAYS = ZoneGateways(THREE_ZONES, admin=True, bootstrap=True, security_protocol="SASL_SSL")
 PASSWORDS = {"operator": "o-secret", "writer": "w-secret", "reader": "r-secret"}
 LISTENERS = ("client_az1", "client_az2", "client_az3", "client_admin")
 MODULES = "org.apache.kafka.common.security"
@@ -74,33 +74,23 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[LocalCluster]:
-    brokers = authority.tls_for("brokers", [GATEWAYS.broker_host(one) for one in GATEWAYS.zones])
+    certified = authority.tls_for("brokers", [GATEWAYS.broker_host(one) for one in GATEWAYS.zones])
     gateways = authority.tls_for("gateways", [GATEWAYS.gateway_host(one) for one in GATEWAYS.zones])
     keystore = authority.directory / "brokers.keystore.pem"
-    keystore.write_bytes(brokers.key_file.read_bytes() + brokers.certificate_file.read_bytes())
-    agents = AgentsMode(
-        overrides={
-            "remote.wal.gateway.ssl.certificate.file": str(gateways.certificate_file),
-            "remote.wal.gateway.ssl.key.file": str(gateways.key_file),
-        },
-        gateways=GATEWAYS,
-    )
-    settings = ClusterSettings(
-        agents,
-        {
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            # Brokers, agents and the test itself come by listeners without a login.
-            "super.users": "User:ANONYMOUS;User:operator",
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(keystore),
-            "group.initial.rebalance.delay.ms": "0",
-            **sasl_listeners(),
-        },
-        heap_mb=384,
-    )
-    directory = tmp_path_factory.mktemp("security") / "cluster"
-    with LocalCluster.create(directory, settings=settings) as made:
-        made.start(300)
+    keystore.write_bytes(certified.key_file.read_bytes() + certified.certificate_file.read_bytes())
+    agents = {
+        "remote.wal.gateway.ssl.certificate.file": str(gateways.certificate_file),
+        "remote.wal.gateway.ssl.key.file": str(gateways.key_file),
+    }
+    brokers = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        # Brokers, agents and the test itself come by listeners without a login.
+        "super.users": "User:ANONYMOUS;User:operator",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(keystore),
+        **sasl_listeners(),
+    }
+    with gateway_cluster(tmp_path_factory, GATEWAYS, agents, brokers) as made:
         prepare(AdminClient({"bootstrap.servers": made.bootstrap_servers}))
         yield made
 

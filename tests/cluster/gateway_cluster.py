@@ -1,0 +1,40 @@
+"""A running cluster with a zone gateway beside each broker, as tests of gateways share one in a module."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+
+from local_cluster.broker_config import AgentsMode, ClusterSettings
+from local_cluster.cluster import LocalCluster
+from local_cluster.zone_gateways import ZoneGateways
+from tests.cluster.conftest import STORAGE_PLUGINS, BreakableStore
+
+THREE_ZONES: Final = {1: "az1", 2: "az2", 3: "az3"}
+BY_OBJECTS: Final = {
+    "remote.wal.gateway.produce.enable": "true",
+    "remote.wal.gateway.produce.policy": "always",
+}
+"""Agents' keys: what clients produce goes by object storage, whatever it costs."""
+_START_S: Final = 300.0
+
+
+@contextmanager
+def gateway_cluster(
+    directories: pytest.TempPathFactory,
+    gateways: ZoneGateways,
+    agent_keys: Mapping[str, str] | None = None,
+    broker_keys: Mapping[str, str] | None = None,
+) -> Iterator[LocalCluster]:
+    """One broker for each that `gateways` names, with the store that has switches. Gone at the end."""
+    plugins = {"remote.log.wal.storage.manager.class.path": str(STORAGE_PLUGINS)}
+    settings = ClusterSettings(
+        AgentsMode(BreakableStore(), {**plugins, **(agent_keys or {})}, gateways=gateways),
+        {"group.initial.rebalance.delay.ms": "0", **(broker_keys or {})},
+        heap_mb=384,
+    )
+    directory = directories.mktemp("gateways") / "cluster"
+    with LocalCluster.create(directory, brokers=len(gateways.zones), settings=settings) as made:
+        made.start(_START_S)
+        yield made
