@@ -18,7 +18,7 @@ CHECKOUT = Path(__file__).parents[2]
 def command_line(cluster: LocalCluster, command: str, broker_id: int, *options: str) -> list[str]:
     """Of a command that tells in JSON; to be run in CHECKOUT."""
     config = str(cluster.layout.server_properties(broker_id))
-    return [sys.executable, "-m", "cli.main", command, "--broker-config", config, "--json", *options]
+    return [sys.executable, "-m", "cli.main", *command.split(), "--broker-config", config, "--json", *options]
 
 
 def run_command(

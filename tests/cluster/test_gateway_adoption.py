@@ -13,8 +13,13 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.polling import wait_until
 from local_cluster.replica_comparison import compare_replicas
 from local_cluster.zone_gateways import ZoneGateways
+from metadata_topic.topic.client_config import KafkaClientConfig
+from plugin.router_object_id import RouterObjectId
+from plugin.segment_metadata import CombinedSegmentId
+from recovery.metadata_notes import read_metadata
 from tests.cluster.agent_views import AgentCounters, describe
 from tests.cluster.gateway_cluster import BY_OBJECTS, THREE_ZONES, gateway_cluster
+from tests.cluster.lost_metadata import in_doubt, lose_metadata_topic, rebuild
 from tests.cluster.recovery_commands import drilled_recovery
 from tests.cluster.script import PATIENCE_S, Script
 
@@ -53,6 +58,14 @@ def produce(cluster: LocalCluster, topic: str) -> int:
     return RECORDS * RECORD_BYTES
 
 
+def named_objects(cluster: LocalCluster) -> dict[RouterObjectId, frozenset[CombinedSegmentId]]:
+    """Gateways' objects in the store that segments name, by what the metadata topic tells, and which do."""
+    noted, _ = read_metadata(KafkaClientConfig(cluster.bootstrap_servers), TIMEOUT_S)
+    files = [path.as_posix() for path in cluster.layout.object_store_directory.rglob("router/*/*/*/*")]
+    stored = [RouterObjectId.parse(name[name.index("/router/") + 1 :]) for name in files]
+    return {one: names for one in stored if one is not None and (names := noted.store.naming(one))}
+
+
 def uploaded_offset(cluster: LocalCluster, topic: str) -> int:
     views = [view for view in describe(cluster, LEADER)["partitions"] if view["topic"] == topic]
     return max((int(view["uploaded_offset"]) for view in views), default=0)
@@ -77,3 +90,11 @@ def test_produced_bytes_are_stored_once_and_replicas_and_a_rebuilt_log_are_equal
         assert comparison.identical, str(comparison)
         drilled = drilled_recovery(cluster, LEADER, topic, tmp_path / "drill")
         assert drilled["end_offset"] >= RECORDS
+        # The topic is lost, and objects alone are left to tell of it: those of gateways are named again.
+        named = named_objects(cluster)
+        assert named
+        lose_metadata_topic(cluster)
+        assert rebuild(cluster, "--write")["unreadable"] == []
+        wait_until(lambda: not any(in_doubt(cluster)), "nobody doubts the topic", PATIENCE_S)
+        assert named_objects(cluster) == named
+        assert drilled_recovery(cluster, LEADER, topic, tmp_path / "again") == drilled
