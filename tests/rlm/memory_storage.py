@@ -79,9 +79,8 @@ class MemoryStorage(RemoteWalStorageManager):
             self.entries[segment_id] = sealed.entries
         if fault == FAIL_AFTER:
             raise RemoteStorageTimeoutError("put", str(segment_id), "planted, after the effect")
-        return RemoteWalCombinedLogSegmentMetadataUpdate(
-            segment_id, sealed.entries, sealed.size_bytes, self.custom_metadata
-        )
+        custom_metadata = self.custom_metadata if sealed.note is None else sealed.note.encode()
+        return RemoteWalCombinedLogSegmentMetadataUpdate(segment_id, sealed.entries, sealed.size_bytes, custom_metadata)
 
     def fetch_log_segment(
         self,

@@ -14,6 +14,7 @@ from plugin.segment_metadata import CombinedSegmentId
 from rlm.lifecycle.failover import FailoverPlanner
 from rlm.lifecycle.gap_declarations import GapDeclarations
 from rlm.lifecycle.release import LongTermTier, Tiers
+from rlm.write_path.adoptable_records import AdoptableRecords, AdoptionLimits
 from rlm.write_path.assignment import Assignment
 from rlm.write_path.clocks import Clocks
 from rlm.write_path.combine_task import RLMWalCombineTask
@@ -54,6 +55,7 @@ LIMITS = LogManagerLimits(
     open_files=3,
     backlog=BacklogLimits(object_bytes=UPLOAD_BYTES, bytes_per_s=40_000, retry_s=0.05, retry_max_s=1.0),
 )  # fmt: skip
+ADOPTION = AdoptionLimits(wait_max_s=0.5, age_max_s=4.0)
 BREAK_EVEN_BYTES = 300
 _POLICIES = (LinkPolicy.ALWAYS, LinkPolicy.COST)
 NO_TIER = Tiers()
@@ -124,9 +126,10 @@ class AgentModel:
         metrics = world.metrics
         clocks = Clocks(self._loop.time, self.wall_ms)
         first_id = CombinedSegmentId(broker_id, incarnation, 0)
+        self.adoptable = AdoptableRecords(ADOPTION)
         self.uploading = SeededExecutor(self._loop, UPLOADS_MAX, world.storage.delays)
         self.combine = ObservedCombineTask(
-            world.storage, self.publication, first_id, self.uploading, metrics, clocks, TIMEOUT_S
+            world.storage, self.publication, first_id, self.uploading, metrics, clocks, TIMEOUT_S, self.adoptable
         )
         self.combine.on_stored = self._object_stored
         self.pools: list[SeededExecutor] = []

@@ -133,11 +133,10 @@ class Invariants:
 
     def heard(self, agent: AgentModel, segment: UploadedSegment) -> None:
         """Listeners are told of what is stored, and where in the object it is."""
-        stored = self._storage.objects.get(segment.combined_segment_id)
-        assert stored is not None, f"{segment.combined_segment_id} is told of before its PUT has taken effect"
+        segment_id = segment.combined_segment_id
+        assert segment_id in self._storage.objects, f"{segment_id} is told of before its PUT has taken effect"
         for item, entry in zip(segment.items, segment.entries, strict=True):
-            at = entry.start_file_position
-            assert stored[at : at + len(item.records)] == bytes(item.records), f"{segment.combined_segment_id} is other"
+            assert self._storage.records_of(segment_id, entry) == bytes(item.records), f"{segment_id} is other"
         self.check(agent)
 
     # The logs.

@@ -14,6 +14,7 @@ from kafka_log.topic_partition import TopicIdPartition
 from metadata_topic.records.records import PublishedSegment, RemoteWalLogSegmentMetadataUpdate
 from metadata_topic.records.states import DELETED, DELETING, FINISHED
 from metadata_topic.store.archive_store import ArchiveStore
+from plugin.adopting_storage import AdoptingStorage
 from plugin.archive_storage import ArchiveStorage
 from plugin.segment_metadata import CombinedSegmentId, RemoteLogSegmentState
 from recovery.inventory import Inventory, from_metadata
@@ -85,7 +86,7 @@ def _restored(world: Surroundings, inventory: Inventory, log: LedLog, directory:
     if not plan.extents:
         return None
     job = RestoreJob(log.partition, directory.name, directory, runs, plan, LogSettings(), rules)
-    [restored] = restore_logs([job], RunReader(world.storage, world.archive_storage), threads=1)
+    [restored] = restore_logs([job], RunReader(AdoptingStorage(world.storage), world.archive_storage), threads=1)
     world.hit("recovered")
     return restored
 

@@ -223,11 +223,18 @@ def _simulation_of(seed: int) -> type[ReplicatedSimulation | Simulation]:
     return ArchivedSimulation if is_archived(seed) else Simulation
 
 
-def simulate(seed: int, events: Sequence[Event] | None = None) -> SimulatedRun:
-    """One run in a directory of its own, of the write path or of replication whole. Raises FailedRunError."""
+def simulate(
+    seed: int,
+    events: Sequence[Event] | None = None,
+    kind: Callable[[int], type[ReplicatedSimulation | Simulation]] = _simulation_of,
+) -> SimulatedRun:
+    """One run in a directory of its own, of the write path or of replication whole; `kind` says which by the seed.
+
+    Raises FailedRunError.
+    """
     in_memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=in_memory if in_memory.is_dir() else None) as directory:
-        simulation = _simulation_of(seed)(seed, Path(directory))
+        simulation = kind(seed)(seed, Path(directory))
         try:
             # What is logged is not what is tested, and costs more than all else.
             with logs_from(logging.CRITICAL), _decoded_once():

@@ -9,6 +9,7 @@ from metadata_topic.store.store import RemoteWalMetadataStore
 from plugin.archive_storage import ArchiveStorage
 from rlm.write_path.metrics import LifecycleMetrics
 from rlm.write_path.uploaded_segment import UploadedSegment
+from tests.kafka_log.log_writer import WrittenBatch
 from tests.metadata_topic.store_oracles import read_snapshot
 from tests.simulation.agent_model import NO_TIER, AgentModel
 from tests.simulation.invariants import Invariants
@@ -101,8 +102,13 @@ class World(SimulatedRun):
                 events.changed(log.path)
 
     def append(self, log: LedLog, records: int, payload_bytes: int) -> None:
-        self.invariants.appended(log, log.append(records, b"%d" % (log.end % 10) * payload_bytes))
+        written = log.append(records, b"%d" % (log.end % 10) * payload_bytes)
+        self.produced(log, written)
+        self.invariants.appended(log, written)
         self.changed(log)
+
+    def produced(self, log: LedLog, written: WrittenBatch) -> None:
+        """A client has, and no agent has seen it yet."""
 
     # The agents.
 
