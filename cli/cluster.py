@@ -10,12 +10,13 @@ import typer
 from cli.connection import Json
 from cli.extras import need_extra
 from cli.tables import show, table
+from local_cluster.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.store_spec import StoreKind
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from local_cluster.broker_config import ClusterSettings
+    from local_cluster.broker_config import AgentsMode, ClusterSettings
     from local_cluster.cluster_status import ClusterStatus
 
 app = typer.Typer(help="A real Kafka cluster on this machine, with or without agents.", no_args_is_help=True)
@@ -32,6 +33,14 @@ DirectoryOption = Annotated[
     typer.Option("--directory", "-d", help="Where configuration, data and logs are kept.", file_okay=False),
 ]
 
+ProtocolOption = Annotated[
+    InterBrokerProtocol,
+    typer.Option(
+        "--inter-broker-protocol",
+        help="What brokers speak among each other; but for PLAINTEXT with StandardAuthorizer, brokers its super users.",
+    ),
+]
+
 
 @app.command()
 def up(
@@ -41,6 +50,7 @@ def up(
     endpoint_url: Annotated[str, typer.Option(help="With s3 and s3express: the store's address.")] = "",
     bucket: Annotated[str, typer.Option(help="With s3 and s3express.")] = "remote-wal",
     brokers: Annotated[int, typer.Option(min=1, max=9, help="For a new cluster.")] = 3,
+    protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
     as_json: Json = False,
 ) -> None:
     """Start the cluster of a directory, made first if there is none. It runs until `cluster down`."""
@@ -52,7 +62,7 @@ def up(
     from local_cluster.cluster_status import status_of
     from local_cluster.layout import LAYOUT_FILE
 
-    settings = _settings(agents, store, endpoint_url, bucket)
+    settings = _settings(_agents(agents, store, endpoint_url, bucket), protocol)
     console = Console(stderr=True)
     with ends_what_it_started(stays_if_done=True), console.status("preparing") as line:
         if (directory / LAYOUT_FILE).exists():
@@ -97,17 +107,23 @@ def status(directory: DirectoryOption = DEFAULT_DIRECTORY, as_json: Json = False
         raise typer.Exit(1)
 
 
-def _settings(agents: bool, store: StoreKind, endpoint_url: str, bucket: str) -> "ClusterSettings":
-    from local_cluster.broker_config import AgentsMode, ClusterSettings
+def _agents(agents: bool, store: StoreKind, endpoint_url: str, bucket: str) -> "AgentsMode | None":
+    from local_cluster.broker_config import AgentsMode
     from local_cluster.store_spec import LocalDirectoryStore, S3Store
 
     if not agents:
-        return ClusterSettings(full_compiler=True)
+        return None
     if store is StoreKind.LOCAL:
-        return ClusterSettings(AgentsMode(LocalDirectoryStore()), full_compiler=True)
+        return AgentsMode(LocalDirectoryStore())
     if not endpoint_url:
         raise StoreOptionError(f"--store {store} needs --endpoint-url")
-    return ClusterSettings(AgentsMode(S3Store(endpoint_url, bucket, backend=store.backend)), full_compiler=True)
+    return AgentsMode(S3Store(endpoint_url, bucket, backend=store.backend))
+
+
+def _settings(agents: "AgentsMode | None", protocol: InterBrokerProtocol) -> "ClusterSettings":
+    from local_cluster.broker_config import ClusterSettings
+
+    return ClusterSettings(agents, full_compiler=True).speaking(protocol)
 
 
 def _show(status: "ClusterStatus", as_json: bool) -> None:

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
+from cli.cluster import ProtocolOption
 from cli.extras import need_extra
+from local_cluster.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.store_spec import StoreKind
 
 
@@ -13,6 +15,7 @@ def demo(
     store: Annotated[
         StoreKind, typer.Option(help="A directory, or an S3 or S3 Express look-alike on this machine.")
     ] = StoreKind.LOCAL,
+    protocol: ProtocolOption = InterBrokerProtocol.PLAINTEXT,
     quick: Annotated[bool, typer.Option("--quick", help="About one minute, with less of everything.")] = False,
     keep: Annotated[
         Path | None, typer.Option(help="Keep all data and logs in this new directory.", file_okay=False)
@@ -42,12 +45,13 @@ def demo(
     show_introduction(console, store)
     try:
         with ends_what_it_started(), Progress(console) as progress:
-            report = run_demo(DemoOptions(plan_for(store, quick=quick), store, keep), progress)
+            report = run_demo(DemoOptions(plan_for(store, quick=quick), store, keep, protocol), progress)
             progress.end()
     except KeyboardInterrupt:
         console.print("interrupted: brokers, agents and data are gone" if keep is None else "interrupted")
         raise typer.Exit(130) from None
-    show_report(console, report, keep)
+    plain = protocol is InterBrokerProtocol.PLAINTEXT
+    show_report(console, report, keep, "" if plain else f" --inter-broker-protocol {protocol}")
     if json is not None:
         if to_stdout:
             typer.echo(report.to_text(), nl=False)

@@ -57,8 +57,8 @@ def show_introduction(console: "Console", store: StoreKind) -> None:
     console.print()
 
 
-def show_report(console: "Console", report: Report, kept: Path | None) -> None:
-    """Picture, tables, promises."""
+def show_report(console: "Console", report: Report, kept: Path | None, start_options: str = "") -> None:
+    """Picture, tables, promises. What is kept is started again with these options."""
     parts: Iterable[RenderableType] = (
         _picture(report),
         _records(report),
@@ -75,7 +75,8 @@ def show_report(console: "Console", report: Report, kept: Path | None) -> None:
     console.print()
     _promises(console, report)
     if kept is not None:
-        console.print(f"kept in {kept}; start it again with: remote-wal cluster up -d {kept / 'cluster'}", style="dim")
+        again = f"remote-wal cluster up -d {kept / 'cluster'}{start_options}"
+        console.print(f"kept in {kept}; start it again with: {again}", style="dim")
 
 
 def _picture(report: Report) -> "RenderableType":

@@ -31,6 +31,7 @@ from demo.store_outage import DirectoryOutage, EndpointOutage, StoreOutage
 from demo.zone_clients import ZoneClients, ZoneClientsRun
 from local_cluster.broker_config import AgentsMode, ClusterSettings
 from local_cluster.cluster import LocalCluster
+from local_cluster.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.kafka_distribution import KAFKA_VERSION
 from local_cluster.kafka_tools import ProducerPerformance
 from local_cluster.ledger import LedgerReport
@@ -66,6 +67,7 @@ class DemoOptions:
     store: StoreKind = StoreKind.LOCAL
     keep: Path | None = None
     """Where everything stays; None: a temporary directory, removed at the end."""
+    protocol: InterBrokerProtocol = InterBrokerProtocol.PLAINTEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def run_demo(options: DemoOptions, progress: Progress, clock: Callable[[], float
         spec, outage = _store(options.store, directory, undo)
         cluster = _start_cluster(options, directory / "cluster", spec, progress)
         undo.callback(cluster.kill_all)
-        progress.end(f"Kafka {KAFKA_VERSION}, unmodified; each pair is a zone of its own")
+        progress.end(f"Kafka {KAFKA_VERSION}, unmodified, {options.protocol}; each pair is a zone of its own")
         progress.begin("make topics, switch them on", f"{len(ALL_TOPICS)} topics, remote.wal.storage.enable=true")
         prepare_topics(cluster)
         load = _start_load(cluster, options.plan, progress, clock, undo)
@@ -275,6 +277,7 @@ def _directory_outage(cluster: LocalCluster) -> StoreOutage:
 
 def _start_cluster(options: DemoOptions, directory: Path, store: "StoreSpec", progress: Progress) -> LocalCluster:
     settings = ClusterSettings(AgentsMode(store, _AGENT_SETTINGS, gateways=_GATEWAYS), _BROKER_SETTINGS)
+    settings = settings.speaking(options.protocol)
     cluster = LocalCluster.create(directory, settings=settings, progress=progress.note)
     try:
         cluster.start()

@@ -4,6 +4,7 @@ import datetime
 import ipaddress
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -12,22 +13,36 @@ from cryptography.x509.oid import NameOID
 
 from replication.wire.peer_connection import PeerTls
 
+CA_FILE = "ca.pem"
 _BEGINS = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 _LIFE = datetime.timedelta(days=36_500)
 
 
 class Authority:
-    """Signs certificates, with a key that is in memory alone."""
+    """Signs certificates, with a key that is in memory alone, unless it is `kept`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, key: ec.EllipticCurvePrivateKey | None = None) -> None:
         self.directory = directory
-        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._key = key or ec.generate_private_key(ec.SECP256R1())
         self._name = _subject("authority")
-        self.file = directory / "ca.pem"
+        self.file = directory / CA_FILE
         certificate = self._builder(self._name, self._key.public_key()).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
         self.file.write_bytes(_pem(certificate.sign(self._key, hashes.SHA256())))
+
+    @classmethod
+    def kept(cls, directory: Path) -> Self:
+        """The one of this directory, made if there is none: what it signed before stays trusted."""
+        directory.mkdir(parents=True, exist_ok=True)
+        file = directory / "ca.key"
+        if file.exists():
+            key = serialization.load_pem_private_key(file.read_bytes(), None)
+            assert isinstance(key, ec.EllipticCurvePrivateKey)  # noqa: S101 - written below
+            return cls(directory, key)
+        key = ec.generate_private_key(ec.SECP256R1())
+        file.write_bytes(_unencrypted(key))
+        return cls(directory, key)
 
     def tls_for(
         self, name: str, addresses: Iterable[str] = (), life: datetime.timedelta = _LIFE, also: Iterable[str] = ()
@@ -43,11 +58,7 @@ class Authority:
         )
         files = PeerTls(self.directory / f"{name}.pem", self.directory / f"{name}.key", self.file)
         files.certificate_file.write_bytes(_pem(certificate.sign(self._key, hashes.SHA256())))
-        files.key_file.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
+        files.key_file.write_bytes(_unencrypted(key))
         return files
 
     def _builder(
@@ -62,6 +73,12 @@ class Authority:
             .not_valid_before(_BEGINS)
             .not_valid_after(_BEGINS + life)
         )
+
+
+def _unencrypted(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def _subject(name: str) -> x509.Name:

@@ -8,7 +8,7 @@ directories, small heaps. What a test or a benchmark needs beyond that, it sets 
 
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,6 +16,7 @@ import javaproperties
 
 from local_cluster import agent_certificates, bypass_listener
 from local_cluster.inter_broker import InterBroker
+from local_cluster.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 from local_cluster.store_spec import LocalDirectoryStore, StoreSpec
 from local_cluster.zone_gateways import ZoneGateways, with_gateways
@@ -88,6 +89,14 @@ class ClusterSettings:
     """Switch KIP-405 on, with LocalTieredStorage in a directory of the cluster and short intervals. Topics ask for
     it: see TIERED_TOPIC.
     """
+
+    def speaking(self, protocol: InterBrokerProtocol) -> "ClusterSettings":
+        """Brokers speak this among each other; with TLS, agents do so, too, else they would be the weaker door."""
+        spoken = InterBroker.speaking(protocol)
+        agents = self.agents
+        if agents is not None and spoken is not None and spoken.has_tls:
+            agents = replace(agents, tls=True)
+        return replace(self, agents=agents, inter_broker=spoken)
 
 
 def replica_host(broker_id: int) -> str:

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import javaproperties
+
 from jvm.ivy import Progress
 from local_cluster.broker_config import AgentsMode, ClusterSettings, write_configuration
 from local_cluster.broker_files import BrokerFiles
@@ -132,6 +134,7 @@ class LocalCluster:
             self._tell("starting brokers")
             for broker_id in self.broker_ids:
                 self.start_broker(broker_id, wait=False)
+            self._let_clients_in(timeout_s)
             self.wait_until_ready(timeout_s)
         except BaseException:
             for nodes, broker_id in idle:
@@ -150,6 +153,23 @@ class LocalCluster:
             self._tell("formatting log directories")
             with ThreadPoolExecutor(len(new)) as pool:
                 list(pool.map(lambda one: format_log_directory(self.layout, one, self.settings, java, kafka), new))
+
+    def _let_clients_in(self, timeout_s: float) -> None:
+        """Agents are clients, too, so where an authorizer judges them nothing is ready until they are let in."""
+        spoken = self.settings.inter_broker
+        if spoken is None or not spoken.clients_may:
+            return
+        self.wait_for_brokers(self.broker_ids, timeout_s)
+        self._tell("allowing clients what they need")
+        one = self.broker_ids[0]
+        login = self.layout.broker_directory(one) / "admin.properties"
+        login.write_text(javaproperties.dumps(spoken.client_properties(self.layout, one), timestamp=False))
+        controllers = ",".join(map(self.layout.controller_address, self.broker_ids))
+        tool = ["--bootstrap-controller", controllers, "--command-config", str(login)]
+        for allowed in spoken.clients_may:
+            self.tools.run(
+                "org.apache.kafka.tools.AclCommand", [*tool, "--add", "--allow-principal", "User:ANONYMOUS", *allowed]
+            )
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until every broker is registered and every agent says it is ready.

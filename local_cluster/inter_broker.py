@@ -2,19 +2,33 @@
 
 Broker and agent of one id share a store: PEM where the id is odd, PKCS12 where it is even. Its certificate has the
 subject CN=broker-<id>, and names all that brokers advertise to each other, as the agent poses as each of them.
+
+Where StandardAuthorizer judges them, brokers are its super users, and whoever has no login may what it is told here.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 
-from local_cluster.authority import Authority
+from local_cluster.authority import CA_FILE, Authority
+from local_cluster.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.layout import REPLICA_DOMAIN, ClusterLayout
 
 _MODULES = "org.apache.kafka.common.security"
 _STORE_PASSWORD = "store-secret"  # noqa: S105
+
+Allowed = tuple[str, ...]
+"""Options of Kafka's AclCommand that say what is allowed."""
+
+_CLUSTER_OPERATIONS = ("Create", "Describe", "DescribeConfigs", "Alter", "AlterConfigs", "IdempotentWrite")
+CLIENTS_MAY: tuple[Allowed, ...] = (
+    ("--topic", "*", "--group", "*", "--transactional-id", "*", "--operation", "All"),
+    ("--cluster", *(part for operation in _CLUSTER_OPERATIONS for part in ("--operation", operation))),
+)
+"""All but ClusterAction, which is to act as a broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +36,22 @@ class InterBroker:
     """What they speak, and who signs their certificates."""
 
     protocol: str
-    authority: Authority
+    authority: Authority | None = None
+    """None: one that is kept in the cluster's directory."""
     mechanism: str = "SCRAM-SHA-256"
     """By which brokers log in: that, PLAIN, or OAUTHBEARER with tokens that nobody signs."""
+    clients_may: tuple[Allowed, ...] = ()
+    """Of those without a login; empty: nobody is judged."""
+
+    @classmethod
+    def speaking(cls, protocol: InterBrokerProtocol) -> Self | None:
+        """With StandardAuthorizer, as who wants to see it has it. None: as it is without any of this.
+
+        By PLAIN: SCRAM's passwords would have to be there since the cluster was formatted.
+        """
+        if protocol is InterBrokerProtocol.PLAINTEXT:
+            return None
+        return cls(protocol, mechanism="PLAIN", clients_may=CLIENTS_MAY)
 
     @property
     def has_tls(self) -> bool:
@@ -43,9 +70,14 @@ class InterBroker:
         protocols = f"CLIENT:PLAINTEXT,REPLICATION:{self.protocol},CONTROLLER:{self.protocol}"
         keys = {"listener.security.protocol.map": protocols}
         if self.has_tls:
-            keys |= self._stores(broker_id)
+            keys |= self._stores(layout, broker_id)
         if self.has_sasl:
             keys |= self._logins(layout, broker_id)
+        if self.clients_may:
+            keys |= {
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": ";".join(map(self.principal, layout.broker_ids)),
+            }
         return keys
 
     def format_options(self, layout: ClusterLayout) -> tuple[str, ...]:
@@ -55,18 +87,18 @@ class InterBroker:
         users = (f"{self.mechanism}=[name=broker-{one},password={_password(one)}]" for one in layout.broker_ids)
         return tuple(part for user in users for part in ("--add-scram", user))
 
-    def client_properties(self, broker_id: int) -> dict[str, str]:
+    def client_properties(self, layout: ClusterLayout, broker_id: int) -> dict[str, str]:
         """A tool's, that goes to the controllers as this broker."""
         keys = {"security.protocol": self.protocol}
         if self.has_tls:
-            keys |= self._stores(broker_id)
+            keys |= self._stores(layout, broker_id)
         if self.has_sasl:
             keys |= {"sasl.mechanism": "PLAIN", "sasl.jaas.config": _plain(broker_id)}
         return keys
 
-    def _stores(self, broker_id: int) -> dict[str, str]:
-        trusted = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.authority.file)}
-        store = self._store(broker_id)
+    def _stores(self, layout: ClusterLayout, broker_id: int) -> dict[str, str]:
+        trusted = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self._directory(layout) / CA_FILE)}
+        store = self._store(layout, broker_id)
         if store.suffix == ".p12":
             own = {"ssl.keystore.type": "PKCS12", "ssl.keystore.password": _STORE_PASSWORD}
         else:
@@ -91,15 +123,19 @@ class InterBroker:
             "listener.name.controller.plain.sasl.jaas.config": _plain(broker_id, users),
         }
 
-    def _store(self, broker_id: int) -> Path:
-        return self.authority.directory / (f"store-{broker_id}" + (".pem" if broker_id % 2 else ".p12"))
+    def _directory(self, layout: ClusterLayout) -> Path:
+        return layout.directory / "inter-broker" if self.authority is None else self.authority.directory
+
+    def _store(self, layout: ClusterLayout, broker_id: int) -> Path:
+        return self._directory(layout) / (f"store-{broker_id}" + (".pem" if broker_id % 2 else ".p12"))
 
     def write_certificate(self, layout: ClusterLayout, broker_id: int) -> None:
         """A new one, with a new key."""
         names = [f"replica-{one}.{REPLICA_DOMAIN}" for one in layout.broker_ids]
-        files = self.authority.tls_for(f"broker-{broker_id}", ["127.0.0.1"], also=names)
+        authority = self.authority or Authority.kept(self._directory(layout))
+        files = authority.tls_for(f"broker-{broker_id}", ["127.0.0.1"], also=names)
         key, shown = files.key_file.read_bytes(), files.certificate_file.read_bytes()
-        store = self._store(broker_id)
+        store = self._store(layout, broker_id)
         if store.suffix == ".pem":
             store.write_bytes(key + shown)
             return
@@ -107,7 +143,7 @@ class InterBroker:
             b"broker",
             load_pem_private_key(key, None),  # type: ignore[arg-type]
             x509.load_pem_x509_certificate(shown),
-            [x509.load_pem_x509_certificate(self.authority.file.read_bytes())],
+            [x509.load_pem_x509_certificate(authority.file.read_bytes())],
             BestAvailableEncryption(_STORE_PASSWORD.encode()),
         )
         store.write_bytes(packed)

@@ -7,13 +7,9 @@ what clients need.
 import shlex
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-
-import javaproperties
 
 from local_cluster.authority import Authority
 from local_cluster.broker_config import AgentsMode, ClusterSettings, replica_host
@@ -23,7 +19,7 @@ from local_cluster.polling import wait_until
 from replication.wire.peer_connection import PeerTls
 from replication.wire.peer_protocol import Hello
 from tests.cluster.agent_views import FAULTS, AgentCounters
-from tests.cluster.conftest import IMPATIENT
+from tests.cluster.conftest import IMPATIENT, ClusterFactory
 from tests.cluster.script import PATIENCE_S, PLAIN, TRANSACTIONS, ZSTD, Script
 from tests.replication.fetch_frames import request as fetch_request
 
@@ -37,55 +33,29 @@ AGENTS_ACLS = [
 """Of the commands that an operator is told."""
 
 
-def settings_for(spoken: InterBroker, overrides: dict[str, str]) -> ClusterSettings:
-    return ClusterSettings(
-        AgentsMode(),
-        {
-            **IMPATIENT,
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": ";".join(spoken.principal(one) for one in (1, 2, 3)),
-            **overrides,
-        },
-        inter_broker=spoken,
-    )
+def settings_for(spoken: InterBroker, topic: str, overrides: dict[str, str]) -> ClusterSettings:
+    """Agents may what docs/operations.md gives them, and who writes and reads records what they need for it."""
+    prefixed = ("--topic", topic, "--resource-pattern-type", "prefixed", "--operation", "All")
+    everything = ("--operation", "All", "--group", "*", "--transactional-id", "*")
+    judged = replace(spoken, clients_may=(*map(tuple, AGENTS_ACLS), prefixed, everything))
+    return ClusterSettings(AgentsMode(), {**IMPATIENT, **overrides}, inter_broker=judged)
 
 
-@contextmanager
-def started(spoken: InterBroker, settings: ClusterSettings, directory: Path, topic: str) -> Iterator[LocalCluster]:
-    """Agents are clients, too, so nothing is ready until somebody who may has let clients in."""
-    with LocalCluster.create(directory / "cluster", settings=settings) as cluster:
-        cluster.format()
-        for broker_id in cluster.broker_ids:
-            cluster.start_agent(broker_id, wait=False)
-            cluster.start_broker(broker_id, wait=False)
-        cluster.wait_for_brokers(cluster.broker_ids)
-        let_clients_in(cluster, spoken, directory / "broker-1.properties", topic)
-        cluster.wait_until_ready()
-        yield cluster
-
-
-def let_clients_in(cluster: LocalCluster, spoken: InterBroker, login: Path, topic: str) -> None:
-    """Agents, with what docs/operations.md gives them, and who writes and reads records. Both have no login here."""
-    login.write_text(javaproperties.dumps(spoken.client_properties(1), timestamp=False))
-    controllers = ",".join(map(cluster.layout.controller_address, cluster.broker_ids))
-    tool = ["--bootstrap-controller", controllers, "--command-config", str(login), "--add", "--allow-principal"]
-    prefixed = ["--topic", topic, "--resource-pattern-type", "prefixed", "--operation", "All"]
-    everything = ["--operation", "All", "--group", "*", "--transactional-id", "*"]
-    for allowed in (*AGENTS_ACLS, prefixed, everything):
-        cluster.tools.run("org.apache.kafka.tools.AclCommand", [*tool, "User:ANONYMOUS", *allowed])
-
-
-def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(topic: str, tmp_path: Path) -> None:
+def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(
+    make_cluster: ClusterFactory, topic: str, tmp_path: Path
+) -> None:
     # each broker leads one -> links flow -> for several times as long as a login lasts, over the same connections
     # -> transactions, whose brokers and coordinators log in at each other, too
+    # -> a broker that leads is killed, then an agent: all log in anew, and links flow
     # agents speak mutual TLS between them -> with 2's certificate nothing is had that 2's broker does not ask
     authority, agents = two_authorities(tmp_path)
     spoken = InterBroker("SASL_SSL", authority)
     reauth = {f"listener.name.replication.{spoken.mechanism.lower()}.connections.max.reauth.ms": "2000"}
     settings = replace(
-        settings_for(spoken, reauth), broker_overrides={one: agent_tls(agents, one) for one in (1, 2, 3)}
+        settings_for(spoken, topic, reauth), broker_overrides={one: agent_tls(agents, one) for one in (1, 2, 3)}
     )
-    with started(spoken, settings, tmp_path, topic) as cluster, Script(cluster, topic) as script:
+    cluster = make_cluster(settings)
+    with Script(cluster, topic) as script:
         script.create_topic(assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
         script.produce(PLAIN, ZSTD)
         script.expect_links_to_be_used()
@@ -100,8 +70,24 @@ def test_brokers_log_in_end_to_end_under_tls_and_again_on_connections_that_last(
             transactions.expect_records_to_flow()
             transactions.expect_promises()
         assert counters.growth(FAULTS) == 0
+        expect_to_survive_kills(script)
         expect_nothing_in_anothers_name(cluster, topic, agents)
         script.expect_promises()
+
+
+def expect_to_survive_kills(script: Script) -> None:
+    """With producers at work, whose every record is held against the log in the end."""
+    victim = script.cluster.admin.wait_for_leader(script.topic)
+    script.cluster.broker(victim).kill()
+    script.cluster.admin.wait_for_leader(script.topic, other_than=victim)
+    script.expect_records_to_flow()
+    script.cluster.start_broker(victim)
+    script.cluster.admin.wait_for_full_isr(script.topic)
+    script.kill_agent(FOLLOWER)
+    script.expect_records_to_flow()
+    script.start_agent(FOLLOWER)
+    script.cluster.admin.wait_for_full_isr(script.topic)
+    script.expect_links_to_be_used()
 
 
 def two_authorities(directory: Path) -> tuple[Authority, Authority]:
@@ -141,7 +127,7 @@ def framed(payload: bytes) -> bytes:
 
 
 def test_an_agents_certificate_is_judged_by_its_broker_and_renewed_without_a_restart(
-    topic: str, tmp_path: Path
+    make_cluster: ClusterFactory, topic: str, tmp_path: Path
 ) -> None:
     # links flow -> 3's agent shows another name, then an expired certificate, on connections that 3 makes anew as 1's
     # agent was away -> 3 and its agent say why, ISR 1,2 -> a good certificate -> ISR 1,2,3, links
@@ -152,8 +138,9 @@ def test_an_agents_certificate_is_judged_by_its_broker_and_renewed_without_a_res
     given = {f"{key}.certificate.file": str(own.certificate_file), f"{key}.key.file": str(own.key_file)}
     principals = {"super.users": ";".join([*map(spoken.principal, (1, 2, 3)), "User:CN=agent-3"])}
     overrides = {one: agent_tls(agents, one) | (given if one == FOLLOWER else {}) for one in (1, 2, 3)}
-    settings = replace(settings_for(spoken, principals), broker_overrides=overrides)
-    with started(spoken, settings, tmp_path, topic) as cluster, Script(cluster, topic) as script:
+    settings = replace(settings_for(spoken, topic, principals), broker_overrides=overrides)
+    cluster = make_cluster(settings)
+    with Script(cluster, topic) as script:
         script.create_topic(assignment=[[LEADER, 2, FOLLOWER]])
         script.produce(PLAIN, ZSTD)
         script.expect_links_to_be_used()

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import javaproperties
 import pytest
+from cryptography import x509
 
 from local_cluster.broker_config import (
     AgentsMode,
@@ -11,6 +12,8 @@ from local_cluster.broker_config import (
     server_properties,
     write_configuration,
 )
+from local_cluster.inter_broker import InterBroker
+from local_cluster.inter_broker_protocol import InterBrokerProtocol
 from local_cluster.layout import ClusterLayout
 from local_cluster.store_spec import LocalDirectoryStore, S3Store
 from local_cluster.zone_gateways import ZoneGateways
@@ -195,3 +198,35 @@ def test_agents_under_tls_show_certificates_of_one_authority(tmp_path: Path) -> 
         files = [Path(properties[f"remote.wal.agent.ssl.{kind}.file"]) for properties in read]
         assert all(file.is_file() for file in files)
         assert len(set(files)) == (1 if kind == "ca" else len(read))
+
+
+def test_a_cluster_that_speaks_sasl_ssl_is_judged_and_its_agents_speak_tls(layout: ClusterLayout) -> None:
+    settings = ClusterSettings(AgentsMode()).speaking(InterBrokerProtocol.SASL_SSL)
+    properties = server_properties(layout, 2, settings)
+    assert "REPLICATION:SASL_SSL" in properties["listener.security.protocol.map"]
+    assert properties["super.users"] == "User:broker-1;User:broker-2;User:broker-3"
+    assert properties["authorizer.class.name"].endswith("StandardAuthorizer")
+    assert "remote.wal.agent.ssl.key.file" in properties
+
+
+def test_clients_of_such_a_cluster_may_all_but_act_as_brokers() -> None:
+    spoken = InterBroker.speaking(InterBrokerProtocol.SSL)
+    assert spoken is not None
+    (of_cluster,) = (options for options in spoken.clients_may if "--cluster" in options)
+    assert not {"All", "ClusterAction"}.intersection(of_cluster)
+
+
+def test_certificates_of_before_stay_good_when_a_cluster_is_configured_again(layout: ClusterLayout) -> None:
+    settings = ClusterSettings(AgentsMode()).speaking(InterBrokerProtocol.SSL)
+    write_configuration(layout, settings)
+    properties = server_properties(layout, 1, settings)
+    old = x509.load_pem_x509_certificate(Path(properties["ssl.keystore.location"]).read_bytes())
+    write_configuration(layout, settings)
+    assert x509.load_pem_x509_certificate(Path(properties["ssl.keystore.location"]).read_bytes()) != old
+    trusted = x509.load_pem_x509_certificate(Path(properties["ssl.truststore.location"]).read_bytes())
+    old.verify_directly_issued_by(trusted)
+
+
+def test_plaintext_asks_for_nothing_of_all_this(layout: ClusterLayout) -> None:
+    plain = ClusterSettings(AgentsMode())
+    assert plain.speaking(InterBrokerProtocol.PLAINTEXT) == plain
