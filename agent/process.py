@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from agent.agent_state import NOT_FORMATTED, AgentState
 from agent.configuration import Configuration
+from agent.core_dumps import settle_core_dumps
 from agent.defects import BackOff, Supervisor
 from agent.descriptors import DescriptorWatch, raise_limit
 from agent.first_start import formatted_directory, wait_for_format
@@ -217,6 +218,7 @@ def run_agent(broker: BrokerProperties, settings: AgentSettings) -> None:
     import uvloop
 
     raise_limit()
+    settle_core_dumps(settings.process.core_dumps_enable)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
     handover = Handover.of_this_process()

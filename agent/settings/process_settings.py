@@ -124,6 +124,10 @@ class ProcessSettings(Section, alias_generator=keyed("remote.wal.agent.")):
         description="An agent whose event loop stands still for longer ends with the stacks of its threads in the log, "
         "to be started anew. Far below replica.lag.time.max.ms; 0: never.",
     )
+    core_dumps_enable: bool = Field(
+        False,
+        description="Whether a crash may leave a core dump, where the system lets it: it holds records and secrets.",
+    )
     leadership_interval_s: Seconds = Field(
         5000, ge=100, description="How often leadership is asked for without any sign of a change."
     )

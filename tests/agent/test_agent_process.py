@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import resource
 import shutil
 import signal
 import socket
@@ -21,6 +22,13 @@ from tests.replication.two_agents import ScriptedBroker, framed
 
 OFF = {"remote_log_wal_storage_system_enable": "false", "remote_wal_archive_enable": "false"}
 """Relaying alone: these tests are not about the rest."""
+
+AS_LARGE_AS_MAY_BE = """
+import resource
+hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+"""
+"""Of a core dump."""
 
 
 @pytest.fixture
@@ -255,3 +263,15 @@ def test_what_an_agent_begins_to_relay_with_has_none_of_the_heavy_libraries() ->
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
     assert told.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+async def test_a_crash_leaves_no_core_dump_unless_that_is_asked_for(
+    tmp_path: Path, broker: ScriptedBroker, enabled: bool
+) -> None:
+    asked = str(enabled).lower()
+    properties = write_properties(tmp_path, await broker.start(), remote_wal_agent_core_dumps_enable=asked, **OFF)
+    async with agent_process(properties, before=AS_LARGE_AS_MAY_BE) as agent:
+        await agent.until_logged("core_dumps_enabled" if enabled else "core_dumps_off")
+        soft, hard = resource.prlimit(agent.process.pid, resource.RLIMIT_CORE)
+        assert soft == (hard if enabled else 0)

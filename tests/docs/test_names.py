@@ -41,6 +41,7 @@ OUTSIDE = {
     "Spark's": "--archives --packages --py-files spark-class spark-submit spark.pyspark.python worker.Worker "
     "org.apache.spark.deploy.master.Master add_files",
     "pip's": "--find-links --no-deps --no-index --upgrade --wheel-dir constraints.txt",
+    "the kernel's": "kernel.core_pattern",
     "systemd's": "DRILL_OPTIONS FileDescriptorName kafka.service LimitCORE RestartSec StartLimitIntervalSec "
     "systemd-analyze TimeoutStartSec TimeoutStopSec Type WatchdogSec",
     "Docker's, Kubernetes' and Strimzi's": "Always network_mode spec.kafka.config",

@@ -2,6 +2,7 @@
 metrics, not in an error.
 """
 
+import struct
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -20,7 +21,7 @@ from rlm.write_path.machine import thread_pool
 from rlm.write_path.metrics import WriteMetrics
 from rlm.write_path.segment_queue import MetaQueueItem
 from tests.kafka_log.batches import batches
-from tests.replication.two_agents import Agents, two_agents
+from tests.replication.two_agents import Agents, framed, two_agents
 from tests.rlm.memory_storage import MemoryPublisher, MemoryStorage
 from tests.rlm.test_combine_task import item
 
@@ -87,6 +88,34 @@ async def test_no_failure_of_links_tells_anything_of_a_record(
     assert "peer_connected" in told
     assert MARKER.decode() not in told
     assert MARKER.decode().upper() not in told
+
+
+WORDS = MARKER * 3
+REFUSED = {
+    "DeleteTopics": framed(struct.pack(">hhih", 20, 6, 7, 1) + b"x\0\2\0" + bytes([len(MARKER) + 1]) + MARKER),
+    "no API of Kafka's": framed(struct.pack(">hhih", 999, 0, 7, len(MARKER)) + WORDS),
+    "a Fetch that is none": framed(struct.pack(">hhih", 1, 12, 7, len(MARKER)) + WORDS),
+    "a hello that is none": framed(b"RWAL" + WORDS),
+    "no frame": WORDS,
+    "a request of HTTP": b"POST / HTTP/1.1\r\n\r\n" + WORDS,
+}
+
+
+@pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("listener", ["peer", "replica"])
+async def test_no_refusal_of_what_is_sent_tells_anything_of_it(
+    sent: bytes, listener: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two_agents() as agents:
+        asker = await agents.connect(agents.leader_address if listener == "peer" else agents.follower_address)
+        asker.writer.write(sent)
+        asker.writer.write_eof()
+        assert WORDS not in (await asker.reader.read() or b"")
+        await agents.until(lambda: not agents.leader.connections)
+        metrics = b"".join(generate_latest(each.registry) for each in (agents.leader_metrics, agents.follower_metrics))
+    told = "".join(capsys.readouterr()) + caplog.text + metrics.decode()
+    assert "remote_wal_faults_total" in told
+    assert MARKER.decode() not in told
 
 
 async def test_no_failure_of_an_upload_tells_anything_of_a_record(
